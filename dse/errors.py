@@ -1,0 +1,70 @@
+"""The error types a user can meet; each shows as one line (or one line per problem of a file)."""
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+
+MAX_LINE = 300
+MAX_VALUE = 80
+
+
+class DseError(Exception):
+    """Something the user can act on. `exit_status` is what the command line returns."""
+
+    exit_status = 1
+
+    def lines(self) -> list[str]:
+        """The message, cleaned and cut, one entry per problem."""
+        return [clean(str(self), MAX_LINE)]
+
+
+class InputError(DseError):
+    """A value, name or file that cannot be used."""
+
+    exit_status = 2
+
+
+class SpecError(InputError):
+    """All problems of one spec file, each a line of its own."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(self.problems))
+
+    def lines(self) -> list[str]:
+        return [clean(problem, MAX_LINE) for problem in self.problems]
+
+
+class OutputError(DseError):
+    """A file or directory that cannot be written."""
+
+    exit_status = 4
+
+
+class LimitError(DseError):
+    """A request beyond a stated limit."""
+
+    exit_status = 5
+
+
+def clean(text: str, limit: int) -> str:
+    """One printable line: control and direction-changing characters escaped, cut at `limit`."""
+    text = "".join(c if c.isprintable() and unicodedata.category(c) != "Cf" else ascii(c)[1:-1] for c in text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def show(value: object) -> str:
+    """A value as it appears in a message: its repr, cleaned and cut at 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python is willing to print
+        text = "a number of more than 4,300 digits"
+    return clean(text, MAX_VALUE)
+
+
+def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
+    """'did you mean a, b?' for the nearest known names, else the list of all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word.lower(), [name.lower() for name in names], n=n, cutoff=0.5)
+    hits = [name for name in names if name.lower() in near]
+    return f"did you mean {', '.join(hits)}?" if hits else f"known: {', '.join(names)}"

@@ -1,0 +1,76 @@
+"""The one place that knows 1e9, 2**30 and 8.
+
+Every number inside the tool is in SI base units (B, B/s, FLOP/s, s, W, J); this module converts
+what files and people write, and formats what people read. GB is 10**9 bytes and GiB is 2**30.
+"""
+
+BITS_PER_BYTE = 8
+FP16_BITS = 16
+GIB = 2**30
+
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_SMALL = {"n": 1e-9, "u": 1e-6, "m": 1e-3}
+
+
+def _table() -> dict[str, tuple[str, float]]:
+    units: dict[str, tuple[str, float]] = {}
+    for base in ("B", "B/s", "FLOP/s", "element/s", "W", "Hz"):
+        units.update({prefix + base: (base, factor) for prefix, factor in _DECIMAL.items()})
+    for base in ("B", "B/s"):
+        units.update({prefix + base: (base, factor) for prefix, factor in _BINARY.items()})
+    units.update({prefix + "s": ("s", factor) for prefix, factor in {"": 1, **_SMALL}.items()})
+    for base in ("1", "token", "layer", "head", "channel", "expert", "core", "device", "parameter", "USD/h"):
+        units[base] = (base, 1)
+    return units
+
+
+#: unit as written -> (base unit, factor to it); factors are exact integers wherever they can be
+UNITS = _table()
+
+
+def to_base(value: float, unit: str) -> float:
+    """`value` in `unit` as a number of the base unit; exact for integers and decimal prefixes.
+
+    Raises KeyError when the unit is not known; `units_of` lists those of a base unit.
+    """
+    return value * UNITS[unit][1]
+
+
+def base_of(unit: str) -> str:
+    """The base unit that `unit` measures in, e.g. "B/s" for "TB/s"."""
+    return UNITS[unit][0]
+
+
+def units_of(base: str) -> list[str]:
+    """All spellings of one base unit, in rising size."""
+    return [unit for unit, (b, _) in sorted(UNITS.items(), key=lambda item: item[1][1]) if b == base]
+
+
+def _scaled(value: float, unit: str, prefixes: list[tuple[str, float]], digits: int) -> str:
+    if value == 0:
+        return f"0 {unit}"
+    for prefix, factor in prefixes:
+        if abs(value) >= factor:
+            break
+    return f"{value / factor:,.{digits}g} {prefix}{unit}"
+
+
+_LARGE_FIRST = [("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)]
+_TIME_FIRST = [("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9)]
+
+
+def human(value: float, unit: str, digits: int = 4) -> str:
+    """`value` (base unit `unit`) with a decimal prefix, e.g. "80 GB", "3.35 TB/s", "12.5 ms"."""
+    if unit in ("s", "J"):
+        return _scaled(value, unit, _TIME_FIRST, digits)
+    if unit in ("B", "B/s", "FLOP", "FLOP/s", "element/s", "W", "Hz"):
+        return _scaled(value, unit, _LARGE_FIRST, digits)
+    if isinstance(value, int):
+        return f"{value:,} {unit}".rstrip()
+    return f"{value:,.{digits}g} {unit}".rstrip()
+
+
+def gib(n_bytes: float) -> float:
+    """Bytes as GiB (2**30 B)."""
+    return n_bytes / GIB
