@@ -1,0 +1,57 @@
+"""What makes a function a formula: its unit, equation and source, and its compiled forms."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: every formula by name
+FORMULAS: dict[str, Callable[..., Any]] = {}
+
+
+def formula(unit: str, equation: str, source: str) -> Callable[[F], F]:
+    """Mark a function as a formula. It stays a plain function; `unit`, `equation` and `source` become attributes."""
+
+    def mark(function: F) -> F:
+        function.unit = unit  # type: ignore[attr-defined]
+        function.equation = equation  # type: ignore[attr-defined]
+        function.source = source  # type: ignore[attr-defined]
+        FORMULAS[function.__name__] = function
+        return function
+
+    return mark
+
+
+def load_all() -> dict[str, Callable[..., Any]]:
+    """Import every file of dse.formulas, so that FORMULAS is complete, and return it."""
+    package = importlib.import_module("dse.formulas")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"dse.formulas.{module.name}")
+    return FORMULAS
+
+
+@cache
+def _registered() -> Any:
+    """numba, with every formula made callable from compiled code. Costs a quarter second: only when asked for."""
+    import numba
+    from numba.extending import register_jitable
+
+    for function in load_all().values():
+        register_jitable(error_model="numpy")(function)
+    return numba
+
+
+@cache
+def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The formula compiled for scalars and for use inside other numba kernels."""
+    return _registered().njit(error_model="numpy")(function)
+
+
+@cache
+def array(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53."""
+    numba = _registered()
+    return numba.vectorize(function)

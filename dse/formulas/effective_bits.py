@@ -1,0 +1,21 @@
+"""Effective and stored bits per element, and the axes of Oaken's Figure 1."""
+
+from dse.formulas.core import formula
+
+
+@formula("bit", "8 * kv_bytes / n_elements", "DESIGN section 4, Bits")
+def stored_bits(kv_bytes, n_elements):
+    """Bits an element really occupies at a given length; this number drives bytes, time and capacity."""
+    return 8 * kv_bytes / n_elements
+
+
+@formula("B/s", "bandwidth * 16 / effective_bits", "Oaken Figure 1; DESIGN section 4")
+def effective_bandwidth_bytes_per_s(bandwidth_bytes_per_s, effective_bits):
+    """Bandwidth as FP16 KV would need it to move the same elements."""
+    return bandwidth_bytes_per_s * (16 / effective_bits)
+
+
+@formula("B", "capacity * 16 / effective_bits", "Oaken Figure 1; DESIGN section 4")
+def effective_capacity_bytes(capacity_bytes, effective_bits):
+    """Capacity as FP16 KV would need it to hold the same elements."""
+    return capacity_bytes * (16 / effective_bits)

@@ -1,0 +1,15 @@
+"""Time of the prompt: matrix products over all prompt tokens, and attention quadratic in the prompt."""
+
+from dse.formulas.core import formula
+
+
+@formula("token", "prefix + batch * (input - prefix)", "textbook section 5: a shared prefix is computed once")
+def prefill_tokens(n_sequences, input_tokens, prefix_tokens):
+    """Prompt tokens that one running batch computes."""
+    return prefix_tokens + n_sequences * (input_tokens - prefix_tokens)
+
+
+@formula("s", "linear_s + attention FLOP / F", "DESIGN section 4, Prefill")
+def prefill_compute_s(linear_s, attention_flops, peak_flops_per_s):
+    """Seconds of the prompt without quantising its keys and values."""
+    return linear_s + attention_flops / peak_flops_per_s

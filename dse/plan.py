@@ -1,0 +1,291 @@
+"""A model and its quantizers laid out: which bits every layer stores, read, and unpacks at a context length.
+
+The plan is the border between specs and formulas: it holds plain numbers only, and everything it reports is a sum
+over its groups of a formula from `dse.formulas`. Bits are exact integers over the common denominator `den`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dse.errors import LimitError
+from dse.formulas import attention, kv_cache
+from dse.quantizers import QuantizerSpec, TensorShape
+from dse.quantizers.base import PARTS, TensorLayout
+from dse.specs import LayerKV, ModelSpec
+
+#: stands for "no window": beyond any length that the tool accepts
+NO_WINDOW = 2**61
+#: straight pieces of one generation; more than this would take seconds
+MAX_PIECES = 2_000_000
+#: layers without attention sinks (SinkQ 4.1: the first and second)
+N_SHALLOW_LAYERS = 2
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Equal tensors (keys or values) of several layers. Bit fields are numerators over the plan's denominator."""
+
+    which: str
+    quantizer: QuantizerSpec
+    layout: TensorLayout
+    #: keys and values of the same layers carry the same index
+    shape_index: int
+    n_stored_layers: int
+    n_read_layers: int
+    n_elements: int
+    window_tokens: int
+    packed_bits: int
+    full_bits: int
+    once_bits: int
+    pool_bits: int
+    step_tokens: int
+    residual_tokens: int
+
+    def bits(self, n_tokens: int) -> int:
+        """Bits of one layer and sequence at a context of `n_tokens`."""
+        return kv_cache.tensor_bits(
+            kv_cache.kept_tokens(n_tokens, self.window_tokens),
+            self.packed_bits, self.full_bits, self.once_bits, self.pool_bits, self.step_tokens, self.residual_tokens,
+        )
+
+    def slope(self, n_tokens: int) -> int:
+        """Bits that the next token adds inside the straight piece at `n_tokens`."""
+        return kv_cache.piece_slope(
+            n_tokens, self.packed_bits, self.full_bits, self.step_tokens, self.residual_tokens, self.window_tokens
+        )
+
+    def packed(self, n_tokens: int) -> int:
+        """Packed tokens at a context of `n_tokens`."""
+        return kv_cache.packed_tokens(
+            kv_cache.kept_tokens(n_tokens, self.window_tokens), self.step_tokens, self.residual_tokens
+        )
+
+    def packed_slope(self, n_tokens: int) -> int:
+        """Packed tokens that the next token adds inside the straight piece at `n_tokens`."""
+        return kv_cache.piece_slope(n_tokens, 1, 0, self.step_tokens, self.residual_tokens, self.window_tokens)
+
+    @property
+    def tail_bits(self) -> int:
+        """Bits of the slot that the next token will take: what an unused slot of a page costs."""
+        per_token = self.step_tokens == 1 and self.residual_tokens == 0
+        return self.packed_bits if per_token else self.full_bits
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of lengths over which every amount is first + slope * i, i = 0 .. n_steps - 1."""
+
+    start: int
+    n_steps: int
+    read_bits: int
+    read_slope: int
+    flops: int
+    flops_slope: int
+    #: elements unpacked per path
+    unpacked: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class KvPlan:
+    """All tensors of a model under one key and one value quantizer, for one sequence."""
+
+    model: ModelSpec
+    key_quantizer: QuantizerSpec
+    value_quantizer: QuantizerSpec
+    groups: tuple[TensorGroup, ...]
+    den: int
+
+    @property
+    def quantizer_name(self) -> str:
+        """One name where keys and values agree, else both."""
+        key, value = self.key_quantizer.name, self.value_quantizer.name
+        return key if key == value else f"K {key} / V {value}"
+
+    @property
+    def effective_bits(self) -> Fraction:
+        """Mean over all stored elements of what the methods' papers count."""
+        elements = sum(g.n_stored_layers * g.n_elements for g in self.groups)
+        bits = sum((g.n_stored_layers * g.n_elements * g.layout.effective_bits for g in self.groups), Fraction(0))
+        return bits / elements
+
+    def elements(self, n_tokens: int) -> int:
+        """Elements that one sequence stores at a context of `n_tokens`."""
+        return sum(
+            g.n_stored_layers * g.n_elements * kv_cache.kept_tokens(n_tokens, g.window_tokens) for g in self.groups
+        )
+
+    def bits(self, n_tokens: int) -> int:
+        """Bits (numerator) that one sequence stores, without page padding."""
+        return sum(g.n_stored_layers * g.bits(n_tokens) for g in self.groups)
+
+    def padding_bits(self, n_tokens: int, page_tokens: int) -> int:
+        """Bits (numerator) of the unused slots of last pages."""
+        return sum(
+            g.n_stored_layers * g.tail_bits
+            * kv_cache.padding_tokens(kv_cache.kept_tokens(n_tokens, g.window_tokens), page_tokens)
+            for g in self.groups
+        )
+
+    def read_bits(self, n_tokens: int) -> int:
+        """Bits (numerator) that a decode step reads for one sequence."""
+        return sum(g.n_read_layers * g.bits(n_tokens) for g in self.groups)
+
+    def flops(self, n_tokens: int) -> int:
+        """Operations of attention in one decode step of one sequence."""
+        return sum(
+            layer.n_layers * kv_cache.kept_tokens(n_tokens, _window(layer))
+            * attention.attention_flops_per_token(self.model.n_q_heads, layer.score_dim)
+            for layer in self.model.layers
+        )
+
+    def prompt_flops(self, n_tokens: int) -> int:
+        """Operations of causal attention over a prompt of one sequence."""
+        return sum(
+            layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, _window(layer))
+            * attention.attention_flops_per_token(self.model.n_q_heads, layer.score_dim)
+            for layer in self.model.layers
+        )
+
+    def shared_bits(self, n_tokens: int, prefix_tokens: int) -> int:
+        """Bits (numerator) of the part of a sequence of `n_tokens` that a common prefix lets sequences share."""
+        total = 0
+        for g in self.groups:
+            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
+            if kept < n_tokens:  # the window has moved past the start of the prompt
+                continue
+            packed = g.packed(n_tokens)
+            shared = kv_cache.shareable_tokens(min(prefix_tokens, n_tokens), packed, g.step_tokens)
+            inside = min(shared, packed)
+            total += g.n_stored_layers * (inside * g.packed_bits + (shared - inside) * g.full_bits)
+        return total
+
+    def peak_bits(self, n_tokens: int) -> int:
+        """Largest `bits` over the lengths 1..n_tokens: methods that pack whole groups peak just before packing."""
+        anchors = {n_tokens} | {g.window_tokens for g in self.groups if g.window_tokens < n_tokens}
+        period = math.lcm(*(g.step_tokens for g in self.groups))
+        lengths = set(anchors)
+        for anchor in anchors:
+            lowest = max(anchor - period, 0)
+            for g in self.groups:
+                if g.step_tokens > 1:
+                    events = range(anchor - (anchor - g.residual_tokens) % g.step_tokens, lowest, -g.step_tokens)
+                    lengths.update(event - 1 for event in events if 1 <= event - 1)
+        return max(self.bits(length) for length in lengths)
+
+    def ledger(self, n_tokens: int, page_tokens: int = 1) -> dict[str, Fraction]:
+        """Bits of one sequence by part; the parts add up to bits + padding_bits, exactly."""
+        parts = {part: Fraction(0) for part in PARTS}
+        for g in self.groups:
+            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
+            packed = g.packed(n_tokens)
+            for part, per_token in g.layout.packed.items():
+                parts[part] += g.n_stored_layers * packed * Fraction(per_token)
+            parts["full_precision"] += g.n_stored_layers * (kept - packed) * g.layout.full_bits_per_token
+            for part, bits in g.layout.once.items():
+                parts[part] += g.n_stored_layers * bits * (kept > 0)
+            for part, bits in g.layout.pool.items():
+                parts[part] += g.n_stored_layers * bits * (packed > 0)
+        parts["padding"] = Fraction(self.padding_bits(n_tokens, page_tokens), self.den)
+        return parts
+
+    def sum_of_bits(self, first: int, last: int) -> int:
+        """Stored bits (numerator) summed over the lengths first..last, piece by piece; exact."""
+        total = 0
+        for start, n_steps in self._spans(first, last):
+            bits, slope = self.bits(start), sum(g.n_stored_layers * g.slope(start) for g in self.groups)
+            total += n_steps * bits + slope * (n_steps * (n_steps - 1) // 2)
+        return total
+
+    def sum_of_padding_bits(self, first: int, last: int, page_tokens: int) -> int:
+        """Page padding (numerator) summed over the lengths first..last; closed form, exact."""
+        total = 0
+        for g in self.groups:
+            def padding_up_to(n: int, window: int = g.window_tokens) -> int:
+                inside = min(n, window)
+                slots = page_tokens * kv_cache.sum_of_pages(inside, page_tokens)
+                beyond = (n - inside) * kv_cache.padding_tokens(inside, page_tokens)
+                return slots - inside * (inside + 1) // 2 + beyond
+
+            total += g.n_stored_layers * g.tail_bits * (padding_up_to(last) - padding_up_to(first - 1))
+        return total
+
+    def workspace_elements(self, n_tokens: int, paths: dict[str, str]) -> int:
+        """FP16 elements of one sequence that the materialised path keeps for the layer it works on."""
+        by_layer: dict[int, int] = {}
+        for g in self.groups:
+            if paths[g.which] == "materialised" and g.layout.needs_unpacking:
+                elements = g.n_elements * kv_cache.kept_tokens(n_tokens, g.window_tokens)
+                by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
+        return max(by_layer.values(), default=0)
+
+    def _spans(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """(start, n_steps) of the straight pieces that cover the lengths first..last."""
+        shapes = {(g.step_tokens, g.residual_tokens, g.window_tokens) for g in self.groups}
+        length, n_pieces = first, 0
+        while length <= last:
+            end = min(min(kv_cache.next_break(length, *shape) for shape in shapes), last + 1)
+            yield length, end - length
+            length, n_pieces = end, n_pieces + 1
+            if n_pieces > MAX_PIECES:
+                raise LimitError(
+                    f"output = {last - first + 1}: packs more than {MAX_PIECES:,} groups: use a larger group or residual"
+                )
+
+    def pieces(self, first: int, last: int, paths: dict[str, str]) -> Iterator[Piece]:
+        """The straight pieces of a generation whose steps read the lengths first..last."""
+        for start, n_steps in self._spans(first, last):
+            unpacked = {path: (0, 0) for path in ("engine", "fused", "materialised")}
+            for g in self.groups:
+                if g.layout.needs_unpacking:
+                    per_token = g.n_read_layers * g.n_elements
+                    now, slope = unpacked[paths[g.which]]
+                    unpacked[paths[g.which]] = (
+                        now + per_token * g.packed(start), slope + per_token * g.packed_slope(start)
+                    )
+            flops = self.flops(start)
+            yield Piece(
+                start, n_steps,
+                read_bits=self.read_bits(start),
+                read_slope=sum(g.n_read_layers * g.slope(start) for g in self.groups),
+                flops=flops, flops_slope=self.flops(start + 1) - flops if n_steps > 1 else 0,
+                unpacked=unpacked,
+            )
+
+
+def _window(layer: LayerKV) -> int:
+    return layer.window if layer.window is not None else NO_WINDOW
+
+
+def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: QuantizerSpec) -> KvPlan:
+    """The plan of a model under two quantizers. SinkQ treats the first two layers apart, so runs may split."""
+    counts: dict[tuple[LayerKV, bool], list[int]] = {}
+    index = 0
+    for layer in model.layers:
+        shape = layer.model_copy(update={"n_layers": 1, "stored": True})
+        n_shallow = max(min(N_SHALLOW_LAYERS - index, layer.n_layers), 0)
+        for shallow, n_layers in ((True, n_shallow), (False, layer.n_layers - n_shallow)):
+            if n_layers:
+                entry = counts.setdefault((shape, shallow), [0, 0])
+                entry[0] += n_layers if layer.stored else 0
+                entry[1] += n_layers
+        index += layer.n_layers
+    tensors = []
+    for shape_index, ((layer, shallow), (n_stored, n_read)) in enumerate(counts.items()):
+        sides = (("key", key_quantizer, layer.key_dim), ("value", value_quantizer, layer.value_dim))
+        for which, quantizer, head_dim in sides:
+            if head_dim:
+                layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow))  # type: ignore[arg-type]
+                tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
+    den = math.lcm(*(layout.packed_bits_per_token.denominator for _, _, layout, *_ in tensors))
+    groups = tuple(
+        TensorGroup(
+            which, quantizer, layout, shape_index, n_stored, n_read, layout.shape.n_elements, window,
+            packed_bits=int(layout.packed_bits_per_token * den), full_bits=layout.full_bits_per_token * den,
+            once_bits=sum(layout.once.values()) * den, pool_bits=sum(layout.pool.values()) * den,
+            step_tokens=layout.step, residual_tokens=layout.residual,
+        )
+        for which, quantizer, layout, shape_index, n_stored, n_read, window in tensors
+    )
+    return KvPlan(model, key_quantizer, value_quantizer, groups, den)

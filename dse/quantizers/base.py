@@ -1,0 +1,122 @@
+"""What a quantizer family is, and the ledger of bits that it keeps for one tensor of one layer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from dse.units import FP16_BITS
+
+#: parts of the bit ledger, in the order they are shown
+PARTS = ("payload", "scales", "zero_points", "outliers", "counts", "sinks", "full_precision", "padding")
+
+
+@dataclass(frozen=True)
+class TensorShape:
+    """Keys or values of one layer: `n_heads` vectors of `head_dim` elements a token."""
+
+    which: Literal["key", "value"]
+    n_heads: int
+    head_dim: int
+    #: one of the model's first two layers, where SinkQ keeps no sinks (SinkQ 4.1)
+    shallow: bool = False
+
+    @property
+    def n_elements(self) -> int:
+        """Elements of one token."""
+        return self.n_heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """Bits that a quantizer stores for one tensor of one layer.
+
+    Of n tokens, `packed_tokens(n, step, residual)` are packed at `packed` bits each; the others are kept in FP16.
+    `once` is stored per sequence, `pool` per sequence as soon as the first group has been packed.
+    """
+
+    shape: TensorShape
+    packed: Mapping[str, Fraction | int]
+    once: Mapping[str, int] = field(default_factory=dict)
+    pool: Mapping[str, int] = field(default_factory=dict)
+    step: int = 1
+    residual: int = 0
+    #: False where the stored elements are used as they are
+    needs_unpacking: bool = True
+
+    @property
+    def packed_bits_per_token(self) -> Fraction:
+        return sum((Fraction(bits) for bits in self.packed.values()), Fraction(0))
+
+    @property
+    def full_bits_per_token(self) -> int:
+        return FP16_BITS * self.shape.n_elements
+
+    @property
+    def effective_bits(self) -> Fraction:
+        """Bits an element as the papers count them: without what depends on the length, without chunk counts."""
+        bits = self.packed_bits_per_token - self.packed.get("counts", 0)
+        return Fraction(bits, self.shape.n_elements)
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of a family: its default decides the type (int, Fraction, str)."""
+
+    name: str
+    default: int | Fraction | str
+    help: str
+    low: float = 0
+    high: float = 0
+    choices: tuple[int | str, ...] = ()
+
+    def allowed(self) -> str:
+        """The range or the choices, for messages and listings."""
+        if self.choices:
+            return "one of " + ", ".join(str(choice) for choice in self.choices)
+        if isinstance(self.default, str):
+            return self.help
+        return f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Extra kernels a family's published GPU code starts, beside plain attention: (keys, values).
+
+    Counted by reading the methods' descriptions, not measured: shown as assumed.
+    """
+
+    read: tuple[int, int] = (0, 0)  # per layer and decode step
+    pack: tuple[int, int] = (0, 0)  # per layer and packing event
+
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A quantizer family: parameters, the layout they give, and where it comes from."""
+
+    name: str
+    title: str
+    source: str
+    layout: Callable[[Values, TensorShape], TensorLayout]
+    params: tuple[Param, ...] = ()
+    #: rules that join parameters: returns a message or ""
+    problem: Callable[[Values], str] = lambda values: ""
+    launches: Launches = Launches()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class QuantizerSpec:
+    """A family with values for all of its parameters."""
+
+    family: Family
+    values: tuple[tuple[str, Any], ...]
+    #: as written by the user, in canonical form: only what differs from the defaults
+    name: str
+
+    def layout(self, shape: TensorShape) -> TensorLayout:
+        """The bit ledger for one tensor."""
+        return self.family.layout(dict(self.values), shape)

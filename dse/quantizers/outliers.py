@@ -1,0 +1,104 @@
+"""Methods that treat outliers apart: Oaken's fused dense-and-sparse groups, KVQuant's sparse outliers."""
+
+from fractions import Fraction
+
+from dse.quantizers.base import Family, Launches, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.plain import ceil_div, nibbles
+from kernels_ref import storage
+
+
+def group_shares(values: Values) -> list[Fraction]:
+    """Shares of the groups, outermost first: from `groups` where given, else outer / the rest / inner."""
+    if values["groups"]:
+        return [Fraction(part) / 100 for part in values["groups"].split("/")]
+    return [values["outer"], 1 - values["outer"] - values["inner"], values["inner"]]
+
+
+def _dense_index(values: Values) -> int:
+    """Index of the dense group: `dense` counts from 1; 0 means the largest (the first of equals)."""
+    shares = group_shares(values)
+    return values["dense"] - 1 if values["dense"] else shares.index(max(shares))
+
+
+def coo_entry_bits(n_groups: int, outlier_bits: int) -> int:
+    """Bits of one sparse entry beside its dense nibble: index, group and sign, padded to a byte (Oaken Table 3)."""
+    group_bits = {1: 0, 2: 0, 3: 1}.get(n_groups, (n_groups - 2).bit_length())
+    return 8 * ceil_div(storage.coo_index + group_bits + outlier_bits - 4, 8)
+
+
+def _oaken(values: Values, shape: TensorShape) -> TensorLayout:
+    shares = group_shares(values)
+    outlier_share = 1 - shares[_dense_index(values)]
+    d = shape.n_elements
+    per_group = storage.group_value * len(shares)
+    return TensorLayout(
+        shape,
+        {
+            "payload": nibbles(d),
+            "scales": per_group,  # the maximum of each group
+            "zero_points": per_group,  # and its minimum
+            "outliers": coo_entry_bits(len(shares), values["outlier_bits"]) * outlier_share * d,
+            "counts": storage.chunk_count * ceil_div(d, storage.coo_chunk),
+        },
+    )
+
+
+def _oaken_problem(values: Values) -> str:
+    if not values["groups"]:
+        if values["outer"] + values["inner"] > 1:
+            return f"outer + inner = {float(values['outer'] + values['inner']):g}: must be at most 1"
+        return ""
+    parts = values["groups"].split("/")
+    try:
+        shares = [Fraction(part) for part in parts if part.isascii() and len(part) <= 16]
+    except (ValueError, ZeroDivisionError):
+        shares = []
+    if not 2 <= len(parts) <= 5 or len(shares) != len(parts) or any(share < 0 for share in shares):
+        return f"groups = {values['groups']}: must be 2 to 5 percentages such as 4/90/6, outermost first"
+    if sum(shares) != 100:
+        return f"groups = {values['groups']}: must sum to 100, not {float(sum(shares)):g}"
+    if values["dense"] > len(parts):
+        return f"dense = {values['dense']}: must be 1 to {len(parts)}, the position of the dense group"
+    return ""
+
+
+def _kvquant(values: Values, shape: TensorShape) -> TensorLayout:
+    d = shape.n_elements
+    payload = nibbles(d) if values["bits"] == 4 else 8 * ceil_div(d * values["bits"], 8)
+    return TensorLayout(
+        shape, {"payload": payload, "outliers": storage.kvquant_outlier * values["outliers"] * d}
+    )
+
+
+FAMILIES = (
+    Family(
+        "oaken",
+        "Oaken",
+        "Oaken sections 4.3 to 4.5, Table 3: 4-bit dense codes, outliers fused with 8- or 16-bit sparse entries",
+        _oaken,
+        (
+            Param("outer", Fraction("0.04"), "share of the outer group", low=0, high=1),
+            Param("inner", Fraction("0.06"), "share of the inner group", low=0, high=1),
+            Param(
+                "groups", "", "shares in percent, outermost first, such as 2/2/90/6; replaces outer and inner"
+            ),
+            Param(
+                "dense", 0, "position of the dense group in `groups`, from 1; 0: the largest", low=0, high=5
+            ),
+            Param("outlier_bits", 5, "bits of an outlier", choices=(4, 5)),
+        ),
+        _oaken_problem,
+        Launches(read=(1, 1), pack=(2, 2)),
+    ),
+    Family(
+        "kvquant",
+        "KVQuant",
+        "KVQuant (arXiv:2401.18079): per-channel keys, per-token values with offline scales; 1 % outliers in FP16",
+        _kvquant,
+        (
+            Param("bits", 4, "bits of a code", choices=(2, 3, 4)),
+            Param("outliers", Fraction("0.01"), "share of elements kept apart", low=0, high=1),
+        ),
+        launches=Launches(read=(1, 1), pack=(2, 2)),  # a sparse product beside the dense one; outlier search
+    ),
+)

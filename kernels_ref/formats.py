@@ -1,0 +1,51 @@
+"""Number formats and field widths of packed KV caches: the numbers that layouts are made of."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """A format in which one element is stored. `largest` is its largest finite value (or level count - 1)."""
+
+    name: str
+    bits: int
+    largest: float
+    source: str
+
+
+FORMATS = {
+    entry.name: entry
+    for entry in (
+        NumberFormat("fp16", 16, 65504.0, "IEEE 754-2019 binary16"),
+        NumberFormat("bf16", 16, 3.3895313892515355e38, "bfloat16: upper half of binary32"),
+        NumberFormat("fp32", 32, 3.4028234663852886e38, "IEEE 754-2019 binary32"),
+        NumberFormat("fp8_e4m3", 8, 448.0, "OCP FP8 1.0, E4M3 without infinities"),
+        NumberFormat("fp8_e5m2", 8, 57344.0, "OCP FP8 1.0, E5M2"),
+        NumberFormat("int8", 8, 127.0, "two's complement, symmetric"),
+        NumberFormat("int4", 4, 7.0, "two's complement, symmetric"),
+        NumberFormat("nf4", 4, 1.0, "QLoRA (arXiv:2305.14314), Appendix E: 16 normal quantiles in [-1, 1]"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class StorageConstants:
+    """Field widths in bits that several methods share, each with its source."""
+
+    #: per-group scale, zero point, minimum or maximum: FP16 (KIVI, QServe, Atom, Oaken Table 2)
+    group_value: int = 16
+    #: Oaken COO entry: index inside a 64-element chunk (Oaken 4.5)
+    coo_index: int = 6
+    #: Oaken COO entry: elements a 6-bit index can reach
+    coo_chunk: int = 64
+    #: one count per token and chunk finds the chunk's entries (project's packed layout)
+    chunk_count: int = 8
+    #: position of a token kept in full precision (SinkQ pool, project's packed layout)
+    position: int = 32
+    #: KIVI and SinkQ pack codes into 32-bit words
+    word: int = 32
+    #: KVQuant outlier: 16-bit value and 16-bit index (KVQuant's CSR entries)
+    kvquant_outlier: int = 32
+
+
+storage = StorageConstants()
