@@ -47,7 +47,12 @@ class TensorGroup:
         """Bits of one layer and sequence at a context of `n_tokens`."""
         return kv_cache.tensor_bits(
             kv_cache.kept_tokens(n_tokens, self.window_tokens),
-            self.packed_bits, self.full_bits, self.once_bits, self.pool_bits, self.step_tokens, self.residual_tokens,
+            self.packed_bits,
+            self.full_bits,
+            self.once_bits,
+            self.pool_bits,
+            self.step_tokens,
+            self.residual_tokens,
         )
 
     def slope(self, n_tokens: int) -> int:
@@ -123,7 +128,8 @@ class KvPlan:
     def padding_bits(self, n_tokens: int, page_tokens: int) -> int:
         """Bits (numerator) of the unused slots of last pages."""
         return sum(
-            g.n_stored_layers * g.tail_bits
+            g.n_stored_layers
+            * g.tail_bits
             * kv_cache.padding_tokens(kv_cache.kept_tokens(n_tokens, g.window_tokens), page_tokens)
             for g in self.groups
         )
@@ -135,7 +141,8 @@ class KvPlan:
     def flops(self, n_tokens: int) -> int:
         """Operations of attention in one decode step of one sequence."""
         return sum(
-            layer.n_layers * kv_cache.kept_tokens(n_tokens, _window(layer))
+            layer.n_layers
+            * kv_cache.kept_tokens(n_tokens, _window(layer))
             * attention.attention_flops_per_token(self.model.n_q_heads, layer.score_dim)
             for layer in self.model.layers
         )
@@ -143,7 +150,8 @@ class KvPlan:
     def prompt_flops(self, n_tokens: int) -> int:
         """Operations of causal attention over a prompt of one sequence."""
         return sum(
-            layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, _window(layer))
+            layer.n_layers
+            * kv_cache.sum_of_kept_tokens(n_tokens, _window(layer))
             * attention.attention_flops_per_token(self.model.n_q_heads, layer.score_dim)
             for layer in self.model.layers
         )
@@ -171,7 +179,7 @@ class KvPlan:
             for g in self.groups:
                 if g.step_tokens > 1:
                     events = range(anchor - (anchor - g.residual_tokens) % g.step_tokens, lowest, -g.step_tokens)
-                    lengths.update(event - 1 for event in events if 1 <= event - 1)
+                    lengths.update(event - 1 for event in events if event - 1 >= 1)
         return max(self.bits(length) for length in lengths)
 
     def ledger(self, n_tokens: int, page_tokens: int = 1) -> dict[str, Fraction]:
@@ -202,6 +210,7 @@ class KvPlan:
         """Page padding (numerator) summed over the lengths first..last; closed form, exact."""
         total = 0
         for g in self.groups:
+
             def padding_up_to(n: int, window: int = g.window_tokens) -> int:
                 inside = min(n, window)
                 slots = page_tokens * kv_cache.sum_of_pages(inside, page_tokens)
@@ -242,14 +251,17 @@ class KvPlan:
                     per_token = g.n_read_layers * g.n_elements
                     now, slope = unpacked[paths[g.which]]
                     unpacked[paths[g.which]] = (
-                        now + per_token * g.packed(start), slope + per_token * g.packed_slope(start)
+                        now + per_token * g.packed(start),
+                        slope + per_token * g.packed_slope(start),
                     )
             flops = self.flops(start)
             yield Piece(
-                start, n_steps,
+                start,
+                n_steps,
                 read_bits=self.read_bits(start),
                 read_slope=sum(g.n_read_layers * g.slope(start) for g in self.groups),
-                flops=flops, flops_slope=self.flops(start + 1) - flops if n_steps > 1 else 0,
+                flops=flops,
+                flops_slope=self.flops(start + 1) - flops if n_steps > 1 else 0,
                 unpacked=unpacked,
             )
 
@@ -281,10 +293,20 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
     den = math.lcm(*(layout.packed_bits_per_token.denominator for _, _, layout, *_ in tensors))
     groups = tuple(
         TensorGroup(
-            which, quantizer, layout, shape_index, n_stored, n_read, layout.shape.n_elements, window,
-            packed_bits=int(layout.packed_bits_per_token * den), full_bits=layout.full_bits_per_token * den,
-            once_bits=sum(layout.once.values()) * den, pool_bits=sum(layout.pool.values()) * den,
-            step_tokens=layout.step, residual_tokens=layout.residual,
+            which,
+            quantizer,
+            layout,
+            shape_index,
+            n_stored,
+            n_read,
+            layout.shape.n_elements,
+            window,
+            packed_bits=int(layout.packed_bits_per_token * den),
+            full_bits=layout.full_bits_per_token * den,
+            once_bits=sum(layout.once.values()) * den,
+            pool_bits=sum(layout.pool.values()) * den,
+            step_tokens=layout.step,
+            residual_tokens=layout.residual,
         )
         for which, quantizer, layout, shape_index, n_stored, n_read, window in tensors
     )

@@ -45,8 +45,11 @@ def read_bytes(path: str | Path, max_bytes: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        reason = "is a symbolic link loop" if getattr(error, "errno", 0) == errno.ELOOP else str(
-            getattr(error, "strerror", None) or error).lower()
+        reason = (
+            "is a symbolic link loop"
+            if getattr(error, "errno", 0) == errno.ELOOP
+            else str(getattr(error, "strerror", None) or error).lower()
+        )
         raise InputError(f"{name}: cannot be read: {reason}") from error
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(file.fileno())

@@ -57,8 +57,12 @@ def _parse_short(raw: Any, base: str) -> Any:
         match = re.fullmatch(r"\s*([-+]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(\S*)\s*", raw, re.ASCII)
         if not match:
             raise ValueError(f'must be a number and a unit of {base}, such as "{_example(base)}"')
-        return {"value": float(match[1].replace("_", "")), "unit": match[2] or "1", "source": "user's file",
-                "kind": ASSUMED}
+        return {
+            "value": float(match[1].replace("_", "")),
+            "unit": match[2] or "1",
+            "source": "user's file",
+            "kind": ASSUMED,
+        }
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return {"value": raw, "unit": base, "source": "user's file", "kind": ASSUMED}
     return raw
@@ -122,8 +126,7 @@ class _Spec(BaseModel):
 
     def quantities(self) -> dict[str, Quantity]:
         """Every number of the spec by field name, for display with sources."""
-        return {name: value for name in type(self).model_fields
-                if isinstance(value := getattr(self, name), Quantity)}
+        return {name: value for name in type(self).model_fields if isinstance(value := getattr(self, name), Quantity)}
 
 
 class HardwareSpec(_Spec):
@@ -148,6 +151,23 @@ class HardwareSpec(_Spec):
     engine_rate: ElementRate | None = None
     #: quantizer family -> path; "default" for the rest
     dequant_path: dict[str, Path] = {"default": "fused"}
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory in bytes."""
+        return self.memory_capacity.count
+
+    def rate(self, path: str) -> Quantity:
+        """Elements per second that a dequantisation path unpacks or packs; one is assumed where none is given."""
+        given = self.engine_rate if path == "engine" else self.fused_rate
+        if given is not None:
+            return given
+        return Quantity(
+            value=units.BITS_PER_BYTE * self.memory_bandwidth.si / 4,
+            unit="element/s",
+            kind=ASSUMED,
+            source=f"no {path}_rate in the device: taken to keep pace with the memory at 4 bits an element",
+        )
 
     @field_validator("dequant_path")
     @classmethod
@@ -268,14 +288,26 @@ class ModelFile(_Spec):
         positions = self.learned_positions.count * hidden if self.learned_positions else 0
         outside = embeddings + positions + norm + n_layers * (attention + 2 * norm + router)
         return ModelSpec(
-            name=self.name, title=self.title or self.name, source="model file", hidden_size=hidden,
-            vocab_size=vocab, n_q_heads=self.n_q_heads.count,
-            layers=(LayerKV(n_layers=n_layers, n_kv_heads=self.n_kv_heads.count, key_dim=head_dim,
-                            value_dim=head_dim, window=self.window.count if self.window else None,
-                            score_dim=2 * head_dim),),
+            name=self.name,
+            title=self.title or self.name,
+            source="model file",
+            hidden_size=hidden,
+            vocab_size=vocab,
+            n_q_heads=self.n_q_heads.count,
+            layers=(
+                LayerKV(
+                    n_layers=n_layers,
+                    n_kv_heads=self.n_kv_heads.count,
+                    key_dim=head_dim,
+                    value_dim=head_dim,
+                    window=self.window.count if self.window else None,
+                    score_dim=2 * head_dim,
+                ),
+            ),
             dense_parameters=outside + (n_layers * one_ffn if experts == 1 else 0),
             expert_parameters=n_layers * experts * one_ffn if experts > 1 else 0,
-            n_experts=experts, n_active_experts=active,
+            n_experts=experts,
+            n_active_experts=active,
             activation_elements=2 * hidden + max(q_dim + 2 * kv_dim, (matrices - 1) * ffn * active, vocab),
             published_parameters=self.published_parameters.count if self.published_parameters else None,
             max_position_tokens=self.max_position.count if self.max_position else None,

@@ -29,7 +29,12 @@ class Trace:
         value = function(**terms)
         if self.keep:
             self.steps[name] = Step(
-                name, value, function.unit, function.equation, function.source, terms  # type: ignore[attr-defined]
+                name,
+                value,
+                function.unit,
+                function.equation,
+                function.source,
+                terms,  # type: ignore[attr-defined]
             )
         return value
 

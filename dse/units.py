@@ -50,9 +50,7 @@ def units_of(base: str) -> list[str]:
 def _scaled(value: float, unit: str, prefixes: list[tuple[str, float]], digits: int) -> str:
     if value == 0:
         return f"0 {unit}"
-    for prefix, factor in prefixes:
-        if abs(value) >= factor:
-            break
+    prefix, factor = next(((p, f) for p, f in prefixes if abs(value) >= f), prefixes[-1])
     return f"{value / factor:,.{digits}g} {prefix}{unit}"
 
 

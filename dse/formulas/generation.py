@@ -32,19 +32,17 @@ def sum_of_max2(first_0, slope_0, first_1, slope_1, start, n_steps):
     return max(head_0, head_1) + max(tail_0, tail_1)
 
 
-@formula("s", "sum over i = 0..m-1 of max(line 0, line 1, line 2)", "DESIGN section 4")
-def sum_of_max3(first_0, slope_0, first_1, slope_1, first_2, slope_2, n_steps):
-    """Sum of the largest of three lines over i = 0 .. n_steps - 1."""
+@formula("s", "sum over i = 0..m-1 of max(0, line 2 - max(line 0, line 1))", "DESIGN section 4, Dequantisation")
+def sum_of_excess(first_0, slope_0, first_1, slope_1, first_2, slope_2, n_steps):
+    """What line 2 adds to a step that already takes the larger of lines 0 and 1, over i = 0 .. n_steps - 1."""
     before = steps_before_crossing(first_0, slope_0, first_1, slope_1, n_steps)
     after = n_steps - before
     if before == n_steps:
-        begin = sum_of_line(first_0, slope_0, 0, n_steps) >= sum_of_line(first_1, slope_1, 0, n_steps)
+        swap = sum_of_line(first_0, slope_0, 0, n_steps) < sum_of_line(first_1, slope_1, 0, n_steps)
     else:
-        begin = first_0 >= first_1
-    if begin:
-        head = sum_of_max2(first_0, slope_0, first_2, slope_2, 0, before)
-        tail = sum_of_max2(first_1, slope_1, first_2, slope_2, before, after)
-    else:
-        head = sum_of_max2(first_1, slope_1, first_2, slope_2, 0, before)
-        tail = sum_of_max2(first_0, slope_0, first_2, slope_2, before, after)
+        swap = first_0 < first_1
+    if swap:
+        first_0, slope_0, first_1, slope_1 = first_1, slope_1, first_0, slope_0
+    head = sum_of_max2(first_2 - first_0, slope_2 - slope_0, 0.0, 0.0, 0, before)
+    tail = sum_of_max2(first_2 - first_1, slope_2 - slope_1, 0.0, 0.0, before, after)
     return head + tail

@@ -106,9 +106,7 @@ def next_break(n_tokens, step_tokens, residual_tokens, window_tokens):
 
 
 @formula("bit", "bits that the next token adds inside a straight piece", "DESIGN section 4")
-def piece_slope(
-    n_tokens, packed_slope, full_slope, step_tokens, residual_tokens, window_tokens
-):
+def piece_slope(n_tokens, packed_slope, full_slope, step_tokens, residual_tokens, window_tokens):
     """Slope of the piece that starts at `n_tokens`: packed, full-precision, or 0 beyond the window."""
     if n_tokens >= window_tokens:
         return 0 * packed_slope

@@ -9,7 +9,7 @@ def prefill_tokens(n_sequences, input_tokens, prefix_tokens):
     return prefix_tokens + n_sequences * (input_tokens - prefix_tokens)
 
 
-@formula("s", "linear_s + attention FLOP / F", "DESIGN section 4, Prefill")
-def prefill_compute_s(linear_s, attention_flops, peak_flops_per_s):
+@formula("s", "matrix_s + attention FLOP / F", "DESIGN section 4, Prefill")
+def prefill_compute_s(matrix_s, attention_flops, peak_flops_per_s):
     """Seconds of the prompt without quantising its keys and values."""
-    return linear_s + attention_flops / peak_flops_per_s
+    return matrix_s + attention_flops / peak_flops_per_s

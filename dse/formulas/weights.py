@@ -27,9 +27,7 @@ def expert_share_touched(n_tokens, n_experts, n_active_experts):
     return 1.0 - integer_power(1.0 - n_active_experts / n_experts, n_tokens)
 
 
-@formula(
-    "B", "(n_dense_parameters + n_expert_parameters * share_touched) * weights_bits / 8", "DESIGN section 4"
-)
+@formula("B", "(n_dense_parameters + n_expert_parameters * share_touched) * weights_bits / 8", "DESIGN section 4")
 def weight_read_bytes(n_dense_parameters, n_expert_parameters, share_touched, weights_bits):
     """Bytes of weights that one step reads: all of a dense model, the touched experts of a mixture."""
     return (n_dense_parameters + n_expert_parameters * share_touched) * weights_bits / 8

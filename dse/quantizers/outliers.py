@@ -65,9 +65,7 @@ def _oaken_problem(values: Values) -> str:
 def _kvquant(values: Values, shape: TensorShape) -> TensorLayout:
     d = shape.n_elements
     payload = nibbles(d) if values["bits"] == 4 else 8 * ceil_div(d * values["bits"], 8)
-    return TensorLayout(
-        shape, {"payload": payload, "outliers": storage.kvquant_outlier * values["outliers"] * d}
-    )
+    return TensorLayout(shape, {"payload": payload, "outliers": storage.kvquant_outlier * values["outliers"] * d})
 
 
 FAMILIES = (
@@ -79,12 +77,8 @@ FAMILIES = (
         (
             Param("outer", Fraction("0.04"), "share of the outer group", low=0, high=1),
             Param("inner", Fraction("0.06"), "share of the inner group", low=0, high=1),
-            Param(
-                "groups", "", "shares in percent, outermost first, such as 2/2/90/6; replaces outer and inner"
-            ),
-            Param(
-                "dense", 0, "position of the dense group in `groups`, from 1; 0: the largest", low=0, high=5
-            ),
+            Param("groups", "", "shares in percent, outermost first, such as 2/2/90/6; replaces outer and inner"),
+            Param("dense", 0, "position of the dense group in `groups`, from 1; 0: the largest", low=0, high=5),
             Param("outlier_bits", 5, "bits of an outlier", choices=(4, 5)),
         ),
         _oaken_problem,

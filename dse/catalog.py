@@ -1,0 +1,80 @@
+"""Find a device or a language model by name or by file: shipped data, the user's own, Hugging Face configs."""
+
+import os
+from functools import cache
+from pathlib import Path
+
+import hwspecs
+from dse import llms, specfile, specs
+from dse.errors import InputError, did_you_mean, show
+
+_DEVICES = Path(hwspecs.__file__).parent
+_MODELS = Path(llms.__file__).parent
+
+
+@cache
+def device_files() -> dict[str, Path]:
+    """Shipped device files by lower-case name."""
+    return {path.stem.lower(): path for path in sorted(_DEVICES.glob("*.toml"))}
+
+
+@cache
+def model_files() -> dict[str, Path]:
+    """Shipped model files by lower-case name."""
+    return {path.stem.lower(): path for path in sorted(_MODELS.glob("*.toml"))}
+
+
+def _is_path(name: str) -> bool:
+    return name.lower().endswith((".toml", ".json")) or os.sep in name or os.path.exists(name)
+
+
+def _find(kind: str, name: str, files: dict[str, Path]) -> str | Path:
+    shipped = files.get(name.strip().lower())
+    if shipped:
+        return shipped
+    if name and _is_path(name):
+        return name
+    raise InputError(f"unknown {kind} {show(name)}: {did_you_mean(name, files)}; or give the path of a file")
+
+
+@cache
+def _shipped_device(path: Path) -> specs.HardwareSpec:
+    return device_from(specfile.read(path))
+
+
+def device(name: str) -> specs.HardwareSpec:
+    """The device of that name (any case), or in that file. Raises InputError or SpecError."""
+    found = _find("device", name, device_files())
+    return _shipped_device(found) if isinstance(found, Path) else device_from(specfile.read(found))
+
+
+def device_from(document: specfile.Document) -> specs.HardwareSpec:
+    """The device that a file describes."""
+    spec: specs.HardwareSpec = specs.load(document, specs.HardwareSpec)
+    return spec
+
+
+@cache
+def _shipped_model(path: Path) -> specs.ModelSpec:
+    return model_from(specfile.read(path))
+
+
+def model(name: str) -> specs.ModelSpec:
+    """The model of that name (any case), or in that model file or config.json. Raises InputError or SpecError."""
+    found = _find("model", name, model_files())
+    return _shipped_model(found) if isinstance(found, Path) else model_from(specfile.read(found))
+
+
+def model_from(document: specfile.Document) -> specs.ModelSpec:
+    """The model that a file describes: our own format, or a Hugging Face config.json."""
+    from dse import hf_config
+
+    if hf_config.looks_like_config(document.data):
+        return hf_config.from_document(document)
+    spec: specs.ModelFile = specs.load(document, specs.ModelFile)
+    return spec.to_model()
+
+
+def looks_like_device(data: dict[str, object]) -> bool:
+    """True for a device file, told from a model file by the keys only a device has."""
+    return bool({"memory_capacity", "memory_bandwidth", "peak_flops"} & data.keys())

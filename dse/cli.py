@@ -1,0 +1,287 @@
+"""The `dse` command. Heavy libraries are imported inside the commands that need them."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from dse import __version__
+from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
+
+_QUANTIZER_HELP = "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`)."
+
+
+class Whole(click.ParamType):
+    """A whole number in ASCII digits; its range is checked where the workload is built."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if not re.fullmatch(r"[-+]?[0-9]{1,30}", value, re.ASCII):
+            name = param.name if param and param.name else "value"
+            raise InputError(f"{name.removesuffix('_tokens')} = {show(value)}: must be a whole number, such as 64")
+        return int(value)
+
+
+WHOLE = Whole()
+
+
+def split_list(text: str | None) -> list[str] | None:
+    """Names separated by commas; the commas inside `sinkq:bits=2,group=32` do not separate."""
+    if text is None:
+        return None
+    names = [part.strip() for part in re.split(r",(?!\s*[a-z_]+=)", text)]
+    if not all(names):
+        raise InputError(f"list {show(text)}: has an empty entry: separate names by single commas")
+    return names
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="dse")
+def cli() -> None:
+    """KV-cache quantization design-space exploration.
+
+    For any device, language model, KV quantizer and workload: memory, effective bits, time per step, what fits,
+    throughput and energy. Start with `dse report`, or one question: `dse point --device a100-80gb --model
+    llama2-7b --quantizer oaken --batch 64`. Add --debug to any command to see a full traceback.
+    """
+
+
+def workload_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that describe a design point, shared by commands."""
+    options = [
+        click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
+        click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json."),
+        click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help=_QUANTIZER_HELP),
+        click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different."),
+        click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different."),
+        click.option("--batch", type=WHOLE, default=1, show_default=True, help="Requests."),
+        click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens."),
+        click.option(
+            "--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens."
+        ),
+        click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4."),
+        click.option(
+            "--admission",
+            default="reserve",
+            show_default=True,
+            metavar="reserve|paged",
+            help="Memory held from the start, or page by page.",
+        ),
+        click.option("--page", "page_tokens", type=WHOLE, default=16, show_default=True, help="Tokens of a page."),
+        click.option(
+            "--prefix",
+            "prefix_tokens",
+            type=WHOLE,
+            default=0,
+            show_default=True,
+            help="Prompt tokens that all requests share.",
+        ),
+        click.option(
+            "--dequant-path",
+            metavar="engine|fused|materialised",
+            help="How stored keys and values are unpacked; default: as the device says.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@cli.command()
+@workload_options
+@click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
+@click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
+def point(
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    as_json: bool,
+    explain: str | None,
+    **work: Any,
+) -> None:
+    """Everything about one design point: memory, time, throughput, and what binds."""
+    from dse import catalog, plan, present, quantizers
+    from dse import point as design_point
+    from dse.trace import Trace
+    from dse.workload import Workload
+
+    spec = catalog.device(device)
+    kv = plan.build(
+        catalog.model(model),
+        quantizers.parse(key_quantizer or quantizer),
+        quantizers.parse(value_quantizer or quantizer),
+    )
+    if explain is not None:
+        present.check_explainable(explain)
+    trace = Trace(keep=explain is not None)
+    result = design_point.evaluate(spec, kv, Workload(**work), trace)
+    if explain is not None:
+        explanation = present.explain(explain, result, trace, spec, kv.model)
+        click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))
+    elif as_json:
+        click.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        click.echo(present.point_text(result, spec, kv))
+
+
+@cli.command()
+@click.option("--out", default="report", show_default=True, metavar="DIR", help="Directory to write into.")
+@click.option("--devices", metavar="A,B", help="Devices (names or files); default: those of Oaken's Figure 11.")
+@click.option("--models", metavar="A,B", help="Models (names or files); default: the six of Oaken's Figure 11.")
+@click.option("--quantizers", metavar="A,B", help="KV quantizers; default: those each device is evaluated with.")
+@click.option("--batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128,256.")
+@click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens.")
+@click.option("--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens.")
+@click.option(
+    "--static",
+    type=click.Choice(["auto", "kaleido", "matplotlib"]),
+    default="auto",
+    show_default=True,
+    help="What draws PNG, SVG and PDF; auto takes kaleido where it and a browser are installed.",
+)
+def report(
+    out: str,
+    devices: str | None,
+    models: str | None,
+    quantizers: str | None,
+    batches: str | None,
+    input_tokens: int,
+    output_tokens: int,
+    static: str,
+) -> None:
+    """The throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
+    from dse import report as report_module
+
+    sizes = [WHOLE.convert(text, None, None) for text in split_list(batches) or []] or None
+    index = report_module.write(
+        out,
+        split_list(devices),
+        split_list(models),
+        split_list(quantizers),
+        sizes,
+        input_tokens,
+        output_tokens,
+        static,
+        progress=_progress,
+    )
+    click.echo(f"report: {index}")
+
+
+def _progress(items: Iterable[Any], label: str, length: int) -> Any:
+    """A progress bar on the terminal; nothing where standard error is not one."""
+    return click.progressbar(
+        items,
+        length=length,
+        label=label,
+        file=sys.stderr,
+        show_pos=True,
+        item_show_func=lambda item: str(item) if item is not None else "",
+    )
+
+
+@cli.command()
+@click.argument("file")
+def check(file: str) -> None:
+    """Say what is wrong with a device file, model file or config.json: all of it at once."""
+    from dse import catalog, present, specfile
+
+    document = specfile.read(file)
+    if catalog.looks_like_device(document.data):
+        click.echo(present.device_summary(catalog.device_from(document)))
+    else:
+        click.echo(present.model_summary(catalog.model_from(document)))
+
+
+@cli.command("list")
+@click.argument("kind", metavar="devices|models|quantizers")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def list_(kind: str, as_json: bool) -> None:
+    """What the tool knows by name: devices, models or quantizers."""
+    from dse import present
+
+    kinds = {"devices": present.list_devices, "models": present.list_models, "quantizers": present.list_quantizers}
+    if kind not in kinds:
+        raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
+    rows = kinds[kind]()
+    click.echo(json.dumps(rows, indent=2) if as_json else present.rows_text(rows))
+
+
+@cli.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the shipped file itself, to copy and edit.")
+def show_(name: str, as_json: bool, as_toml: bool) -> None:
+    """A device, model or quantizer with every number, unit and source."""
+    from dse import present
+
+    if as_toml:
+        click.echo(present.shipped_text(name), nl=False)
+        return
+    rows = present.show(name)
+    click.echo(json.dumps(rows, indent=2) if as_json else present.rows_text(rows))
+
+
+@cli.command()
+@click.argument("streamlit_args", nargs=-1, type=click.UNPROCESSED)
+def app(streamlit_args: tuple[str, ...]) -> None:
+    """Open the explorer in a browser (on this machine only)."""
+    from dse.explorer import launch
+
+    launch.run(list(streamlit_args))
+
+
+def _usage_line(error: click.ClickException) -> str:
+    """click's multi-line complaint as one line with a next step."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx else "dse"
+    if isinstance(error, click.NoSuchOption):
+        known = [name for param in ctx.command.params for name in param.opts] if ctx else []
+        return f"unknown option {show(error.option_name)}: {did_you_mean(error.option_name, known)}"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"{(error.param.opts or ['argument'])[0]} is missing: see {path} --help"
+    message = error.format_message().rstrip(".")
+    unknown = re.match(r"No such command '(.*?)'", message, re.S)
+    if unknown:
+        return f"unknown command {show(unknown[1])}: {did_you_mean(unknown[1], cli.commands)}"
+    return f"{message[:1].lower()}{message[1:]}: see {path} --help"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: run a command, show any error as a line, return the documented exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [arg for arg in args if arg != "--debug"]
+    try:
+        status = cli.main(args=args, prog_name="dse", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone (`dse ... | head`)
+        sys.stderr.close()
+        status = 0
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        status = 130
+    except Exception as error:  # the last line of defence: one line instead of a traceback
+        if debug:
+            raise
+        lines, status = _lines_and_status(error)
+        for line in lines:
+            click.echo(f"error: {line}", err=True)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _lines_and_status(error: Exception) -> tuple[list[str], int]:
+    if isinstance(error, DseError):
+        return error.lines(), error.exit_status
+    if isinstance(error, click.ClickException):
+        return [clean(_usage_line(error), 300)], 2
+    if isinstance(error, OSError):
+        return [clean(str(error), 300)], OutputError.exit_status
+    return [clean(f"unexpected {type(error).__name__}: {error}: please report it; --debug shows where", 300)], 1

@@ -1,0 +1,191 @@
+"""One design point: a device, a model with its quantizers, and a workload, evaluated into named numbers."""
+
+from typing import Any
+
+from dse import steps
+from dse.errors import InputError
+from dse.formulas import capacity, effective_bits, energy, throughput
+from dse.memory import Memory
+from dse.plan import KvPlan
+from dse.specs import ASSUMED, HardwareSpec
+from dse.trace import Trace
+from dse.workload import Workload
+
+#: result names in the order of the table, with units ("" for names and yes/no)
+RESULT_UNITS = {
+    "device": "", "model": "", "quantizer": "", "key_quantizer": "", "value_quantizer": "", "model_kind": "",
+    "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "", "page_tokens": "token",
+    "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "", "value_dequant_path": "",
+    "effective_bits": "bit", "stored_bits": "bit", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
+    "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
+    "capacity_bytes": "B", "free_bytes": "B", "min_capacity_bytes": "B", "feasible": "", "infeasible_reason": "",
+    "fits_whole_batch": "", "max_batch": "sequence", "max_context_tokens": "token", "running_batch": "sequence",
+    "n_waves": "1", "linear_s": "s", "attention_s": "s", "quantize_s": "s", "dequantize_s": "s",
+    "quantize_busy_s": "s", "dequantize_busy_s": "s", "decode_step_s": "s", "prefill_s": "s", "total_s": "s",
+    "throughput_tokens_per_s": "token/s", "bound": "", "linear_bound": "", "attention_bound": "",
+    "joules_per_token": "J/token", "usd_per_million_tokens": "USD",
+    "effective_bandwidth_bytes_per_s": "B/s", "effective_capacity_bytes": "B", "assumptions": "",
+}  # fmt: skip
+
+
+def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, str]:
+    """Path of keys and of values: the workload's override, else the device's rule, "none" where nothing is packed."""
+    paths = {}
+    for which, quantizer in (("key", plan.key_quantizer), ("value", plan.value_quantizer)):
+        default = device.dequant_path.get(quantizer.family.name, device.dequant_path["default"])
+        path = work.dequant_path or default
+        packed = any(g.layout.needs_unpacking for g in plan.groups if g.quantizer is quantizer)
+        if packed and path == "engine" and device.engine_rate is None:
+            raise InputError(
+                f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"
+            )
+        paths[which] = path if packed else "none"
+    return paths
+
+
+def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | None = None) -> dict[str, Any]:
+    """All results of one design point, named and ordered as `RESULT_UNITS`. Times are None where nothing fits."""
+    trace = trace or Trace()
+    paths = dequant_paths(device, plan, work)
+    memory = Memory(device, plan, work, paths)
+    if trace.keep:
+        memory.record(trace)
+    n = work.final_tokens
+    elements = plan.elements(n)
+    bits = float(plan.effective_bits)
+    result: dict[str, Any] = {
+        "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
+        "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name, "model_kind": "ideal",
+        "batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens,
+        "admission": work.admission, "page_tokens": work.page_tokens, "prefix_tokens": work.prefix_tokens,
+        "weights_bits": work.weights_bits, "key_dequant_path": paths["key"], "value_dequant_path": paths["value"],
+        "effective_bits": trace.note(
+            "effective_bits", bits, "bit", "element-weighted mean of what the methods' papers count",
+            plan.key_quantizer.family.source,
+            **{f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups},
+        ),
+        "stored_bits": trace.call(
+            "stored_bits", effective_bits.stored_bits, kv_bytes=memory.at_final_length() / memory.unit,
+            n_elements=elements,
+        ),
+        "kv_bytes_per_token": sum(
+            g.n_stored_layers * g.bits(n) / (memory.unit * min(n, g.window_tokens)) for g in plan.groups
+        ),
+        "kv_bytes": memory.kv_bytes, "peak_kv_bytes_per_sequence": memory.to_bytes(plan.peak_bits(n)),
+        "weight_bytes": memory.weight_bytes, "activation_bytes": work.batch * memory.activation_bytes,
+        "workspace_bytes": work.batch * memory.workspace_bytes(n), "capacity_bytes": device.capacity_bytes,
+        "free_bytes": memory.free_bytes, "min_capacity_bytes": memory.min_capacity_bytes,
+        "feasible": memory.max_batch > 0, "infeasible_reason": memory.infeasible_reason,
+        "fits_whole_batch": memory.max_batch >= work.batch, "max_batch": memory.max_batch,
+        "max_context_tokens": memory.max_context_tokens,
+    }  # fmt: skip
+    result.update(_times(device, plan, work, memory, trace) if memory.max_batch else _NO_TIMES)
+    bandwidth, capacity_bytes = device.memory_bandwidth.si, device.capacity_bytes
+    result["effective_bandwidth_bytes_per_s"] = trace.call(
+        "effective_bandwidth_bytes_per_s",
+        effective_bits.effective_bandwidth_bytes_per_s,
+        bandwidth_bytes_per_s=bandwidth,
+        effective_bits=bits,
+    )
+    result["effective_capacity_bytes"] = trace.call(
+        "effective_capacity_bytes",
+        effective_bits.effective_capacity_bytes,
+        capacity_bytes=capacity_bytes,
+        effective_bits=bits,
+    )
+    result["assumptions"] = assumptions(device, plan, paths)
+    return {name: result[name] for name in RESULT_UNITS}
+
+
+_NO_TIMES: dict[str, Any] = {
+    "running_batch": 0, "n_waves": None, "bound": "capacity", "linear_bound": None, "attention_bound": None,
+    **dict.fromkeys((
+        "linear_s", "attention_s", "quantize_s", "dequantize_s", "quantize_busy_s", "dequantize_busy_s",
+        "decode_step_s", "prefill_s", "total_s", "throughput_tokens_per_s", "joules_per_token",
+        "usd_per_million_tokens",
+    )),
+}  # fmt: skip
+
+
+def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, trace: Trace) -> dict[str, Any]:
+    paths, prefix = memory.paths, memory.prefix_tokens
+    if work.admission == "reserve":
+        n_waves = trace.call("n_waves", capacity.n_waves, n_sequences=work.batch, max_batch=memory.max_batch)
+        running = trace.call("running_batch", capacity.running_batch, n_sequences=work.batch, n_waves=n_waves)
+        times = steps.evaluate(device, plan, work, running, paths, prefix, trace)
+        n_full = work.batch - n_waves * (running - 1)
+        smaller = steps.evaluate(device, plan, work, running - 1, paths, prefix, Trace()) if n_full < n_waves else times
+        total_s = trace.note(
+            "total_s",
+            n_full * times.wave_s + (n_waves - n_full) * smaller.wave_s,
+            "s",
+            "sum over waves of output_tokens * decode_step_s + prefill_s",
+            "DESIGN section 4, Steps and times",
+            n_waves=n_waves,
+            running_batch=running,
+            wave_s=times.wave_s,
+            n_waves_of_one_less=n_waves - n_full,
+        )
+    else:
+        running = min(work.batch, memory.max_batch)
+        n_waves = capacity.n_waves(work.batch, running)
+        times = steps.evaluate(device, plan, work, running, paths, prefix, trace)
+        total_s = trace.call(
+            "total_s", throughput.paged_total_s, n_sequences=work.batch, running_batch=running, wave_s=times.wave_s
+        )
+    tokens_per_s = trace.call(
+        "throughput_tokens_per_s",
+        throughput.throughput_tokens_per_s,
+        n_sequences=work.batch,
+        output_tokens=work.output_tokens,
+        total_s=total_s,
+    )
+    power, price = device.board_power, device.usd_per_hour
+    return {
+        "running_batch": running, "n_waves": n_waves, "linear_s": times.linear_s, "attention_s": times.attention_s,
+        "quantize_s": times.quantize_s, "dequantize_s": times.dequantize_s,
+        "quantize_busy_s": times.quantize_busy_s, "dequantize_busy_s": times.dequantize_busy_s,
+        "decode_step_s": times.decode_step_s, "prefill_s": times.prefill_s, "total_s": total_s,
+        "throughput_tokens_per_s": tokens_per_s,
+        "bound": "capacity" if running < work.batch else _bound(times, work),
+        "linear_bound": _larger(times.weight_read_s, times.linear_compute_s),
+        "attention_bound": _larger(times.kv_read_s, times.attention_compute_s),
+        "joules_per_token": trace.call(
+            "joules_per_token", energy.joules_per_token, board_power_w=power.si, throughput_tokens_per_s=tokens_per_s
+        ) if power else None,
+        "usd_per_million_tokens": trace.call(
+            "usd_per_million_tokens", energy.usd_per_million_tokens, usd_per_hour=price.si,
+            throughput_tokens_per_s=tokens_per_s,
+        ) if price else None,
+    }  # fmt: skip
+
+
+def _larger(bandwidth_s: float, compute_s: float) -> str:
+    """Name of the larger time; bandwidth on a tie."""
+    return "compute" if compute_s > bandwidth_s else "bandwidth"
+
+
+def _bound(times: steps.StepTimes, work: Workload) -> str:
+    """What takes the largest share of a wave: bandwidth, compute (prompt included) or dequantization."""
+    shares = {"bandwidth": 0.0, "compute": times.prefill_s / work.output_tokens}
+    shares[_larger(times.weight_read_s, times.linear_compute_s)] += times.linear_s
+    shares[_larger(times.kv_read_s, times.attention_compute_s)] += times.attention_s
+    shares["dequantization"] = times.dequantize_s + times.quantize_s
+    return max(shares, key=lambda name: shares[name])
+
+
+def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> list[str]:
+    """Names of the assumed numbers that this result rests on."""
+    used = [path for path in set(paths.values()) if path in ("engine", "fused")]
+    found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
+    launching = any(
+        paths[g.which] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.launches.read)
+        for g in plan.groups
+    )
+    if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:
+        found.append("kernel_launch")
+    fields = ("board_power", "usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops")
+    found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
+    if device.usable_frac.kind == ASSUMED:
+        found.append("usable_frac")
+    return found

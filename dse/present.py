@@ -1,0 +1,365 @@
+"""Results and specs as text and rows: what `dse point`, `show`, `list` and `check` print."""
+
+import math
+from typing import Any
+
+from dse import catalog, units
+from dse.errors import InputError, did_you_mean
+from dse.errors import show as show_value
+from dse.plan import KvPlan
+from dse.point import RESULT_UNITS
+from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, parse
+from dse.specs import HardwareSpec, ModelSpec, Quantity
+from dse.trace import Trace
+
+Rows = list[dict[str, Any]]
+
+
+def number(value: Any, unit: str) -> str:
+    """A result with its unit as people read it; sizes in GB (1e9) and GiB (2**30) side by side."""
+    if value is None:
+        return "no limit" if unit == "token" else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit == "B" and abs(value) >= units.GIB:
+        return f"{units.human(value, 'B')} ({units.gib(value):,.4g} GiB)"
+    if unit == "1":
+        return f"{value:,}"
+    if unit == "sequence":
+        return f"{value:,} request{'s' if value != 1 else ''}"
+    if unit in ("J/token", "USD", "bit", "token/s", "B/token"):
+        return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
+    if unit == "token":
+        return f"{value:,} tokens"
+    return units.human(value, unit) if unit else str(value)
+
+
+_SECTIONS = (
+    ("Memory", (
+        ("weights", "weight_bytes"), ("KV cache, whole batch at final length", "kv_bytes"),
+        ("KV cache per token of one request", "kv_bytes_per_token"), ("device memory", "capacity_bytes"),
+        ("smallest memory for the whole batch", "min_capacity_bytes"), ("largest batch", "max_batch"),
+        ("longest context of the whole batch", "max_context_tokens"),
+    )),
+    ("Bits per element", (("effective (as the paper counts)", "effective_bits"), ("stored", "stored_bits"))),
+    ("Time", (
+        ("running batch", "running_batch"), ("waves", "n_waves"), ("linear layers", "linear_s"),
+        ("attention", "attention_s"), ("quantize, exposed", "quantize_s"), ("dequantize, exposed", "dequantize_s"),
+        ("decode step (mean)", "decode_step_s"), ("prefill", "prefill_s"), ("total, all waves", "total_s"),
+    )),
+    ("Throughput", (
+        ("throughput", "throughput_tokens_per_s"), ("energy", "joules_per_token"),
+        ("price per million tokens", "usd_per_million_tokens"),
+        ("effective bandwidth", "effective_bandwidth_bytes_per_s"),
+        ("effective capacity", "effective_capacity_bytes"),
+    )),
+)  # fmt: skip
+
+_BOUND_TEXT = {
+    "capacity": "capacity: the whole batch does not fit at once",
+    "bandwidth": "bandwidth: most of the time goes into reading weights, keys and values",
+    "compute": "compute: most of the time goes into arithmetic, the prompt included",
+    "dequantization": "dequantization: most of the time goes into packing and unpacking keys and values",
+}
+
+
+def point_text(result: dict[str, Any], device: HardwareSpec, plan: KvPlan) -> str:
+    """One design point, grouped as a person would read it."""
+    lines = [
+        f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
+        f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
+        f"({result['model_kind']} model)"
+    ]
+    if not result["feasible"]:
+        lines += ["", f"Does not fit: {result['infeasible_reason']}"]
+    for title, entries in _SECTIONS:
+        shown = [(label, name) for label, name in entries if result["feasible"] or result[name] is not None]
+        if shown:
+            lines += ["", title]
+            lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+    lines += ["", "What binds", f"  {_BOUND_TEXT[result['bound']]}"]
+    if result["feasible"] and not result["fits_whole_batch"]:
+        how = "waves of" if result["admission"] == "reserve" else "a steady"
+        lines.append(f"  {result['batch']:,} requests run as {how} {result['running_batch']:,}")
+    if result["assumptions"]:
+        lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])} (see `dse show {device.name}`)"]
+    lines += [f"Note: {note}" for note in plan.model.notes]
+    return "\n".join(lines)
+
+
+def check_explainable(name: str) -> None:
+    """Raise InputError unless `name` is a result."""
+    if name not in RESULT_UNITS:
+        raise InputError(f"unknown result {show_value(name)}: {did_you_mean(name, RESULT_UNITS)}")
+
+
+#: formula parameters that come straight from a device field
+_DEVICE_TERMS = {
+    "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
+    "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "launch_s": "kernel_launch",
+}  # fmt: skip
+
+
+def explain(name: str, result: dict[str, Any], trace: Trace, device: HardwareSpec, model: ModelSpec) -> dict[str, Any]:
+    """The formula behind one result: equation, substituted values, and the sources of the constants in them.
+
+    Terms that are results of other formulas are explained in turn, under `steps`, each once.
+    """
+    steps: list[dict[str, Any]] = []
+    seen: set[str] = set()
+
+    def visit(which: str) -> None:
+        if which in seen or which not in trace.steps:
+            return
+        seen.add(which)
+        step = trace.steps[which]
+        terms = []
+        for term, value in step.terms.items():
+            source = None
+            if field := _DEVICE_TERMS.get(term):
+                quantity: Quantity | None = getattr(device, field)
+                source = f"{quantity.source} ({quantity.kind})" if quantity else None
+            elif term in ("n_parameters", "active_parameters", "n_dense_parameters"):
+                source = f"{model.name}: counted from its shape ({model.source})"
+            terms.append({"name": term, "value": value, "unit": unit_of(term), "source": source})
+        steps.append(
+            {
+                "name": which,
+                "value": step.value,
+                "unit": step.unit,
+                "equation": step.equation,
+                "source": step.source,
+                "terms": terms,
+            }
+        )
+        for term in step.terms:
+            visit(term)
+
+    visit(name)
+    if not steps:
+        steps.append(
+            {
+                "name": name,
+                "value": result[name],
+                "unit": RESULT_UNITS[name],
+                "terms": [],
+                "source": "input",
+                "equation": "given, or read off another result",
+            }
+        )
+    return {"name": name, "value": result[name], "unit": RESULT_UNITS[name], "steps": steps}
+
+
+def unit_of(name: str) -> str:
+    """Unit that a name carries, by its ending."""
+    if name in RESULT_UNITS:
+        return RESULT_UNITS[name]
+    endings = (
+        ("bytes_per_s", "B/s"), ("flops_per_s", "FLOP/s"), ("tokens_per_s", "token/s"), ("bytes_per_sequence", "B"),
+        ("_bytes", "B"), ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
+        ("_at_end", "B"),
+    )  # fmt: skip
+    if "bytes" in name and name.endswith("_at_end"):
+        return "B"
+    return next((unit for ending, unit in endings if name.endswith(ending)), "")
+
+
+def _plain(value: Any, unit: str) -> str:
+    if isinstance(value, bool | str) or value is None:
+        return str(value)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    if unit in ("B", "s", "B/s", "FLOP/s", "FLOP") and value:
+        return (
+            f"{text} {unit} = {units.human(value, unit)}" if abs(value) >= 1e3 or abs(value) < 1 else f"{text} {unit}"
+        )
+    return f"{text} {unit}".rstrip()
+
+
+def explanation_text(explanation: dict[str, Any]) -> str:
+    """`explain` as indented text."""
+    lines = []
+    for step in explanation["steps"]:
+        lines.append(f"{step['name']} = {_plain(step['value'], step['unit'])}")
+        lines.append(f"    formula  {step['equation']}")
+        lines.append(f"    source   {step['source']}")
+        for term in step["terms"]:
+            source = f"   [{term['source']}]" if term["source"] else ""
+            lines.append(f"      {term['name']} = {_plain(term['value'], term['unit'])}{source}")
+    return "\n".join(lines)
+
+
+def rows_text(rows: Rows) -> str:
+    """Rows as aligned columns."""
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    cells = [[str(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [columns, *cells]
+    ]
+    return "\n".join(lines)
+
+
+def list_devices() -> Rows:
+    """One row per shipped device."""
+    rows = []
+    for name in catalog.device_files():
+        device = catalog.device(name)
+        power = device.board_power
+        rows.append({
+            "name": device.name, "capacity": units.human(device.capacity_bytes, "B"),
+            "bandwidth": units.human(device.memory_bandwidth.si, "B/s"),
+            "peak": units.human(device.peak_flops.si, "FLOP/s"), "power": units.human(power.si, "W") if power else "-",
+            "title": device.title,
+        })  # fmt: skip
+    return rows
+
+
+def list_models() -> Rows:
+    """One row per shipped model."""
+    rows = []
+    for name in catalog.model_files():
+        model = catalog.model(name)
+        per_token = sum(g.n_layers * g.n_kv_heads * (g.key_dim + g.value_dim) * 2 for g in model.layers)
+        window = next((g.window for g in model.layers if g.window), None)
+        rows.append({
+            "name": model.name, "parameters": f"{model.parameters / 1e9:,.2f} G", "layers": model.n_layers,
+            "q_heads": model.n_q_heads, "kv_heads": model.layers[0].n_kv_heads, "head_dim": model.layers[0].key_dim,
+            "window": f"{window:,}" if window else "-", "KV_FP16": units.human(per_token, "B") + "/token",
+            "title": model.title,
+        })  # fmt: skip
+    return rows
+
+
+def list_quantizers() -> Rows:
+    """One row per quantizer family, with its bits for a Llama2-7B layer (32 heads of 128)."""
+    rows = []
+    for name, family in FAMILIES.items():
+        bits = _bits(parse(name))
+        params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
+        rows.append(
+            {"name": name, "effective_bits": f"{bits:.4g}", "parameters": params or "-", "source": family.source}
+        )
+    return rows
+
+
+def _default(value: object) -> str:
+    return str(value) if isinstance(value, int | str) else f"{float(value):g}"  # type: ignore[arg-type]
+
+
+def _bits(quantizer: QuantizerSpec) -> float:
+    shapes = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
+    return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / 2
+
+
+def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
+    return [
+        {"name": name, "value": f"{q.value:,.10g}", "unit": q.unit, "kind": q.kind, "source": q.source}
+        for name, q in numbers.items()
+    ]
+
+
+def show(name: str) -> Rows:
+    """Every number of a device, model or quantizer with its unit, kind and source."""
+    family = FAMILIES.get(name.partition(":")[0].lower())
+    if family:
+        values = dict(parse(name).values)
+        rows = [
+            {
+                "name": param.name,
+                "value": _default(values[param.name]),
+                "unit": param.allowed(),
+                "kind": "parameter",
+                "source": param.help,
+            }
+            for param in family.params
+        ]
+        bits = {
+            "name": "effective_bits",
+            "value": f"{_bits(parse(name)):.6g}",
+            "unit": "bit",
+            "kind": "derived",
+            "source": family.source + "; 32 heads of 128",
+        }
+        return [*rows, bits]
+    known = {**catalog.device_files(), **catalog.model_files()}
+    if name.lower() in catalog.model_files():
+        return _model_rows(catalog.model(name))
+    if name.lower() in catalog.device_files():
+        return _device_rows(catalog.device(name))
+    if name.lower().endswith((".toml", ".json")):
+        from dse import specfile
+
+        document = specfile.read(name)
+        if catalog.looks_like_device(document.data):
+            return _device_rows(catalog.device_from(document))
+        return _model_rows(catalog.model_from(document))
+    raise InputError(f"unknown name {show_value(name)}: {did_you_mean(name, [*known, *FAMILIES])}")
+
+
+def _device_rows(device: HardwareSpec) -> Rows:
+    rows = _quantity_rows(device.quantities())
+    rows += [
+        {
+            "name": f"dequant_path.{family}",
+            "value": path,
+            "unit": "",
+            "kind": "assumed",
+            "source": "DESIGN section 4, Dequantisation",
+        }
+        for family, path in device.dequant_path.items()
+    ]
+    return rows
+
+
+def _model_rows(model: ModelSpec) -> Rows:
+    rows = _quantity_rows(model.numbers)
+    derived = {"parameters": model.parameters, "active_parameters": float(model.active_parameters)}
+    rows += [
+        {
+            "name": key,
+            "value": f"{value:,.10g}",
+            "unit": "parameter",
+            "kind": "derived",
+            "source": f"counted from the shape ({model.source})",
+        }
+        for key, value in derived.items()
+    ]
+    for index, group in enumerate(model.layers):
+        window = f", window {group.window:,}" if group.window else ""
+        shared = "" if group.stored else ", reads an earlier layer's cache"
+        rows.append(
+            {
+                "name": f"kv_layers.{index}",
+                "kind": "derived",
+                "unit": "",
+                "source": model.source,
+                "value": f"{group.n_layers} x {group.n_kv_heads} heads of {group.key_dim}+{group.value_dim}"
+                f"{window}{shared}",
+            }
+        )
+    rows += [
+        {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes
+    ]
+    return rows
+
+
+def shipped_text(name: str) -> str:
+    """The text of a shipped device or model file."""
+    files = {**catalog.device_files(), **catalog.model_files()}
+    if name.lower() not in files:
+        raise InputError(f"unknown shipped file {show_value(name)}: {did_you_mean(name, files)}")
+    return files[name.lower()].read_text(encoding="utf-8")
+
+
+def device_summary(device: HardwareSpec) -> str:
+    """What `dse check` says of a good device file."""
+    return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}"
+
+
+def model_summary(model: ModelSpec) -> str:
+    """What `dse check` says of a good model file."""
+    return f"model {model.name}: no problem found\n{rows_text(_model_rows(model))}"

@@ -1,0 +1,279 @@
+"""Times of one running batch under the ideal model: the mean decode step, its parts, and the prompt."""
+
+from dataclasses import dataclass
+
+from dse import units
+from dse.formulas import attention, dequantize, generation, kv_cache, linear, prefill, throughput, weights
+from dse.plan import KvPlan, TensorGroup
+from dse.specs import HardwareSpec
+from dse.trace import Trace
+from dse.workload import Workload
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds, each the mean per decode step of one running batch, but `prefill_s` (its whole prompt)."""
+
+    linear_s: float
+    attention_s: float
+    quantize_s: float
+    dequantize_s: float
+    decode_step_s: float
+    prefill_s: float
+    wave_s: float
+    #: what the units are busy, overlap ignored
+    quantize_busy_s: float
+    dequantize_busy_s: float
+    weight_read_s: float
+    linear_compute_s: float
+    kv_read_s: float
+    attention_compute_s: float
+
+
+@dataclass(frozen=True)
+class _Kv:
+    """Attention-side sums over the steps of a generation, in seconds."""
+
+    attention: float = 0.0
+    read: float = 0.0
+    compute: float = 0.0
+    unpack_busy: float = 0.0
+    unpack_exposed: float = 0.0
+    pack_busy: float = 0.0
+    pack_exposed: float = 0.0
+
+
+def evaluate(
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    n_sequences: int,
+    paths: dict[str, str],
+    prefix_tokens: int,
+    trace: Trace,
+) -> StepTimes:
+    """Times of `n_sequences` running together. Ideal model: peak rates (DESIGN section 4)."""
+    model, steps = plan.model, work.output_tokens
+    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    active = float(model.active_parameters)
+
+    touched = (
+        trace.call(
+            "expert_share_touched",
+            weights.expert_share_touched,
+            n_tokens=n_sequences,
+            n_experts=model.n_experts,
+            n_active_experts=model.n_active_experts,
+        )
+        if model.expert_parameters
+        else 1.0
+    )
+    weight_read = trace.call(
+        "weight_read_bytes",
+        weights.weight_read_bytes,
+        n_dense_parameters=model.dense_parameters,
+        n_expert_parameters=model.expert_parameters,
+        share_touched=touched,
+        weights_bits=work.weights_bits,
+    )
+    linear_s = trace.call(
+        "linear_s",
+        linear.linear_s,
+        n_tokens=n_sequences,
+        active_parameters=active,
+        weight_read_bytes=weight_read,
+        peak_flops_per_s=peak,
+        bandwidth_bytes_per_s=bandwidth,
+    )
+
+    kv = _sum_generation(device, plan, work, n_sequences, paths)
+    attention_s = trace.note(
+        "attention_s",
+        kv.attention / steps,
+        "s",
+        f"mean over steps t of {attention.attention_s.equation}, s = I + t",
+        attention.attention_s.source,
+        n_sequences=n_sequences,
+        first_context_tokens=work.input_tokens + 1,
+        last_context_tokens=work.final_tokens,
+        mean_kv_read_s=kv.read / steps,
+        mean_attention_compute_s=kv.compute / steps,
+        kv_read_bytes_at_end=n_sequences * plan.read_bits(work.final_tokens) / (units.BITS_PER_BYTE * plan.den),
+        flops_at_end=n_sequences * plan.flops(work.final_tokens),
+        bandwidth_bytes_per_s=bandwidth,
+        peak_flops_per_s=peak,
+    )
+    launches = _launches(plan, work, paths)
+    launch = device.kernel_launch.si
+    dequantize_launch_s = dequantize.launch_s(1, launches[0], launch)
+    quantize_launch_s = dequantize.launch_s(1, launches[1] / steps, launch)
+    dequantize_s = trace.note(
+        "dequantize_s",
+        kv.unpack_exposed / steps + dequantize_launch_s,
+        "s",
+        "mean over steps of what unpacking adds to max(FLOP / F, KV bytes / BW), plus launches; busy time is not added",
+        "DESIGN section 4, Dequantisation",
+        paths=", ".join(sorted(set(paths.values()))),
+        busy_s=kv.unpack_busy / steps,
+        launch_s=dequantize_launch_s,
+        launches_per_step=launches[0],
+        rates_elements_per_s=_rates(device, paths),
+    )
+    quantize_s = trace.note(
+        "quantize_s",
+        kv.pack_exposed / steps + quantize_launch_s,
+        "s",
+        "mean over steps of what packing new tokens adds, plus launches; busy time is not added",
+        "DESIGN section 4, Dequantisation",
+        paths=", ".join(sorted(set(paths.values()))),
+        busy_s=kv.pack_busy / steps,
+        launch_s=quantize_launch_s,
+        rates_elements_per_s=_rates(device, paths),
+    )
+    decode_step_s = trace.call(
+        "decode_step_s",
+        throughput.decode_step_s,
+        linear_s=linear_s,
+        attention_s=attention_s,
+        quantize_s=quantize_s,
+        dequantize_s=dequantize_s,
+    )
+    prefill_s = _prefill(device, plan, work, n_sequences, paths, prefix_tokens, trace)
+    return StepTimes(
+        linear_s,
+        attention_s,
+        quantize_s,
+        dequantize_s,
+        decode_step_s,
+        prefill_s,
+        trace.call("wave_s", throughput.wave_s, output_tokens=steps, decode_step_s=decode_step_s, prefill_s=prefill_s),
+        kv.pack_busy / steps,
+        kv.unpack_busy / steps,
+        weight_read / bandwidth,
+        2 * active * n_sequences / peak,
+        kv.read / steps,
+        kv.compute / steps,
+    )
+
+
+def _rates(device: HardwareSpec, paths: dict[str, str]) -> str:
+    found = {path: device.rate(path) for path in paths.values() if path in ("engine", "fused")}
+    return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"
+
+
+def _sum_generation(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, paths: dict[str, str]) -> _Kv:
+    """Sums over all decode steps, straight piece by straight piece."""
+    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    per_byte = units.BITS_PER_BYTE * plan.den
+    engine_rate, fused_rate = device.rate("engine").si, device.rate("fused").si
+    packing = _packing(device, plan, work.input_tokens, work.final_tokens, paths)
+    pack_hidden = n_sequences * packing["engine"] / work.output_tokens
+    pack_paid = n_sequences * (packing["fused"] + packing["materialised"])
+    total_attention = read = compute = unpack_busy = unpack_exposed = pack_exposed = 0.0
+    for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
+        m = piece.n_steps
+        read_0 = n_sequences * piece.read_bits / per_byte / bandwidth
+        read_1 = n_sequences * piece.read_slope / per_byte / bandwidth
+        flop_0, flop_1 = n_sequences * piece.flops / peak, n_sequences * piece.flops_slope / peak
+        total_attention += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
+        read += generation.sum_of_line(read_0, read_1, 0, m)
+        compute += generation.sum_of_line(flop_0, flop_1, 0, m)
+        (engine_0, engine_1), (fused_0, fused_1) = piece.unpacked["engine"], piece.unpacked["fused"]
+        unpack_0 = n_sequences * engine_0 / engine_rate + n_sequences * fused_0 / fused_rate
+        unpack_1 = n_sequences * engine_1 / engine_rate + n_sequences * fused_1 / fused_rate
+        unpack_busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
+        unpack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, unpack_0, unpack_1, m)
+        extra_0, extra_1 = (
+            n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"]
+        )
+        extra = generation.sum_of_line(extra_0, extra_1, 0, m)
+        unpack_busy, unpack_exposed = unpack_busy + extra, unpack_exposed + extra
+        if pack_hidden:
+            pack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, pack_hidden, 0.0, m)
+    return _Kv(
+        total_attention,
+        read,
+        compute,
+        unpack_busy,
+        unpack_exposed,
+        pack_hidden * work.output_tokens + pack_paid,
+        pack_exposed + pack_paid,
+    )
+
+
+def _packed_unwindowed(g: TensorGroup, n_tokens: int) -> int:
+    """Tokens quantised by length n: every token is, sooner or later, whether or not a window still keeps it."""
+    return kv_cache.packed_tokens(n_tokens, g.step_tokens, g.residual_tokens)
+
+
+def _packing(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> dict[str, float]:
+    """Seconds per path to quantise what one sequence packs as it grows from `first` to `last` tokens."""
+    seconds = {"engine": 0.0, "fused": 0.0, "materialised": 0.0, "none": 0.0}
+    for g in plan.groups:
+        if g.layout.needs_unpacking:
+            n_tokens = _packed_unwindowed(g, last) - _packed_unwindowed(g, first)
+            elements = n_tokens * g.n_stored_layers * g.n_elements
+            path = paths[g.which]
+            if path == "materialised":  # FP16 read back, packed form written
+                bits = elements * units.FP16_BITS + n_tokens * g.n_stored_layers * g.packed_bits / plan.den
+                seconds[path] += attention.time_at_rate(bits / units.BITS_PER_BYTE, device.memory_bandwidth.si)
+            else:
+                seconds[path] += attention.time_at_rate(elements, device.rate(path).si)
+    return seconds
+
+
+def _launches(plan: KvPlan, work: Workload, paths: dict[str, str]) -> tuple[float, float]:
+    """Extra kernels: per decode step for reading, and per generation for packing. None where an engine works."""
+    read = pack = 0.0
+    for g in plan.groups:
+        if g.layout.needs_unpacking and paths[g.which] != "engine":
+            side = 0 if g.which == "key" else 1
+            events = (
+                _packed_unwindowed(g, work.final_tokens) - _packed_unwindowed(g, work.input_tokens)
+            ) // g.step_tokens
+            read += g.n_read_layers * g.quantizer.family.launches.read[side]
+            pack += g.n_stored_layers * g.quantizer.family.launches.pack[side] * events
+    return read, pack
+
+
+def _prefill(
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    n_sequences: int,
+    paths: dict[str, str],
+    prefix_tokens: int,
+    trace: Trace,
+) -> float:
+    """Seconds of the prompt of one running batch."""
+    model = plan.model
+    tokens = prefill.prefill_tokens(n_sequences, work.input_tokens, prefix_tokens)
+    touched = weights.expert_share_touched(tokens, model.n_experts, model.n_active_experts)
+    weight_read = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, work.weights_bits)
+    matrix_s = linear.linear_s(
+        tokens, float(model.active_parameters), weight_read, device.peak_flops.si, device.memory_bandwidth.si
+    )
+    shared = plan.prompt_flops(prefix_tokens)
+    flops = shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
+    compute_s = trace.call(
+        "prefill_compute_s",
+        prefill.prefill_compute_s,
+        matrix_s=matrix_s,
+        attention_flops=flops,
+        peak_flops_per_s=device.peak_flops.si,
+    )
+    once = _packing(device, plan, 0, prefix_tokens, paths)
+    each = _packing(device, plan, prefix_tokens, work.input_tokens, paths)
+    paid = sum(once[path] + n_sequences * each[path] for path in ("fused", "materialised"))
+    engine_s = once["engine"] + n_sequences * each["engine"]
+    quantize_s = paid + dequantize.exposed_s(engine_s, compute_s)
+    return trace.note(
+        "prefill_s",
+        compute_s + quantize_s,
+        "s",
+        "prefill_compute_s + quantising the prompt's keys and values",
+        prefill.prefill_compute_s.source,
+        prefill_tokens=tokens,
+        prefill_compute_s=compute_s,
+        quantize_s=quantize_s,
+    )
