@@ -16,8 +16,7 @@ from dse.specfile import Document, KeyPath
 from dse.specs import LayerKV, ModelSpec
 
 MAX_LAYERS = 10_000
-MAX_HEADS = 65_536
-MAX_DIM = 65_536
+MAX_DIM = 65_536  # also of heads
 MAX_LATENT = 32_767  # latent and rope part together stay within MAX_DIM
 MAX_HIDDEN = 2**20
 MAX_TOKENS = 2**40
@@ -27,17 +26,7 @@ NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 OUTER = ("vocab_size", "tie_word_embeddings")
 #: keys without which a top-level file is broken; a nested section drops those that equal its class's defaults
 CORE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
-MARKS = (
-    "model_type",
-    "architectures",
-    "transformers_version",
-    "auto_map",
-    "num_hidden_layers",
-    "n_layer",
-    "n_embd",
-    "num_attention_heads",
-    *NESTED,
-)
+MARKS = ("model_type", "architectures", "auto_map", "num_hidden_layers", "n_layer", "n_embd", *NESTED)
 LAYERS = ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"]
 HIDDEN = ["hidden_size", "n_embd", "n_embed", "d_model", "model_dim"]
 Q_HEADS = ["num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads"]
@@ -57,20 +46,18 @@ FALCON = ("falcon", "RefinedWeb", "RefinedWebModel")
 
 #: keys whose names speak of what a layer caches; one that no rule here reads is an error
 SUSPICIOUS = re.compile(
-    r"kv|key_value|multi_query|window|swa(?:_|$)|latent|lora_rank|lora_dim|head_dim|head_size|heads|attention_groups"
+    r"(?i)kv|key_value|k_eq_v|multi_query|window|swa(?:_|$)|latent|lora_(?:rank|dim)|head_(?:dim|size)|heads|attention_groups"
     r"|gqa|query_groups?|chunk|layers?_(?:block_)?types?|block_types?|attn_types?|attention_types?|mixer"
     r"|(?:attn|attention).*(?:layer|interval|pattern|method)|layer.*(?:attn|attention)|block_config|(?:^|_)cla(?:_|$)"
     r"|yoco|cross_layer|cross_attention|add_cross|state_size|state_dim|d_state|mamba|ssm|rwkv|lru|recurren|d_conv"
     r"|conv_(?:kernel|l_cache)|linear_|lightning|hybrid|sparse_(?:att|conf)|blocksparse|(?:local|global|linear)_att"
-    r"|attn_config|attention_config|sink|compress|cache_(?:size|len)|v_head|index_(?:n|topk)",
-    re.I,
+    r"|attn_config|attention_config|sink|compress|cache_(?:size|len)|v_head|index_(?:n|topk)"
 )
 #: of those, keys that name no size of the cache
 HARMLESS = re.compile(
-    r"dropout|pdrop|bias$|softcap|scal|clip_qkv|softmax|norm|_implementation|upcast|temperature|use_cache|init|dtype"
+    r"(?i)dropout|pdrop|bias$|softcap|scal|clip_qkv|softmax|norm|_implementation|upcast|temperature|use_cache|init|dtype"
     r"|no_rope|rope_linear|linear_scaling|kv_cache_(?:dtype|quant)|layer_idx|pruned_heads|cross_attention_hidden_size"
-    r"|^pooler|^vision|^audio|^image|^mm_|summary|add_bias_linear",
-    re.I,
+    r"|^pooler|^vision|^audio|^image|^mm_|summary|add_bias_linear"
 )
 MIXTURE = re.compile(r"expert|moe", re.I)
 MIXTURE_HARMLESS = re.compile(r"group|capacity|normal|coef|loss|jitter|scal|init|router|bias|seed|type|parallel", re.I)
@@ -235,7 +222,7 @@ def from_document(document: Document) -> ModelSpec:
     n_layers = keys.whole(LAYERS, 1, MAX_LAYERS, required=True, same=True) or 0
     hidden = keys.whole(HIDDEN, 1, MAX_HIDDEN, required=True, same=True) or 0
     vocab = keys.whole(VOCAB, 1, 2**24, required=True) or 0
-    q_heads = keys.per_layer(Q_HEADS, n_layers, 1, MAX_HEADS)
+    q_heads = keys.per_layer(Q_HEADS, n_layers, 1, MAX_DIM)
     latent = _latent(keys)
     kv_heads = _kv_heads(keys, model_type, q_heads)
     head_dim = _head_dim(keys, hidden, q_heads, latent is not None)
@@ -243,22 +230,12 @@ def from_document(document: Document) -> ModelSpec:
     stored = n_layers - (keys.whole(["num_kv_shared_layers"], 0, max(n_layers - 1, 0), 0) or 0 if n_layers else 0)
     ffn = hf_params.read_ffn(keys, rules, model_type, n_layers, hidden)
     experts = hf_params.read_experts(keys, rules, model_type, n_layers, ffn)
-    shape = Shape(
-        rules,
-        hidden,
-        vocab,
-        q_heads,
-        kv_heads,
-        head_dim,
-        latent,
-        ffn,
-        experts,
-        keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden,
-        hf_params.read_tied(keys, rules),
-        hf_params.read_extra(keys, rules, model_type, n_layers, hidden),
-    )
+    embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
+    tied = hf_params.read_tied(keys, rules)
+    extra = hf_params.read_extra(keys, rules, model_type, n_layers, hidden)
+    shape = Shape(rules, hidden, vocab, q_heads, kv_heads, head_dim, latent, ffn, experts, embedding, tied, extra)
     positions = keys.whole(POSITIONS, 1, MAX_TOKENS)
-    _not_understood(keys, experts is not None)
+    _not_understood(keys)
     if keys.problems:
         raise SpecError(dict.fromkeys(keys.problems))
     if len(set(q_heads)) > 1:
@@ -327,7 +304,7 @@ def _kv_heads(keys: Keys, model_type: str, q_heads: list[int]) -> list[int]:
         state = "null" if names[0] in keys.data else "absent"
         keys.note(f"kv heads = attention heads: key {names[0]} {state}")
         return list(q_heads)
-    kv_heads = keys.per_layer(names, n_layers, 1, MAX_HEADS)
+    kv_heads = keys.per_layer(names, n_layers, 1, MAX_DIM)
     for q, kv in sorted(set(zip(q_heads, kv_heads, strict=True))):
         if q % kv:
             keys.bad(keys.name_of(names), f"a divisor of {keys.name_of(Q_HEADS)} = {q}")
@@ -437,7 +414,7 @@ def _neo_windows(keys: Keys, n_layers: int) -> list[int | None]:
     return [window if kind == "local" else None for kind in kinds]
 
 
-def _not_understood(keys: Keys, mixture: bool) -> None:
+def _not_understood(keys: Keys) -> None:
     """Record each key that speaks of the cache, or of experts, and that no rule has read."""
     if keys.get("use_cla") is False:
         keys.used.add("cla_share_factor")

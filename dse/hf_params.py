@@ -49,8 +49,8 @@ class Rules:
 
 def _sizes(*values: int | None, more: dict[str, Any] | None = None) -> dict[str, Any]:
     """A class's defaults: hidden, FFN, layers, heads, vocabulary, KV heads, head_dim, window."""
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    names += ("num_key_value_heads", "head_dim", "sliding_window")
+    names = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+    names += ["num_key_value_heads", "head_dim", "sliding_window"]
     return {name: value for name, value in zip(names, values, strict=False) if value is not None} | (more or {})
 
 

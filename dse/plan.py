@@ -239,7 +239,7 @@ class KvPlan:
             length, n_pieces = end, n_pieces + 1
             if n_pieces > MAX_PIECES:
                 raise LimitError(
-                    f"output = {last - first + 1}: packs more than {MAX_PIECES:,} groups: use a larger group or residual"
+                    f"output = {last - first + 1}: packs more than {MAX_PIECES:,} groups: take a larger group"
                 )
 
     def pieces(self, first: int, last: int, paths: dict[str, str]) -> Iterator[Piece]:

@@ -30,10 +30,10 @@ RESULT_UNITS = {
 
 def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, str]:
     """Path of keys and of values: the workload's override, else the device's rule, "none" where nothing is packed."""
-    paths = {}
+    paths: dict[str, str] = {}
     for which, quantizer in (("key", plan.key_quantizer), ("value", plan.value_quantizer)):
         default = device.dequant_path.get(quantizer.family.name, device.dequant_path["default"])
-        path = work.dequant_path or default
+        path: str = work.dequant_path or default
         packed = any(g.layout.needs_unpacking for g in plan.groups if g.quantizer is quantizer)
         if packed and path == "engine" and device.engine_rate is None:
             raise InputError(

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -27,7 +27,7 @@ from dse.specfile import Document, KeyPath
 
 Kind = Literal["datasheet", "published", "measured", "derived", "assumed"]
 #: kinds that rest on no document or measurement; figures and tables mark them
-ASSUMED = "assumed"
+ASSUMED: Literal["assumed"] = "assumed"
 
 
 class Quantity(BaseModel):
@@ -101,21 +101,51 @@ def quantity(base: str, low: float, high: float, whole: bool = False, slip: floa
     return Annotated[Quantity, BeforeValidator(lambda raw: _parse_short(raw, base)), AfterValidator(check)]
 
 
-Bytes = quantity("B", 1e6, 1e16, slip=1e3)
-Bandwidth = quantity("B/s", 1e9, 1e15, slip=1e2)
-FlopRate = quantity("FLOP/s", 1e9, 1e19, slip=1e3)
-ElementRate = quantity("element/s", 1e6, 1e18, slip=1e3)
-Power = quantity("W", 0.1, 1e6)
-Seconds = quantity("s", 0.0, 1.0)
-Fraction01 = quantity("1", 1e-3, 1.0)
-Overhead = quantity("B", 0.0, 1e16)
-Price = quantity("USD/h", 1e-6, 1e6)
+def count(unit: str, high: float) -> Any:
+    """The type of a field that counts `unit`s, from 1."""
+    return quantity(unit, 1, high, whole=True)
 
 
-def count(unit: str, high: float, low: float = 1) -> Any:
-    """The type of a field that counts `unit`s."""
-    return quantity(unit, low, high, whole=True)
-
+if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds are pydantic's business
+    Bytes: TypeAlias = Quantity
+    Bandwidth: TypeAlias = Quantity
+    FlopRate: TypeAlias = Quantity
+    ElementRate: TypeAlias = Quantity
+    Power: TypeAlias = Quantity
+    Seconds: TypeAlias = Quantity
+    UsableFrac: TypeAlias = Quantity
+    Overhead: TypeAlias = Quantity
+    Price: TypeAlias = Quantity
+    Devices: TypeAlias = Quantity
+    Cores: TypeAlias = Quantity
+    Layers: TypeAlias = Quantity
+    Channels: TypeAlias = Quantity
+    Heads: TypeAlias = Quantity
+    FfnChannels: TypeAlias = Quantity
+    Tokens: TypeAlias = Quantity
+    VocabTokens: TypeAlias = Quantity
+    Experts: TypeAlias = Quantity
+    Parameters: TypeAlias = Quantity
+else:
+    Bytes = quantity("B", 1e6, 1e16, slip=1e3)
+    Bandwidth = quantity("B/s", 1e9, 1e15, slip=1e2)
+    FlopRate = quantity("FLOP/s", 1e9, 1e19, slip=1e3)
+    ElementRate = quantity("element/s", 1e6, 1e18, slip=1e3)
+    Power = quantity("W", 0.1, 1e6)
+    Seconds = quantity("s", 0.0, 1.0)
+    UsableFrac = quantity("1", 1e-3, 1.0)
+    Overhead = quantity("B", 0.0, 1e16)
+    Price = quantity("USD/h", 1e-6, 1e6)
+    Devices = count("device", 4096)
+    Cores = count("core", 1e6)
+    Layers = count("layer", 10_000)
+    Channels = count("channel", 2**20)
+    FfnChannels = count("channel", 2**24)
+    Heads = count("head", 65_536)
+    Tokens = count("token", 2**40)
+    VocabTokens = count("token", 2**24)
+    Experts = count("expert", 65_536)
+    Parameters = count("parameter", 1e15)
 
 Path = Literal["engine", "fused", "materialised"]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
@@ -142,9 +172,9 @@ class HardwareSpec(_Spec):
     peak_flops: FlopRate
     board_power: Power | None = None
     usd_per_hour: Price | None = None
-    n_devices: count("device", 4096) = Quantity(value=1, unit="device", source="default", kind="derived")  # type: ignore[valid-type]
-    n_cores: count("core", 1e6) | None = None  # type: ignore[valid-type]
-    usable_frac: Fraction01 = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
+    n_devices: Devices = Quantity(value=1, unit="device", source="default", kind="derived")
+    n_cores: Cores | None = None
+    usable_frac: UsableFrac = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
     runtime_overhead: Overhead = Quantity(value=0, unit="B", source="none counted", kind=ASSUMED)
     kernel_launch: Seconds = Quantity(value=0, unit="s", source="no host-launched kernels", kind=ASSUMED)
     fused_rate: ElementRate | None = None
@@ -241,19 +271,19 @@ class ModelFile(_Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
-    n_layers: count("layer", 10_000)  # type: ignore[valid-type]
-    hidden_size: count("channel", 2**20)  # type: ignore[valid-type]
-    n_q_heads: count("head", 65_536)  # type: ignore[valid-type]
-    n_kv_heads: count("head", 65_536)  # type: ignore[valid-type]
-    head_dim: count("channel", 65_536)  # type: ignore[valid-type]
-    ffn_size: count("channel", 2**24)  # type: ignore[valid-type]
-    vocab_size: count("token", 2**24)  # type: ignore[valid-type]
-    window: count("token", 2**40) | None = None  # type: ignore[valid-type]
-    n_experts: count("expert", 65_536) | None = None  # type: ignore[valid-type]
-    n_active_experts: count("expert", 65_536) | None = None  # type: ignore[valid-type]
-    learned_positions: count("token", 2**24) | None = None  # type: ignore[valid-type]
-    max_position: count("token", 2**40) | None = None  # type: ignore[valid-type]
-    published_parameters: count("parameter", 1e15) | None = None  # type: ignore[valid-type]
+    n_layers: Layers
+    hidden_size: Channels
+    n_q_heads: Heads
+    n_kv_heads: Heads
+    head_dim: Channels
+    ffn_size: FfnChannels
+    vocab_size: VocabTokens
+    window: Tokens | None = None
+    n_experts: Experts | None = None
+    n_active_experts: Experts | None = None
+    learned_positions: VocabTokens | None = None
+    max_position: Tokens | None = None
+    published_parameters: Parameters | None = None
     ffn: Literal["gated", "plain"] = "gated"
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     biases: bool = False

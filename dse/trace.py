@@ -1,8 +1,9 @@
 """A record of the formulas behind a result, so that any number can be explained."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from dse.formulas import Formula
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Trace:
     keep: bool = False
     steps: dict[str, Step] = field(default_factory=dict)
 
-    def call(self, name: str, function: Callable[..., Any], **terms: Any) -> Any:
+    def call(self, name: str, function: Formula, **terms: Any) -> Any:
         """Evaluate a formula on its terms, remembering it under `name`."""
         value = function(**terms)
         if self.keep:
@@ -34,7 +35,7 @@ class Trace:
                 function.unit,
                 function.equation,
                 function.source,
-                terms,  # type: ignore[attr-defined]
+                terms,
             )
         return value
 

@@ -5,6 +5,6 @@ arrays and `jit(fn)` the same for numba kernels; both compile on first use and a
 bit. Only + - * / // min max and comparisons are used.
 """
 
-from dse.formulas.core import FORMULAS, array, formula, jit
+from dse.formulas.core import FORMULAS, Formula, array, formula, jit
 
-__all__ = ["FORMULAS", "array", "formula", "jit"]
+__all__ = ["FORMULAS", "Formula", "array", "formula", "jit"]

@@ -4,28 +4,37 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, cast
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+class Formula(Protocol):
+    """A plain function that also says its unit, equation and source."""
+
+    unit: str
+    equation: str
+    source: str
+    __name__: str
+
+    def __call__(self, *args: Any, **terms: Any) -> Any: ...
+
 
 #: every formula by name
-FORMULAS: dict[str, Callable[..., Any]] = {}
+FORMULAS: dict[str, Formula] = {}
 
 
-def formula(unit: str, equation: str, source: str) -> Callable[[F], F]:
+def formula(unit: str, equation: str, source: str) -> Callable[[Callable[..., Any]], Formula]:
     """Mark a function as a formula. It stays a plain function; `unit`, `equation` and `source` become attributes."""
 
-    def mark(function: F) -> F:
-        function.unit = unit  # type: ignore[attr-defined]
-        function.equation = equation  # type: ignore[attr-defined]
-        function.source = source  # type: ignore[attr-defined]
-        FORMULAS[function.__name__] = function
-        return function
+    def mark(function: Callable[..., Any]) -> Formula:
+        marked = cast(Formula, function)
+        marked.unit, marked.equation, marked.source = unit, equation, source
+        FORMULAS[function.__name__] = marked
+        return marked
 
     return mark
 
 
-def load_all() -> dict[str, Callable[..., Any]]:
+def load_all() -> dict[str, Formula]:
     """Import every file of dse.formulas, so that FORMULAS is complete, and return it."""
     package = importlib.import_module("dse.formulas")
     for module in pkgutil.iter_modules(package.__path__):
@@ -45,13 +54,13 @@ def _registered() -> Any:
 
 
 @cache
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+def jit(function: Formula) -> Callable[..., Any]:
     """The formula compiled for scalars and for use inside other numba kernels."""
     return _registered().njit(error_model="numpy")(function)
 
 
 @cache
-def array(function: Callable[..., Any]) -> Callable[..., Any]:
+def array(function: Formula) -> Callable[..., Any]:
     """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53."""
     numba = _registered()
     return numba.vectorize(function)

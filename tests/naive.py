@@ -1,0 +1,49 @@
+"""Slow twins: the models written again as loops over tokens, layers and groups, sharing no code with `dse`.
+
+Expected values of the property tests come from here; every function is short enough to check by eye.
+"""
+
+from fractions import Fraction
+
+
+def packed_tokens(n, step, residual):
+    """Append n tokens to a buffer one by one; whenever it holds step + residual, pack its oldest `step`."""
+    buffer = packed = 0
+    for _ in range(n):
+        buffer += 1
+        if buffer == step + residual:
+            packed += step
+            buffer -= step
+    return packed
+
+
+def tensor_bits(n, packed_bits, full_bits, once, pool, step, residual):
+    """Bits of one tensor after n appended tokens."""
+    packed = packed_tokens(n, step, residual)
+    total = Fraction(0)
+    for token in range(n):
+        total += packed_bits if token < packed else full_bits
+    return total + (once if n else 0) + (pool if packed else 0)
+
+
+def sequence_bits(groups, n):
+    """Bits over all tensors: groups of (layers, packed, full, once, pool, step, residual, window)."""
+    return sum(
+        layers * tensor_bits(min(n, window), packed, full, once, pool, step, residual)
+        for layers, packed, full, once, pool, step, residual, window in groups
+    )
+
+
+def pages(n, page):
+    """Pages that n tokens take."""
+    count = 0
+    while count * page < n:
+        count += 1
+    return count
+
+
+def decode_step(flops, read_bytes, unpack_s, extra_bytes, peak, bandwidth):
+    """Attention and exposed dequantisation of one step, in exact fractions of a second."""
+    attention = max(Fraction(flops) / peak, Fraction(read_bytes) / bandwidth)
+    exposed = max(Fraction(0), unpack_s - attention) + Fraction(extra_bytes) / bandwidth
+    return attention, exposed
