@@ -251,8 +251,16 @@ class ModelSpec(BaseModel):
     notes: tuple[str, ...] = ()
     numbers: dict[str, Quantity] = {}
 
+    @field_validator("layers")
+    @classmethod
+    def _first_stores(cls, layers: tuple[LayerKV, ...]) -> tuple[LayerKV, ...]:
+        if not layers or not layers[0].stored:
+            raise ValueError("the first layer must store its own cache")
+        return layers
+
     @property
     def n_layers(self) -> int:
+        """Decoder layers."""
         return sum(group.n_layers for group in self.layers)
 
     @property

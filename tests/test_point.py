@@ -1,0 +1,296 @@
+"""Design points: by hand, against a token loop in exact fractions, and the limits that must always hold."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+from dse import catalog, plan, point, quantizers, specs
+from dse.errors import InputError
+from dse.memory import Memory
+from dse.trace import Trace
+from dse.workload import Workload
+from test_plan import PLANS, layer, model
+
+GB = 10**9
+
+
+def device(bandwidth=2e12, peak=312e12, capacity=80 * GB, fused=4e12, engine=None, launch=0.0, **paths):
+    def number(value, unit):
+        return specs.Quantity(value=value, unit=unit, source="test", kind="assumed")
+
+    return specs.HardwareSpec(
+        name="toy", memory_capacity=number(capacity, "B"), memory_bandwidth=number(bandwidth, "B/s"),
+        peak_flops=number(peak, "FLOP/s"), fused_rate=number(fused, "element/s"), board_power=number(400.0, "W"),
+        engine_rate=number(engine, "element/s") if engine else None, kernel_launch=number(launch, "s"),
+        dequant_path={"default": "fused", **paths},
+    )  # fmt: skip
+
+
+def build(model_name, quantizer, value_quantizer=None):
+    found = catalog.model(model_name) if isinstance(model_name, str) else model_name
+    return plan.build(found, quantizers.parse(quantizer), quantizers.parse(value_quantizer or quantizer))
+
+
+def at(device_spec, kv, **work):
+    return point.evaluate(device_spec, kv, Workload(**work))
+
+
+def test_llama2_7b_fp16_on_a100_by_hand():
+    result = at(catalog.device("a100-80gb"), build("llama2-7b", "fp16"), batch=16)
+    kv_per_token = 2 * 32 * 4096 * 2
+    assert result["kv_bytes_per_token"] == kv_per_token
+    assert result["kv_bytes"] == 16 * 2048 * kv_per_token
+    assert result["weight_bytes"] == 2 * 6_738_415_616
+    assert result["linear_s"] == pytest.approx(2 * 6_738_415_616 / 2e12, rel=1e-12)
+    mean_context = 1024 + 1025 / 2
+    assert result["attention_s"] == pytest.approx(16 * kv_per_token * mean_context / 2e12, rel=1e-12)
+    assert result["quantize_s"] == result["dequantize_s"] == 0
+    # activations: logits over 32000 tokens and twice the hidden size, FP16
+    assert result["max_batch"] == (80 * GB - 2 * 6_738_415_616) // (2048 * kv_per_token + 2 * (32000 + 8192))
+    prefill_flops = 2 * 6_738_415_616 * 16 * 1024 + 32 * 4 * 4096 * 16 * (1024 * 1025 // 2)
+    assert result["prefill_s"] == pytest.approx(prefill_flops / 312e12, rel=1e-12)
+    total = 1024 * (result["linear_s"] + result["attention_s"]) + result["prefill_s"]
+    assert result["total_s"] == pytest.approx(total, rel=1e-12)
+    assert result["throughput_tokens_per_s"] == pytest.approx(16 * 1024 / total, rel=1e-12)
+    assert result["joules_per_token"] == pytest.approx(400 * total / (16 * 1024), rel=1e-12)
+    assert result["bound"] == "bandwidth"
+
+
+def loop(dev, kv, work, n, paths):
+    """Attention and exposed dequantisation of each step, one by one, in exact fractions."""
+    peak, bandwidth = Fraction(dev.peak_flops.si), Fraction(dev.memory_bandwidth.si)
+    attention = exposed = Fraction(0)
+    for s in range(work.input_tokens + 1, work.final_tokens + 1):
+        unpack_s, extra = Fraction(0), 0
+        for g in kv.groups:
+            if not g.layout.needs_unpacking:
+                continue
+            packed = naive.packed_tokens(min(s, g.window_tokens), g.step_tokens, g.residual_tokens)
+            elements = n * g.n_read_layers * g.n_elements * packed
+            if paths[g.which] == "materialised":
+                extra += 4 * elements
+            else:
+                unpack_s += elements / Fraction(dev.rate(paths[g.which]).si)
+        step = naive.decode_step(
+            n * kv.flops(s), Fraction(n * kv.read_bits(s), 8 * kv.den), unpack_s, extra, peak, bandwidth
+        )
+        attention, exposed = attention + step[0], exposed + step[1]
+    return float(attention / work.output_tokens), float(exposed / work.output_tokens)
+
+
+@given(
+    PLANS, st.integers(1, 9), st.integers(1, 100), st.integers(1, 150), st.sampled_from([1e9, 3e9, 2e10]),
+    st.sampled_from([1e9, 4e9, 1e11]), st.sampled_from(["fused", "materialised", "engine"]),
+)
+def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth, rate, path):
+    dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
+    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out)
+    paths = point.dequant_paths(dev, kv, work)
+    result = point.evaluate(dev, kv, work)
+    attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
+    assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
+    assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)
+
+
+@given(PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(0, 20), st.sampled_from(["reserve", "paged"]))
+def test_largest_batch_fits_and_one_more_does_not(kv, n_in, n_out, prefix, admission):
+    dev = device(capacity=2 * 10**6, default="materialised")
+    work = Workload(1, n_in, n_out, admission=admission, prefix_tokens=min(prefix, n_in), page_tokens=4)
+    memory = Memory(dev, kv, work, point.dequant_paths(dev, kv, work))
+    n, final = memory.max_batch, work.final_tokens
+    free, shared = memory.free_bytes * memory.unit, memory.shared(final)
+    if admission == "reserve":
+        need = [memory.reserved(final)] * 2
+    else:  # the mean over the steps, loop in integers
+        lengths = range(n_in + 1, final + 1)
+        mean = Fraction(sum(kv.bits(s) + kv.padding_bits(s, 4) for s in lengths), n_out) + memory.extra(final)
+        need = [mean] * 2
+    if n:
+        assert shared + n * (need[0] - shared) <= free
+        assert shared + (n + 1) * (need[1] - shared) > free
+    else:
+        assert memory.reserved(final) > free
+
+
+@given(PLANS, st.integers(1, 40))
+def test_longest_context_fits_with_all_shorter_and_one_more_does_not(kv, batch):
+    dev = device(capacity=1_200_000)
+    memory = Memory(dev, kv, Workload(batch=batch), {"key": "fused", "value": "fused"})
+    longest = memory.max_context_tokens
+    if longest is None:
+        assert all(g.window_tokens < plan.NO_WINDOW or not g.n_stored_layers for g in kv.groups)
+        return
+
+    def fits(n):
+        return batch * (kv.bits(n) + memory.extra(n)) <= memory.free_bytes * memory.unit
+
+    assert all(fits(n) for n in range(1, min(longest, 400) + 1))
+    assert not fits(longest + 1) or not longest
+
+
+RATES = ("memory_bandwidth", "peak_flops", "fused_rate", "memory_capacity")
+
+
+@given(PLANS, st.sampled_from(RATES), st.integers(1, 40), st.integers(1, 60), st.integers(1, 60))
+def test_more_of_anything_never_hurts(kv, field, batch, n_in, n_out):
+    dev = device(bandwidth=2e9, peak=4e9, fused=2e9, capacity=2 * 10**6)
+    number = getattr(dev, field)
+    better = dev.model_copy(update={field: number.model_copy(update={"value": number.value * 1.5})})
+    before = at(dev, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
+    after = at(better, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
+    assert after["max_batch"] >= before["max_batch"]
+    if field != "memory_capacity" and before["feasible"]:
+        assert after["decode_step_s"] <= before["decode_step_s"] * (1 + 1e-12)
+        assert after["total_s"] <= before["total_s"] * (1 + 1e-12)
+
+
+@given(PLANS, st.integers(1, 20), st.integers(-3, 4), st.integers(1, 60))
+def test_scaling_all_rates_scales_all_times_bit_for_bit(kv, batch, k, n_out):
+    dev = device(bandwidth=2e11, peak=4e11, fused=3e11)
+    fast = device(bandwidth=2e11 * 2.0**k, peak=4e11 * 2.0**k, fused=3e11 * 2.0**k)
+    before = at(dev, kv, batch=batch, input_tokens=40, output_tokens=n_out)
+    after = at(fast, kv, batch=batch, input_tokens=40, output_tokens=n_out)
+    for name, unit in point.RESULT_UNITS.items():
+        if unit == "s":
+            assert after[name] == before[name] * 2.0**-k, name
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 64))
+def test_longer_context_is_never_faster_at_equal_phase(n_in, more, batch):
+    kv = build("llama2-7b", "sinkq:group=32,residual=8")
+    short = at(device(), kv, batch=batch, input_tokens=n_in, output_tokens=64)
+    long = at(device(), kv, batch=batch, input_tokens=n_in + 32 * more, output_tokens=64)
+    assert long["decode_step_s"] >= short["decode_step_s"]
+
+
+def test_sixteen_bits_without_metadata_are_fp16():
+    fp16, bf16 = (at(device(), build("llama2-7b", name), batch=8) for name in ("fp16", "bf16"))
+    kivi_before_packing = at(device(), build("llama2-7b", "kivi:residual=4096"), batch=8)
+    numbers = [name for name, unit in point.RESULT_UNITS.items() if unit]
+    assert [fp16[name] for name in numbers] == [bf16[name] for name in numbers]
+    assert kivi_before_packing["kv_bytes"] == fp16["kv_bytes"]
+    assert kivi_before_packing["attention_s"] == fp16["attention_s"]
+
+
+def test_grouped_queries_with_all_heads_are_mha_and_a_wide_window_is_none():
+    plain = build(model(layer(n_kv_heads=8)), "oaken")
+    wide = build(model(layer(n_kv_heads=8, window=4096)), "oaken")
+    work = {"batch": 4, "input_tokens": 100, "output_tokens": 300}
+    a, b = at(device(), plain, **work), at(device(), wide, **work)
+    assert a["max_context_tokens"] is not None
+    assert {**b, "max_context_tokens": a["max_context_tokens"]} == a
+
+
+def test_past_its_window_a_layer_stops_growing():
+    kv = build("mistral-7b", "fp16")
+    assert kv.bits(4096) == kv.bits(5000) == kv.bits(10**6)
+
+
+def test_fewer_bits_never_add_bytes_at_fixed_group():
+    sizes = [
+        at(device(), build("llama2-7b", f"kivi:bits={bits},group=32"), batch=4)["kv_bytes"] for bits in (1, 2, 4, 8)
+    ]
+    assert sizes == sorted(sizes)
+
+
+def test_waves_when_a_batch_does_not_fit():
+    kv = build("llama2-7b", "fp16")
+    result = at(catalog.device("a100-80gb"), kv, batch=256)
+    assert result["max_batch"] == 61
+    assert result["n_waves"] == 5  # ceil(256 / 61)
+    assert result["running_batch"] == 52  # ceil(256 / 5): one wave of 52, four of 51
+    one, four = (at(catalog.device("a100-80gb"), kv, batch=n)["total_s"] for n in (52, 51))
+    assert result["total_s"] == pytest.approx(one + 4 * four, rel=1e-12)
+    assert result["bound"] == "capacity"
+    assert not result["fits_whole_batch"]
+
+
+def test_paged_admission_runs_more_requests():
+    kv = build("llama2-7b", "fp16")
+    reserve, paged = (at(catalog.device("a100-80gb"), kv, batch=256, admission=a) for a in ("reserve", "paged"))
+    assert paged["running_batch"] > reserve["running_batch"]
+    step = paged["decode_step_s"] * 1024 + paged["prefill_s"]
+    assert paged["total_s"] == pytest.approx(256 / paged["running_batch"] * step, rel=1e-12)
+
+
+def test_weights_that_do_not_fit_are_a_result_with_the_amount():
+    result = at(catalog.device("oaken-hbm"), build("llama2-70b", "oaken"), batch=16)
+    assert not result["feasible"]
+    assert "138 GB" in result["infeasible_reason"]
+    assert "57.95 GB more" in result["infeasible_reason"]
+    assert result["throughput_tokens_per_s"] is None
+
+
+def test_shared_prefix_is_stored_and_computed_once():
+    kv = build("llama3-8b", "fp16")
+    per_token = 2 * 32 * 1024 * 2
+    result = at(device(), kv, batch=100, input_tokens=2500, output_tokens=1, prefix_tokens=2000)
+    assert result["kv_bytes"] == (2000 + 100 * 501) * per_token
+    whole = at(device(), kv, batch=100, input_tokens=2500, output_tokens=1)
+    assert result["prefill_s"] < whole["prefill_s"]
+
+
+def test_mixture_reads_only_the_experts_it_touches():
+    kv = build("mixtral-8x7b", "fp16")
+    dev = device(capacity=10**12)
+    one = at(dev, kv, batch=1)
+    found = catalog.model("mixtral-8x7b")
+    assert one["linear_s"] == pytest.approx(2 * (found.dense_parameters + found.expert_parameters / 4) / 2e12)
+    many = at(dev, kv, batch=64)["linear_s"]
+    assert many == pytest.approx(2 * (found.dense_parameters + found.expert_parameters * (1 - 0.75**64)) / 2e12)
+
+
+def test_keys_and_values_may_differ():
+    mixed = at(device(), build("llama2-7b", "fp16", "nqkv"), batch=4)
+    k, v = (at(device(), build("llama2-7b", name), batch=4)["kv_bytes"] for name in ("fp16", "nqkv"))
+    assert mixed["kv_bytes"] == (k + v) // 2
+    assert mixed["effective_bits"] == (16 + 4.0625) / 2
+
+
+def test_materialised_costs_traffic_and_one_layer_of_workspace():
+    kv = build("llama2-7b", "nqkv")
+    fused = at(device(), kv, batch=4)
+    slow = at(device(nqkv="materialised"), kv, batch=4)
+    elements = 4 * 2 * 32 * 4096 * (1024 + 1025 / 2)  # batch, K and V, layers, channels, mean context
+    assert slow["dequantize_s"] == pytest.approx(4 * elements / 2e12)
+    assert slow["workspace_bytes"] == 4 * 2 * 4096 * 2048 * 2
+    assert fused["workspace_bytes"] == 0
+
+
+def test_an_engine_that_keeps_pace_costs_nothing_and_a_slow_one_the_rest():
+    kv = build("llama2-7b", "oaken")
+    keeping = at(device(engine=4e12, oaken="engine"), kv, batch=16)
+    assert keeping["dequantize_s"] == 0
+    assert keeping["dequantize_busy_s"] > 0
+    slow = at(device(engine=1e12, oaken="engine"), kv, batch=16)
+    busy = 16 * 2 * 32 * 4096 * (1024 + 1025 / 2) / 1e12
+    assert slow["dequantize_s"] == pytest.approx(busy - slow["attention_s"], rel=1e-9)
+
+
+def test_every_result_is_there_in_order_with_a_unit_known_to_present():
+    result = at(device(), build("llama2-7b", "oaken"))
+    assert list(result) == list(point.RESULT_UNITS)
+
+
+@given(st.sampled_from(sorted(quantizers.FAMILIES)), st.sampled_from(sorted(catalog.device_files())))
+@settings(max_examples=60)
+def test_every_family_runs_on_every_device(family, name):
+    result = at(catalog.device(name), build("opt-1.3b", family), batch=8)
+    assert result["throughput_tokens_per_s"] > 0
+    assert result["decode_step_s"] >= result["weight_bytes"] / catalog.device(name).memory_bandwidth.si
+
+
+def test_trace_explains_every_time_with_the_value_of_the_result():
+    trace = Trace(keep=True)
+    result = point.evaluate(catalog.device("a100-80gb"), build("llama2-7b", "kivi"), Workload(batch=8), trace)
+    named = [name for name, unit in point.RESULT_UNITS.items() if unit == "s" and not name.endswith("busy_s")]
+    assert {name: trace.steps[name].value for name in named} == {name: result[name] for name in named}
+
+
+def test_workload_copies_are_checked_too():
+    with pytest.raises(InputError, match="batch = 0: must be a whole number from 1"):
+        replace(Workload(), batch=0)
