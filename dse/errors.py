@@ -64,7 +64,6 @@ def show(value: object) -> str:
 
 def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
     """'did you mean a, b?' for the nearest known names, else the list of all of them."""
-    names = sorted(known)
-    near = difflib.get_close_matches(word.lower(), [name.lower() for name in names], n=n, cutoff=0.5)
-    hits = [name for name in names if name.lower() in near]
-    return f"did you mean {', '.join(hits)}?" if hits else f"known: {', '.join(names)}"
+    names = {name.lower(): name for name in sorted(known)}
+    hits = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.5)]
+    return f"did you mean {', '.join(hits)}?" if hits else f"known: {', '.join(names.values())}"

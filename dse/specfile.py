@@ -51,14 +51,17 @@ def read_bytes(path: str | Path, max_bytes: int) -> bytes:
             else str(getattr(error, "strerror", None) or error).lower()
         )
         raise InputError(f"{name}: cannot be read: {reason}") from error
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise InputError(f"{name}: is {kind}: give the path of a .toml or .json file")
         if status.st_size > max_bytes:
             raise InputError(f"{name}: has {status.st_size:,} bytes: a spec file has at most {max_bytes:,}")
-        content = file.read(max_bytes + 1)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            content = file.read(max_bytes + 1)
+    finally:
+        os.close(fd)
     if not content.strip():
         raise InputError(f"{name}: is empty: `dse show a100-80gb --toml` prints a file to start from")
     return content

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from dse import units
-from dse.errors import SpecError, did_you_mean, show
+from dse.errors import SpecError, clean, did_you_mean, show
 from dse.specfile import Document, KeyPath
 
 Kind = Literal["datasheet", "published", "measured", "derived", "assumed"]
@@ -370,8 +370,8 @@ def _describe(error: dict[str, Any], known: Callable[[KeyPath], list[str]]) -> t
     if isinstance(value, Quantity):
         value = f"{value.value:g} {value.unit}"
         return path, f"{field} = {value}: {reason}"
-    if isinstance(value, dict) and "value" in value:
-        value = value["value"]
+    if isinstance(value, dict) and {"value", "unit"} <= value.keys():
+        return path, f"{field} = {show(value['value'])} {clean(str(value['unit']), 20)}: {reason}"
     return path, f"{field} = {show(value)}: {reason}"
 
 
