@@ -179,7 +179,7 @@ class Memory:
             self.kv_bytes,
             "B",
             "(shared_bits + batch * (bits_per_sequence - shared_bits)) / 8, bits summed over layers, keys and values",
-            "DESIGN section 4, KV bytes",
+            "docs/model.md, KV bytes",
             batch=work.batch,
             n_tokens=n,
             bits_per_sequence=self.at_final_length() / plan.den,

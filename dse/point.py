@@ -120,7 +120,7 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
             n_full * times.wave_s + (n_waves - n_full) * smaller.wave_s,
             "s",
             "sum over waves of output_tokens * decode_step_s + prefill_s",
-            "DESIGN section 4, Steps and times",
+            "docs/model.md, Steps and times",
             n_waves=n_waves,
             running_batch=running,
             wave_s=times.wave_s,

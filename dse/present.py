@@ -308,7 +308,7 @@ def _device_rows(device: HardwareSpec) -> Rows:
             "value": path,
             "unit": "",
             "kind": "assumed",
-            "source": "DESIGN section 4, Dequantisation",
+            "source": "docs/model.md, Dequantisation",
         }
         for family, path in device.dequant_path.items()
     ]

@@ -52,7 +52,7 @@ def evaluate(
     prefix_tokens: int,
     trace: Trace,
 ) -> StepTimes:
-    """Times of `n_sequences` running together. Ideal model: peak rates (DESIGN section 4)."""
+    """Times of `n_sequences` running together. Ideal model: peak rates (docs/model.md)."""
     model, steps = plan.model, work.output_tokens
     bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
     active = float(model.active_parameters)
@@ -112,7 +112,7 @@ def evaluate(
         kv.unpack_exposed / steps + dequantize_launch_s,
         "s",
         "mean over steps of what unpacking adds to max(FLOP / F, KV bytes / BW), plus launches; busy time is not added",
-        "DESIGN section 4, Dequantisation",
+        "docs/model.md, Dequantisation",
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.unpack_busy / steps,
         launch_s=dequantize_launch_s,
@@ -124,7 +124,7 @@ def evaluate(
         kv.pack_exposed / steps + quantize_launch_s,
         "s",
         "mean over steps of what packing new tokens adds, plus launches; busy time is not added",
-        "DESIGN section 4, Dequantisation",
+        "docs/model.md, Dequantisation",
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.pack_busy / steps,
         launch_s=quantize_launch_s,

@@ -202,7 +202,9 @@ def test_what_is_not_a_file(run, tmp_path, kind):
 
 def test_json_lines_and_duplicates(run, tmp_path):
     path = tmp_path / "d.json"
-    path.write_text('{\n "name": "x",\n "memory_capacity": "80 GB",\n "memory_bandwidth": 5,\n "peak_flops": "1 TFLOP/s"\n}')
+    path.write_text(
+        '{\n "name": "x",\n "memory_capacity": "80 GB",\n "memory_bandwidth": 5,\n "peak_flops": "1 TFLOP/s"\n}'
+    )
     assert_one_line(run("check", path), 2, "d.json:4", "memory_bandwidth = 5")
     path.write_text('{"name": "x", "name": "y"}')
     assert_one_line(run("check", path), 2, "'name' is given twice")
@@ -296,7 +298,9 @@ def test_module_and_pipe():
 
 
 def test_help_does_not_import_the_heavy_libraries():
-    script = "import sys; from dse import cli\ntry:\n cli.main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    script = (
+        "import sys; from dse import cli\ntry:\n cli.main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"numpy", "pandas", "numba", "plotly", "matplotlib", "pydantic", "streamlit", "pyarrow"}

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from dse.formulas import array, core, jit, kv_cache
+from dse.formulas import array, core, generation, jit, kv_cache, weights
 from dse.formulas import capacity as capacity_formulas
-from dse.formulas import generation, weights
 
 FORMULAS = core.load_all()
 

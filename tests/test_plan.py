@@ -19,26 +19,45 @@ QUANTIZERS = [
 
 def model(*layers, n_q_heads=8):
     return ModelSpec(
-        name="toy", source="test", hidden_size=64, vocab_size=100, n_q_heads=n_q_heads, layers=tuple(layers),
-        dense_parameters=1000, activation_elements=64,
+        name="toy",
+        source="test",
+        hidden_size=64,
+        vocab_size=100,
+        n_q_heads=n_q_heads,
+        layers=tuple(layers),
+        dense_parameters=1000,
+        activation_elements=64,
     )
 
 
 def layer(n_layers=2, n_kv_heads=2, dim=24, window=None, stored=True):
     return LayerKV(
-        n_layers=n_layers, n_kv_heads=n_kv_heads, key_dim=dim, value_dim=dim, window=window, stored=stored,
+        n_layers=n_layers,
+        n_kv_heads=n_kv_heads,
+        key_dim=dim,
+        value_dim=dim,
+        window=window,
+        stored=stored,
         score_dim=2 * dim,
     )
 
 
 LAYERS = st.builds(
-    layer, n_layers=st.integers(1, 4), n_kv_heads=st.integers(1, 3), dim=st.integers(1, 40),
-    window=st.none() | st.integers(1, 120), stored=st.booleans(),
+    layer,
+    n_layers=st.integers(1, 4),
+    n_kv_heads=st.integers(1, 3),
+    dim=st.integers(1, 40),
+    window=st.none() | st.integers(1, 120),
+    stored=st.booleans(),
 )
 PLANS = st.builds(
     lambda first, layers, key, value: plan.build(
-        model(first.model_copy(update={"stored": True}), *layers), quantizers.parse(key), quantizers.parse(value)),
-    LAYERS, st.lists(LAYERS, max_size=2), st.sampled_from(QUANTIZERS), st.sampled_from(QUANTIZERS),
+        model(first.model_copy(update={"stored": True}), *layers), quantizers.parse(key), quantizers.parse(value)
+    ),
+    LAYERS,
+    st.lists(LAYERS, max_size=2),
+    st.sampled_from(QUANTIZERS),
+    st.sampled_from(QUANTIZERS),
 )
 NO_PATHS = {"key": "fused", "value": "fused"}
 
@@ -46,8 +65,14 @@ NO_PATHS = {"key": "fused", "value": "fused"}
 def as_groups(kv, read=False):
     return [
         (
-            g.n_read_layers if read else g.n_stored_layers, Fraction(g.packed_bits), g.full_bits, g.once_bits,
-            g.pool_bits, g.step_tokens, g.residual_tokens, g.window_tokens,
+            g.n_read_layers if read else g.n_stored_layers,
+            Fraction(g.packed_bits),
+            g.full_bits,
+            g.once_bits,
+            g.pool_bits,
+            g.step_tokens,
+            g.residual_tokens,
+            g.window_tokens,
         )
         for g in kv.groups
     ]
@@ -82,9 +107,11 @@ def test_pieces_cover_every_step_exactly(kv, n_in, n_out):
             assert piece.flops + piece.flops_slope * i == kv.flops(n)
             first, slope = piece.unpacked["fused"]
             unpacked = sum(
-                g.n_read_layers * g.n_elements * naive.packed_tokens(
-                    min(n, g.window_tokens), g.step_tokens, g.residual_tokens)
-                for g in kv.groups if g.layout.needs_unpacking
+                g.n_read_layers
+                * g.n_elements
+                * naive.packed_tokens(min(n, g.window_tokens), g.step_tokens, g.residual_tokens)
+                for g in kv.groups
+                if g.layout.needs_unpacking
             )
             assert first + slope * i == unpacked
     assert seen == list(range(n_in + 1, n_in + n_out + 1))
@@ -109,9 +136,8 @@ def test_sixty_bit_sizes_stay_exact_integers(name):
     packed = {g.which: n - (n - g.packed(n)) for g in kv.groups}
     by_hand = sum(
         Fraction(
-            g.n_stored_layers * (
-                packed[g.which] * g.packed_bits + (n - packed[g.which]) * g.full_bits + g.once_bits + g.pool_bits
-            )
+            g.n_stored_layers
+            * (packed[g.which] * g.packed_bits + (n - packed[g.which]) * g.full_bits + g.once_bits + g.pool_bits)
         )
         for g in kv.groups
     )
@@ -154,7 +180,7 @@ def test_effective_bits_by_hand(name, which, bits):
 
 
 def test_oaken_stored_bits_count_the_chunks():
-    # SPEC of the packed layout: + 8 * ceil(d / 64) / d = 0.125 at d = 4096
+    # Oaken packed layout: + 8 * ceil(d / 64) / d = 0.125 at d = 4096
     layout = quantizers.parse("oaken").layout(quantizers.TensorShape("key", 32, 128))
     assert layout.packed_bits_per_token / 4096 == Fraction("4.8") + Fraction(96, 4096) + Fraction(1, 8)
 

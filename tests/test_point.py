@@ -83,8 +83,13 @@ def loop(dev, kv, work, n, paths):
 
 
 @given(
-    PLANS, st.integers(1, 9), st.integers(1, 100), st.integers(1, 150), st.sampled_from([1e9, 3e9, 2e10]),
-    st.sampled_from([1e9, 4e9, 1e11]), st.sampled_from(["fused", "materialised", "engine"]),
+    PLANS,
+    st.integers(1, 9),
+    st.integers(1, 100),
+    st.integers(1, 150),
+    st.sampled_from([1e9, 3e9, 2e10]),
+    st.sampled_from([1e9, 4e9, 1e11]),
+    st.sampled_from(["fused", "materialised", "engine"]),
 )
 def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth, rate, path):
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)

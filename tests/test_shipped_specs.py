@@ -71,6 +71,13 @@ def quantities():
 QUANTITIES = dict(quantities())
 
 
+def number(spec, field):
+    """A number of a spec that must be there."""
+    value = getattr(spec, field)
+    assert value is not None, f"{spec.name} has no {field}"
+    return value
+
+
 def test_names_are_the_lists():
     assert {spec.name for spec in DEVICES.values()} == {*GPUS, *ACCELERATORS}
     assert {spec.name for spec in MODELS.values()} == set(MODEL_NAMES)
@@ -157,8 +164,8 @@ def test_data_sheets(name, capacity, bandwidth, flops, power, cores):
     assert device.memory_capacity.si == capacity * 10**9
     assert device.memory_bandwidth.si == pytest.approx(bandwidth * 1e12, rel=1e-15)
     assert device.peak_flops.si == pytest.approx(flops * 1e12, rel=1e-15)
-    assert device.board_power.si == power
-    assert device.n_cores.count == cores
+    assert number(device, "board_power").si == power
+    assert number(device, "n_cores").count == cores
 
 
 def test_a_pipeline_of_two_doubles_capacity_and_nothing_else():
@@ -172,23 +179,23 @@ def test_a_pipeline_of_two_doubles_capacity_and_nothing_else():
 
 def test_power_of_oaken_is_44_percent_below_the_a100():
     """Oaken 6.2, Area and power: 222.7 W, printed as 44.3 % below 400 W."""
-    a100 = catalog.device("A100-80GB").board_power.si
+    a100 = number(catalog.device("A100-80GB"), "board_power").si
     for name in ("Oaken-HBM", "Oaken-LPDDR"):
-        power = catalog.device(name).board_power
+        power = number(catalog.device(name), "board_power")
         assert power.si == 222.7
         assert round(100 * (1 - power.si / a100), 1) == 44.3
     for name in ("LPU-HBM", "LPU-LPDDR"):
-        assert catalog.device(name).board_power.kind == "assumed"
+        assert number(catalog.device(name), "board_power").kind == "assumed"
     assert catalog.device("Tender-A100").board_power is None
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_gpus(name):
     device = catalog.device(name)
-    assert device.fused_rate.si == pytest.approx(device.n_cores.count * 25e9, rel=1e-12)
+    assert number(device, "fused_rate").si == pytest.approx(number(device, "n_cores").count * 25e9, rel=1e-12)
     assert device.engine_rate is None
     assert device.kernel_launch.si == pytest.approx(5e-6)
-    assert device.usd_per_hour.kind == "assumed"
+    assert number(device, "usd_per_hour").kind == "assumed"
     assert device.dequant_path == {"default": "fused", "nqkv": "materialised", "oaken": "materialised"}
 
 
@@ -197,11 +204,11 @@ def test_accelerators(name):
     device = catalog.device(name)
     has_engines = name.startswith("Oaken")
     # no rate is published: 4-bit elements as fast as the memory delivers them
-    assert device.fused_rate.si == 2 * device.memory_bandwidth.si
+    assert number(device, "fused_rate").si == 2 * device.memory_bandwidth.si
     assert device.dequant_path == ({"default": "fused", "oaken": "engine"} if has_engines else {"default": "fused"})
     assert (device.engine_rate is not None) == has_engines
     if has_engines:
-        assert device.engine_rate.si == 2 * device.memory_bandwidth.si
+        assert number(device, "engine_rate").si == 2 * device.memory_bandwidth.si
     assert device.usd_per_hour is None
     assert device.kernel_launch.si == 0
 
@@ -227,7 +234,8 @@ def test_parameters_are_the_published_ones(name):
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_kv_bytes_per_token(name):
     n_bytes = sum(
-        layer.n_layers * layer.n_kv_heads * (layer.key_dim + layer.value_dim) * 2 for layer in catalog.model(name).layers
+        layer.n_layers * layer.n_kv_heads * (layer.key_dim + layer.value_dim) * 2
+        for layer in catalog.model(name).layers
     )
     assert n_bytes == KV_BYTES[name]
 

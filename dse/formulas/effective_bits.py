@@ -3,19 +3,19 @@
 from dse.formulas.core import formula
 
 
-@formula("bit", "8 * kv_bytes / n_elements", "DESIGN section 4, Bits")
+@formula("bit", "8 * kv_bytes / n_elements", "docs/model.md, Bits")
 def stored_bits(kv_bytes, n_elements):
     """Bits an element really occupies at a given length; this number drives bytes, time and capacity."""
     return 8 * kv_bytes / n_elements
 
 
-@formula("B/s", "bandwidth * 16 / effective_bits", "Oaken Figure 1; DESIGN section 4")
+@formula("B/s", "bandwidth * 16 / effective_bits", "Oaken Figure 1; docs/model.md, Effective axes")
 def effective_bandwidth_bytes_per_s(bandwidth_bytes_per_s, effective_bits):
     """Bandwidth as FP16 KV would need it to move the same elements."""
     return bandwidth_bytes_per_s * (16 / effective_bits)
 
 
-@formula("B", "capacity * 16 / effective_bits", "Oaken Figure 1; DESIGN section 4")
+@formula("B", "capacity * 16 / effective_bits", "Oaken Figure 1; docs/model.md, Effective axes")
 def effective_capacity_bytes(capacity_bytes, effective_bits):
     """Capacity as FP16 KV would need it to hold the same elements."""
     return capacity_bytes * (16 / effective_bits)

@@ -7,7 +7,11 @@ give fractions of a bit; without such shares the denominator is 1 and every numb
 from dse.formulas.core import formula
 
 
-@formula("token", "min(n_tokens, window_tokens)", "DESIGN: a window stores min(s, W); Mistral (arXiv:2310.06825) 2")
+@formula(
+    "token",
+    "min(n_tokens, window_tokens)",
+    "docs/model.md, KV bytes: a window stores min(s, W); Mistral (arXiv:2310.06825) 2",
+)
 def kept_tokens(n_tokens, window_tokens):
     """Tokens a layer stores at length `n_tokens`. Valid for window_tokens >= 1."""
     return min(n_tokens, window_tokens)
@@ -31,7 +35,7 @@ def packed_tokens(n_tokens, step_tokens, residual_tokens):
     "bit",
     "packed * packed_bits_per_token + (n_tokens - packed) * full_bits_per_token"
     " + once_bits [n_tokens > 0] + pool_bits [packed > 0]",
-    "DESIGN section 4, Bits",
+    "docs/model.md, Bits",
 )
 def tensor_bits(
     n_tokens, packed_bits_per_token, full_bits_per_token, once_bits, pool_bits, step_tokens, residual_tokens
@@ -55,7 +59,7 @@ def padding_tokens(n_tokens, page_tokens):
 @formula(
     "token",
     "sum over s = 1..n of ceil(s / p) = p * k * (k + 1) / 2 + r * (k + 1), n = k * p + r",
-    "DESIGN section 4, KV bytes",
+    "docs/model.md, KV bytes",
 )
 def sum_of_pages(n_tokens, page_tokens):
     """Pages in use, summed over the lengths 1..n_tokens; exact in integers."""
@@ -64,7 +68,7 @@ def sum_of_pages(n_tokens, page_tokens):
     return page_tokens * full * (full + 1) // 2 + rest * (full + 1)
 
 
-@formula("token", "sum over s = 1..n of min(s, W)", "DESIGN section 4, KV bytes")
+@formula("token", "sum over s = 1..n of min(s, W)", "docs/model.md, KV bytes")
 def sum_of_kept_tokens(n_tokens, window_tokens):
     """Tokens kept, summed over the lengths 1..n_tokens; exact in integers. Also the score pairs of a causal prompt."""
     inside = min(n_tokens, window_tokens)
@@ -92,7 +96,7 @@ def tokens_with_shared_prefix(n_sequences, prefix_tokens, own_tokens):
 @formula(
     "token",
     "next length after n_tokens at which a tensor's bits leave their straight line",
-    "DESIGN section 4: pieces end where a window fills or a group is packed",
+    "docs/model.md: pieces end where a window fills or a group is packed",
 )
 def next_break(n_tokens, step_tokens, residual_tokens, window_tokens):
     """First length > n_tokens that starts a new straight piece, or 2**62 if there is none."""
@@ -105,7 +109,7 @@ def next_break(n_tokens, step_tokens, residual_tokens, window_tokens):
     return min(packing, fill) if packing <= window_tokens else fill
 
 
-@formula("bit", "bits that the next token adds inside a straight piece", "DESIGN section 4")
+@formula("bit", "bits that the next token adds inside a straight piece", "docs/model.md, Steps and times")
 def piece_slope(n_tokens, packed_slope, full_slope, step_tokens, residual_tokens, window_tokens):
     """Slope of the piece that starts at `n_tokens`: packed, full-precision, or 0 beyond the window."""
     if n_tokens >= window_tokens:

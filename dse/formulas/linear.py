@@ -3,7 +3,7 @@
 from dse.formulas.core import formula
 
 
-@formula("s", "max(2 * P_active * n_tokens / F, weight bytes / BW)", "DESIGN section 4, Decode step, ideal")
+@formula("s", "max(2 * P_active * n_tokens / F, weight bytes / BW)", "docs/model.md, Steps and times")
 def linear_s(n_tokens, active_parameters, weight_read_bytes, peak_flops_per_s, bandwidth_bytes_per_s):
     """Seconds of one pass over `n_tokens` tokens (decode: one a sequence). Peak rates; batchable, so read once."""
     return max(

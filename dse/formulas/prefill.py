@@ -9,7 +9,7 @@ def prefill_tokens(n_sequences, input_tokens, prefix_tokens):
     return prefix_tokens + n_sequences * (input_tokens - prefix_tokens)
 
 
-@formula("s", "matrix_s + attention FLOP / F", "DESIGN section 4, Prefill")
+@formula("s", "matrix_s + attention FLOP / F", "docs/model.md, Prefill")
 def prefill_compute_s(matrix_s, attention_flops, peak_flops_per_s):
     """Seconds of the prompt without quantising its keys and values."""
     return matrix_s + attention_flops / peak_flops_per_s
