@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dse.errors import show
 
 if TYPE_CHECKING:
-    from dse.hf_config import Keys
+    from dse.hf_keys import Keys
 
 MAX_WIDTH = 2**24
 MAX_EXPERTS = 65_536
