@@ -191,13 +191,13 @@ def _progress(items: Iterable[Any], label: str, length: int) -> Any:
 @click.argument("file")
 def check(file: str) -> None:
     """Say what is wrong with a device file, model file or config.json: all of it at once."""
-    from dse import catalog, present, specfile
+    from dse import catalog, listing, specfile
 
     document = specfile.read(file)
     if catalog.looks_like_device(document.data):
-        click.echo(present.device_summary(catalog.device_from(document)))
+        click.echo(listing.device_summary(catalog.device_from(document)))
     else:
-        click.echo(present.model_summary(catalog.model_from(document)))
+        click.echo(listing.model_summary(catalog.model_from(document)))
 
 
 @cli.command("list")
@@ -205,13 +205,13 @@ def check(file: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(kind: str, as_json: bool) -> None:
     """What the tool knows by name: devices, models or quantizers."""
-    from dse import present
+    from dse import listing
 
-    kinds = {"devices": present.list_devices, "models": present.list_models, "quantizers": present.list_quantizers}
+    kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers}
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
     rows = kinds[kind]()
-    click.echo(json.dumps(rows, indent=2) if as_json else present.rows_text(rows))
+    click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(rows))
 
 
 @cli.command("show")
@@ -220,13 +220,13 @@ def list_(kind: str, as_json: bool) -> None:
 @click.option("--toml", "as_toml", is_flag=True, help="Print the shipped file itself, to copy and edit.")
 def show_(name: str, as_json: bool, as_toml: bool) -> None:
     """A device, model or quantizer with every number, unit and source."""
-    from dse import present
+    from dse import listing
 
     if as_toml:
-        click.echo(present.shipped_text(name), nl=False)
+        click.echo(listing.shipped_text(name), nl=False)
         return
-    rows = present.show(name)
-    click.echo(json.dumps(rows, indent=2) if as_json else present.rows_text(rows))
+    rows = listing.show(name)
+    click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(rows))
 
 
 @cli.command()

@@ -5,6 +5,7 @@ from kernels_ref import FORMATS
 
 
 def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up, b > 0."""
     return -(-a // b)
 
 

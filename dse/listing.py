@@ -1,0 +1,203 @@
+"""Devices, models and quantizers as rows: what `dse list`, `dse show` and `dse check` print, as text or as JSON."""
+
+import math
+from typing import Any
+
+from dse import catalog, plan, specfile, units
+from dse.errors import InputError, did_you_mean
+from dse.errors import show as show_value
+from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, parse
+from dse.specs import HardwareSpec, ModelSpec, Quantity
+
+Rows = list[dict[str, Any]]
+
+#: columns of numbers in SI units -> the heading and unit under which people read them
+_READABLE = {
+    "capacity_bytes": ("capacity", "B"), "bandwidth_bytes_per_s": ("bandwidth", "B/s"),
+    "peak_flops_per_s": ("peak FP16", "FLOP/s"), "board_power_w": ("power", "W"),
+    "kv_bytes_per_token_fp16": ("KV per token, FP16", "B"), "n_parameters": ("parameters", ""),
+    "n_layers": ("layers", ""), "n_q_heads": ("query heads", ""), "n_kv_heads": ("KV heads", ""),
+    "head_dim": ("head dim", ""), "window_tokens": ("window", "token"), "effective_bits": ("bits", ""),
+}  # fmt: skip
+
+
+def rows_text(rows: Rows) -> str:
+    """Rows as aligned columns, numbers with their units."""
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    headings = [_READABLE.get(column, (column, ""))[0] for column in columns]
+    cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(columns))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [headings, *cells]
+    ]
+    return "\n".join(lines)
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    unit = _READABLE.get(column, ("", ""))[1]
+    if unit in ("", "token"):
+        return f"{value:,.10g}"
+    return units.human(value, unit)
+
+
+def list_devices() -> Rows:
+    """One row per shipped device, in SI units."""
+    rows = []
+    for name in catalog.device_files():
+        device = catalog.device(name)
+        power = device.board_power
+        rows.append({
+            "name": device.name, "capacity_bytes": device.capacity_bytes,
+            "bandwidth_bytes_per_s": device.memory_bandwidth.si, "peak_flops_per_s": device.peak_flops.si,
+            "board_power_w": power.si if power else None, "title": device.title,
+        })  # fmt: skip
+    return rows
+
+
+def list_models() -> Rows:
+    """One row per shipped model."""
+    fp16 = parse("fp16")
+    rows = []
+    for name in catalog.model_files():
+        model = catalog.model(name)
+        first = model.layers[0]
+        rows.append({
+            "name": model.name, "n_parameters": model.parameters, "n_layers": model.n_layers,
+            "n_q_heads": model.n_q_heads, "n_kv_heads": first.n_kv_heads, "head_dim": first.key_dim,
+            "window_tokens": first.window,
+            "kv_bytes_per_token_fp16": plan.build(model, fp16, fp16).bits(1) // units.BITS_PER_BYTE,
+            "title": model.title,
+        })  # fmt: skip
+    return rows
+
+
+def list_quantizers() -> Rows:
+    """One row per quantizer family, with its bits for a Llama2-7B layer (32 heads of 128)."""
+    rows = []
+    for name, family in FAMILIES.items():
+        params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
+        rows.append({
+            "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-", "source": family.source,
+        })  # fmt: skip
+    return rows
+
+
+def _default(value: object) -> str:
+    return str(value) if isinstance(value, int | str) else f"{float(value):g}"  # type: ignore[arg-type]
+
+
+def _bits(quantizer: QuantizerSpec) -> float:
+    shapes = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
+    return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / 2
+
+
+def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
+    return [
+        {"name": name, "value": q.value, "unit": q.unit, "kind": q.kind, "source": q.source}
+        for name, q in numbers.items()
+    ]
+
+
+def show(name: str) -> Rows:
+    """Every number of a device, model or quantizer with its unit, kind and source."""
+    family = FAMILIES.get(name.partition(":")[0].lower())
+    if family:
+        values = dict(parse(name).values)
+        rows = []
+        for param in family.params:
+            allowed = "" if param.allowed() == param.help else f"; {param.allowed()}"
+            rows.append({
+                "name": param.name, "value": _default(values[param.name]) or "-", "unit": "", "kind": "parameter",
+                "source": param.help + allowed,
+            })  # fmt: skip
+        bits = {
+            "name": "effective_bits",
+            "value": _bits(parse(name)),
+            "unit": "bit",
+            "kind": "derived",
+            "source": family.source + "; 32 heads of 128",
+        }
+        return [*rows, bits]
+    known = {**catalog.device_files(), **catalog.model_files()}
+    if name.lower() in catalog.model_files():
+        return _model_rows(catalog.model(name))
+    if name.lower() in catalog.device_files():
+        return _device_rows(catalog.device(name))
+    if name.lower().endswith((".toml", ".json")):
+        document = specfile.read(name)
+        if catalog.looks_like_device(document.data):
+            return _device_rows(catalog.device_from(document))
+        return _model_rows(catalog.model_from(document))
+    raise InputError(f"unknown name {show_value(name)}: {did_you_mean(name, [*known, *FAMILIES])}")
+
+
+def _device_rows(device: HardwareSpec) -> Rows:
+    rows = _quantity_rows(device.quantities())
+    rows += [
+        {
+            "name": f"dequant_path.{family}",
+            "value": path,
+            "unit": "",
+            "kind": "assumed",
+            "source": "docs/model.md, Dequantisation",
+        }
+        for family, path in device.dequant_path.items()
+    ]
+    return rows
+
+
+def _model_rows(model: ModelSpec) -> Rows:
+    rows = _quantity_rows(model.numbers)
+    derived = {"parameters": model.parameters, "active_parameters": float(model.active_parameters)}
+    rows += [
+        {
+            "name": key,
+            "value": value,
+            "unit": "parameter",
+            "kind": "derived",
+            "source": f"counted from the shape ({model.source})",
+        }
+        for key, value in derived.items()
+    ]
+    for index, group in enumerate(model.layers):
+        window = f", window {group.window:,}" if group.window else ""
+        shared = "" if group.stored else ", reads an earlier layer's cache"
+        rows.append(
+            {
+                "name": f"kv_layers.{index}",
+                "kind": "derived",
+                "unit": "",
+                "source": model.source,
+                "value": f"{group.n_layers} x {group.n_kv_heads} heads of {group.key_dim}+{group.value_dim}"
+                f"{window}{shared}",
+            }
+        )
+    rows += [
+        {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes
+    ]
+    return rows
+
+
+def shipped_text(name: str) -> str:
+    """The text of a shipped device or model file."""
+    files = {**catalog.device_files(), **catalog.model_files()}
+    if name.lower() not in files:
+        raise InputError(f"unknown shipped file {show_value(name)}: {did_you_mean(name, files)}")
+    return files[name.lower()].read_text(encoding="utf-8")
+
+
+def device_summary(device: HardwareSpec) -> str:
+    """What `dse check` says of a good device file."""
+    return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}"
+
+
+def model_summary(model: ModelSpec) -> str:
+    """What `dse check` says of a good model file."""
+    return f"model {model.name}: no problem found\n{rows_text(_model_rows(model))}"

@@ -1,0 +1,202 @@
+"""The explorer in a real browser: it loads, it answers, its URL carries the state, and it talks to nobody else."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
+
+START_S = 60
+WAIT_MS = 30_000
+ROOT = Path(__file__).parents[1]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def status_of(address, **headers):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=5) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """`dse app` started outside the repository, so that only its own settings hold; yields its address."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    port = free_port()
+    log = folder / "server.log"
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "dse", "app", "--", "--server.port", str(port), "--server.headless", "true"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": path, "HOME": str(folder)},
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + START_S
+        while True:
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the explorer did not start:\n{log.read_text()}")
+            try:
+                if status_of(f"{address}/_stcore/health") == 200:
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(15)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=WAIT_MS
+        )
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
+@pytest.fixture
+def page(browser, server):
+    """A fresh page; the test fails when it logs an error, raises one, or asks another host for anything."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 800})
+    opened.set_default_timeout(WAIT_MS)
+    complaints = []
+    opened.on("console", lambda message: message.type == "error" and complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+
+    def note_request(request):
+        if not request.url.startswith((server, "data:", "blob:")):
+            complaints.append(f"request to {request.url}")
+
+    opened.on("request", note_request)
+    try:
+        yield opened
+        assert complaints == []
+    finally:
+        opened.close()
+
+
+def open_page(page, address):
+    page.goto(address)
+    page.get_by_text("As command line").wait_for()
+
+
+def command_line(page):
+    return page.get_by_test_id("stCode").last.inner_text()
+
+
+def throughput(page):
+    metric = page.get_by_test_id("stMetric").filter(has_text="Throughput")
+    return metric.get_by_test_id("stMetricValue").inner_text()
+
+
+def set_batch(page, value):
+    field = page.get_by_label("Batch (requests)")
+    field.fill(str(value))
+    field.press("Enter")
+    page.wait_for_url(f"**batch={value}**")
+    page.wait_for_function(
+        "value => [...document.querySelectorAll('[data-testid=stCode]')].pop().innerText.includes(`--batch ${value} `)",
+        arg=str(value),
+    )
+
+
+def test_a_change_of_batch_changes_the_throughput_and_the_url_restores_it(page, server, browser):
+    open_page(page, server)
+    first = throughput(page)
+    assert first.endswith("token/s")
+    page.locator(".js-plotly-plot").first.wait_for()
+    set_batch(page, 48)
+    second = throughput(page)
+    assert second != first
+    again = browser.new_page()
+    try:
+        again.set_default_timeout(WAIT_MS)
+        open_page(again, page.url)
+        assert throughput(again) == second
+        assert command_line(again) == command_line(page)
+    finally:
+        again.close()
+
+
+def test_back_button_restores_the_state_before(page, server):
+    open_page(page, f"{server}/?batch=16")
+    before = throughput(page)
+    set_batch(page, 48)
+    page.go_back()
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('[data-testid=stCode]')].pop().innerText.includes('--batch 16 ')"
+    )
+    assert throughput(page) == before
+
+
+def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
+    open_page(page, f"{server}/?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)")
+    assert page.get_by_text("must be a whole number from 1 to 16,777,216").is_visible()
+    assert page.get_by_test_id("stException").count() == 0
+    assert page.locator("img").count() == 0
+    assert "batch" not in page.url
+
+
+def test_bad_parameters_show_a_message_beside_the_field(page, server):
+    open_page(page, server)
+    field = page.get_by_label("Quantizer parameters")
+    field.fill("bits=99")
+    field.press("Enter")
+    page.get_by_text("unknown parameter 'bits'").wait_for()
+    assert page.get_by_test_id("stException").count() == 0
+    assert page.get_by_test_id("stMetric").count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 844})
+    open_page(page, server)
+    page.locator(".js-plotly-plot").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.evaluate(
+        """[...document.querySelectorAll('[data-testid=stMetricValue] *, [data-testid=stMetricLabel] *')]
+        .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflow === 'hidden')
+        .map(e => e.innerText)"""
+    )
+    assert cut == []
+    background = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+    lightness = sum(int(part) for part in background[4:-1].split(",")[:3])
+    assert (lightness > 3 * 128) == (scheme == "light")
+
+
+def test_other_host_names_are_refused(server):
+    assert status_of(server, Host="localhost") == 200
+    assert status_of(server, Host="evil.example") in (400, 403)
