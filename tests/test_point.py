@@ -236,7 +236,21 @@ def test_shared_prefix_is_stored_and_computed_once():
     result = at(device(), kv, batch=100, input_tokens=2500, output_tokens=1, prefix_tokens=2000)
     assert result["kv_bytes"] == (2000 + 100 * 501) * per_token
     whole = at(device(), kv, batch=100, input_tokens=2500, output_tokens=1)
-    assert result["prefill_s"] < whole["prefill_s"]
+    assert whole["kv_bytes"] == 100 * 2501 * per_token
+    tokens = 2000 + 100 * 500
+    pairs = 2000 * 2001 // 2 + 100 * (2500 * 2501 // 2 - 2000 * 2001 // 2)
+    flops = 2 * 8_030_261_248 * tokens + 32 * 4 * 4096 * pairs
+    assert result["prefill_s"] == pytest.approx(flops / 312e12, rel=1e-12)
+
+
+def test_fractions_of_a_byte_are_rounded_up():
+    kv = build(model(layer(n_layers=1, n_kv_heads=1, dim=10)), "oaken")
+    result = at(device(), kv, batch=1, input_tokens=1, output_tokens=2)
+    # keys and values, 3 tokens, d = 10: 40 payload + 96 scales + 8 count bits + 8 * 0.1 * 10 outliers = 152 bits
+    assert result["kv_bytes"] == 2 * 3 * 152 // 8
+    odd = build(model(layer(n_layers=1, n_kv_heads=1, dim=10)), "oaken:outer=0.045")
+    # 8 * 0.105 * 10 = 8.4: 152.4 bits a token and tensor, 914.4 bits in all: 114.3 bytes
+    assert at(device(), odd, batch=1, input_tokens=1, output_tokens=2)["kv_bytes"] == 115
 
 
 def test_mixture_reads_only_the_experts_it_touches():

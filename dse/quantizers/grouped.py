@@ -19,8 +19,7 @@ def _kivi_core(values: Values, shape: TensorShape) -> dict[str, Fraction | int]:
         # whole groups are packed along the tokens, so a token's share of scale and zero is exact over a group
         share = Fraction(storage.group_value * shape.n_elements, group)
         return {"payload": bits * shape.n_elements, "scales": share, "zero_points": share}
-    in_group = min(group, shape.head_dim)
-    scale = storage.group_value * shape.n_heads * ceil_div(shape.head_dim, in_group)
+    scale = storage.group_value * shape.n_heads * ceil_div(shape.head_dim, group)
     return {"payload": shape.n_heads * _words(shape.head_dim, bits), "scales": scale, "zero_points": scale}
 
 
