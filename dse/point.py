@@ -179,7 +179,7 @@ def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> li
     used = [path for path in set(paths.values()) if path in ("engine", "fused")]
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
-        paths[g.which] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.launches.read)
+        paths[g.which] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)
         for g in plan.groups
     )
     if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:

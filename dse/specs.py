@@ -169,7 +169,9 @@ class HardwareSpec(_Spec):
     title: str = Field(default="", max_length=120)
     memory_capacity: Bytes
     memory_bandwidth: Bandwidth
+    #: dense FP16; and dense FP8 where the device has it
     peak_flops: FlopRate
+    peak_flops_fp8: FlopRate | None = None
     board_power: Power | None = None
     usd_per_hour: Price | None = None
     n_devices: Devices = Quantity(value=1, unit="device", source="default", kind="derived")

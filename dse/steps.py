@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from dse import units
-from dse.formulas import attention, dequantize, generation, kv_cache, linear, prefill, throughput, weights
-from dse.plan import KvPlan, TensorGroup
+from dse import packing, units
+from dse.formulas import attention, dequantize, generation, linear, prefill, throughput, weights
+from dse.plan import KvPlan
 from dse.specs import HardwareSpec
 from dse.trace import Trace
 from dse.workload import Workload
@@ -103,10 +103,11 @@ def evaluate(
         bandwidth_bytes_per_s=bandwidth,
         peak_flops_per_s=peak,
     )
-    launches = _launches(plan, work, paths)
-    launch = device.kernel_launch.si
-    dequantize_launch_s = dequantize.launch_s(1, launches[0], launch)
-    quantize_launch_s = dequantize.launch_s(1, launches[1] / steps, launch)
+    n_read = packing.read_launches(plan, paths)
+    n_pack = packing.pack_launches(plan, work.input_tokens, work.final_tokens, paths) / steps
+    dequantize_launch_s = dequantize.launch_s(n_read, device.kernel_launch.si)
+    quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
+    copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths) / steps
     dequantize_s = trace.note(
         "dequantize_s",
         kv.unpack_exposed / steps + dequantize_launch_s,
@@ -116,18 +117,20 @@ def evaluate(
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.unpack_busy / steps,
         launch_s=dequantize_launch_s,
-        launches_per_step=launches[0],
+        launches_per_step=n_read,
         rates_elements_per_s=_rates(device, paths),
     )
     quantize_s = trace.note(
         "quantize_s",
-        kv.pack_exposed / steps + quantize_launch_s,
+        kv.pack_exposed / steps + copy_s + quantize_launch_s,
         "s",
-        "mean over steps of what packing new tokens adds, plus launches; busy time is not added",
+        "mean over steps of what packing new tokens adds, plus copies of packed buffers, plus launches",
         "docs/model.md, Dequantisation",
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.pack_busy / steps,
+        copy_s=copy_s,
         launch_s=quantize_launch_s,
+        launches_per_step=n_pack,
         rates_elements_per_s=_rates(device, paths),
     )
     decode_step_s = trace.call(
@@ -166,9 +169,9 @@ def _sum_generation(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequen
     bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
     per_byte = units.BITS_PER_BYTE * plan.den
     engine_rate, fused_rate = device.rate("engine").si, device.rate("fused").si
-    packing = _packing(device, plan, work.input_tokens, work.final_tokens, paths)
-    pack_hidden = n_sequences * packing["engine"] / work.output_tokens
-    pack_paid = n_sequences * (packing["fused"] + packing["materialised"])
+    per_path = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths)
+    pack_hidden = n_sequences * per_path["engine"] / work.output_tokens
+    pack_paid = n_sequences * (per_path["fused"] + per_path["materialised"])
     total_attention = read = compute = unpack_busy = unpack_exposed = pack_exposed = 0.0
     for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
         m = piece.n_steps
@@ -201,41 +204,6 @@ def _sum_generation(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequen
     )
 
 
-def _packed_unwindowed(g: TensorGroup, n_tokens: int) -> int:
-    """Tokens quantised by length n: every token is, sooner or later, whether or not a window still keeps it."""
-    return kv_cache.packed_tokens(n_tokens, g.step_tokens, g.residual_tokens)
-
-
-def _packing(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> dict[str, float]:
-    """Seconds per path to quantise what one sequence packs as it grows from `first` to `last` tokens."""
-    seconds = {"engine": 0.0, "fused": 0.0, "materialised": 0.0, "none": 0.0}
-    for g in plan.groups:
-        if g.layout.needs_unpacking:
-            n_tokens = _packed_unwindowed(g, last) - _packed_unwindowed(g, first)
-            elements = n_tokens * g.n_stored_layers * g.n_elements
-            path = paths[g.which]
-            if path == "materialised":  # FP16 read back, packed form written
-                bits = elements * units.FP16_BITS + n_tokens * g.n_stored_layers * g.packed_bits / plan.den
-                seconds[path] += attention.time_at_rate(bits / units.BITS_PER_BYTE, device.memory_bandwidth.si)
-            else:
-                seconds[path] += attention.time_at_rate(elements, device.rate(path).si)
-    return seconds
-
-
-def _launches(plan: KvPlan, work: Workload, paths: dict[str, str]) -> tuple[float, float]:
-    """Extra kernels: per decode step for reading, and per generation for packing. None where an engine works."""
-    read = pack = 0.0
-    for g in plan.groups:
-        if g.layout.needs_unpacking and paths[g.which] != "engine":
-            side = 0 if g.which == "key" else 1
-            events = (
-                _packed_unwindowed(g, work.final_tokens) - _packed_unwindowed(g, work.input_tokens)
-            ) // g.step_tokens
-            read += g.n_read_layers * g.quantizer.family.launches.read[side]
-            pack += g.n_stored_layers * g.quantizer.family.launches.pack[side] * events
-    return read, pack
-
-
 def _prefill(
     device: HardwareSpec,
     plan: KvPlan,
@@ -262,11 +230,12 @@ def _prefill(
         attention_flops=flops,
         peak_flops_per_s=device.peak_flops.si,
     )
-    once = _packing(device, plan, 0, prefix_tokens, paths)
-    each = _packing(device, plan, prefix_tokens, work.input_tokens, paths)
+    once = packing.seconds(device, plan, 0, prefix_tokens, paths)
+    each = packing.seconds(device, plan, prefix_tokens, work.input_tokens, paths)
     paid = sum(once[path] + n_sequences * each[path] for path in ("fused", "materialised"))
     engine_s = once["engine"] + n_sequences * each["engine"]
-    quantize_s = paid + dequantize.exposed_s(engine_s, compute_s)
+    launch_s = dequantize.launch_s(packing.prompt_launches(plan, work.input_tokens, paths), device.kernel_launch.si)
+    quantize_s = paid + dequantize.exposed_s(engine_s, compute_s) + launch_s
     return trace.note(
         "prefill_s",
         compute_s + quantize_s,

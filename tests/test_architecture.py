@@ -21,7 +21,7 @@ LEVELS = [
     {"dse.formulas", "dse.quantizers", "dse.specfile"},
     {"dse.specs", "dse.hf_config", "dse.hf_keys", "dse.hf_params"},
     {"dse.catalog", "dse.plan", "dse.trace", "dse.workload"},
-    {"dse.memory", "dse.steps", "dse.point"},
+    {"dse.memory", "dse.packing", "dse.steps", "dse.point"},
     {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},

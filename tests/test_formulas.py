@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from dse.formulas import array, core, generation, jit, kv_cache, weights
+from dse.formulas import array, core, dequantize, generation, jit, kv_cache, weights
 from dse.formulas import capacity as capacity_formulas
 
 FORMULAS = core.load_all()
@@ -100,6 +100,16 @@ def test_bits_are_straight_between_breaks(start, step, residual, window):
 
     slope = kv_cache.piece_slope(start, 3, 16, step, residual, window)
     assert [bits(n) for n in range(start, end)] == [bits(start) + slope * i for i in range(end - start)]
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 9), st.integers(0, 12))
+def test_copied_tokens_is_the_loop_over_events(first, more, step, window):
+    held = copied = 0
+    for event in range(1, first + more + 1):
+        before, held = held, min(held + 1, window)
+        if event > first:  # once the window is full the buffer is read and written at its full size
+            copied += step * (before + held)
+    assert dequantize.copied_tokens(first, first + more, step, window) == copied
 
 
 LINE = st.tuples(st.integers(-50, 50), st.integers(-9, 9))

@@ -313,3 +313,20 @@ def test_trace_explains_every_time_with_the_value_of_the_result():
 def test_workload_copies_are_checked_too():
     with pytest.raises(InputError, match="batch = 0: must be a whole number from 1"):
         replace(Workload(), batch=0)
+
+
+def test_a_gpu_pays_for_a_methods_own_kernels_and_copies():
+    kv = build("llama2-7b", "kivi:group=128")
+    work = {"batch": 4, "input_tokens": 1024, "output_tokens": 1024}
+    free, gpu = at(device(), kv, **work), at(device(launch=5e-6), kv, **work)
+    # reading: one more product for keys and for values in each of 32 layers
+    assert gpu["dequantize_s"] - free["dequantize_s"] == pytest.approx(64 * 5e-6)
+    # packing: 8 kernels for values every step, for keys every 128
+    launches = 32 * 8 * (1 + 1 / 128) * 5e-6
+    # copies: values hold 896 packed tokens at first, one more a step; keys 8 groups of 128, up to 16
+    value_tokens = sum(n - 1 + n for n in range(897, 1921))
+    key_tokens = sum(128 * (k - 1 + k) for k in range(9, 17))
+    copies = 4 * 32 * 4096 * 2.25 / 8 * (value_tokens + key_tokens) / 1024 / 2e12
+    assert gpu["quantize_s"] - free["quantize_s"] == pytest.approx(launches + copies)
+    # prompt: 8 kernels for keys and for values in each layer, once
+    assert gpu["prefill_s"] - free["prefill_s"] == pytest.approx(32 * 16 * 5e-6)

@@ -20,7 +20,22 @@ def exposed_s(busy_s, hidden_behind_s):
     return max(0.0, busy_s - hidden_behind_s)
 
 
-@formula("s", "n_layers * launches_per_layer * kernel_launch_s", "small kernels a method adds; assumed, see the device")
-def launch_s(n_layers, launches_per_layer, kernel_launch_s):
+@formula("s", "n_launches * kernel_launch_s", "small kernels a method adds; the launch time is assumed, see the device")
+def launch_s(n_launches, kernel_launch_s):
     """Seconds spent starting a method's own kernels."""
-    return n_layers * launches_per_layer * kernel_launch_s
+    return n_launches * kernel_launch_s
+
+
+@formula(
+    "token",
+    "step * (last**2 - first**2): each event k reads step * (k - 1) packed tokens and writes step * k",
+    "KIVI's released code extends the packed buffers by concatenation (models/llama_kivi.py)",
+)
+def copied_tokens(first_events, last_events, step_tokens, window_events):
+    """Packed tokens read and written again while a sequence goes from `first_events` to `last_events` packings.
+
+    Once a window is full the buffer stays at `window_events` groups and each event still copies it.
+    """
+    first, last = min(first_events, window_events), min(last_events, window_events)
+    beyond = (last_events - last) - (first_events - first)
+    return step_tokens * (last * last - first * first + beyond * 2 * window_events)

@@ -80,14 +80,18 @@ class Param:
 
 
 @dataclass(frozen=True)
-class Launches:
-    """Extra kernels a family's published GPU code starts, beside plain attention: (keys, values).
+class GpuCode:
+    """What a family's released GPU code does beside plain attention. `read` and `pack` are for (keys, values).
 
-    Counted by reading the methods' descriptions, not measured: shown as assumed.
+    Launches are counted from the methods' descriptions and code, not measured: shown as assumed.
     """
 
-    read: tuple[int, int] = (0, 0)  # per layer and decode step
-    pack: tuple[int, int] = (0, 0)  # per layer and packing event
+    #: extra kernels per layer and decode step
+    read: tuple[int, int] = (0, 0)
+    #: extra kernels per layer and packing event
+    pack: tuple[int, int] = (0, 0)
+    #: every packing event reads and writes the whole packed buffer again
+    copies_to_append: bool = False
 
 
 Values = dict[str, Any]
@@ -104,7 +108,7 @@ class Family:
     params: tuple[Param, ...] = ()
     #: rules that join parameters: returns a message or ""
     problem: Callable[[Values], str] = lambda values: ""
-    launches: Launches = Launches()
+    gpu_code: GpuCode = GpuCode()
     note: str = ""
 
 

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from dse.quantizers.base import Family, Launches, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values
 from dse.quantizers.plain import ceil_div, nibbles
 from kernels_ref import FORMATS, storage
 
@@ -98,8 +98,9 @@ FAMILIES = (
             Param("residual", 128, "most recent tokens kept in FP16", low=4, high=65536),
         ),
         _kivi_problem,
-        # a second product for the FP16 part; min/max, scale, round and pack kernels for each packing event
-        Launches(read=(1, 1), pack=(8, 8)),
+        # a second product for the FP16 part; min/max, scale, round and pack kernels for each packing event;
+        # packed buffers are concatenated anew (models/llama_kivi.py of the released code)
+        GpuCode(read=(1, 1), pack=(8, 8), copies_to_append=True),
     ),
     Family(
         "sinkq",
@@ -120,8 +121,9 @@ FAMILIES = (
             ),
         ),
         _word_problem,
-        # products for the FP16 part and the sinks, one scatter over the scores; selection and packing per event
-        Launches(read=(3, 2), pack=(12, 12)),
+        # products for the FP16 part and the sinks, one scatter over the scores; selection and packing per event;
+        # no code is released: its buffers are taken to grow as those of KIVI, whose code it builds on
+        GpuCode(read=(3, 2), pack=(12, 12), copies_to_append=True),
     ),
     Family(
         "nqkv",
@@ -132,7 +134,7 @@ FAMILIES = (
             Param("block", 256, "elements sharing an absmax", low=1, high=2**20),
             Param("absmax", "fp16", "format of the absmax", choices=("fp16", "fp32")),
         ),
-        launches=Launches(read=(1, 1), pack=(1, 1)),  # one dequantisation kernel before the product
+        gpu_code=GpuCode(read=(1, 1), pack=(1, 1)),  # one dequantisation kernel before the product
     ),
     Family(
         "qserve",

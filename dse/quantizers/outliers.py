@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from dse.quantizers.base import Family, Launches, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values
 from dse.quantizers.plain import ceil_div, nibbles
 from kernels_ref import storage
 
@@ -82,7 +82,7 @@ FAMILIES = (
             Param("outlier_bits", 5, "bits of an outlier", choices=(4, 5)),
         ),
         _oaken_problem,
-        Launches(read=(1, 1), pack=(2, 2)),
+        GpuCode(read=(1, 1), pack=(2, 2)),
     ),
     Family(
         "kvquant",
@@ -93,6 +93,6 @@ FAMILIES = (
             Param("bits", 4, "bits of a code", choices=(2, 3, 4)),
             Param("outliers", Fraction("0.01"), "share of elements kept apart", low=0, high=1),
         ),
-        launches=Launches(read=(1, 1), pack=(2, 2)),  # a sparse product beside the dense one; outlier search
+        gpu_code=GpuCode(read=(1, 1), pack=(2, 2)),  # a sparse product beside the dense one; outlier search
     ),
 )

@@ -1,0 +1,23 @@
+"""What the papers claim, beside what this tool computes.
+
+`evaluate_all()` gives one `Result` per row of dse/data/claims.csv. Each document has a file with one function per claim
+or family of claims; every function computes ours from specs, plans, design points and formulas.
+"""
+
+from dse.claims import nqkv, oaken, sinkq, textbook
+from dse.claims.core import (
+    FUNCTIONS,
+    Claim,
+    Finding,
+    Result,
+    Verdict,
+    check,
+    evaluate,
+    evaluate_all,
+    load,
+)
+
+__all__ = [
+    "FUNCTIONS", "Claim", "Finding", "Result", "Verdict", "check", "evaluate", "evaluate_all", "load",
+    "nqkv", "oaken", "sinkq", "textbook",
+]  # fmt: skip

@@ -1,0 +1,78 @@
+"""What it costs to quantise new keys and values: arithmetic or traffic, copies, and kernel launches, in seconds."""
+
+from dse import units
+from dse.formulas import attention, dequantize, kv_cache
+from dse.plan import KvPlan, TensorGroup
+from dse.specs import HardwareSpec
+
+
+def packed_ever(g: TensorGroup, n_tokens: int) -> int:
+    """Tokens quantised by length n: every token is, sooner or later, whether or not a window still keeps it."""
+    return kv_cache.packed_tokens(n_tokens, g.step_tokens, g.residual_tokens)
+
+
+def seconds(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> dict[str, float]:
+    """Seconds per path to quantise what one sequence packs as it grows from `first` to `last` tokens."""
+    found = {"engine": 0.0, "fused": 0.0, "materialised": 0.0, "none": 0.0}
+    for g in plan.groups:
+        if g.layout.needs_unpacking:
+            n_tokens = packed_ever(g, last) - packed_ever(g, first)
+            elements = n_tokens * g.n_stored_layers * g.n_elements
+            path = paths[g.which]
+            if path == "materialised":  # FP16 read back, packed form written
+                bits = elements * units.FP16_BITS + n_tokens * g.n_stored_layers * g.packed_bits / plan.den
+                found[path] += attention.time_at_rate(bits / units.BITS_PER_BYTE, device.memory_bandwidth.si)
+            else:
+                found[path] += attention.time_at_rate(elements, device.rate(path).si)
+    return found
+
+
+def copy_s(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> float:
+    """Seconds that one sequence pays, from `first` to `last` tokens, for code that extends its buffers by copying.
+
+    Only where a method's released GPU code does so, and only on devices that run such code (those with a
+    `kernel_launch`).
+    """
+    if not device.kernel_launch.si:
+        return 0.0
+    bits = 0.0
+    for g in plan.groups:
+        if g.quantizer.family.gpu_code.copies_to_append and paths[g.which] != "engine":
+            copied = dequantize.copied_tokens(
+                packed_ever(g, first) // g.step_tokens,
+                packed_ever(g, last) // g.step_tokens,
+                g.step_tokens,
+                packed_ever(g, g.window_tokens) // g.step_tokens,
+            )
+            bits += copied * g.n_stored_layers * g.packed_bits / plan.den
+    return attention.time_at_rate(bits / units.BITS_PER_BYTE, device.memory_bandwidth.si)
+
+
+def launched(plan: KvPlan, paths: dict[str, str]) -> list[tuple[TensorGroup, int]]:
+    """Tensors that the cores pack and unpack, each with its side: 0 keys, 1 values."""
+    return [
+        (g, 0 if g.which == "key" else 1)
+        for g in plan.groups if g.layout.needs_unpacking and paths[g.which] != "engine"
+    ]  # fmt: skip
+
+
+def read_launches(plan: KvPlan, paths: dict[str, str]) -> int:
+    """Extra kernels of one decode step for reading."""
+    return sum(g.n_read_layers * g.quantizer.family.gpu_code.read[side] for g, side in launched(plan, paths))
+
+
+def pack_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:
+    """Extra kernels for packing as every sequence grows from `first` to `last` tokens, step by step."""
+    return sum(
+        g.n_stored_layers * g.quantizer.family.gpu_code.pack[side]
+        * ((packed_ever(g, last) - packed_ever(g, first)) // g.step_tokens)
+        for g, side in launched(plan, paths)
+    )  # fmt: skip
+
+
+def prompt_launches(plan: KvPlan, n_tokens: int, paths: dict[str, str]) -> int:
+    """Extra kernels for packing a whole prompt: one event per layer and tensor that packs anything."""
+    return sum(
+        g.n_stored_layers * g.quantizer.family.gpu_code.pack[side]
+        for g, side in launched(plan, paths) if packed_ever(g, n_tokens)
+    )  # fmt: skip

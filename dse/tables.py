@@ -1,0 +1,234 @@
+"""The tables behind the report: which design points each figure needs, the bit ledgers, the roofline."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from dse import plan, point, quantizers, sweep, units
+from dse.errors import LimitError
+from dse.formulas import attention, linear, weights
+from dse.quantizers.base import PARTS
+from dse.specs import HardwareSpec, ModelSpec
+from dse.systems import BATCHES, DEFAULT, System
+from dse.workload import Workload
+
+#: points of one report; about 0.3 ms each
+MAX_POINTS = 100_000
+#: total lengths of Oaken Figure 13
+TOTAL_TOKENS = tuple(2**power for power in range(10, 16))
+#: batch of Oaken Figure 13
+LENGTH_BATCH = 16
+#: batches of the roofline's linear layers
+ROOFLINE_BATCHES = (1, 16, 64, 256)
+
+#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
+Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the report is about, all names already resolved."""
+
+    systems: tuple[System, ...] = DEFAULT
+    models: tuple[ModelSpec, ...] = ()
+    batches: tuple[int, ...] = BATCHES
+    input_tokens: int = 1024
+    output_tokens: int = 1024
+    #: True when the user left devices and quantizers to the tool
+    is_default: bool = field(default=True)
+
+    def pick(self, name: str) -> ModelSpec:
+        """The model of that name, else the first one."""
+        return next((model for model in self.models if model.name == name), self.models[0])
+
+
+@dataclass(frozen=True)
+class Job:
+    """One design point to evaluate."""
+
+    system: System
+    model: ModelSpec
+    work: Workload
+
+    def __str__(self) -> str:
+        return f"{self.system.label}, {self.model.name}"
+
+
+def _job(request: Request, system: System, model: ModelSpec, batch: int, **changes: Any) -> Job:
+    work = Workload(batch, request.input_tokens, request.output_tokens, admission=system.admission)
+    return Job(system, model, replace(work, **changes))
+
+
+def _results(request: Request) -> list[Job]:
+    """Every model, system and batch."""
+    return [_job(request, s, m, b) for m in request.models for s in request.systems for b in request.batches]
+
+
+def _lengths(request: Request) -> list[Job]:
+    """Oaken Figure 13: one model, one batch, total length 1K to 32K, half in and half out."""
+    model = request.pick("llama2-13b")
+    batch = LENGTH_BATCH if LENGTH_BATCH in request.batches else min(request.batches)
+    return [
+        _job(request, s, model, batch, input_tokens=total // 2, output_tokens=total // 2)
+        for s in request.systems
+        for total in TOTAL_TOKENS
+    ]
+
+
+def _weights(request: Request) -> list[Job]:
+    """Oaken Figure 5(b): weights at 16 or 4 bits with keys and values in FP16 or INT4."""
+    devices = {s.device: s for s in request.systems}
+    if request.is_default:
+        devices = {name: devices[name] for name in ("lpu-lpddr", "a100-80gb")}
+    model = request.pick("llama2-13b")
+    names = {16: "FP16 weights", 4: "4-bit weights"}, {"fp16": "FP16 KV", "int4": "4-bit KV"}
+    return [
+        _job(request, replace(s, quantizer=kv, label=f"{names[0][bits]}, {names[1][kv]}"), model, batch,
+             weights_bits=bits)
+        for s in list(devices.values())[:2]
+        for bits, kv in ((16, "fp16"), (4, "fp16"), (16, "int4"), (4, "int4"))
+        for batch in request.batches
+    ]  # fmt: skip
+
+
+def _breakdown(request: Request) -> list[Job]:
+    """Oaken Figure 12(b): the parts of a decode step on LPU, Oaken, and Oaken's algorithm on a GPU."""
+    own = request.systems[:6]
+    if request.is_default:
+        by_label = {s.label: s for s in request.systems}
+        gpu = replace(by_label["A100 FP16 (vLLM)"], quantizer="oaken", label="A100, Oaken's algorithm")
+        own = (by_label["LPU-LPDDR FP16"], by_label["Oaken-LPDDR"], gpu)
+    model = request.pick("llama2-7b")
+    return [_job(request, s, model, batch) for s in own for batch in request.batches]
+
+
+#: tables of design points by name
+POINTS: dict[str, Callable[[Request], list[Job]]] = {
+    "results": _results, "lengths": _lengths, "weights": _weights, "breakdown": _breakdown,
+}  # fmt: skip
+
+
+def _evaluate(jobs: Sequence[Job], steps: Iterable[Job]) -> pd.DataFrame:
+    """One row per job, with the columns of RESULT_UNITS after a column `system`."""
+    plans: dict[tuple[str, str], plan.KvPlan] = {}
+    rows = []
+    for job in steps:
+        key = (job.model.name, job.system.quantizer)
+        if key not in plans:
+            quantizer = quantizers.parse(job.system.quantizer)
+            plans[key] = plan.build(job.model, quantizer, quantizer)
+        rows.append(point.evaluate(job.system.device_for(job.model), plans[key], job.work))
+    table = sweep.to_table(rows)
+    table.insert(0, "system", pd.array([job.system.label for job in jobs], dtype="string"))
+    return table
+
+
+def ledger(request: Request) -> pd.DataFrame:
+    """Bits an element of every quantizer by part, for one model and sequence at its final length.
+
+    Columns: model, quantizer, n_tokens, effective_bits, stored_bits and one column `<part>_bits` per part; the parts
+    add up to `stored_bits` (without page padding).
+    """
+    model = request.pick("llama2-7b")
+    n_tokens = request.input_tokens + request.output_tokens
+    own = {quantizers.parse(system.quantizer).name for system in request.systems}
+    names = [
+        name
+        for family in quantizers.FAMILIES
+        for name in (family, *sorted(n for n in own if n.startswith(f"{family}:")))
+    ]
+    rows = []
+    for name in names:
+        quantizer = quantizers.parse(name)
+        kv = plan.build(model, quantizer, quantizer)
+        elements = kv.elements(n_tokens)
+        parts = kv.ledger(n_tokens)
+        rows.append(
+            {
+                "model": model.name, "quantizer": quantizer.name, "n_tokens": n_tokens,
+                "effective_bits": float(kv.effective_bits), "stored_bits": float(sum(parts.values()) / elements),
+                **{f"{part}_bits": float(parts[part] / elements) for part in PARTS},
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def roofline(request: Request) -> pd.DataFrame:
+    """Ceilings of one or two devices, and the decode operations of a model under them.
+
+    Columns: device, model, operation ("ceiling", "linear", "attention"), label, intensity_flops_per_byte,
+    flops_per_s (what the roofline allows), assumptions.
+    """
+    model = request.pick("llama2-13b")
+    own = {system.device: system for system in request.systems}
+    if request.is_default:
+        own = {name: own[name] for name in ("a100-80gb", "oaken-lpddr")}
+    n_tokens = request.input_tokens + request.output_tokens
+    rows: list[dict[str, Any]] = []
+    for name in list(own)[:2]:
+        names = [system.quantizer for system in request.systems if system.device == name]
+        rows += _roofline_rows(own[name].device_for(model), model, ["fp16", *names], n_tokens)
+    return pd.DataFrame(rows)
+
+
+def _roofline_rows(device: HardwareSpec, model: ModelSpec, names: list[str], n_tokens: int) -> Iterator[dict[str, Any]]:
+    peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
+    fields = ("memory_bandwidth", "peak_flops")
+    assumed = ", ".join(field for field in fields if getattr(device, field).kind == "assumed")
+
+    def row(operation: str, label: str, flops: float, n_bytes: float, seconds: float) -> dict[str, Any]:
+        return {
+            "device": device.name, "model": model.name, "operation": operation, "label": label,
+            "intensity_flops_per_byte": linear.arithmetic_intensity(flops, n_bytes), "flops_per_s": flops / seconds,
+            "assumptions": assumed,
+        }  # fmt: skip
+
+    for intensity in (0.1, peak / bandwidth, 1000.0):
+        yield row("ceiling", "", intensity, 1.0, attention.attention_s(intensity, 1.0, peak, bandwidth))
+    active = float(model.active_parameters)
+    for batch in ROOFLINE_BATCHES:
+        touched = weights.expert_share_touched(batch, model.n_experts, model.n_active_experts)
+        n_bytes = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, units.FP16_BITS)
+        seconds = linear.linear_s(batch, active, n_bytes, peak, bandwidth)
+        yield row("linear", f"batch {batch}", 2 * active * batch, n_bytes, seconds)
+    for name in dict.fromkeys(quantizers.parse(name).name for name in names):
+        quantizer = quantizers.parse(name)
+        kv = plan.build(model, quantizer, quantizer)
+        n_bytes = kv.read_bits(n_tokens) / (units.BITS_PER_BYTE * kv.den)
+        flops = kv.flops(n_tokens)
+        yield row("attention", name, flops, n_bytes, attention.attention_s(flops, n_bytes, peak, bandwidth))
+
+
+#: tables that are no design points
+OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {"ledger": ledger, "roofline": roofline}
+
+
+def check(request: Request) -> None:
+    """Raises LimitError above MAX_POINTS, before anything is evaluated or written."""
+    n_points = len(request.models) * len(request.systems) * len(request.batches)
+    if n_points > MAX_POINTS:
+        raise LimitError(f"report of {n_points:,} points: at most {MAX_POINTS:,}: give fewer models or batches")
+
+
+def build(request: Request, progress: Progress | None = None) -> dict[str, pd.DataFrame]:
+    """All tables by name. Raises LimitError as `check` does."""
+    check(request)
+    jobs = {name: find(request) for name, find in POINTS.items()}
+    n_points = sum(map(len, jobs.values()))
+    tables: dict[str, pd.DataFrame] = {}
+    steps = [job for own in jobs.values() for job in own]
+    if progress is None:
+        _fill(tables, jobs, iter(steps))
+    else:
+        with progress(steps, label="points", length=n_points) as shown:
+            _fill(tables, jobs, iter(shown))
+    return {**tables, **{name: make(request) for name, make in OTHERS.items()}}
+
+
+def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job]) -> None:
+    for name, own in jobs.items():
+        tables[name] = _evaluate(own, (next(steps) for _ in own))
+    next(steps, None)  # lets a progress bar draw its end
