@@ -117,7 +117,7 @@ def explain(name: str, result: dict[str, Any], trace: Trace, device: HardwareSpe
             source = None
             if field := _DEVICE_TERMS.get(term):
                 quantity: Quantity | None = getattr(device, field)
-                source = f"{quantity.source} ({quantity.kind})" if quantity else None
+                source = _with_kind(quantity) if quantity else None
             elif term in ("n_parameters", "active_parameters", "n_dense_parameters"):
                 source = f"{model.name}: counted from its shape ({model.source})"
             terms.append({"name": term, "value": value, "unit": unit_of(term), "source": source})
@@ -149,6 +149,11 @@ def explain(name: str, result: dict[str, Any], trace: Trace, device: HardwareSpe
     return {"name": name, "value": result[name], "unit": RESULT_UNITS[name], "steps": steps}
 
 
+def _with_kind(quantity: Quantity) -> str:
+    """Source of a number with its kind, which an assumed number's source already names."""
+    return quantity.source if quantity.kind in quantity.source else f"{quantity.source} ({quantity.kind})"
+
+
 def unit_of(name: str) -> str:
     """Unit that a name carries, by its ending."""
     if name in RESULT_UNITS:
@@ -156,10 +161,9 @@ def unit_of(name: str) -> str:
     endings = (
         ("bytes_per_s", "B/s"), ("flops_per_s", "FLOP/s"), ("tokens_per_s", "token/s"), ("bytes_per_sequence", "B"),
         ("_bytes", "B"), ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
-        ("_at_end", "B"),
+        ("bytes_at_end", "B"),
+        ("flops_at_end", "FLOP"),
     )  # fmt: skip
-    if "bytes" in name and name.endswith("_at_end"):
-        return "B"
     return next((unit for ending, unit in endings if name.endswith(ending)), "")
 
 
@@ -167,6 +171,7 @@ def _plain(value: Any, unit: str) -> str:
     if isinstance(value, bool | str) or value is None:
         return str(value)
     text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    unit = "" if unit == "1" else unit
     if unit in ("B", "s", "B/s", "FLOP/s", "FLOP") and value:
         return (
             f"{text} {unit} = {units.human(value, unit)}" if abs(value) >= 1e3 or abs(value) < 1 else f"{text} {unit}"

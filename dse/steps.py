@@ -39,6 +39,7 @@ class _Kv:
     compute: float = 0.0
     unpack_busy: float = 0.0
     unpack_exposed: float = 0.0
+    materialised: float = 0.0
     pack_busy: float = 0.0
     pack_exposed: float = 0.0
 
@@ -112,10 +113,12 @@ def evaluate(
         "dequantize_s",
         kv.unpack_exposed / steps + dequantize_launch_s,
         "s",
-        "mean over steps of what unpacking adds to max(FLOP / F, KV bytes / BW), plus launches; busy time is not added",
+        "mean over steps of what unpacking adds to max(FLOP / F, KV bytes / BW), plus launches",
         "docs/model.md, Dequantisation",
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.unpack_busy / steps,
+        materialised_traffic_s=kv.materialised / steps,
+        mean_kv_read_s=kv.read / steps,
         launch_s=dequantize_launch_s,
         launches_per_step=n_read,
         rates_elements_per_s=_rates(device, paths),
@@ -172,7 +175,7 @@ def _sum_generation(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequen
     per_path = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths)
     pack_hidden = n_sequences * per_path["engine"] / work.output_tokens
     pack_paid = n_sequences * (per_path["fused"] + per_path["materialised"])
-    total_attention = read = compute = unpack_busy = unpack_exposed = pack_exposed = 0.0
+    total_attention = read = compute = unpack_busy = unpack_exposed = materialised = pack_exposed = 0.0
     for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
         m = piece.n_steps
         read_0 = n_sequences * piece.read_bits / per_byte / bandwidth
@@ -190,15 +193,16 @@ def _sum_generation(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequen
             n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"]
         )
         extra = generation.sum_of_line(extra_0, extra_1, 0, m)
-        unpack_busy, unpack_exposed = unpack_busy + extra, unpack_exposed + extra
+        materialised += extra
         if pack_hidden:
             pack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, pack_hidden, 0.0, m)
     return _Kv(
         total_attention,
         read,
         compute,
-        unpack_busy,
-        unpack_exposed,
+        unpack_busy + materialised,
+        unpack_exposed + materialised,
+        materialised,
         pack_hidden * work.output_tokens + pack_paid,
         pack_exposed + pack_paid,
     )
