@@ -1,0 +1,123 @@
+"""A figure as data, independent of any plotting library: panels, axes, series. Numbers stay in SI base units."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["line", "scatter", "bar", "hbar"]
+Dash = Literal["solid", "dash", "dot", "dashdot"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis from `low` to `high` with every tick given, so that all libraries draw the same one.
+
+    `low`, `high` and tick positions are in base units; `per_unit` is the size of the shown `unit` in base units.
+    `unit` is empty only where the ticks name categories.
+    """
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    log: bool = False
+    per_unit: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """Name and unit, as written beside the axis."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def shown(self, value: float) -> float:
+        """A value in the unit of the axis."""
+        return value / self.per_unit
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one kind that share a name and a style.
+
+    `opened` marks points drawn hollow; `base` is where stacked bars start; `values` colour the points along the
+    chart's colour scale; `labels` are written beside the points. `is_note` is True where the coordinates are a
+    place on the page (a mark for "out of memory") and not numbers of the table.
+    """
+
+    name: str
+    kind: Kind
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
+    colour: str = "#000000"
+    dash: Dash = "solid"
+    marker: str = "circle"
+    opened: tuple[bool, ...] = ()
+    base: tuple[float, ...] = ()
+    width: float = 0.8
+    hatch: str = ""
+    hover: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+    #: marker size over the usual one
+    size: float = 1.0
+    is_note: bool = False
+    in_legend: bool = True
+
+    def is_open(self, i: int) -> bool:
+        """True when point `i` is drawn hollow."""
+        return bool(self.opened) and self.opened[i]
+
+    @property
+    def key_is_open(self) -> bool:
+        """True when the legend shows a hollow mark: of scatter points that are all hollow."""
+        return self.kind == "scatter" and bool(self.opened) and all(self.opened)
+
+    @property
+    def draws_line(self) -> bool:
+        """True for lines; False for scatter and bars."""
+        return self.kind == "line"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class ColourScale:
+    """What the colour of points means: a quantity with unit, from `low` to `high`, ticks as on an axis."""
+
+    axis: Axis
+
+    def place(self, value: float) -> float:
+        """`value` on the (possibly logarithmic) scale that the colours follow."""
+        from math import log10
+
+        return log10(value) if self.axis.log else value
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A whole figure. `keys` are entries that only the legend shows; `notes` stand below the panels."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    n_columns: int = 1
+    panel_height_pt: float = 120.0
+    keys: tuple[Series, ...] = ()
+    notes: tuple[str, ...] = ()
+    colours: ColourScale | None = None
+
+    def legend(self) -> list[Series]:
+        """One series per name, in order of appearance, then the keys."""
+        found: dict[str, Series] = {}
+        for panel in self.panels:
+            for series in panel.series:
+                if series.in_legend:
+                    found.setdefault(series.name, series)
+        for key in self.keys:
+            found.setdefault(key.name, key)
+        return list(found.values())

@@ -1,0 +1,90 @@
+"""Where everything of a chart goes, in points (1/72 inch), the same for every library."""
+
+import textwrap
+from dataclasses import dataclass
+
+from dse.plots.chart import Chart, Series
+
+#: text width of an A4 page, about two columns of a paper
+WIDTH = 518.0
+TITLE_SIZE, PANEL_SIZE, TEXT_SIZE, NOTE_SIZE = 10.0, 8.5, 8.0, 7.0
+#: mean width of a character over its size, generous
+CHARACTER = 0.56
+LEFT, RIGHT, BOTTOM, TICKS, LABEL, PANEL_TITLE = 46.0, 14.0, 4.0, 14.0, 13.0, 15.0
+COLUMN_GAP, ROW_GAP, BAR_ROOM = 34.0, 8.0, 62.0
+LEGEND_ROW, LEGEND_SYMBOL, NOTE_ROW = 13.5, 34.0, 9.5
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle; x and y from the lower left corner of the figure."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The figure's size and the places of its parts."""
+
+    width: float
+    height: float
+    panels: tuple[Box, ...]
+    shows_x_label: tuple[bool, ...]
+    shows_y_label: tuple[bool, ...]
+    legend: tuple[Series, ...]
+    legend_top: float
+    legend_columns: int
+    legend_cell: float
+    title_top: float
+    notes: tuple[str, ...]
+    notes_top: float
+
+
+def text_width(text: str, size: float) -> float:
+    """Estimated width of a line of text in points."""
+    return len(text) * size * CHARACTER
+
+
+def place(chart: Chart) -> Layout:
+    """Title, legend, rows of panels and notes from top to bottom; nothing overlaps."""
+    n, columns = len(chart.panels), min(chart.n_columns, len(chart.panels))
+    rows = -(-n // columns)
+    legend = tuple(chart.legend())
+    cell = max((LEGEND_SYMBOL + text_width(s.name, TEXT_SIZE) for s in legend), default=WIDTH)
+    legend_columns = max(1, min(len(legend), int((WIDTH - 16) // cell)))
+    legend_rows = -(-len(legend) // legend_columns) if len(legend) > 1 else 0
+    notes = tuple(line for note in chart.notes for line in textwrap.wrap(note, int(WIDTH * 0.97 / (NOTE_SIZE * 0.50))))
+    longest_tick = max(
+        (text_width(text, TEXT_SIZE) for panel in chart.panels for _, text in panel.y.ticks), default=0.0
+    )
+    left = LEFT + max(0.0, longest_tick - 26.0)
+    column_gap = COLUMN_GAP + max(0.0, longest_tick - 26.0)
+    last = {i for i in range(n) if i + columns >= n}
+    below = [i not in last and chart.panels[i].x.label == chart.panels[i + columns].x.label for i in range(n)]
+    beside = [i % columns > 0 and chart.panels[i].y.label == chart.panels[i - 1].y.label for i in range(n)]
+    if not all(beside[i] for i in range(n) if i % columns):
+        column_gap += LABEL
+    inner = WIDTH - left - RIGHT - (BAR_ROOM if chart.colours else 0.0)
+    width = (inner - (columns - 1) * column_gap) / columns
+    row_height = [
+        PANEL_TITLE + chart.panel_height_pt + TICKS + ROW_GAP
+        + (LABEL if any(not below[i] for i in range(row * columns, min(n, (row + 1) * columns))) else 0.0)
+        for row in range(rows)
+    ]  # fmt: skip
+    height = 20.0 + legend_rows * LEGEND_ROW + 6.0 + sum(row_height) + len(notes) * NOTE_ROW + BOTTOM
+    top = height - 20.0 - legend_rows * LEGEND_ROW - 6.0
+    boxes = []
+    for i in range(n):
+        row, column = divmod(i, columns)
+        y_top = top - sum(row_height[:row]) - PANEL_TITLE
+        boxes.append(
+            Box(left + column * (width + column_gap), y_top - chart.panel_height_pt, width, chart.panel_height_pt)
+        )
+    return Layout(
+        WIDTH, height, tuple(boxes), tuple(not b for b in below), tuple(not b for b in beside),
+        legend if legend_rows else (), height - 20.0, legend_columns, (WIDTH - 16) / legend_columns, height - 4.0,
+        notes, BOTTOM + len(notes) * NOTE_ROW,
+    )  # fmt: skip

@@ -1,0 +1,151 @@
+"""Reading a table of results for a figure: its systems and models in order, and the marks that figures share."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from dse.plots import style
+from dse.plots.chart import Axis, Series
+
+#: what hover boxes show, in order: (column, name, unit shown, size of that unit)
+_HOVER = (
+    ("batch", "batch", "sequences", 1), ("input_tokens", "in", "tokens", 1), ("output_tokens", "out", "tokens", 1),
+    ("throughput_tokens_per_s", "throughput", "token/s", 1), ("decode_step_s", "decode step", "ms", 1e-3),
+    ("running_batch", "running at once", "sequences", 1), ("effective_bits", "effective", "bit", 1),
+    ("bound", "bound by", "", 1),
+)  # fmt: skip
+
+
+def with_system(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a column `system`; device and quantizer where it has none."""
+    if "system" in table:
+        return table
+    return table.assign(system=table["device"].astype(str) + " " + table["quantizer"].astype(str))
+
+
+def ordered(table: pd.DataFrame, column: str) -> list[Any]:
+    """Distinct values of a column in order of appearance."""
+    return list(dict.fromkeys(table[column].tolist()))
+
+
+def hover(row: pd.Series) -> str:
+    """The text of a hover box: what was asked and what came out."""
+    lines = [f"{row['system']}, {row['model']}"]
+    for column, name, unit, size in _HOVER:
+        value = row[column]
+        if pd.isna(value):
+            continue
+        lines.append(f"{name}: {value if isinstance(value, str) else f'{value / size:,.5g}'} {unit}".rstrip())
+    if row["assumptions"]:
+        lines.append(f"assumed: {row['assumptions']}")
+    return "\n".join(lines)
+
+
+#: assumed numbers that reach energy and cost only
+ENERGY_AND_COST = ("board_power", "usd_per_hour")
+
+
+def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
+    """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
+    names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
+    names = [name for name in names if (name in only if only else name not in ENERGY_AND_COST)]
+    return f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
+
+
+def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ...]:
+    """What the marks of `mark_keys` mean, in words."""
+    texts = []
+    if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
+        texts.append(f"{mark}: the batch does not fit at once and runs in parts.")
+    if (~table["feasible"]).any():
+        texts.append("Crosses: out of memory, not one request fits.")
+    return (" ".join(texts),) if texts else ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The part of a table that a figure can hold, with a note of what was left out."""
+
+    table: pd.DataFrame
+    systems: list[str]
+    notes: list[str]
+
+    def style(self, system: str) -> style.Style:
+        """The look of a system: by its place in the table."""
+        return style.STYLES[self.systems.index(system)]
+
+
+def drawn(table: pd.DataFrame, max_systems: int = style.MAX_SYSTEMS) -> Drawn:
+    """Limit a table to the systems and models that one figure can tell apart."""
+    table = with_system(table)
+    notes = []
+    systems = ordered(table, "system")
+    for column, most in (("system", max_systems), ("model", style.MAX_PANELS)):
+        names = ordered(table, column)
+        if len(names) > most:
+            notes.append(f"The first {most} of {len(names)} {column}s are drawn; the table has all.")
+            table = table[table[column].isin(names[:most])]
+    return Drawn(table, systems[:max_systems], notes)
+
+
+def lines(
+    rows: pd.DataFrame, shown: Drawn, x_of: Callable[[pd.Series], float], y_column: str, y_axis: Axis
+) -> Iterable[Series]:
+    """One line per system, hollow where the batch does not fit at once, crosses at the bottom where nothing fits."""
+    n_out: dict[float, int] = {}
+    for system in shown.systems:
+        own = rows[rows["system"] == system]
+        if own.empty:
+            continue
+        look = shown.style(system)
+        good = [row for _, row in own.iterrows() if row["feasible"]]
+        yield Series(
+            system,
+            "line",
+            x=tuple(float(x_of(row)) for row in good),
+            y=tuple(float(row[y_column]) for row in good),
+            colour=look.colour,
+            dash=look.dash,
+            marker=look.marker,
+            opened=tuple(bool(row["running_batch"] < row["batch"]) for row in good),
+            hover=tuple(hover(row) for row in good),
+        )
+        bad = [row for _, row in own.iterrows() if not row["feasible"]]
+        if bad:
+            places, heights = [], []
+            for row in bad:
+                at = float(x_of(row))
+                n_out[at] = n_out.get(at, 0) + 1
+                places.append(at)
+                heights.append(y_axis.low + (n_out[at] * 0.05 - 0.015) * (y_axis.high - y_axis.low))
+            yield Series(
+                style.OUT_OF_MEMORY, "scatter", x=tuple(places), y=tuple(heights), colour=look.colour, marker="x-thin",
+                hover=tuple(f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad),
+                is_note=True, in_legend=False,
+            )  # fmt: skip
+
+
+#: batches that bars beside each other can show
+MAX_BARS = 8
+
+
+def few_batches(table: pd.DataFrame) -> tuple[pd.DataFrame, list[int], tuple[str, ...]]:
+    """The rows of at most MAX_BARS batches, those batches, and a note where some are left out."""
+    batches = sorted({int(batch) for batch in table["batch"]})
+    if len(batches) <= MAX_BARS:
+        return table, batches, ()
+    kept = [batches[i * (len(batches) - 1) // (MAX_BARS - 1)] for i in range(MAX_BARS)]
+    note = f"{MAX_BARS} of {len(batches)} batches are drawn; the table has all."
+    return table[table["batch"].isin(kept)], kept, (note,)
+
+
+def mark_keys(table: pd.DataFrame) -> tuple[Series, ...]:
+    """Legend entries of the marks that the table makes necessary."""
+    keys = []
+    if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
+        keys.append(style.KEY_NOT_AT_ONCE)
+    if (~table["feasible"]).any():
+        keys.append(style.KEY_OUT_OF_MEMORY)
+    return tuple(keys)

@@ -1,0 +1,34 @@
+"""Throughput against total length at a fixed batch (Oaken Figure 13)."""
+
+import pandas as pd
+
+from dse.plots import Figure, axes, rows
+from dse.plots.chart import Chart, Panel
+
+
+def chart(table: pd.DataFrame) -> Chart:
+    """A line per system over the total length, half prompt and half output, for the first model of the table."""
+    table = table[table["model"] == table["model"].iloc[0]]
+    shown = rows.drawn(table)
+    y = axes.linear("throughput", "token/s", shown.table["throughput_tokens_per_s"].dropna())
+    totals = [float(a + b) for a, b in zip(shown.table["input_tokens"], shown.table["output_tokens"], strict=True)]
+    x = axes.log2_at("total length, half in and half out", "tokens", totals, in_k=True)
+    series = rows.lines(
+        shown.table, shown, lambda row: row["input_tokens"] + row["output_tokens"], "throughput_tokens_per_s", y
+    )
+    first = table.iloc[0]
+    title = f"Throughput against length, {first['model']}, batch {first['batch']:,}"
+    return Chart(
+        title, (Panel("", x, y, tuple(series)),), panel_height_pt=230, keys=rows.mark_keys(shown.table),
+        notes=(*rows.mark_notes(shown.table), *shown.notes, rows.assumption_note(shown.table)),
+    )  # fmt: skip
+
+
+FIGURE = Figure(
+    "throughput_length",
+    "Throughput against total length",
+    "How far does each system carry long requests at a fixed batch (Oaken Figure 13)?",
+    "lengths",
+    chart,
+    order=50,
+)

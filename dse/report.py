@@ -1,0 +1,153 @@
+"""The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
+
+import io
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from dse import catalog, report_files, report_page, report_static, systems, tables
+from dse.errors import InputError
+from dse.plots import FIGURES, Figure
+from dse.point import RESULT_UNITS
+from dse.report_static import Painter
+from dse.tables import Progress, Request
+from dse.workload import Workload
+
+INDEX = "index.html"
+
+
+def write(
+    out: str,
+    devices: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
+    batches: Sequence[int] | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    static: str = "auto",
+    progress: Progress | None = None,
+) -> str:
+    """Write the report into directory `out` and return the path of its page.
+
+    Everything is checked before the first file is written: names (InputError, SpecError), the number of points
+    (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last.
+    """
+    request = ask(devices, models, quantizers, batches, input_tokens, output_tokens)
+    tables.check(request)
+    report_static.check(static)
+    folder = report_files.prepare(out)
+    found = tables.build(request, progress)
+    for name, content in table_files(found).items():
+        report_files.write(folder / name, content)
+    fragments: dict[str, str] = {}
+    with report_static.painter(static) as brush:
+        draw = partial(_draw, found=found, brush=brush)
+        for figure, (files, fragment) in _progressing(list(FIGURES.values()), draw, progress):
+            for name, content in files.items():
+                report_files.write(folder / "figures" / name, content)
+            fragments[figure.name] = fragment
+        drawn_by = brush.name
+    report_files.write(folder / "figures" / "plotly.min.js", report_page.plotly_js().encode())
+    page = report_page.page(request, found, fragments, drawn_by, command(out, devices, models, quantizers, batches,
+                                                                         input_tokens, output_tokens))  # fmt: skip
+    report_files.write(folder / INDEX, page.encode())
+    report_files.sync(folder)
+    return str(folder / INDEX)
+
+
+def ask(
+    devices: Sequence[str] | None,
+    models: Sequence[str] | None,
+    names: Sequence[str] | None,
+    batches: Sequence[int] | None,
+    input_tokens: int,
+    output_tokens: int,
+) -> Request:
+    """The request behind the options, every name resolved and every number checked."""
+    for option, given in (("devices", devices), ("models", models), ("quantizers", names), ("batches", batches)):
+        if given is not None and not given:
+            raise InputError(f"{option} = []: must name at least one")
+    sizes = tuple(dict.fromkeys(batches or systems.BATCHES))
+    for size in sizes:
+        Workload(batch=size, input_tokens=input_tokens, output_tokens=output_tokens)
+    specs = {spec.name: spec for spec in map(catalog.model, models or systems.MODELS)}
+    return Request(
+        systems.chosen(devices, names), tuple(specs.values()), tuple(sorted(sizes)), input_tokens, output_tokens,
+        is_default=devices is None and names is None,
+    )  # fmt: skip
+
+
+def command(
+    out: str,
+    devices: Sequence[str] | None,
+    models: Sequence[str] | None,
+    quantizers: Sequence[str] | None,
+    batches: Sequence[int] | None,
+    input_tokens: int,
+    output_tokens: int,
+) -> str:
+    """The command line that makes this report again."""
+    import shlex
+
+    words = ["dse", "report", "--out", out]
+    for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
+        if given is not None:
+            words += [f"--{option}", ",".join(map(str, given))]
+    for option, n_tokens in (("input", input_tokens), ("output", output_tokens)):
+        if n_tokens != 1024:
+            words += [f"--{option}", str(n_tokens)]
+    return shlex.join(words)
+
+
+def table_files(found: dict[str, pd.DataFrame]) -> dict[str, bytes]:
+    """CSV and Parquet of every table; the results are report.csv and report.parquet."""
+    files = {}
+    for name, table in found.items():
+        stem = "report" if name == "results" else f"tables/{name}"
+        files[f"{stem}.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
+        files[f"{stem}.parquet"] = _parquet(table)
+    return files
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    """Parquet with the unit of each column in its metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    fields = [field.with_metadata({"unit": RESULT_UNITS.get(field.name, "")}) for field in arrow.schema]
+    buffer = io.BytesIO()
+    pq.write_table(arrow.cast(pa.schema(fields, metadata=arrow.schema.metadata)), buffer)
+    return buffer.getvalue()
+
+
+def _draw(figure: Figure, found: dict[str, pd.DataFrame], brush: Painter) -> tuple[dict[str, bytes], str]:
+    """One figure: its files by name, and its part of the page."""
+    chart = figure.chart(found[figure.table])
+    files = {f"{figure.name}.{kind}": content for kind, content in brush.images(chart).items()}
+    fragment = report_page.fragment(chart, f"figure-{figure.name}")
+    files[f"{figure.name}.html"] = report_page.standalone(figure, fragment).encode()
+    return files, fragment
+
+
+class _Named:
+    """A figure in a progress bar, shown by its name."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+
+    def __str__(self) -> str:
+        return self.figure.name
+
+
+def _progressing(figures: list[Figure], draw: Any, progress: Progress | None) -> Any:
+    """(figure, what `draw` makes of it) one by one, behind a progress bar where one is wanted."""
+    if progress is None:
+        for figure in figures:
+            yield figure, draw(figure)
+        return
+    with progress([_Named(figure) for figure in figures], label="figures", length=len(figures)) as shown:
+        for named in shown:
+            yield named.figure, draw(named.figure)

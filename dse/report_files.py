@@ -1,0 +1,72 @@
+"""Writing the report's files: each appears complete under its name or not at all."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from dse.errors import OutputError, show
+
+
+def prepare(out: str) -> Path:
+    """The output directory, created and seen to be writable. Raises OutputError, leaving nothing behind."""
+    if not out or "\0" in out:
+        raise OutputError(f"out = {show(out)}: is not a directory name: give another --out")
+    folder = Path(out)
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{show(out)} is a file: give a directory with --out")
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(_text(out, error)) from error
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise OutputError(_text(out, error)) from error
+    return folder
+
+
+def _text(path: str | Path, error: OSError) -> str:
+    reason = (error.strerror or type(error).__name__).lower()
+    return f"cannot write {show(str(path))}: {reason}: give another directory with --out"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put `content` under `path`: a temporary file beside it, synced, then renamed. Raises OutputError."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
+            temporary = file.name
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(_text(path, error)) from error
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def sync(folder: Path) -> None:
+    """Make the renames inside `folder` last."""
+    with contextlib.suppress(OSError):  # not every file system lets a directory be opened
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

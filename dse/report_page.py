@@ -1,0 +1,211 @@
+"""The report's HTML: one page that needs no network, and the standalone page of a figure."""
+
+import html
+from typing import Any
+
+import pandas as pd
+
+from dse import __version__, units
+from dse.plots import FIGURES, Figure, to_plotly
+from dse.plots.chart import Chart
+from dse.plots.rows import assumption_note
+from dse.report_summary import answers, baseline, devices
+from dse.tables import Request
+
+#: rows of results shown on the page; the files have all
+MAX_ROWS = 2000
+#: nothing is fetched from anywhere: the browser itself refuses
+_POLICY = (
+    "default-src 'none'; script-src {scripts}'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "font-src data:; base-uri 'none'; form-action 'none'"
+)
+_STYLE = """
+:root { color-scheme: light dark; --text: #1c1c1c; --back: #fdfdfd; --soft: #5c5c5c; --line: #d4d4d4; --head: #efefef;
+  --link: #0b5394; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6e6e6; --back: #16181a; --soft: #a8a8a8; --line: #3c4043;
+  --head: #26292c; --link: #8ab8ff; } }
+body { font: 16px/1.5 Arial, Helvetica, 'Liberation Sans', sans-serif; color: var(--text); background: var(--back);
+  max-width: 1040px; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.7rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.4rem; }
+a { color: var(--link); } .soft, figcaption { color: var(--soft); }
+.scroll { overflow-x: auto; } figure { margin: 0 0 2rem; }
+.paper { background: #fff; border: 1px solid var(--line); border-radius: 4px; width: max-content; }
+table { border-collapse: collapse; font-size: 0.82rem; } caption { text-align: left; padding: 0.3rem 0; }
+th, td { border-bottom: 1px solid var(--line); padding: 0.22rem 0.6rem; text-align: left; vertical-align: top; }
+th { background: var(--head); } td.n, th.n { text-align: right; } td.n { white-space: nowrap; }
+th { vertical-align: bottom; }
+td:last-child { min-width: 13rem; } td.name { white-space: nowrap; }
+summary { cursor: pointer; padding: 0.3rem 0; font-weight: bold; }
+code { overflow-wrap: anywhere; }
+@media print { .scroll { overflow: visible; } body { max-width: none; } figure { break-inside: avoid; } }
+"""
+#: columns of the page's table: (column, header, unit shown, size of that unit); "" where text
+_COLUMNS = (
+    ("system", "system", "", 0), ("device", "device", "", 0), ("quantizer", "quantizer", "", 0),
+    ("batch", "batch", "sequences", 1), ("throughput_tokens_per_s", "throughput", "token/s", 1),
+    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "sequences", 1),
+    ("max_batch", "largest batch", "sequences", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
+    ("weight_bytes", "weights", "GB", units.to_base(1, "GB")), ("stored_bits", "stored", "bit/element", 1),
+    ("joules_per_token", "energy", "J/token", 1), ("bound", "bound by", "", 0),
+)  # fmt: skip
+
+
+def plotly_js() -> str:
+    """The source of plotly.js from the installed package."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def fragment(chart: Chart, div_id: str) -> str:
+    """The part of a page that draws a chart, without plotly.js itself."""
+    import plotly.io as pio
+
+    return str(
+        pio.to_html(to_plotly.figure(chart), config=to_plotly.CONFIG, include_plotlyjs=False, full_html=False,
+                    div_id=div_id, include_mathjax=False)
+    )  # fmt: skip
+
+
+def _document(title: str, head: str, body: str, scripts: str = "") -> str:
+    policy = _POLICY.format(scripts=scripts)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n{head}</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def standalone(figure: Figure, drawing: str) -> str:
+    """A page with one figure; plotly.js lies beside it."""
+    body = f'<p>{html.escape(figure.question)}</p>\n<div class="scroll"><div class="paper">{drawing}</div></div>'
+    return _document(figure.title, '<script src="plotly.min.js"></script>\n', body, scripts="'self' file: ")
+
+
+def page(
+    request: Request, found: dict[str, pd.DataFrame], fragments: dict[str, str], drawn_by: str, command: str
+) -> str:
+    """The whole report as one document."""
+    results = found["results"]
+    lengths = f"{request.input_tokens:,} prompt and {request.output_tokens:,} generated tokens a request"
+    parts = [
+        "<h1>KV-cache quantization: throughput against capacity</h1>",
+        f'<p class="soft">{len(request.models)} models, {len(request.systems)} systems, batch '
+        f"{min(request.batches):,} to {max(request.batches):,}, {lengths}. GB is 10<sup>9</sup> bytes. Ideal model: "
+        f"peak bandwidth and FLOP/s, prompt included in the throughput; accuracy is not part of it. "
+        f"{html.escape(assumption_note(results))}</p>",
+        _summary(request, results),
+        "<h2>Figures</h2>",
+        f'<p class="soft">PNG, SVG and PDF drawn by {drawn_by}.</p>',
+        *(_figure(figure, fragments[figure.name]) for figure in FIGURES.values()),
+        _results(request, results),
+        _devices(request),
+        "<h2>Made by</h2>",
+        f"<p><code>{html.escape(command)}</code><br>dse {html.escape(__version__)}. The formula and sources behind any "
+        "number: <code>dse point ... --explain NAME</code>.</p>",
+    ]
+    return _document("KV-cache quantization report", f"<script>{plotly_js()}</script>\n", "\n".join(parts))
+
+
+def _figure(figure: Figure, drawing: str) -> str:
+    kinds = ("html", "png", "svg", "pdf")
+    links = " ".join(f'<a href="figures/{figure.name}.{kind}">{kind.upper()}</a>' for kind in kinds)
+    stem = "report" if figure.table == "results" else f"tables/{figure.table}"
+    return (
+        f'<figure>\n<h3 id="{figure.name}">{html.escape(figure.title)}</h3>\n'
+        f'<figcaption>{html.escape(figure.question)} {links}; table: <a href="{stem}.csv">CSV</a> '
+        f'<a href="{stem}.parquet">Parquet</a>.</figcaption>\n'
+        f'<div class="scroll"><div class="paper">{drawing}</div></div>\n</figure>'
+    )
+
+
+def _summary(request: Request, results: pd.DataFrame) -> str:
+    base = baseline(request)
+    head = [
+        "model",
+        "best system",
+        "effective KV bits (bit)",
+        "throughput (token/s)",
+        f"over {base.label}",
+        "bound by",
+        "memory",
+    ]
+    rows = []
+    for answer in answers(request, results):
+        cells = [
+            answer.model,
+            answer.system,
+            answer.bits,
+            answer.throughput,
+            answer.speedup,
+            answer.bound,
+            answer.remark,
+        ]
+        rows.append(_row(cells, numbers=(2, 3, 4)))
+    return (
+        f"<h2>Which system serves each model best at batch {max(request.batches):,}?</h2>\n"
+        f'<div class="scroll"><table>\n{_head(head, (2, 3, 4))}\n{chr(10).join(rows)}\n</table></div>'
+    )
+
+
+def _head(cells: list[str], numbers: tuple[int, ...]) -> str:
+    marks = "".join(
+        f'<th scope="col"{" class=n" if i in numbers else ""}>{html.escape(cell)}</th>' for i, cell in enumerate(cells)
+    )
+    return f"<thead><tr>{marks}</tr></thead>"
+
+
+def _row(cells: list[str], numbers: tuple[int, ...]) -> str:
+    marks = "".join(
+        f"<td{' class=n' if i in numbers else ' class=name' if i < 2 else ''}>{html.escape(cell)}</td>"
+        for i, cell in enumerate(cells)
+    )
+    return f"<tr>{marks}</tr>"
+
+
+def _cell(row: Any, column: str, size: float) -> str:
+    value = row[column]
+    if pd.isna(value):
+        return "-"
+    if not size:
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) and size == 1 else f"{value / size:,.4g}" if value / size < 1e4 else (
+        f"{value / size:,.0f}")  # fmt: skip
+
+
+def _results(request: Request, results: pd.DataFrame) -> str:
+    head = [f"{name} ({unit})" if unit else name for _, name, unit, _ in _COLUMNS]
+    numbers = tuple(i for i, column in enumerate(_COLUMNS) if column[3])
+    shown = results.head(MAX_ROWS)
+    parts = [
+        '<h2>Results</h2>\n<p class="soft">All columns: <a href="report.csv">report.csv</a>, '
+        '<a href="report.parquet">report.parquet</a> (SI base units).'
+        + (f" The first {MAX_ROWS:,} of {len(results):,} rows are shown." if len(results) > MAX_ROWS else "") + "</p>"
+    ]  # fmt: skip
+    for model in dict.fromkeys(shown["model"]):
+        rows = []
+        for row in shown[shown["model"] == model].to_dict("records"):
+            cells = [_cell(row, column, size) for column, _, _, size in _COLUMNS]
+            if not row["feasible"]:
+                cells[-1] = f"out of memory: {row['infeasible_reason']}"
+            rows.append(_row(cells, numbers))
+        parts.append(
+            f"<details><summary>{html.escape(str(model))}</summary>\n"
+            f'<div class="scroll"><table>\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div></details>'
+        )
+    return "\n".join(parts)
+
+
+def _devices(request: Request) -> str:
+    head = ["device", "number", "value", "kind", "source"]
+    rows = []
+    for spec in devices(request):
+        for name, number in spec.quantities().items():
+            value = units.human(number.si, units.base_of(number.unit))
+            rows.append(_row([spec.name, name, value, number.kind, number.source], numbers=(2,)))
+    return (
+        '<h2>Devices</h2>\n<p class="soft">Every number with its kind and source; "assumed" rests on no document or '
+        f"measurement.</p>\n<details><summary>{len(devices(request))} devices</summary>\n"
+        f'<div class="scroll"><table>\n{_head(head, (2,))}\n{chr(10).join(rows)}\n</table></div></details>'
+    )

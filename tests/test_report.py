@@ -1,0 +1,199 @@
+"""The report: which files it writes, that they are whole and need no network, and how it refuses."""
+
+import contextlib
+import csv
+import io
+import os
+import re
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from dse import report, report_files, report_static, sweep, tables
+from dse.errors import InputError, LimitError, OutputError
+from dse.plots import FIGURES
+from dse.workload import Workload
+
+_SMALL = {"devices": ["a100-80gb"], "models": ["llama2-7b"], "quantizers": ["fp16", "qserve"], "batches": [16, 256]}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small report drawn by matplotlib."""
+    folder = tmp_path_factory.mktemp("report") / "new" / "folder"
+    index = report.write(str(folder), **_SMALL, static="matplotlib")
+    assert index == str(folder / "index.html")
+    return folder
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files(written: Path):
+    figures = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("html", "png", "svg", "pdf")}
+    others = {f"tables/{name}.{kind}" for name in ("lengths", "weights", "breakdown", "ledger", "roofline")
+              for kind in ("csv", "parquet")}  # fmt: skip
+    page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
+    assert _files(written) == figures | others | page
+    for name in figures:
+        head = {"html": b"<!DOCTYPE html>", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF-"}[
+            name.rpartition(".")[2]
+        ]
+        assert (written / name).read_bytes().startswith(head)
+
+
+def _fetches(text: str) -> list[str]:
+    """What a browser would load by itself: sources, style sheets, imports."""
+    text = re.sub(r"<script>.*?</script>", "", text, flags=re.S)
+    return re.findall(r"<(?:script|img|iframe|source|embed)[^>]*\bsrc=\"([^\"]*)|<link[^>]*href=\"([^\"]*)", text)
+
+
+def test_pages_need_no_network(written: Path):
+    page = (written / "index.html").read_text()
+    assert _fetches(page) == []
+    assert "default-src 'none'" in page
+    assert page.count("plotly.js v") == 1
+    for name in FIGURES:
+        alone = (written / "figures" / f"{name}.html").read_text()
+        assert _fetches(alone) == [("plotly.min.js", "")]
+        assert len(alone) < 1_000_000
+    for link in re.findall(r'<a href="([^"#]+)"', re.sub(r"<script.*?</script>", "", page, flags=re.S)):
+        assert (written / link).is_file(), link
+
+
+def test_page_says_what_it_rests_on(written: Path):
+    page = (written / "index.html").read_text()
+    for text in ("prefers-color-scheme", "dse report --out", "over A100-80GB fp16", "Oaken (ISCA 2025), Table 1",
+                 "drawn by matplotlib", "Rests on assumed numbers", "throughput (token/s)", "KV (GB)"):  # fmt: skip
+        assert text in page
+    assert not re.search(r">\s*(nan|None|&lt;NA&gt;)\s*<", page)
+
+
+def test_tables_round_trip(written: Path):
+    own = pd.read_parquet(written / "report.parquet")
+    base = Workload(admission="paged")
+    expected = sweep.grid(_SMALL["devices"], _SMALL["models"], _SMALL["quantizers"], [16, 256], base=base)
+    pd.testing.assert_frame_equal(own.drop(columns="system"), expected, check_exact=True)
+    text = list(csv.DictReader(io.StringIO((written / "report.csv").read_text())))
+    for column in expected:
+        if pd.api.types.is_numeric_dtype(expected[column]) and expected[column].dtype != bool:
+            values = [float(row[column]) if row[column] else None for row in text]
+            assert values == [None if pd.isna(v) else v for v in expected[column]]
+    units = {field.name: (field.metadata or {}).get(b"unit") for field in pq.read_schema(written / "report.parquet")}
+    assert units["throughput_tokens_per_s"] == b"token/s"
+
+
+def test_summary_speedup(written: Path):
+    table = pd.read_csv(written / "report.csv")
+    rate = table[table["batch"] == 256].set_index("quantizer")["throughput_tokens_per_s"]
+    assert f">{rate['qserve'] / rate['fp16']:.2f}x<" in (written / "index.html").read_text()
+
+
+def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "FIGURES", {"bit_ledger": FIGURES["bit_ledger"]})
+    monkeypatch.setattr("dse.report_page.FIGURES", {"bit_ledger": FIGURES["bit_ledger"]})
+    seen: dict[str, list[str]] = {}
+
+    @contextlib.contextmanager
+    def progress(items, label, length):
+        assert len(items) == length
+        seen[label] = []
+        yield (seen[label].append(str(item)) or item for item in items)
+
+    report.write(str(tmp_path / "r"), **_SMALL, static="matplotlib", progress=progress)
+    assert seen["figures"] == ["bit_ledger"]
+    assert len(seen["points"]) == 4 + 12 + 8 + 4
+    assert seen["points"][0] == "A100-80GB fp16, llama2-7b"
+
+
+@pytest.mark.parametrize("tail", ["", "below/it"])
+def test_a_file_in_the_way(tmp_path: Path, tail: str):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="--out"):
+        report.write(str(tmp_path / "file" / tail), **_SMALL, static="matplotlib")
+    assert _files(tmp_path) == {"file"}
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_failing_write_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "kept").write_bytes(b"old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="no space left"):
+        report_files.write(tmp_path / "kept", b"new")
+    assert _files(tmp_path) == {"kept"}
+    assert (tmp_path / "kept").read_bytes() == b"old"
+
+
+def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    with pytest.raises(OutputError, match="permission denied"):
+        report_files.prepare(str(tmp_path / "a" / "b"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"batches": list(range(1, 60_000))}, LimitError, "at most 100,000"),
+        ({"models": ["llama9"]}, InputError, "unknown model"),
+        ({"devices": ["a101"]}, InputError, "unknown device"),
+        ({"quantizers": ["nope"]}, InputError, "unknown quantizer"),
+        ({"batches": [0]}, InputError, "batch = 0"),
+        ({"models": []}, InputError, "must name at least one"),
+        ({"static": "gimp"}, InputError, "auto, kaleido, matplotlib"),
+        ({"input_tokens": 0}, InputError, "input = 0"),
+    ],
+)
+def test_refusals_write_nothing(tmp_path: Path, changes: dict, error: type[Exception], words: str):
+    with pytest.raises(error, match=words):
+        report.write(str(tmp_path / "out"), **{**_SMALL, "static": "matplotlib", **changes})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_fits(tmp_path: Path):
+    report.write(str(tmp_path), ["a100-40gb"], ["llama2-70b"], ["fp16"], [16], static="matplotlib")
+    page = (tmp_path / "index.html").read_text()
+    assert "none fits" in page
+    assert "out of memory: weights need" in page
+
+
+def test_auto_falls_back_to_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
+
+    def broken(_):
+        raise RuntimeError("browser gone")
+
+    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "")
+    monkeypatch.setattr(report_static, "_by_kaleido", broken)
+    brush = report_static.Painter("auto")
+    assert brush.name == "kaleido"
+    assert brush.images(chart)["png"].startswith(b"\x89PNG")
+    assert brush.name == "matplotlib"
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "no Chrome or Chromium found")
+    assert report_static.Painter("auto").name == "matplotlib"
+    with pytest.raises(InputError, match="no Chrome"):
+        report_static.check("kaleido")
+
+
+@pytest.mark.skipif(bool(report_static.kaleido_missing()), reason="kaleido or a browser is not there")
+def test_kaleido_draws():
+    pil = pytest.importorskip("PIL.Image")
+    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
+    with report_static.painter("kaleido") as brush:
+        images = brush.images(chart)
+    pixels = pil.open(io.BytesIO(images["png"]))
+    assert pixels.width == 2000
+    assert pixels.convert("L").getextrema()[0] < 60
+    assert images["pdf"].startswith(b"%PDF-")
+    assert images["svg"].startswith(b"<svg")
