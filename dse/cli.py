@@ -229,10 +229,10 @@ def show_(name: str, as_json: bool, as_toml: bool) -> None:
     click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(rows))
 
 
-@cli.command()
+@cli.command(context_settings={"ignore_unknown_options": True})
 @click.argument("streamlit_args", nargs=-1, type=click.UNPROCESSED)
 def app(streamlit_args: tuple[str, ...]) -> None:
-    """Open the explorer in a browser (on this machine only)."""
+    """Open the explorer in a browser (on this machine only). Options such as --server.port 8600 go to Streamlit."""
     from dse.explorer import launch
 
     launch.run(list(streamlit_args))
