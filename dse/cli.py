@@ -181,6 +181,7 @@ def _progress(items: Iterable[Any], label: str, length: int) -> Any:
         items,
         length=length,
         label=label,
+        hidden=not sys.stderr.isatty(),
         file=sys.stderr,
         show_pos=True,
         item_show_func=lambda item: str(item) if item is not None else "",

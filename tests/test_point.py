@@ -330,3 +330,25 @@ def test_a_gpu_pays_for_a_methods_own_kernels_and_copies():
     assert gpu["quantize_s"] - free["quantize_s"] == pytest.approx(launches + copies)
     # prompt: 8 kernels for keys and for values in each layer, once
     assert gpu["prefill_s"] - free["prefill_s"] == pytest.approx(32 * 16 * 5e-6)
+
+
+@given(PLANS, st.integers(1, 30), st.integers(1, 60), st.integers(1, 60), st.sampled_from([1e9, 1e10, 1e12]))
+def test_a_time_is_the_larger_of_bytes_and_operations_and_is_named_so(kv, batch, n_in, n_out, peak):
+    dev = device(bandwidth=2e10, peak=peak)
+    result = at(dev, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
+    running = result["running_batch"]
+    bytes_s, flops_s = result["weight_bytes"] / 2e10, 2 * kv.model.parameters * running / peak
+    assert result["linear_s"] == max(bytes_s, flops_s)
+    assert result["linear_bound"] == ("compute" if flops_s > bytes_s else "bandwidth")
+    lengths = range(n_in + 1, n_in + n_out + 1)
+    reads = sum(running * kv.read_bits(s) / (8 * kv.den) / 2e10 for s in lengths) / n_out
+    flops = sum(running * kv.flops(s) / peak for s in lengths) / n_out
+    assert result["attention_s"] >= max(reads, flops) * (1 - 1e-12)
+    assert result["attention_bound"] == ("compute" if flops > reads else "bandwidth") or reads == pytest.approx(flops)
+
+
+@given(PLANS, st.integers(1, 100), st.integers(1, 100))
+def test_bytes_of_a_batch_are_linear_in_the_batch(kv, n_in, n_out):
+    work = Workload(batch=7, input_tokens=n_in, output_tokens=n_out)
+    memory = Memory(device(), kv, work, {"key": "fused", "value": "fused"})
+    assert memory.kv_bytes == -(-7 * kv.bits(work.final_tokens) // memory.unit)
