@@ -123,13 +123,14 @@ def point(
         present.check_explainable(explain)
     trace = Trace(keep=explain is not None)
     result = design_point.evaluate(spec, kv, Workload(**work), trace)
+    ledger = present.bit_ledger(kv, result)
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
         click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))
     elif as_json:
-        click.echo(json.dumps(result, indent=2, allow_nan=False))
+        click.echo(json.dumps({**result, "bit_ledger": ledger}, indent=2, allow_nan=False))
     else:
-        click.echo(present.point_text(result, spec, kv))
+        click.echo(present.point_text(result, spec, kv, ledger))
 
 
 @cli.command()

@@ -61,7 +61,17 @@ _BOUND_TEXT = {
 }
 
 
-def point_text(result: dict[str, Any], device: HardwareSpec, plan: KvPlan) -> str:
+def bit_ledger(plan: KvPlan, result: dict[str, Any]) -> dict[str, float]:
+    """Bits an element by part of one sequence at its final length; they add up to `stored_bits`."""
+    n_tokens = result["input_tokens"] + result["output_tokens"]
+    page = result["page_tokens"] if result["admission"] == "paged" else 1
+    elements = plan.elements(n_tokens)
+    return {part: float(bits / elements) for part, bits in plan.ledger(n_tokens, page).items()}
+
+
+def point_text(
+    result: dict[str, Any], device: HardwareSpec, plan: KvPlan, ledger: dict[str, float] | None = None
+) -> str:
     """One design point, grouped as a person would read it."""
     lines = [
         f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
@@ -75,6 +85,9 @@ def point_text(result: dict[str, Any], device: HardwareSpec, plan: KvPlan) -> st
         if shown:
             lines += ["", title]
             lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        if title == "Bits per element":
+            parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
+            lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
     lines += ["", "What binds", f"  {_BOUND_TEXT[result['bound']]}"]
     if result["feasible"] and not result["fits_whole_batch"]:
         how = "waves of" if result["admission"] == "reserve" else "a steady"

@@ -237,7 +237,10 @@ def test_own_device_and_model_in_every_place_a_name_goes(run, tmp_path):
 def test_point_json_has_every_result(run):
     code, out, err = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--json")
     assert (code, err) == (0, "")
-    assert list(json.loads(out)) == list(point.RESULT_UNITS)
+    result = json.loads(out)
+    assert list(result) == [*point.RESULT_UNITS, "bit_ledger"]
+    assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
+    assert result["bit_ledger"]["outliers"] == pytest.approx(0.8)  # 8 bits for a tenth of the elements
 
 
 def test_point_text_is_grouped(run):
