@@ -20,36 +20,45 @@ class Whole(click.ParamType):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if not re.fullmatch(r"[-+]?[0-9]{1,30}", value, re.ASCII):
-            name = param.name if param and param.name else "value"
-            raise InputError(f"{name.removesuffix('_tokens')} = {show(value)}: must be a whole number, such as 64")
-        return int(value)
+        """The number, or InputError; a default is an int already."""
+        name = param.name if param and param.name else "value"
+        return value if isinstance(value, int) else parse_whole(name.removesuffix("_tokens"), value)
+
+
+def parse_whole(name: str, text: str) -> int:
+    """ASCII digits as an integer. Raises InputError naming the option."""
+    if not re.fullmatch(r"[-+]?[0-9]{1,30}", text, re.ASCII):
+        raise InputError(f"{name} = {show(text)}: must be a whole number, such as 64")
+    return int(text)
 
 
 WHOLE = Whole()
 
 
-def split_list(text: str | None) -> list[str] | None:
-    """Names separated by commas; the commas inside `sinkq:bits=2,group=32` do not separate."""
+def split_list(option: str, text: str | None) -> list[str] | None:
+    """The names given to `--option`, separated by commas; the commas inside `sinkq:bits=2,group=32` do not separate."""
     if text is None:
         return None
     names = [part.strip() for part in re.split(r",(?!\s*[a-z_]+=)", text)]
     if not all(names):
-        raise InputError(f"list {show(text)}: has an empty entry: separate names by single commas")
+        raise InputError(f"{option} = {show(text)}: has an empty entry: separate names by single commas")
     return names
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="dse")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """KV-cache quantization design-space exploration.
 
     For any device, language model, KV quantizer and workload: memory, effective bits, time per step, what fits,
     throughput and energy. Start with `dse report`, or one question: `dse point --device a100-80gb --model
     llama2-7b --quantizer oaken --batch 64`. Add --debug to any command to see a full traceback.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def workload_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -93,7 +102,7 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@cli.command()
+@cli.command(short_help="Everything about one design point.")
 @workload_options
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 @click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
@@ -119,8 +128,6 @@ def point(
         quantizers.parse(key_quantizer or quantizer),
         quantizers.parse(value_quantizer or quantizer),
     )
-    if explain is not None:
-        present.check_explainable(explain)
     trace = Trace(keep=explain is not None)
     result = design_point.evaluate(spec, kv, Workload(**work), trace)
     ledger = present.bit_ledger(kv, result)
@@ -130,10 +137,10 @@ def point(
     elif as_json:
         click.echo(json.dumps({**result, "bit_ledger": ledger}, indent=2, allow_nan=False))
     else:
-        click.echo(present.point_text(result, spec, kv, ledger))
+        click.echo(present.point_text(result, spec, kv, ledger, device))
 
 
-@cli.command()
+@cli.command(short_help="Write the throughput-versus-capacity report.")
 @click.option("--out", default="report", show_default=True, metavar="DIR", help="Directory to write into.")
 @click.option("--devices", metavar="A,B", help="Devices (names or files); default: those of Oaken's Figure 11.")
 @click.option("--models", metavar="A,B", help="Models (names or files); default: the six of Oaken's Figure 11.")
@@ -161,12 +168,12 @@ def report(
     """The throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
     from dse import report as report_module
 
-    sizes = [WHOLE.convert(text, None, None) for text in split_list(batches) or []] or None
+    sizes = [parse_whole("batches", text) for text in split_list("batches", batches) or []] or None
     index = report_module.write(
         out,
-        split_list(devices),
-        split_list(models),
-        split_list(quantizers),
+        split_list("devices", devices),
+        split_list("models", models),
+        split_list("quantizers", quantizers),
         sizes,
         input_tokens,
         output_tokens,
@@ -192,17 +199,18 @@ def _progress(items: Iterable[Any], label: str, length: int) -> Any:
 @cli.command()
 @click.argument("file")
 def check(file: str) -> None:
-    """Say what is wrong with a device file, model file or config.json: all of it at once."""
+    """Say all that is wrong with a device or model file."""
     from dse import catalog, listing, specfile
 
-    document = specfile.read(file)
+    known = {**catalog.device_files(), **catalog.model_files()}
+    document = specfile.read(known.get(file.lower(), file))
     if catalog.looks_like_device(document.data):
         click.echo(listing.device_summary(catalog.device_from(document)))
     else:
         click.echo(listing.model_summary(catalog.model_from(document)))
 
 
-@cli.command("list")
+@cli.command("list", short_help="Devices, models or quantizers known by name.")
 @click.argument("kind", metavar="devices|models|quantizers")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(kind: str, as_json: bool) -> None:
@@ -216,7 +224,7 @@ def list_(kind: str, as_json: bool) -> None:
     click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(rows))
 
 
-@cli.command("show")
+@cli.command("show", short_help="One of them with every number and its source.")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print the shipped file itself, to copy and edit.")
@@ -231,10 +239,13 @@ def show_(name: str, as_json: bool, as_toml: bool) -> None:
     click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(rows))
 
 
-@cli.command(context_settings={"ignore_unknown_options": True})
+@cli.command(context_settings={"ignore_unknown_options": True}, short_help="Open the explorer in a browser.")
 @click.argument("streamlit_args", nargs=-1, type=click.UNPROCESSED)
 def app(streamlit_args: tuple[str, ...]) -> None:
-    """Open the explorer in a browser (on this machine only). Options such as --server.port 8600 go to Streamlit."""
+    """Open the explorer in a browser; it listens on this machine only unless you give another --server.address.
+
+    Options such as --server.port 8600 go to Streamlit.
+    """
     from dse.explorer import launch
 
     launch.run(list(streamlit_args))
@@ -248,7 +259,9 @@ def _usage_line(error: click.ClickException) -> str:
         known = [name for param in ctx.command.params for name in param.opts] if ctx else []
         return f"unknown option {show(error.option_name)}: {did_you_mean(error.option_name, known)}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
-        return f"{(error.param.opts or ['argument'])[0]} is missing: see {path} --help"
+        what = error.param.metavar or (error.param.opts or ["argument"])[0]
+        name = error.param.opts[0] if error.param.param_type_name == "option" else what
+        return f"{name} is missing: see {path} --help"
     message = error.format_message().rstrip(".")
     unknown = re.match(r"No such command '(.*?)'", message, re.S)
     if unknown:

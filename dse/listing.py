@@ -1,15 +1,21 @@
 """Devices, models and quantizers as rows: what `dse list`, `dse show` and `dse check` print, as text or as JSON."""
 
 import math
+import shutil
+import sys
+import textwrap
 from typing import Any
 
 from dse import catalog, plan, specfile, units
 from dse.errors import InputError, did_you_mean
 from dse.errors import show as show_value
 from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, parse
-from dse.specs import HardwareSpec, ModelSpec, Quantity
+from dse.specs import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 
 Rows = list[dict[str, Any]]
+#: width of tables where there is no terminal, and of a wrapped last column at least
+MAX_COLUMNS = 160
+MIN_LAST_COLUMN = 30
 
 #: columns of numbers in SI units -> the heading and unit under which people read them
 _READABLE = {
@@ -29,10 +35,16 @@ def rows_text(rows: Rows) -> str:
     headings = [_READABLE.get(column, (column, ""))[0] for column in columns]
     cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(columns))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [headings, *cells]
-    ]
+    # the last column wraps at the edge of the terminal; a file or pipe gets long lines
+    room = shutil.get_terminal_size((MAX_COLUMNS, 24)).columns if sys.stdout.isatty() else MAX_COLUMNS
+    room = max(room - sum(widths[:-1]) - 2 * (len(widths) - 1), MIN_LAST_COLUMN)
+    lines = []
+    for line in [headings, *cells]:
+        wrapped = textwrap.wrap(line[-1], room) or [""]
+        for index, part in enumerate(wrapped):
+            first = line[:-1] if index == 0 else [""] * (len(line) - 1)
+            padded = [cell.ljust(width) for cell, width in zip(first, widths, strict=False)]
+            lines.append("  ".join([*padded, part]).rstrip())
     return "\n".join(lines)
 
 
@@ -42,7 +54,9 @@ def _cell(column: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     unit = _READABLE.get(column, ("", ""))[1]
-    if unit in ("", "token"):
+    if isinstance(value, int):
+        return f"{value:,}" if unit in ("", "token") else units.human(value, unit)
+    if unit == "":
         return f"{value:,.10g}"
     return units.human(value, unit)
 
@@ -140,16 +154,14 @@ def show(name: str) -> Rows:
 
 def _device_rows(device: HardwareSpec) -> Rows:
     rows = _quantity_rows(device.quantities())
-    rows += [
-        {
-            "name": f"dequant_path.{family}",
-            "value": path,
-            "unit": "",
-            "kind": "assumed",
-            "source": "docs/model.md, Dequantisation",
-        }
-        for family, path in device.dequant_path.items()
-    ]
+    named = {*device.dequant_path, *GPU_PATHS, "oaken"} - {"default"}
+    for family in ("default", *sorted(named)):
+        given = family in device.dequant_path or "default" in device.dequant_path
+        source = "device file" if given else "default for a device that does not say"
+        rows.append({
+            "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
+            "source": f"{source}; see docs/model.md, Dequantisation",
+        })  # fmt: skip
     return rows
 
 
@@ -166,23 +178,32 @@ def _model_rows(model: ModelSpec) -> Rows:
         }
         for key, value in derived.items()
     ]
+    fp16 = parse("fp16")
+    per_token = plan.build(model, fp16, fp16).bits(1) // units.BITS_PER_BYTE
+    rows.append({
+        "name": "kv_bytes_per_token", "value": per_token, "unit": "B", "kind": "derived", "source": "FP16, all layers",
+    })  # fmt: skip
     for index, group in enumerate(model.layers):
-        window = f", window {group.window:,}" if group.window else ""
-        shared = "" if group.stored else ", reads an earlier layer's cache"
-        rows.append(
-            {
-                "name": f"kv_layers.{index}",
-                "kind": "derived",
-                "unit": "",
-                "source": model.source,
-                "value": f"{group.n_layers} x {group.n_kv_heads} heads of {group.key_dim}+{group.value_dim}"
-                f"{window}{shared}",
-            }
-        )
+        rows.append({
+            "name": f"kv_layers.{index}", "value": _layers_text(group), "unit": "", "kind": "derived",
+            "source": model.source,
+        })  # fmt: skip
     rows += [
         {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes
     ]
     return rows
+
+
+def _layers_text(group: LayerKV) -> str:
+    """A run of equal layers in words."""
+    if group.value_dim:
+        dims = f"key {group.key_dim}" + f", value {group.value_dim}"
+        heads = f"{group.n_kv_heads} KV head{'s' if group.n_kv_heads > 1 else ''}, {dims}"
+    else:
+        heads = f"one latent of {group.key_dim} for all heads (MLA)"
+    window = f", window {group.window:,}" if group.window else ""
+    shared = "" if group.stored else ", reading an earlier layer's cache"
+    return f"{group.n_layers} layer{'s' if group.n_layers > 1 else ''}: {heads}{window}{shared}"
 
 
 def shipped_text(name: str) -> str:
@@ -195,7 +216,8 @@ def shipped_text(name: str) -> str:
 
 def device_summary(device: HardwareSpec) -> str:
     """What `dse check` says of a good device file."""
-    return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}"
+    warnings = "".join(f"\nWarning: {warning}" for warning in device.warnings())
+    return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}{warnings}"
 
 
 def model_summary(model: ModelSpec) -> str:

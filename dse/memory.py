@@ -93,17 +93,24 @@ class Memory:
     @cached_property
     def max_batch(self) -> int:
         """Most requests that fit at once under the workload's admission rule; 0 when not even one does."""
-        work = self.workload
-        n = work.final_tokens
+        n = self.workload.final_tokens
         free, shared = self.free_bytes * self.unit, self.shared(n)
         if free < self.reserved(n):
             return 0
+        own, steps = self.own
+        return capacity.max_batch(free * steps, shared * steps, own)
+
+    @cached_property
+    def own(self) -> tuple[int, int]:
+        """What one more request adds under the admission rule: (numerator, over how many steps it is a sum)."""
+        work = self.workload
+        n = work.final_tokens
+        shared = self.shared(n)
         if work.admission == "reserve":
-            return capacity.max_batch(free, shared, self.reserved(n) - shared)
-        steps = work.output_tokens
+            return self.reserved(n) - shared, 1
         resident = self.plan.sum_of_bits(work.input_tokens + 1, n)
         resident += self.plan.sum_of_padding_bits(work.input_tokens + 1, n, work.page_tokens)
-        return capacity.max_batch(free * steps, shared * steps, resident + steps * (self.extra(n) - shared))
+        return resident + work.output_tokens * (self.extra(n) - shared), work.output_tokens
 
     def fits(self, n_sequences: int, n_tokens: int) -> bool:
         """True when `n_sequences` fit while each grows to `n_tokens` (reserve rule)."""
@@ -132,17 +139,13 @@ class Memory:
 
     @cached_property
     def min_capacity_bytes(self) -> int:
-        """Smallest memory that holds the whole batch, every request at its final length."""
+        """Smallest memory in which the whole batch runs at once under the admission rule."""
         n = self.workload.final_tokens
-        shared = self.shared(n)
-        needed = capacity.required_bytes(
-            self.weight_bytes,
-            self.device.runtime_overhead.count,
-            self.to_bytes(shared),
-            self.workload.batch,
-            self.to_bytes(self.reserved(n) - shared),
-        )
-        return needed if self.device.usable_frac.si == 1 else int(needed / self.device.usable_frac.si) + 1
+        own, steps = self.own
+        needed = max(self.shared(n) * steps + self.workload.batch * own, self.reserved(n) * steps)
+        needed_bytes = -(-needed // (steps * self.unit)) + self.weight_bytes + self.device.runtime_overhead.count
+        usable_frac = self.device.usable_frac.si
+        return needed_bytes if usable_frac == 1 else int(needed_bytes / usable_frac) + 1
 
     @cached_property
     def infeasible_reason(self) -> str | None:
@@ -190,25 +193,48 @@ class Memory:
                 for g in plan.groups
             },
         )
+        own, steps = self.own
+        own_bytes = own / steps / self.unit
+        rule = "at its peak size" if work.admission == "reserve" else "at its mean size over the generation"
         trace.note(
             "max_batch",
             self.max_batch,
             "sequence",
-            capacity.max_batch.equation,
+            f"{capacity.max_batch.equation}; a request counts {rule}",
             capacity.max_batch.source,
             free_bytes=self.free_bytes,
-            shared_bytes=self.to_bytes(self.shared(n)),
-            reserved_bytes_per_sequence=self.to_bytes(self.reserved(n)),
-            activation_bytes=self.activation_bytes,
-            workspace_bytes=self.workspace_bytes(n),
+            shared_bytes=self.shared(n) / self.unit,
+            bytes_per_sequence=own_bytes,
+            activation_bytes_per_sequence=self.activation_bytes,
+            workspace_bytes_per_sequence=self.workspace_bytes(n),
             admission=work.admission,
+        )
+        trace.note(
+            "free_bytes",
+            self.free_bytes,
+            "B",
+            capacity.free_bytes.equation,
+            capacity.free_bytes.source,
+            capacity_bytes=self.device.capacity_bytes,
+            usable_frac=self.device.usable_frac.si,
+            weight_bytes=self.weight_bytes,
+            overhead_bytes=self.device.runtime_overhead.count,
+        )
+        trace.note(
+            "fits_whole_batch",
+            self.max_batch >= work.batch,
+            "",
+            "max_batch >= batch",
+            capacity.max_batch.source,
+            max_batch=self.max_batch,
+            batch=work.batch,
         )
         trace.note(
             "max_context_tokens",
             self.max_context_tokens,
             "token",
-            "largest s such that the batch fits at every s' <= s",
-            capacity.required_bytes.source,
+            "largest s such that the whole batch fits with all requests at s' tokens at once, for every s' <= s",
+            "docs/model.md, Capacity",
             free_bytes=self.free_bytes,
             batch=work.batch,
         )
@@ -216,9 +242,37 @@ class Memory:
             "min_capacity_bytes",
             self.min_capacity_bytes,
             "B",
-            capacity.required_bytes.equation,
-            capacity.required_bytes.source,
+            f"weights + overhead + shared + batch * bytes_per_sequence; a request counts {rule}",
+            "docs/model.md, Capacity",
             weight_bytes=self.weight_bytes,
+            overhead_bytes=self.device.runtime_overhead.count,
+            shared_bytes=self.shared(n) / self.unit,
             batch=work.batch,
-            reserved_bytes_per_sequence=self.to_bytes(self.reserved(n)),
+            bytes_per_sequence=own_bytes,
+        )
+        trace.note(
+            "peak_kv_bytes_per_sequence",
+            self.to_bytes(plan.peak_bits(n)),
+            "B",
+            "largest KV size over the lengths 1..final, just before a group is packed",
+            "docs/model.md, Capacity",
+            n_tokens=n,
+        )
+        trace.note(
+            "activation_bytes",
+            work.batch * self.activation_bytes,
+            "B",
+            "batch * 2 bytes * elements of the widest operation of a layer (or the output head)",
+            "docs/model.md, Capacity",
+            batch=work.batch,
+            activation_elements=model.activation_elements,
+        )
+        trace.note(
+            "workspace_bytes",
+            work.batch * self.workspace_bytes(n),
+            "B",
+            "batch * 2 bytes * materialised elements of one layer and sequence",
+            "docs/model.md, Capacity",
+            batch=work.batch,
+            materialised_elements=plan.workspace_elements(n, self.paths),
         )

@@ -220,6 +220,10 @@ class KvPlan:
             total += g.n_stored_layers * g.tail_bits * (padding_up_to(last) - padding_up_to(first - 1))
         return total
 
+    def unpacked_elements(self, n_tokens: int) -> int:
+        """Packed elements that a decode step reads for one sequence."""
+        return sum(g.n_read_layers * g.n_elements * g.packed(n_tokens) for g in self.groups if g.layout.needs_unpacking)
+
     def workspace_elements(self, n_tokens: int, paths: dict[str, str]) -> int:
         """FP16 elements of one sequence that the materialised path keeps for the layer it works on."""
         by_layer: dict[int, int] = {}

@@ -32,7 +32,7 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     """Path of keys and of values: the workload's override, else the device's rule, "none" where nothing is packed."""
     paths: dict[str, str] = {}
     for which, quantizer in (("key", plan.key_quantizer), ("value", plan.value_quantizer)):
-        default = device.dequant_path.get(quantizer.family.name, device.dequant_path["default"])
+        default = device.path_of(quantizer.family.name)
         path: str = work.dequant_path or default
         packed = any(g.layout.needs_unpacking for g in plan.groups if g.quantizer is quantizer)
         if packed and path == "engine" and device.engine_rate is None:
@@ -65,11 +65,19 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             **{f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups},
         ),
         "stored_bits": trace.call(
-            "stored_bits", effective_bits.stored_bits, kv_bytes=memory.at_final_length() / memory.unit,
+            "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.at_final_length() / memory.unit,
             n_elements=elements,
         ),
-        "kv_bytes_per_token": sum(
-            g.n_stored_layers * g.bits(n) / (memory.unit * min(n, g.window_tokens)) for g in plan.groups
+        "kv_bytes_per_token": trace.note(
+            "kv_bytes_per_token",
+            sum(g.n_stored_layers * g.bits(n) / (memory.unit * min(n, g.window_tokens)) for g in plan.groups),
+            "B/token", "sum over layers, keys and values of bits at the final length / 8 / kept tokens",
+            "docs/model.md, KV bytes", n_tokens=n,
+            **{
+                f"{g.which}_bytes_per_layer_{g.n_stored_layers}_layers":
+                    g.bits(n) / (memory.unit * min(n, g.window_tokens))
+                for g in plan.groups
+            },
         ),
         "kv_bytes": memory.kv_bytes, "peak_kv_bytes_per_sequence": memory.to_bytes(plan.peak_bits(n)),
         "weight_bytes": memory.weight_bytes, "activation_bytes": work.batch * memory.activation_bytes,
@@ -128,7 +136,7 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
         )
     else:
         running = min(work.batch, memory.max_batch)
-        n_waves = capacity.n_waves(work.batch, running)
+        n_waves = None  # finished requests are replaced one by one
         times = steps.evaluate(device, plan, work, running, paths, prefix, trace)
         total_s = trace.call(
             "total_s", throughput.paged_total_s, n_sequences=work.batch, running_batch=running, wave_s=times.wave_s
@@ -147,7 +155,7 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
         "quantize_busy_s": times.quantize_busy_s, "dequantize_busy_s": times.dequantize_busy_s,
         "decode_step_s": times.decode_step_s, "prefill_s": times.prefill_s, "total_s": total_s,
         "throughput_tokens_per_s": tokens_per_s,
-        "bound": "capacity" if running < work.batch else _bound(times, work),
+        "bound": _bound(times, work, running, trace),
         "linear_bound": _larger(times.weight_read_s, times.linear_compute_s),
         "attention_bound": _larger(times.kv_read_s, times.attention_compute_s),
         "joules_per_token": trace.call(
@@ -165,13 +173,25 @@ def _larger(bandwidth_s: float, compute_s: float) -> str:
     return "compute" if compute_s > bandwidth_s else "bandwidth"
 
 
-def _bound(times: steps.StepTimes, work: Workload) -> str:
-    """What takes the largest share of a wave: bandwidth, compute (prompt included) or dequantization."""
+def _bound(times: steps.StepTimes, work: Workload, running: int, trace: Trace) -> str:
+    """Capacity where the batch does not fit at once, else what takes the largest share of a wave's time."""
     shares = {"bandwidth": 0.0, "compute": times.prefill_s / work.output_tokens}
     shares[_larger(times.weight_read_s, times.linear_compute_s)] += times.linear_s
     shares[_larger(times.kv_read_s, times.attention_compute_s)] += times.attention_s
     shares["dequantization"] = times.dequantize_s + times.quantize_s
-    return max(shares, key=lambda name: shares[name])
+    largest = "capacity" if running < work.batch else max(shares, key=lambda name: shares[name])
+    return str(
+        trace.note(
+            "bound",
+            largest,
+            "",
+            "capacity if running_batch < batch, else the largest of these times per decode step",
+            "docs/model.md, Steps and times",
+            running_batch=running,
+            batch=work.batch,
+            **{f"{name}_s": seconds for name, seconds in shares.items()},
+        )
+    )
 
 
 def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> list[str]:

@@ -36,8 +36,8 @@ _SECTIONS = (
     ("Memory", (
         ("weights", "weight_bytes"), ("KV cache, whole batch at final length", "kv_bytes"),
         ("KV cache per token of one request", "kv_bytes_per_token"), ("device memory", "capacity_bytes"),
-        ("smallest memory for the whole batch", "min_capacity_bytes"), ("largest batch", "max_batch"),
-        ("longest context of the whole batch", "max_context_tokens"),
+        ("smallest memory to run the whole batch", "min_capacity_bytes"), ("largest batch", "max_batch"),
+        ("longest context, all requests at once", "max_context_tokens"),
     )),
     ("Bits per element", (("effective (as the paper counts)", "effective_bits"), ("stored", "stored_bits"))),
     ("Time", (
@@ -49,7 +49,7 @@ _SECTIONS = (
         ("throughput", "throughput_tokens_per_s"), ("energy", "joules_per_token"),
         ("price per million tokens", "usd_per_million_tokens"),
         ("effective bandwidth", "effective_bandwidth_bytes_per_s"),
-        ("effective capacity", "effective_capacity_bytes"),
+        ("effective capacity (all the memory)", "effective_capacity_bytes"),
     )),
 )  # fmt: skip
 
@@ -70,9 +70,14 @@ def bit_ledger(plan: KvPlan, result: dict[str, Any]) -> dict[str, float]:
 
 
 def point_text(
-    result: dict[str, Any], device: HardwareSpec, plan: KvPlan, ledger: dict[str, float] | None = None
+    result: dict[str, Any],
+    device: HardwareSpec,
+    plan: KvPlan,
+    ledger: dict[str, float] | None = None,
+    given_device: str | None = None,
 ) -> str:
-    """One design point, grouped as a person would read it."""
+    """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote."""
+    device_name = given_device or device.name
     lines = [
         f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
         f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
@@ -88,20 +93,21 @@ def point_text(
         if title == "Bits per element":
             parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
-    lines += ["", "What binds", f"  {_BOUND_TEXT[result['bound']]}"]
+    lines += ["", "What binds", f"  {_bound_text(result)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
-        how = "waves of" if result["admission"] == "reserve" else "a steady"
+        how = "waves of at most" if result["admission"] == "reserve" else "a steady"
         lines.append(f"  {result['batch']:,} requests run as {how} {result['running_batch']:,}")
+    if result["admission"] == "paged":
+        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
     if result["assumptions"]:
-        lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])} (see `dse show {device.name}`)"]
+        lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])} (`dse show {device_name}`)"]
+    lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
     return "\n".join(lines)
 
 
-def check_explainable(name: str) -> None:
-    """Raise InputError unless `name` is a result."""
-    if name not in RESULT_UNITS:
-        raise InputError(f"unknown result {show_value(name)}: {did_you_mean(name, RESULT_UNITS)}")
+def _bound_text(result: dict[str, Any]) -> str:
+    return "capacity: not even one request fits" if not result["feasible"] else _BOUND_TEXT[result["bound"]]
 
 
 #: formula parameters that come straight from a device field
@@ -117,6 +123,10 @@ def explain(name: str, result: dict[str, Any], trace: Trace, device: HardwareSpe
 
     Terms that are results of other formulas are explained in turn, under `steps`, each once.
     """
+    known = {**RESULT_UNITS, **{step.name: step.unit for step in trace.steps.values()}}
+    if name not in known:
+        raise InputError(f"unknown result {show_value(name)}: {did_you_mean(name, known)}")
+    value = result[name] if name in result else trace.steps[name].value
     steps: list[dict[str, Any]] = []
     seen: set[str] = set()
 
@@ -144,27 +154,35 @@ def explain(name: str, result: dict[str, Any], trace: Trace, device: HardwareSpe
                 "terms": terms,
             }
         )
-        for term in step.terms:
-            visit(term)
+        for term, term_value in step.terms.items():
+            if term in trace.steps and trace.steps[term].value == term_value:
+                visit(term)
 
     visit(name)
     if not steps:
         steps.append(
             {
                 "name": name,
-                "value": result[name],
-                "unit": RESULT_UNITS[name],
+                "value": value,
+                "unit": known[name],
                 "terms": [],
                 "source": "input",
-                "equation": "given, or read off another result",
+                "equation": "given" if name in _GIVEN else "a choice of the above or a name: see docs/model.md",
             }
         )
-    return {"name": name, "value": result[name], "unit": RESULT_UNITS[name], "steps": steps}
+    return {"name": name, "value": value, "unit": known[name], "steps": steps}
 
 
 def _with_kind(quantity: Quantity) -> str:
     """Source of a number with its kind, which an assumed number's source already names."""
     return quantity.source if quantity.kind in quantity.source else f"{quantity.source} ({quantity.kind})"
+
+
+#: results that are the request itself
+_GIVEN = frozenset({
+    "device", "model", "quantizer", "key_quantizer", "value_quantizer", "batch", "input_tokens", "output_tokens",
+    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+})  # fmt: skip
 
 
 def unit_of(name: str) -> str:

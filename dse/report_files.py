@@ -5,13 +5,13 @@ import os
 import tempfile
 from pathlib import Path
 
-from dse.errors import OutputError, show
+from dse.errors import InputError, OutputError, show
 
 
 def prepare(out: str) -> Path:
     """The output directory, created and seen to be writable. Raises OutputError, leaving nothing behind."""
     if not out or "\0" in out:
-        raise OutputError(f"out = {show(out)}: is not a directory name: give another --out")
+        raise InputError(f"out = {show(out)}: is not a directory name: give another --out")
     folder = Path(out)
     try:
         if folder.exists() and not folder.is_dir():

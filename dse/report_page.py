@@ -1,6 +1,7 @@
 """The report's HTML: one page that needs no network, and the standalone page of a figure."""
 
 import html
+from dataclasses import astuple
 from typing import Any
 
 import pandas as pd
@@ -8,7 +9,7 @@ import pandas as pd
 from dse import __version__, units
 from dse.plots import FIGURES, Figure, to_plotly
 from dse.plots.chart import Chart
-from dse.plots.rows import assumption_note
+from dse.plots.rows import assumption_note, run_notes
 from dse.report_summary import answers, baseline, devices
 from dse.tables import Request
 
@@ -91,10 +92,10 @@ def page(
     lengths = f"{request.input_tokens:,} prompt and {request.output_tokens:,} generated tokens a request"
     parts = [
         "<h1>KV-cache quantization: throughput against capacity</h1>",
-        f'<p class="soft">{len(request.models)} models, {len(request.systems)} systems, batch '
+        f'<p class="soft">{_count(len(request.models), "model")}, {_count(len(request.systems), "system")}, batch '
         f"{min(request.batches):,} to {max(request.batches):,}, {lengths}. GB is 10<sup>9</sup> bytes. Ideal model: "
         f"peak bandwidth and FLOP/s, prompt included in the throughput; accuracy is not part of it. "
-        f"{html.escape(assumption_note(results))}</p>",
+        f"{html.escape(' '.join((*run_notes(results), assumption_note(results))))}</p>",
         _summary(request, results),
         "<h2>Figures</h2>",
         f'<p class="soft">PNG, SVG and PDF drawn by {drawn_by}.</p>',
@@ -106,6 +107,10 @@ def page(
         "number: <code>dse point ... --explain NAME</code>.</p>",
     ]
     return _document("KV-cache quantization report", f"<script>{plotly_js()}</script>\n", "\n".join(parts))
+
+
+def _count(n: int, name: str) -> str:
+    return f"{n} {name}" + ("" if n == 1 else "s")
 
 
 def _figure(figure: Figure, drawing: str) -> str:
@@ -122,30 +127,22 @@ def _figure(figure: Figure, drawing: str) -> str:
 
 def _summary(request: Request, results: pd.DataFrame) -> str:
     base = baseline(request)
+    over = f"over {base.label}" if base else "over FP16 (not among the systems)"
     head = [
         "model",
         "best system",
+        "device",
         "effective KV bits (bit)",
         "throughput (token/s)",
-        f"over {base.label}",
+        over,
         "bound by",
         "memory",
     ]
-    rows = []
-    for answer in answers(request, results):
-        cells = [
-            answer.model,
-            answer.system,
-            answer.bits,
-            answer.throughput,
-            answer.speedup,
-            answer.bound,
-            answer.remark,
-        ]
-        rows.append(_row(cells, numbers=(2, 3, 4)))
+    numbers = (3, 4, 5)
+    rows = [_row(list(astuple(answer)), numbers) for answer in answers(request, results)]
     return (
         f"<h2>Which system serves each model best at batch {max(request.batches):,}?</h2>\n"
-        f'<div class="scroll"><table>\n{_head(head, (2, 3, 4))}\n{chr(10).join(rows)}\n</table></div>'
+        f'<div class="scroll"><table>\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div>'
     )
 
 
@@ -158,7 +155,7 @@ def _head(cells: list[str], numbers: tuple[int, ...]) -> str:
 
 def _row(cells: list[str], numbers: tuple[int, ...]) -> str:
     marks = "".join(
-        f"<td{' class=n' if i in numbers else ' class=name' if i < 2 else ''}>{html.escape(cell)}</td>"
+        f"<td{' class=n' if i in numbers else ' class=name' if i < 3 else ''}>{html.escape(cell)}</td>"
         for i, cell in enumerate(cells)
     )
     return f"<tr>{marks}</tr>"

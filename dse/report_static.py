@@ -28,7 +28,7 @@ def check(static: str) -> None:
 def kaleido_missing() -> str:
     """What kaleido lacks to run, or "" when it and a browser are there."""
     if importlib.util.find_spec("kaleido") is None:
-        return "kaleido is not installed (pip install 'kv-dse[export]')"
+        return 'kaleido is not installed (pip install -c constraints.txt -e ".[export]")'
     try:
         from choreographer.browsers.chromium import Chromium
 

@@ -16,6 +16,7 @@ class Answer:
 
     model: str
     system: str
+    device: str
     bits: str
     throughput: str
     speedup: str
@@ -23,27 +24,27 @@ class Answer:
     remark: str
 
 
-def baseline(request: Request) -> System:
-    """What speedups compare with: FP16 on an A100, else the first FP16 system, else the first."""
+def baseline(request: Request) -> System | None:
+    """What speedups compare with: FP16 on an A100, else the first FP16 system; None where FP16 was not asked for."""
     plain = [s for s in request.systems if quantizers.parse(s.quantizer).name == "fp16"]
     a100 = [s for s in plain if s.device.strip().lower() == "a100-80gb"]
-    return (a100 or plain or list(request.systems))[0]
+    return next(iter(a100 or plain), None)
 
 
 def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
     """The best system of every model at the largest batch."""
-    base = baseline(request).label
+    base = baseline(request)
     largest = results[results["batch"] == max(request.batches)]
     found = []
     for model in request.models:
         own = largest[(largest["model"] == model.name) & largest["feasible"]]
         if own.empty:
-            found.append(Answer(model.name, "none fits", "-", "-", "-", "-", "out of memory on every system"))
+            found.append(Answer(model.name, "none fits", "-", "-", "-", "-", "-", "out of memory on every system"))
             continue
         best = own.loc[own["throughput_tokens_per_s"].idxmax()]
-        reference = own[own["system"] == base]["throughput_tokens_per_s"]
+        reference = own[own["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
         rate = best["throughput_tokens_per_s"]
-        speedup = f"{rate / reference.iloc[0]:.2f}x" if len(reference) else "it does not fit"
+        speedup = f"{rate / reference.iloc[0]:.2f}x" if len(reference) else "it does not fit" if base else "-"
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
         whole = own[own["fits_whole_batch"]]
@@ -51,7 +52,12 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
             first = whole.loc[whole["throughput_tokens_per_s"].idxmax()]
             remark += f"; whole batch: {first['system']}, {first['throughput_tokens_per_s']:,.0f} token/s"
         bits = f"{best['effective_bits']:.3g}"
-        found.append(Answer(model.name, str(best["system"]), bits, f"{rate:,.0f}", speedup, str(best["bound"]), remark))
+        found.append(
+            Answer(
+                model.name, str(best["system"]), str(best["device"]), bits, f"{rate:,.0f}", speedup,
+                str(best["bound"]), remark,
+            )
+        )  # fmt: skip
     return found
 
 

@@ -121,9 +121,11 @@ def _read_toml(name: str, text: str) -> Document:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
-        where = f"{name}:{found.group(1)}" if found else name
-        reason = re.sub(r"\s*\(at line.*\)", "", str(error))
-        raise InputError(f"{where}: is not valid TOML: {reason}") from error
+        if not found:
+            raise InputError(f"{name}: is not valid TOML: {error}") from error
+        line = text.split("\n")[int(found.group(1)) - 1].strip()
+        reason = re.sub(r"\s*\(at line.*\)", "", str(error)).replace("Cannot overwrite a value", "a key is given twice")
+        raise InputError(f"{name}:{found.group(1)}: is not valid TOML: {reason}, at {show(line)}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{name}: is not valid TOML: {show(str(error))}") from error
     return Document(name, data, _toml_lines(text))
@@ -147,7 +149,7 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
                 prefix = (*prefix, counts[prefix])
             lines.setdefault(prefix, number)
             continue
-        if depth == 0 and (assign := _ASSIGN.match(raw)):
+        if depth == 0 and (assign := _ASSIGN.match(raw)) and bare[assign.end() - 1] == "=":
             path = prefix + _parts(assign.group(1))
             for length in range(len(prefix) + 1, len(path) + 1):
                 lines.setdefault(path[:length], number)

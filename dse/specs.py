@@ -5,149 +5,58 @@ user's own file, the short text `"3.35 TB/s"` (its source is then the file and i
 tool it is a `Quantity`, whose `.si` is the value in the base unit.
 """
 
-import math
-import re
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dse import units
 from dse.errors import SpecError, clean, did_you_mean, show
+from dse.quantity import (
+    ASSUMED,
+    Bandwidth,
+    Bytes,
+    Channels,
+    Cores,
+    Devices,
+    ElementRate,
+    Experts,
+    FfnChannels,
+    FlopRate,
+    Heads,
+    Layers,
+    Overhead,
+    Parameters,
+    Power,
+    Price,
+    Quantity,
+    Seconds,
+    Tokens,
+    UsableFrac,
+    VocabTokens,
+)
+from dse.quantizers import FAMILIES
 from dse.specfile import Document, KeyPath
 
-Kind = Literal["datasheet", "published", "measured", "derived", "assumed"]
-#: kinds that rest on no document or measurement; figures and tables mark them
-ASSUMED: Literal["assumed"] = "assumed"
-
-
-class Quantity(BaseModel):
-    """A number with its unit, its source and how it was obtained."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-    value: float
-    unit: str
-    source: str = Field(min_length=1, max_length=500)
-    kind: Kind
-
-    @property
-    def si(self) -> float:
-        """The value in the base unit (B, B/s, FLOP/s, s, W, ...)."""
-        return units.to_base(self.value, self.unit)
-
-    @property
-    def count(self) -> int:
-        """The value as an integer; the bounds of the field guarantee that it is one."""
-        return int(self.si)
-
-
-def _parse_short(raw: Any, base: str) -> Any:
-    """Accept "3.35 TB/s" and a bare number (of the base unit) from a user's file."""
-    if isinstance(raw, str):
-        match = re.fullmatch(r"\s*([-+]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(\S*)\s*", raw, re.ASCII)
-        if not match:
-            raise ValueError(f'must be a number and a unit of {base}, such as "{_example(base)}"')
-        return {
-            "value": float(match[1].replace("_", "")),
-            "unit": match[2] or "1",
-            "source": "user's file",
-            "kind": ASSUMED,
-        }
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        return {"value": raw, "unit": base, "source": "user's file", "kind": ASSUMED}
-    return raw
-
-
-def _example(base: str) -> str:
-    return {"B": "80 GB", "B/s": "2.0 TB/s", "FLOP/s": "312 TFLOP/s", "s": "5 us", "W": "400 W"}.get(base, f"1 {base}")
-
-
-def _check_bounds(quantity: Quantity, base: str, low: float, high: float, whole: bool, slip: float) -> Quantity:
-    if quantity.unit not in units.UNITS or units.base_of(quantity.unit) != base:
-        raise ValueError(f"unit must be one of {', '.join(units.units_of(base))}, not {show(quantity.unit)}")
-    si = quantity.si
-    if not low <= si <= high:
-        hint = ""
-        likely = sorted(reversed(units.units_of(base)), key=lambda unit: "i" in unit)  # decimal units first
-        for unit in likely:
-            if low * slip <= units.to_base(quantity.value, unit) <= high / slip and unit != quantity.unit:
-                hint = f"; did you mean {quantity.value:g} {unit}?"
-                break
-        raise ValueError(f"must be {units.human(low, base)} to {units.human(high, base)}{hint}")
-    if whole and si != math.floor(si):
-        raise ValueError(f"must be a whole number of {base}")
-    return quantity
-
-
-def quantity(base: str, low: float, high: float, whole: bool = False, slip: float = 1.0) -> Any:
-    """The type of a field: a Quantity in base unit `base` within [low, high] (in base units).
-
-    `slip` narrows the band in which a unit slip is suspected, so that the hint names a likely unit.
-    """
-
-    def check(value: Quantity) -> Quantity:
-        return _check_bounds(value, base, low, high, whole, slip)
-
-    return Annotated[Quantity, BeforeValidator(lambda raw: _parse_short(raw, base)), AfterValidator(check)]
-
-
-def count(unit: str, high: float) -> Any:
-    """The type of a field that counts `unit`s, from 1."""
-    return quantity(unit, 1, high, whole=True)
-
-
-if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds are pydantic's business
-    Bytes: TypeAlias = Quantity
-    Bandwidth: TypeAlias = Quantity
-    FlopRate: TypeAlias = Quantity
-    ElementRate: TypeAlias = Quantity
-    Power: TypeAlias = Quantity
-    Seconds: TypeAlias = Quantity
-    UsableFrac: TypeAlias = Quantity
-    Overhead: TypeAlias = Quantity
-    Price: TypeAlias = Quantity
-    Devices: TypeAlias = Quantity
-    Cores: TypeAlias = Quantity
-    Layers: TypeAlias = Quantity
-    Channels: TypeAlias = Quantity
-    Heads: TypeAlias = Quantity
-    FfnChannels: TypeAlias = Quantity
-    Tokens: TypeAlias = Quantity
-    VocabTokens: TypeAlias = Quantity
-    Experts: TypeAlias = Quantity
-    Parameters: TypeAlias = Quantity
-else:
-    Bytes = quantity("B", 1e6, 1e16, slip=1e3)
-    Bandwidth = quantity("B/s", 1e9, 1e15, slip=1e2)
-    FlopRate = quantity("FLOP/s", 1e9, 1e19, slip=1e3)
-    ElementRate = quantity("element/s", 1e6, 1e18, slip=1e3)
-    Power = quantity("W", 0.1, 1e6)
-    Seconds = quantity("s", 0.0, 1.0)
-    UsableFrac = quantity("1", 1e-3, 1.0)
-    Overhead = quantity("B", 0.0, 1e16)
-    Price = quantity("USD/h", 1e-6, 1e6)
-    Devices = count("device", 4096)
-    Cores = count("core", 1e6)
-    Layers = count("layer", 10_000)
-    Channels = count("channel", 2**20)
-    FfnChannels = count("channel", 2**24)
-    Heads = count("head", 65_536)
-    Tokens = count("token", 2**40)
-    VocabTokens = count("token", 2**24)
-    Experts = count("expert", 65_536)
-    Parameters = count("parameter", 1e15)
+__all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "load"]
 
 Path = Literal["engine", "fused", "materialised"]
+
+#: how GPUs run quantizers where the device does not say: these by writing FP16 back, the others in registers
+GPU_PATHS: dict[str, Path] = {"nqkv": "materialised", "oaken": "materialised"}
+#: elements per second and core that FP8 decode attention unpacks on Hopper, fitted to the kernel times of
+#: aiconfigurator-core 0.12.0 (24 to 27 G element/s per SM); assumed for every core until calibrated
+FUSED_ELEMENTS_PER_S_PER_CORE = 25e9
+
+
+def _family(name: str) -> str:
+    if name != "default" and name not in FAMILIES:
+        raise ValueError(f"unknown quantizer {show(name)}: {did_you_mean(name, ['default', *FAMILIES])}")
+    return name
+
+
+FamilyName = Annotated[str, AfterValidator(_family)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 
 
@@ -157,6 +66,10 @@ class _Spec(BaseModel):
     def quantities(self) -> dict[str, Quantity]:
         """Every number of the spec by field name, for display with sources."""
         return {name: value for name in type(self).model_fields if isinstance(value := getattr(self, name), Quantity)}
+
+
+#: bands in which the numbers of a serving device usually lie; outside them a unit slip is likely
+PLAUSIBLE = {"memory_capacity": (4e9, 4e12), "memory_bandwidth": (2e10, 5e13), "peak_flops": (5e12, 5e16)}
 
 
 class HardwareSpec(_Spec):
@@ -178,35 +91,59 @@ class HardwareSpec(_Spec):
     n_cores: Cores | None = None
     usable_frac: UsableFrac = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
     runtime_overhead: Overhead = Quantity(value=0, unit="B", source="none counted", kind=ASSUMED)
-    kernel_launch: Seconds = Quantity(value=0, unit="s", source="no host-launched kernels", kind=ASSUMED)
+    kernel_launch: Seconds = Quantity(
+        value=5, unit="us", source="assumed, as for the shipped GPUs; 0 where no host launches kernels", kind=ASSUMED
+    )
     fused_rate: ElementRate | None = None
     engine_rate: ElementRate | None = None
     #: quantizer family -> path; "default" for the rest
-    dequant_path: dict[str, Path] = {"default": "fused"}
+    dequant_path: dict[FamilyName, Path] = {}
 
     @property
     def capacity_bytes(self) -> int:
         """Memory in bytes."""
         return self.memory_capacity.count
 
+    def path_of(self, family: str) -> Path:
+        """How a quantizer family is unpacked here: as the device says, else as GPUs do (and Oaken by its engine)."""
+        given = self.dequant_path.get(family) or self.dequant_path.get("default")
+        if given:
+            return given
+        return "engine" if family == "oaken" and self.engine_rate else GPU_PATHS.get(family, "fused")
+
     def rate(self, path: str) -> Quantity:
         """Elements per second that a dequantisation path unpacks or packs; one is assumed where none is given."""
         given = self.engine_rate if path == "engine" else self.fused_rate
         if given is not None:
             return given
+        if path == "fused" and self.n_cores is not None:
+            return Quantity(
+                value=self.n_cores.si * FUSED_ELEMENTS_PER_S_PER_CORE,
+                unit="element/s",
+                kind=ASSUMED,
+                source="assumed: 25 G element/s a core, as measured for FP8 decode attention on Hopper",
+            )
         return Quantity(
             value=units.BITS_PER_BYTE * self.memory_bandwidth.si / 4,
             unit="element/s",
             kind=ASSUMED,
-            source=f"no {path}_rate in the device: taken to keep pace with the memory at 4 bits an element",
+            source="assumed: keeps pace with the memory at 4 bits an element; give fused_rate or n_cores",
         )
 
-    @field_validator("dequant_path")
-    @classmethod
-    def _has_default(cls, value: dict[str, Path]) -> dict[str, Path]:
-        if "default" not in value:
-            raise ValueError('must have an entry "default"')
-        return value
+    def quantities(self) -> dict[str, Quantity]:
+        """Every number by field name, the assumed rate included where the file gives none."""
+        return {**super().quantities(), "fused_rate": self.rate("fused")}
+
+    def warnings(self) -> list[str]:
+        """Numbers that are possible but unusual for a serving device, one line each."""
+        found = []
+        for name, (low, high) in PLAUSIBLE.items():
+            number: Quantity = getattr(self, name)
+            base = units.base_of(number.unit)
+            if not low <= number.si <= high:
+                usual = f"{units.human(low, base)} to {units.human(high, base)}"
+                found.append(f"{name} = {number.value:g} {number.unit} is unusual ({usual}): check the unit")
+        return found
 
 
 class LayerKV(BaseModel):
@@ -357,7 +294,7 @@ class ModelFile(_Spec):
 
 def _describe(error: dict[str, Any], known: Callable[[KeyPath], list[str]]) -> tuple[KeyPath, str]:
     """One pydantic problem as (key path, 'FIELD = VALUE: what must hold')."""
-    path: KeyPath = tuple(part for part in error["loc"] if not str(part).startswith("function-"))
+    path: KeyPath = tuple(part for part in error["loc"] if not str(part).startswith(("function-", "[key]")))
     field = ".".join(str(part) for part in path)
     kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":

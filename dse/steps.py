@@ -98,6 +98,7 @@ def evaluate(
         first_context_tokens=work.input_tokens + 1,
         last_context_tokens=work.final_tokens,
         mean_kv_read_s=kv.read / steps,
+        unpacked_elements_at_end=n_sequences * plan.unpacked_elements(work.final_tokens),
         mean_attention_compute_s=kv.compute / steps,
         kv_read_bytes_at_end=n_sequences * plan.read_bits(work.final_tokens) / (units.BITS_PER_BYTE * plan.den),
         flops_at_end=n_sequences * plan.flops(work.final_tokens),

@@ -70,9 +70,8 @@ def _results(request: Request) -> list[Job]:
 def _lengths(request: Request) -> list[Job]:
     """Oaken Figure 13: one model, one batch, total length 1K to 32K, half in and half out."""
     model = request.pick("llama2-13b")
-    batch = LENGTH_BATCH if LENGTH_BATCH in request.batches else min(request.batches)
     return [
-        _job(request, s, model, batch, input_tokens=total // 2, output_tokens=total // 2)
+        _job(request, s, model, LENGTH_BATCH, input_tokens=total // 2, output_tokens=total // 2)
         for s in request.systems
         for total in TOTAL_TOKENS
     ]
@@ -84,7 +83,7 @@ def _weights(request: Request) -> list[Job]:
     if request.is_default:
         devices = {name: devices[name] for name in ("lpu-lpddr", "a100-80gb")}
     model = request.pick("llama2-13b")
-    names = {16: "FP16 weights", 4: "4-bit weights"}, {"fp16": "FP16 KV", "int4": "4-bit KV"}
+    names = {16: "FP16 weights", 4: "4-bit weights"}, {"fp16": "FP16 KV", "int4": "INT4 KV"}
     return [
         _job(request, replace(s, quantizer=kv, label=f"{names[0][bits]}, {names[1][kv]}"), model, batch,
              weights_bits=bits)

@@ -19,6 +19,7 @@ def _table() -> dict[str, tuple[str, float]]:
         units.update({prefix + base: (base, factor) for prefix, factor in _DECIMAL.items()})
     for base in ("B", "B/s"):
         units.update({prefix + base: (base, factor) for prefix, factor in _BINARY.items()})
+    units["%"] = ("1", 0.01)
     units.update({prefix + "s": ("s", factor) for prefix, factor in {"": 1, **_SMALL}.items()})
     for base in ("1", "token", "layer", "head", "channel", "expert", "core", "device", "parameter", "USD/h"):
         units[base] = (base, 1)
@@ -64,6 +65,7 @@ def human(value: float, unit: str, digits: int = 4) -> str:
         return _scaled(value, unit, _TIME_FIRST, digits)
     if unit in ("B", "B/s", "FLOP", "FLOP/s", "element/s", "W", "Hz"):
         return _scaled(value, unit, _LARGE_FIRST, digits)
+    unit = "" if unit == "1" else unit
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
     return f"{value:,.{digits}g} {unit}".rstrip()

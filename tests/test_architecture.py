@@ -19,7 +19,7 @@ SOURCES = sorted(
 LEVELS = [
     {"kernels_ref", "hwspecs", "dse.llms", "dse.data", "dse.units", "dse.errors"},
     {"dse.formulas", "dse.quantizers", "dse.specfile"},
-    {"dse.specs", "dse.hf_config", "dse.hf_keys", "dse.hf_params"},
+    {"dse.quantity", "dse.specs", "dse.hf_config", "dse.hf_keys", "dse.hf_params"},
     {"dse.catalog", "dse.plan", "dse.trace", "dse.workload"},
     {"dse.memory", "dse.packing", "dse.steps", "dse.point"},
     {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -113,7 +114,7 @@ def bad_files():
         "1e999": (ok.replace('"80 GB"', "1e999"), ["memory_capacity"]),
         "word": (ok.replace("80 GB", "eighty"), ["memory_capacity = 'eighty'", '"80 GB"']),
         "slip": (ok.replace('"TB/s"', '"B/s"'), [":4:", "3.35 B/s", "did you mean 3.35 TB/s"]),
-        "gigabits": (ok.replace('"80 GB"', '"80 Gb"'), ["unit must be one of", "GB"]),
+        "gigabits": (ok.replace('"80 GB"', '"80 Gb"'), ["unit must be one of", "did you mean GB?"]),
         "negative": (ok.replace("80 GB", "-80 GB"), ["memory_capacity = '-80 GB'", "must be 1 MB to 10 PB"]),
         "zero": (ok.replace("80 GB", "0 GB"), ["memory_capacity = '0 GB'"]),
         "bool": (ok.replace('"80 GB"', "true"), ["memory_capacity = True"]),
@@ -135,7 +136,13 @@ def bad_files():
         "not toml": ("this is not a spec", [":1:", "TOML"]),
         "bad name": (ok.replace("Mine", "../../etc"), ["name = '../../etc'"]),
         "bad path": (ok + '[dequant_path]\ndefault = "magic"\n', [":7:", "magic"]),
-        "no default": (ok + '[dequant_path]\nnqkv = "fused"\n', ["default"]),
+        "bad families": (
+            ok + '[dequant_path]\ndefalt = "fused"\nkivvi = "fused"\nnqkv = "magic"\n',
+            [":7:", "'defalt'", "did you mean default", ":8:", "did you mean kivi", ":9:", "'magic'"],
+        ),
+        "percent": (ok + "usable_frac = 90\n", [":6:", "usable_frac = 90", "0.001 to 1", "did you mean 90 %"]),
+        "TFLOPS": (ok.replace("TFLOP/s", "TFLOPS"), ["did you mean TFLOP/s?"]),
+        "quote": (ok.replace('"80 GB"', '"80 GB'), [":3:", "memory_capacity"]),
     }  # fmt: skip
 
 
@@ -322,3 +329,57 @@ def test_an_odd_environment_changes_nothing():
     odd = subprocess.run(command, capture_output=True, env=env, timeout=60, check=True)
     plain = subprocess.run(command, capture_output=True, timeout=60, check=True)
     assert odd.stdout == plain.stdout
+
+
+def test_unusual_numbers_are_warned_about(run, tmp_path):
+    path = tmp_path / "d.toml"
+    path.write_text(DEVICE.replace("989 TFLOP/s", "989 GFLOP/s"))
+    warning = "Warning: peak_flops = 989 GFLOP/s is unusual (5 TFLOP/s to 50 PFLOP/s): check the unit"
+    assert warning in run("check", path)[1]
+    assert warning in run("point", "--device", path, "--model", "llama2-7b")[1]
+
+
+def test_without_a_command_the_help_is_shown(run):
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert "Commands:" in out
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "many", "-1"])
+def test_a_port_that_cannot_be(run, port):
+    assert_one_line(run("app", "--server.port", port), 2, f"server.port = '{port}'")
+
+
+def test_a_port_in_use(run):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        assert_one_line(run("app", f"--server.port={port}"), 2, f"server.port = {port}", "in use")
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["--batches", "1,two"], "batches = 'two'"),
+        (["--batches", "0"], "batch = 0"),
+        (["--devices", ""], "devices = ''"),
+        (["--devices", "a100-80gb,,h100"], "empty entry"),
+        (["--models", "gpt5"], "unknown model 'gpt5'"),
+        (["--quantizers", "oaken:x=1"], "unknown parameter 'x'"),
+        (["--out", ""], "out = ''"),
+        (["--input", "0"], "input = 0"),
+        (["--static", "crayon"], "crayon"),
+    ],
+)
+def test_bad_report(run, tmp_path, monkeypatch, args, part):
+    monkeypatch.chdir(tmp_path)
+    assert_one_line(run("report", *args), 2, part)
+    assert not list(tmp_path.iterdir())
+
+
+def test_report_beyond_the_limit(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    batches = ",".join(str(n) for n in range(1, 20_001))
+    assert_one_line(run("report", "--batches", batches), 5, "at most 100,000")
+    assert not list(tmp_path.iterdir())

@@ -352,3 +352,27 @@ def test_bytes_of_a_batch_are_linear_in_the_batch(kv, n_in, n_out):
     work = Workload(batch=7, input_tokens=n_in, output_tokens=n_out)
     memory = Memory(device(), kv, work, {"key": "fused", "value": "fused"})
     assert memory.kv_bytes == -(-7 * kv.bits(work.final_tokens) // memory.unit)
+
+
+@given(PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(1, 30), st.sampled_from(["reserve", "paged"]))
+def test_smallest_memory_is_what_the_whole_batch_needs(kv, n_in, n_out, batch, admission):
+    work = Workload(batch, n_in, n_out, admission=admission, page_tokens=4)
+    dev = device(default="materialised")
+    least = point.evaluate(dev, kv, work)["min_capacity_bytes"]
+
+    def fits(capacity):
+        spec = dev.model_copy(update={"memory_capacity": dev.memory_capacity.model_copy(update={"value": capacity})})
+        return point.evaluate(spec, kv, work)["fits_whole_batch"]
+
+    assert fits(least)
+    assert not fits(least - 1)
+
+
+def test_a_users_gpu_runs_quantizers_as_the_shipped_ones_do():
+    h100 = catalog.device("h100")
+    numbers = {name: getattr(h100, name) for name in ("memory_capacity", "memory_bandwidth", "peak_flops", "n_cores")}
+    own = specs.HardwareSpec(name="own", **numbers)
+    for name in ("fp16", "oaken", "nqkv", "kivi", "qserve", "sinkq"):
+        kv = build("llama3.1-8b", name)
+        mine, shipped = at(own, kv, batch=64), at(h100, kv, batch=64)
+        assert mine["throughput_tokens_per_s"] == shipped["throughput_tokens_per_s"], name

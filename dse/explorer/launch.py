@@ -1,6 +1,11 @@
 """Start the explorer with the settings of `.streamlit/config.toml`, wherever it is started."""
 
+import re
+import socket
+import sys
 from pathlib import Path
+
+from dse.errors import InputError, show
 
 #: option -> value; the same as the repository's .streamlit/config.toml, which is not found from elsewhere
 SETTINGS: dict[str, str | int | bool | list[str]] = {
@@ -31,8 +36,38 @@ def flags() -> list[str]:
     return found
 
 
+def _option(args: list[str], name: str) -> str | None:
+    """Value of `--name VALUE` or `--name=VALUE` among the options, the last one given."""
+    found = None
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        if arg == f"--{name}":
+            found = following
+        elif arg.startswith(f"--{name}="):
+            found = arg.partition("=")[2]
+    return found
+
+
+def check(args: list[str]) -> None:
+    """Raises InputError for a port that cannot be used; warns where others could reach the page."""
+    address = _option(args, "server.address") or str(SETTINGS["server.address"])
+    port = _option(args, "server.port")
+    if port is not None:
+        if not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) or not 1 <= int(port) <= 65535:
+            raise InputError(f"server.port = {show(port)}: must be a port from 1 to 65,535")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, int(port)))
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise InputError(f"server.port = {port}: {address} cannot be used: {reason}: give another") from error
+    if address not in ("127.0.0.1", "localhost", "::1"):
+        print(f"warning: whoever reaches {address} can use the explorer", file=sys.stderr)
+
+
 def run(args: list[str]) -> None:
     """Serve the explorer until interrupted; `args` are further `streamlit run` options, and win over ours."""
+    check(args)
     from streamlit.web import cli
 
-    cli.main(args=["run", str(SCRIPT), *flags(), *args], prog_name="dse app --", standalone_mode=False)
+    cli.main(args=["run", str(SCRIPT), *flags(), *args], prog_name="dse app", standalone_mode=False)

@@ -16,12 +16,6 @@ def max_batch(free, shared, per_sequence):
     return max((free - shared) // per_sequence, 0)
 
 
-@formula("B", "weights + overhead + shared + batch * per_sequence", "docs/model.md, Capacity")
-def required_bytes(weight_bytes, overhead_bytes, shared_bytes, n_sequences, bytes_per_sequence):
-    """Smallest memory that holds a batch."""
-    return weight_bytes + overhead_bytes + shared_bytes + n_sequences * bytes_per_sequence
-
-
 @formula("1", "ceil(batch / max_batch)", "docs/model.md: waves when a batch does not fit")
 def n_waves(n_sequences, max_batch):
     """Rounds in which a batch is served. max_batch >= 1."""

@@ -3,10 +3,10 @@
 from dse.formulas.core import formula
 
 
-@formula("bit", "8 * kv_bytes / n_elements", "docs/model.md, Bits")
-def stored_bits(kv_bytes, n_elements):
+@formula("bit", "8 * sequence_bytes / n_elements", "docs/model.md, Bits")
+def stored_bits(sequence_bytes, n_elements):
     """Bits an element really occupies at a given length; this number drives bytes, time and capacity."""
-    return 8 * kv_bytes / n_elements
+    return 8 * sequence_bytes / n_elements
 
 
 @formula("B/s", "bandwidth * 16 / effective_bits", "Oaken Figure 1; docs/model.md, Effective axes")

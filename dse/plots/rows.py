@@ -1,7 +1,7 @@
 """Reading a table of results for a figure: its systems and models in order, and the marks that figures share."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -60,8 +60,30 @@ def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ..
     if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
         texts.append(f"{mark}: the batch does not fit at once and runs in parts.")
     if (~table["feasible"]).any():
-        texts.append("Crosses: out of memory, not one request fits.")
+        texts.append("Crosses below zero: out of memory, not one request fits.")
     return (" ".join(texts),) if texts else ()
+
+
+def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """How memory is admitted, and which models run on more than the usual device, where the rows differ in it."""
+    table = with_system(table)
+    texts = []
+    if table["admission"].nunique() > 1:
+        paged = _names(table[table["admission"] == "paged"]["device"])
+        texts.append(f"{paged} page their memory (staggered requests at their mean size); the others reserve it.")
+    smallest = table.sort_values("capacity_bytes", kind="stable")
+    usual = smallest.groupby("system", sort=False)["device"].first()
+    other = table[table["device"] != table["system"].map(usual)]
+    for device in ordered(other, "device"):
+        rows_of = other[other["device"] == device]
+        texts.append(f"{_names(rows_of['model'])} run on {device} instead of {_names(rows_of['system'].map(usual))}.")
+    return tuple(texts)
+
+
+def _names(values: pd.Series) -> str:
+    """Distinct values as a list in words."""
+    names = [str(value) for value in dict.fromkeys(values.tolist())]
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 @dataclass(frozen=True)
@@ -90,10 +112,23 @@ def drawn(table: pd.DataFrame, max_systems: int = style.MAX_SYSTEMS) -> Drawn:
     return Drawn(table, systems[:max_systems], notes)
 
 
+#: height of a cross below the zero line, as a share of the axis
+CROSS_ROOM = 0.055
+
+
+def room_for_crosses(axis: Axis, rows: pd.DataFrame, x_column: str) -> Axis:
+    """The axis lengthened below zero for the designs that do not fit, so that no cross reads as a number."""
+    bad = rows[~rows["feasible"]]
+    if bad.empty:
+        return axis
+    n_slots = int(bad.groupby(x_column).size().max())
+    return replace(axis, low=-(n_slots + 0.7) * CROSS_ROOM * axis.high)
+
+
 def lines(
     rows: pd.DataFrame, shown: Drawn, x_of: Callable[[pd.Series], float], y_column: str, y_axis: Axis
 ) -> Iterable[Series]:
-    """One line per system, hollow where the batch does not fit at once, crosses at the bottom where nothing fits."""
+    """One line per system, hollow where the batch does not fit at once, crosses below zero where nothing fits."""
     n_out: dict[float, int] = {}
     for system in shown.systems:
         own = rows[rows["system"] == system]
@@ -119,12 +154,18 @@ def lines(
                 at = float(x_of(row))
                 n_out[at] = n_out.get(at, 0) + 1
                 places.append(at)
-                heights.append(y_axis.low + (n_out[at] * 0.05 - 0.015) * (y_axis.high - y_axis.low))
+                heights.append(-n_out[at] * CROSS_ROOM * y_axis.high)
             yield Series(
                 style.OUT_OF_MEMORY, "scatter", x=tuple(places), y=tuple(heights), colour=look.colour, marker="x-thin",
                 hover=tuple(f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad),
                 is_note=True, in_legend=False,
             )  # fmt: skip
+
+
+def notes(shown: Drawn) -> tuple[str, ...]:
+    """All footnotes of a figure of throughputs."""
+    table = shown.table
+    return (*mark_notes(table), *run_notes(table), *shown.notes, assumption_note(table))
 
 
 #: batches that bars beside each other can show

@@ -13,6 +13,7 @@ def chart(table: pd.DataFrame) -> Chart:
     for model in rows.ordered(shown.table, "model"):
         own = shown.table[shown.table["model"] == model]
         y = axes.linear("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
+        y = rows.room_for_crosses(y, own, "batch")
         x = axes.log2_at("batch", "sequences", [float(v) for v in own["batch"]])
         series = rows.lines(own, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
         panels.append(Panel(str(model), x, y, tuple(series)))
@@ -26,7 +27,7 @@ def chart(table: pd.DataFrame) -> Chart:
         n_columns=3,
         panel_height_pt=128,
         keys=rows.mark_keys(shown.table),
-        notes=(*rows.mark_notes(shown.table), *shown.notes, rows.assumption_note(shown.table)),
+        notes=rows.notes(shown),
     )
 
 

@@ -11,6 +11,7 @@ def chart(table: pd.DataFrame) -> Chart:
     table = table[table["model"] == table["model"].iloc[0]]
     shown = rows.drawn(table)
     y = axes.linear("throughput", "token/s", shown.table["throughput_tokens_per_s"].dropna())
+    y = rows.room_for_crosses(y, shown.table, "input_tokens")
     totals = [float(a + b) for a, b in zip(shown.table["input_tokens"], shown.table["output_tokens"], strict=True)]
     x = axes.log2_at("total length, half in and half out", "tokens", totals, in_k=True)
     series = rows.lines(
@@ -20,7 +21,7 @@ def chart(table: pd.DataFrame) -> Chart:
     title = f"Throughput against length, {first['model']}, batch {first['batch']:,}"
     return Chart(
         title, (Panel("", x, y, tuple(series)),), panel_height_pt=230, keys=rows.mark_keys(shown.table),
-        notes=(*rows.mark_notes(shown.table), *shown.notes, rows.assumption_note(shown.table)),
+        notes=rows.notes(shown),
     )  # fmt: skip
 
 
