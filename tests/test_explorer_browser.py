@@ -155,14 +155,14 @@ def test_a_change_of_batch_changes_the_throughput_and_the_url_restores_it(page, 
 def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
     open_page(page, f"{server}/?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)")
     page.get_by_text("must be a whole number from 1 to 16,777,216").wait_for()
-    assert page.get_by_test_id("stException").count() == 0
-    assert page.locator("img").count() == 0
-    assert "batch" not in page.url
+    sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
+    sync_api.expect(page.locator("img")).to_have_count(0)
+    page.wait_for_function("!location.search.includes('batch')")
     set_batch(page, 48)
     page.go_back()  # to the hostile address itself
     page.wait_for_function("document.querySelector('input[aria-label^=Batch]').value === '64'")
     page.get_by_test_id("stMetricValue").last.wait_for()
-    assert page.get_by_test_id("stException").count() == 0
+    sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
 def test_bad_parameters_show_a_message_beside_the_field(page, server):
@@ -171,8 +171,8 @@ def test_bad_parameters_show_a_message_beside_the_field(page, server):
     field.fill("bits=99")
     field.press("Enter")
     page.get_by_text("unknown parameter 'bits'").wait_for()
-    assert page.get_by_test_id("stException").count() == 0
-    assert page.get_by_test_id("stMetric").count() == 0
+    sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
+    sync_api.expect(page.get_by_test_id("stMetric")).to_have_count(0, timeout=WAIT_MS)
 
 
 @pytest.mark.parametrize("width", [390, 1280])
