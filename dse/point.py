@@ -34,7 +34,7 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     for which, quantizer in (("key", plan.key_quantizer), ("value", plan.value_quantizer)):
         default = device.path_of(quantizer.family.name)
         path: str = work.dequant_path or default
-        packed = any(g.layout.needs_unpacking for g in plan.groups if g.quantizer is quantizer)
+        packed = any(g.layout.needs_unpacking for g in plan.groups if g.which == which)
         if packed and path == "engine" and device.engine_rate is None:
             raise InputError(
                 f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"

@@ -199,7 +199,7 @@ def unit_of(name: str) -> str:
 
 
 def _plain(value: Any, unit: str) -> str:
-    if isinstance(value, bool | str) or value is None:
+    if isinstance(value, bool | str | list) or value is None:
         return str(value)
     text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
     unit = "" if unit == "1" else unit

@@ -73,6 +73,8 @@ def assert_one_line(result, status, *parts):
         (["--quantizer", "sinkq:group=33"], ["group = 33", "multiple of 16"]),
         (["--quantizer", "kivi:group=32,group=64"], ["given twice"]),
         (["--key-quantizer", "x"], ["unknown quantizer 'x'"]),
+        (["--quantizer", "oaken:groups=1e999999999/90/6"], ["2 to 5 percentages"]),
+        (["--quantizer", "oaken:dense=4"], ["needs groups"]),
         (["--batch", "0"], ["batch = 0", "1 to 16,777,216"]),
         (["--batch", "-1"], ["batch = -1"]),
         (["--batch", "1.5"], ["batch = '1.5'", "whole number"]),

@@ -171,6 +171,7 @@ def llama2_7b_bits(name, which="key", n_heads=32, head_dim=128):
         ("tender", "value", 4),
         ("kvquant", "key", Fraction("4.32")),
         ("oaken", "key", Fraction("4.8") + Fraction(96, 4096)),
+        ("oaken:outer=0.6,inner=0.3", "key", Fraction("11.2") + Fraction(96, 4096)),
         ("oaken:groups=2/2/90/6,outlier_bits=4", "key", Fraction("4.8") + Fraction(128, 4096)),
         ("oaken:groups=2/2/90/6", "key", Fraction("5.6") + Fraction(128, 4096)),
     ],

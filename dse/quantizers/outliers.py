@@ -1,5 +1,6 @@
 """Methods that treat outliers apart: Oaken's fused dense-and-sparse groups, KVQuant's sparse outliers."""
 
+import re
 from fractions import Fraction
 
 from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values
@@ -16,6 +17,8 @@ def group_shares(values: Values) -> list[Fraction]:
 
 def _dense_index(values: Values) -> int:
     """Index of the dense group: `dense` counts from 1; 0 means the largest (the first of equals)."""
+    if not values["groups"]:
+        return 1  # outer, middle, inner: the middle group is dense whatever its share
     shares = group_shares(values)
     return values["dense"] - 1 if values["dense"] else shares.index(max(shares))
 
@@ -47,13 +50,10 @@ def _oaken_problem(values: Values) -> str:
     if not values["groups"]:
         if values["outer"] + values["inner"] > 1:
             return f"outer + inner = {float(values['outer'] + values['inner']):g}: must be at most 1"
-        return ""
+        return "dense: needs groups, whose positions it counts" if values["dense"] else ""
     parts = values["groups"].split("/")
-    try:
-        shares = [Fraction(part) for part in parts if part.isascii() and len(part) <= 16]
-    except (ValueError, ZeroDivisionError):
-        shares = []
-    if not 2 <= len(parts) <= 5 or len(shares) != len(parts) or any(share < 0 for share in shares):
+    shares = [Fraction(part) for part in parts if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,9})?", part, re.ASCII)]
+    if not 2 <= len(parts) <= 5 or len(shares) != len(parts):
         return f"groups = {values['groups']}: must be 2 to 5 percentages such as 4/90/6, outermost first"
     if sum(shares) != 100:
         return f"groups = {values['groups']}: must sum to 100, not {float(sum(shares)):g}"
