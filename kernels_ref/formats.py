@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+#: parts of a bit ledger, in the order they are shown
+PARTS = ("payload", "scales", "zero_points", "outliers", "counts", "sinks", "full_precision", "padding")
+
 
 @dataclass(frozen=True)
 class NumberFormat:

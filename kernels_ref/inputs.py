@@ -1,0 +1,161 @@
+"""KV tensors as kernels want them: FP16 patterns, block by block, checked for values that are not finite."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from kernels_ref import half
+from kernels_ref.jit import inner, kernel, prange
+
+#: bytes of FP16 that are converted and checked at a time: they stay in the last-level cache
+BLOCK_BYTES = 8 * 2**20
+#: elements that one thread checks at a time
+CHUNK = 2**15
+
+NonFinite = Literal["raise", "replace"]
+
+
+@inner
+def _count(bits):
+    bad = 0
+    for i in range(bits.size):
+        bad += (bits[i] & np.uint16(0x7C00)) == np.uint16(0x7C00)
+    return bad
+
+
+@kernel
+def _count_nonfinite(bits):
+    """How many of the patterns bits[n] are infinite or NaN."""
+    n_chunks = (bits.size + CHUNK - 1) // CHUNK
+    found = np.zeros(n_chunks, np.int64)
+    for chunk in prange(n_chunks):
+        found[chunk] = _count(bits[chunk * CHUNK : (chunk + 1) * CHUNK])
+    return found.sum()
+
+
+def fp16_patterns(part: np.ndarray) -> np.ndarray:
+    """The FP16 patterns of `part`, C-contiguous uint16; a view where nothing has to change.
+
+    BF16 and FP32 are rounded to nearest even; beyond 65504 they become infinite (and are then refused or replaced).
+    """
+    if not part.dtype.isnative:
+        part = part.astype(part.dtype.newbyteorder("="))
+    if part.dtype.name == "bfloat16":
+        part = (part.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if part.dtype != np.float16:
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = part.astype(np.float16)
+    return np.ascontiguousarray(part).view(np.uint16)
+
+
+def replace_nonfinite(bits: np.ndarray) -> np.ndarray:
+    """A copy with NaN as +0 and infinities as the largest finite FP16 of their sign."""
+    bits = bits.copy()
+    magnitude = bits & half.ABS
+    bits[magnitude > half.INFINITY] = 0
+    infinite = magnitude == half.INFINITY
+    bits[infinite] = (bits[infinite] & half.SIGN) | half.LARGEST
+    return bits
+
+
+@dataclass(frozen=True)
+class KVTensor:
+    """A checked view of keys or values of one layer: `array` is [batch, heads, tokens, head_dim], any strides."""
+
+    array: np.ndarray
+    #: as the caller gave it, for results of the same shape
+    shape: tuple[int, ...]
+    nonfinite: NonFinite = "raise"
+
+    @property
+    def n_rows(self) -> int:
+        """Token vectors: batch * tokens."""
+        return self.array.shape[0] * self.array.shape[2]
+
+    @property
+    def n_channels(self) -> int:
+        """Elements of a token vector: all heads concatenated."""
+        return self.array.shape[1] * self.array.shape[3]
+
+    def _finite(self, part: np.ndarray) -> np.ndarray:
+        bits = fp16_patterns(part)
+        if not _count_nonfinite(bits.reshape(-1)):
+            return bits
+        if self.nonfinite == "replace":
+            return replace_nonfinite(bits)
+        raise ValueError(self._complaint())
+
+    def _complaint(self) -> str:
+        """All values that are not finite: how many, and where the first one is."""
+        array, count = self.array, 0
+        first: tuple[int, ...] = ()
+        for b in range(array.shape[0]):
+            for h in range(array.shape[1]):
+                bits = fp16_patterns(array[b, h])
+                bad = np.flatnonzero((bits & half.INFINITY) == half.INFINITY)
+                if bad.size and not count:
+                    t, c = divmod(int(bad[0]), array.shape[3])
+                    first = (b, h, t, c) if len(self.shape) == 4 else (t, h * array.shape[3] + c)
+                count += bad.size
+        where = ", ".join(str(i) for i in first)
+        return (
+            f"x: {count} of {array.size} values are NaN, infinite or beyond 65504, the first at [{where}]: must be "
+            "finite in FP16; nonfinite='replace' takes NaN as 0 and the rest as +-65504"
+        )
+
+    def row_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(first row, FP16 patterns [n, channels]) of consecutive token vectors, heads concatenated."""
+        n_batch, n_heads, n_tokens, head_dim = self.array.shape
+        step = max(BLOCK_BYTES // (2 * self.n_channels), 1)
+        for b in range(n_batch):
+            for t in range(0, n_tokens, step):
+                part = self.array[b, :, t : t + step].transpose(1, 0, 2)  # of [tokens, channels] still a view
+                yield b * n_tokens + t, self._finite(part.reshape(part.shape[0], n_heads * head_dim))
+
+    def head_blocks(self, multiple: int = 1) -> Iterator[tuple[int, int, np.ndarray]]:
+        """(first batch-and-head index, first token, patterns [n, tokens, head_dim]); tokens in steps of `multiple`.
+
+        Batch-and-head index: batch * n_heads + head. Short sequences come several heads at a time, long ones in
+        pieces, each a multiple of `multiple` tokens but the last.
+        """
+        n_batch, n_heads, n_tokens, head_dim = self.array.shape
+        per_head = max(2 * n_tokens * head_dim, 1)
+        heads = max(min(BLOCK_BYTES // per_head, n_heads), 1)
+        step = n_tokens
+        if per_head > BLOCK_BYTES:
+            step = max(BLOCK_BYTES // (2 * head_dim * multiple), 1) * multiple
+        for b in range(n_batch):
+            for h in range(0, n_heads, heads):
+                for t in range(0, n_tokens, max(step, 1)):
+                    part = self.array[b, h : h + heads, t : t + step]
+                    yield b * n_heads + h, t, self._finite(part)
+
+
+def kv_tensor(x: Any, n_heads: int = 1, nonfinite: NonFinite = "raise") -> KVTensor:
+    """Check `x`: FP16, BF16 or FP32, [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+
+    Raises TypeError and ValueError that name the parameter. `x` is never changed.
+    """
+    if nonfinite not in ("raise", "replace"):
+        raise ValueError(f"nonfinite = {nonfinite!r}: must be 'raise' or 'replace'")
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"x is {type(x).__name__}: must be a numpy array")
+    if x.dtype.name not in ("float16", "float32", "bfloat16"):
+        raise TypeError(f"x has dtype {x.dtype.name}: must be float16, bfloat16 or float32")
+    if x.ndim == 2:
+        if n_heads < 1 or x.shape[1] % n_heads:
+            raise ValueError(f"n_heads = {n_heads}: must divide the {x.shape[1]} channels of x")
+        array = (
+            x.reshape(1, x.shape[0], n_heads, -1).transpose(0, 2, 1, 3)
+            if x.size
+            else x.reshape(1, n_heads, x.shape[0], x.shape[1] // n_heads)
+        )
+    elif x.ndim == 4:
+        array = x
+    else:
+        raise ValueError(f"x has {x.ndim} axes: must be [tokens, channels] or [batch, heads, tokens, head_dim]")
+    if not array.shape[1] or not array.shape[3]:
+        raise ValueError(f"x has shape {x.shape}: must have at least one head and one channel")
+    return KVTensor(array, x.shape, nonfinite)
