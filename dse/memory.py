@@ -6,7 +6,7 @@ Every size is an exact integer in units of 1 / den bit (the plan's denominator),
 from dataclasses import dataclass
 from functools import cached_property
 
-from dse import units
+from dse import peaks, units
 from dse.formulas import capacity, weights
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec
@@ -71,51 +71,65 @@ class Memory:
         """Numerator of activations and workspace of one sequence."""
         return self.unit * (self.activation_bytes + self.workspace_bytes(n_tokens))
 
-    def at_final_length(self) -> int:
-        """Numerator of one sequence's keys and values at its final length, page padding included."""
-        n = self.workload.final_tokens
-        padding = self.plan.padding_bits(n, self.workload.page_tokens) if self.workload.admission == "paged" else 0
-        return self.plan.bits(n) + padding
+    @cached_property
+    def pages(self) -> int:
+        """Tokens that memory is given out by; 1 where every request reserves what it needs."""
+        return self.workload.page_tokens if self.workload.admission == "paged" else 1
 
-    def reserved(self, n_tokens: int) -> int:
-        """Numerator that one sequence needs to grow to `n_tokens`: its peak, activations, workspace."""
-        peak = self.plan.peak_bits(n_tokens)
-        if self.workload.admission == "paged":
-            peak += self.plan.padding_bits(n_tokens, self.workload.page_tokens)
-        return peak + self.extra(n_tokens)
+    def sequence(self, n_tokens: int) -> int:
+        """Numerator of one sequence's keys and values, page padding included."""
+        return self.plan.bits(n_tokens) + self.plan.padding_bits(n_tokens, self.pages)
+
+    def own(self, n_tokens: int) -> int:
+        """Numerator that one more sequence of `n_tokens` adds: what it does not share, activations, workspace."""
+        return self.sequence(n_tokens) - self.shared(n_tokens) + self.extra(n_tokens)
+
+    def need(self, n_sequences: int, n_tokens: int) -> int:
+        """Numerator of `n_sequences`, all at `n_tokens`."""
+        return self.shared(n_tokens) + n_sequences * self.own(n_tokens)
+
+    @cached_property
+    def passed(self) -> list[int]:
+        """The lengths that decide what a request needs on its way from prompt to last token."""
+        work = self.workload
+        return peaks.lengths(self.plan, work.input_tokens, work.final_tokens, self.prefix_tokens, self.pages)
+
+    @cached_property
+    def peak_kv_bytes(self) -> int:
+        """Most bytes of keys and values that one sequence takes between its prompt and its last token."""
+        return self.to_bytes(max(self.sequence(n) for n in self.passed))
 
     @cached_property
     def kv_bytes(self) -> int:
         """Keys and values of the whole batch at the final length."""
-        shared = self.shared(self.workload.final_tokens)
-        return self.to_bytes(shared + self.workload.batch * (self.at_final_length() - shared))
+        n, batch = self.workload.final_tokens, self.workload.batch
+        return self.to_bytes(self.need(batch, n) - batch * self.extra(n))
+
+    @cached_property
+    def mean(self) -> tuple[int, int, int]:
+        """Paged: (shared part at its largest, sum over the decode steps of what a request adds, number of steps)."""
+        work = self.workload
+        first, n, steps = work.input_tokens + 1, work.final_tokens, work.output_tokens
+        shared = peaks.sum_of_shared_bits(self.plan, first, n, self.prefix_tokens) if self.prefix_tokens else 0
+        resident = self.plan.sum_of_bits(first, n) + self.plan.sum_of_padding_bits(first, n, work.page_tokens)
+        return max(self.shared(s) for s in self.passed), resident - shared + steps * self.extra(n), steps
 
     @cached_property
     def max_batch(self) -> int:
         """Most requests that fit at once under the workload's admission rule; 0 when not even one does."""
-        n = self.workload.final_tokens
-        free, shared = self.free_bytes * self.unit, self.shared(n)
-        if free < self.reserved(n):
+        free = self.free_bytes * self.unit
+        if any(self.need(1, n) > free for n in self.passed):
             return 0
-        own, steps = self.own
-        return capacity.max_batch(free * steps, shared * steps, own)
-
-    @cached_property
-    def own(self) -> tuple[int, int]:
-        """What one more request adds under the admission rule: (numerator, over how many steps it is a sum)."""
-        work = self.workload
-        n = work.final_tokens
-        shared = self.shared(n)
-        if work.admission == "reserve":
-            return self.reserved(n) - shared, 1
-        resident = self.plan.sum_of_bits(work.input_tokens + 1, n)
-        resident += self.plan.sum_of_padding_bits(work.input_tokens + 1, n, work.page_tokens)
-        return resident + work.output_tokens * (self.extra(n) - shared), work.output_tokens
+        if self.workload.admission == "reserve":
+            return min(capacity.max_batch(free, self.shared(n), self.own(n)) for n in self.passed)
+        shared, own, steps = self.mean
+        return max(capacity.max_batch((free - shared) * steps, 0, own), 1)
 
     def fits(self, n_sequences: int, n_tokens: int) -> bool:
-        """True when `n_sequences` fit while each grows to `n_tokens` (reserve rule)."""
-        shared = self.shared(n_tokens)
-        return shared + n_sequences * (self.reserved(n_tokens) - shared) <= self.free_bytes * self.unit
+        """True when `n_sequences` fit with all of them at `n_tokens`, and at every shorter length."""
+        lengths = peaks.lengths(self.plan, 1, n_tokens, self.prefix_tokens, self.pages)
+        free = self.free_bytes * self.unit
+        return all(self.need(n_sequences, n) <= free for n in lengths)
 
     @cached_property
     def max_context_tokens(self) -> int | None:
@@ -140,12 +154,14 @@ class Memory:
     @cached_property
     def min_capacity_bytes(self) -> int:
         """Smallest memory in which the whole batch runs at once under the admission rule."""
-        n = self.workload.final_tokens
-        own, steps = self.own
-        needed = max(self.shared(n) * steps + self.workload.batch * own, self.reserved(n) * steps)
-        needed_bytes = -(-needed // (steps * self.unit)) + self.weight_bytes + self.device.runtime_overhead.count
-        usable_frac = self.device.usable_frac.si
-        return needed_bytes if usable_frac == 1 else int(needed_bytes / usable_frac) + 1
+        batch = self.workload.batch
+        needed = max(self.need(batch if self.workload.admission == "reserve" else 1, n) for n in self.passed)
+        if self.workload.admission == "paged":
+            shared, own, steps = self.mean
+            needed = max(needed, shared - -batch * own // steps)
+        return capacity.min_capacity_bytes(
+            self.to_bytes(needed), self.device.usable_frac.si, self.weight_bytes, self.device.runtime_overhead.count
+        )
 
     @cached_property
     def infeasible_reason(self) -> str | None:
@@ -158,7 +174,7 @@ class Memory:
                 f"weights need {units.human(self.weight_bytes, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
                 f"the {usable} that {self.device.name} has for them"
             )
-        need = self.to_bytes(self.reserved(self.workload.final_tokens))
+        need = self.to_bytes(max(self.need(1, n) for n in self.passed))
         return (
             f"one request of {self.workload.final_tokens:,} tokens needs {units.human(need, 'B')}, "
             f"{units.human(need - self.free_bytes, 'B')} more than the weights leave of {usable}"
@@ -185,7 +201,7 @@ class Memory:
             "docs/model.md, KV bytes",
             batch=work.batch,
             n_tokens=n,
-            bits_per_sequence=self.at_final_length() / plan.den,
+            bits_per_sequence=self.sequence(n) / plan.den,
             shared_bits=self.shared(n) / plan.den,
             elements_per_sequence=plan.elements(n),
             **{
@@ -193,9 +209,15 @@ class Memory:
                 for g in plan.groups
             },
         )
-        own, steps = self.own
-        own_bytes = own / steps / self.unit
-        rule = "at its peak size" if work.admission == "reserve" else "at its mean size over the generation"
+        if work.admission == "reserve":
+            free = self.free_bytes * self.unit
+            at = min(self.passed, key=lambda s: capacity.max_batch(free, self.shared(s), self.own(s)))
+            shared_bytes, own_bytes = self.shared(at) / self.unit, self.own(at) / self.unit
+            rule = f"at the length between prompt and last token where the batch is largest, {at:,}"
+        else:
+            shared, own, steps = self.mean
+            shared_bytes, own_bytes = shared / self.unit, own / steps / self.unit
+            rule = "at its mean size over the generation"
         trace.note(
             "max_batch",
             self.max_batch,
@@ -203,7 +225,7 @@ class Memory:
             f"{capacity.max_batch.equation}; a request counts {rule}",
             capacity.max_batch.source,
             free_bytes=self.free_bytes,
-            shared_bytes=self.shared(n) / self.unit,
+            shared_bytes=shared_bytes,
             bytes_per_sequence=own_bytes,
             activation_bytes_per_sequence=self.activation_bytes,
             workspace_bytes_per_sequence=self.workspace_bytes(n),
@@ -242,21 +264,23 @@ class Memory:
             "min_capacity_bytes",
             self.min_capacity_bytes,
             "B",
-            f"weights + overhead + shared + batch * bytes_per_sequence; a request counts {rule}",
+            f"(weights + overhead + shared + batch * bytes_per_sequence) / usable_frac; a request counts {rule}",
             "docs/model.md, Capacity",
             weight_bytes=self.weight_bytes,
             overhead_bytes=self.device.runtime_overhead.count,
-            shared_bytes=self.shared(n) / self.unit,
+            usable_frac=self.device.usable_frac.si,
+            shared_bytes=shared_bytes,
             batch=work.batch,
             bytes_per_sequence=own_bytes,
         )
         trace.note(
             "peak_kv_bytes_per_sequence",
-            self.to_bytes(plan.peak_bits(n)),
+            self.peak_kv_bytes,
             "B",
-            "largest KV size over the lengths 1..final, just before a group is packed",
+            "largest KV size between prompt and last token, page padding included: just before a group is packed",
             "docs/model.md, Capacity",
-            n_tokens=n,
+            first_tokens=work.input_tokens,
+            last_tokens=n,
         )
         trace.note(
             "activation_bytes",

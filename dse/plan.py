@@ -169,19 +169,6 @@ class KvPlan:
             total += g.n_stored_layers * (inside * g.packed_bits + (shared - inside) * g.full_bits)
         return total
 
-    def peak_bits(self, n_tokens: int) -> int:
-        """Largest `bits` over the lengths 1..n_tokens: methods that pack whole groups peak just before packing."""
-        anchors = {n_tokens} | {g.window_tokens for g in self.groups if g.window_tokens < n_tokens}
-        period = math.lcm(*(g.step_tokens for g in self.groups))
-        lengths = set(anchors)
-        for anchor in anchors:
-            lowest = max(anchor - period, 0)
-            for g in self.groups:
-                if g.step_tokens > 1:
-                    events = range(anchor - (anchor - g.residual_tokens) % g.step_tokens, lowest, -g.step_tokens)
-                    lengths.update(event - 1 for event in events if event - 1 >= 1)
-        return max(self.bits(length) for length in lengths)
-
     def ledger(self, n_tokens: int, page_tokens: int = 1) -> dict[str, Fraction]:
         """Bits of one sequence by part; the parts add up to bits + padding_bits, exactly."""
         parts = {part: Fraction(0) for part in PARTS}

@@ -65,7 +65,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             **{f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups},
         ),
         "stored_bits": trace.call(
-            "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.at_final_length() / memory.unit,
+            "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
             n_elements=elements,
         ),
         "kv_bytes_per_token": trace.note(
@@ -79,7 +79,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
                 for g in plan.groups
             },
         ),
-        "kv_bytes": memory.kv_bytes, "peak_kv_bytes_per_sequence": memory.to_bytes(plan.peak_bits(n)),
+        "kv_bytes": memory.kv_bytes, "peak_kv_bytes_per_sequence": memory.peak_kv_bytes,
         "weight_bytes": memory.weight_bytes, "activation_bytes": work.batch * memory.activation_bytes,
         "workspace_bytes": work.batch * memory.workspace_bytes(n), "capacity_bytes": device.capacity_bytes,
         "free_bytes": memory.free_bytes, "min_capacity_bytes": memory.min_capacity_bytes,

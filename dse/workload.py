@@ -10,6 +10,7 @@ from dse.specs import Path
 MAX_BATCH = 2**24
 MAX_INPUT_TOKENS = 2**30
 MAX_OUTPUT_TOKENS = 2**24
+MAX_PAGE_TOKENS = 4096
 
 WEIGHT_BITS = (16, 8, 4)
 
@@ -35,7 +36,7 @@ class Workload:
         _whole("batch", self.batch, 1, MAX_BATCH)
         _whole("input", self.input_tokens, 1, MAX_INPUT_TOKENS)
         _whole("output", self.output_tokens, 1, MAX_OUTPUT_TOKENS)
-        _whole("page", self.page_tokens, 1, 2**20)
+        _whole("page", self.page_tokens, 1, MAX_PAGE_TOKENS)
         _whole("prefix", self.prefix_tokens, 0, self.input_tokens)
         _choice("admission", self.admission, ("reserve", "paged"))
         _choice("weights-bits", self.weights_bits, WEIGHT_BITS)

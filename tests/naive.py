@@ -34,6 +34,21 @@ def sequence_bits(groups, n):
     )
 
 
+def shared_bits(groups, n, prefix):
+    """Bits of n tokens that a common prefix shares: token by token, packed ones only in groups wholly inside it."""
+    total = 0
+    for layers, packed_bits, full_bits, _, _, step, residual, window in groups:
+        if n > window:  # the first tokens have left
+            continue
+        packed = packed_tokens(n, step, residual)
+        for token in range(min(prefix, n)):
+            if token >= packed:
+                total += layers * full_bits
+            elif token // step * step + step <= prefix:
+                total += layers * packed_bits
+    return total
+
+
 def pages(n, page):
     """Pages that n tokens take."""
     count = 0

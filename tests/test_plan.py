@@ -117,17 +117,6 @@ def test_pieces_cover_every_step_exactly(kv, n_in, n_out):
     assert seen == list(range(n_in + 1, n_in + n_out + 1))
 
 
-@given(PLANS, st.integers(1, 250))
-def test_peak_is_the_largest_over_all_shorter_lengths(kv, n):
-    assert kv.peak_bits(n) == max(kv.bits(length) for length in range(1, n + 1))
-
-
-@given(PLANS, st.integers(1, 200), st.integers(0, 200))
-def test_shared_bits_never_exceed_a_sequence(kv, n, prefix):
-    shared = kv.shared_bits(n, min(prefix, n))
-    assert 0 <= shared <= kv.bits(n)
-
-
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_sixty_bit_sizes_stay_exact_integers(name):
     quantizer = quantizers.parse(name)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import naive
 from dse import catalog, plan, point, quantizers, specs
 from dse.errors import InputError
-from dse.memory import Memory
 from dse.trace import Trace
 from dse.workload import Workload
 from test_plan import PLANS, layer, model
@@ -99,42 +98,6 @@ def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth
     attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
     assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
     assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)
-
-
-@given(PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(0, 20), st.sampled_from(["reserve", "paged"]))
-def test_largest_batch_fits_and_one_more_does_not(kv, n_in, n_out, prefix, admission):
-    dev = device(capacity=2 * 10**6, default="materialised")
-    work = Workload(1, n_in, n_out, admission=admission, prefix_tokens=min(prefix, n_in), page_tokens=4)
-    memory = Memory(dev, kv, work, point.dequant_paths(dev, kv, work))
-    n, final = memory.max_batch, work.final_tokens
-    free, shared = memory.free_bytes * memory.unit, memory.shared(final)
-    if admission == "reserve":
-        need = [memory.reserved(final)] * 2
-    else:  # the mean over the steps, loop in integers
-        lengths = range(n_in + 1, final + 1)
-        mean = Fraction(sum(kv.bits(s) + kv.padding_bits(s, 4) for s in lengths), n_out) + memory.extra(final)
-        need = [mean] * 2
-    if n:
-        assert shared + n * (need[0] - shared) <= free
-        assert shared + (n + 1) * (need[1] - shared) > free
-    else:
-        assert memory.reserved(final) > free
-
-
-@given(PLANS, st.integers(1, 40))
-def test_longest_context_fits_with_all_shorter_and_one_more_does_not(kv, batch):
-    dev = device(capacity=1_200_000)
-    memory = Memory(dev, kv, Workload(batch=batch), {"key": "fused", "value": "fused"})
-    longest = memory.max_context_tokens
-    if longest is None:
-        assert all(g.window_tokens < plan.NO_WINDOW or not g.n_stored_layers for g in kv.groups)
-        return
-
-    def fits(n):
-        return batch * (kv.bits(n) + memory.extra(n)) <= memory.free_bytes * memory.unit
-
-    assert all(fits(n) for n in range(1, min(longest, 400) + 1))
-    assert not fits(longest + 1) or not longest
 
 
 RATES = ("memory_bandwidth", "peak_flops", "fused_rate", "memory_capacity")
@@ -345,27 +308,6 @@ def test_a_time_is_the_larger_of_bytes_and_operations_and_is_named_so(kv, batch,
     flops = sum(running * kv.flops(s) / peak for s in lengths) / n_out
     assert result["attention_s"] >= max(reads, flops) * (1 - 1e-12)
     assert result["attention_bound"] == ("compute" if flops > reads else "bandwidth") or reads == pytest.approx(flops)
-
-
-@given(PLANS, st.integers(1, 100), st.integers(1, 100))
-def test_bytes_of_a_batch_are_linear_in_the_batch(kv, n_in, n_out):
-    work = Workload(batch=7, input_tokens=n_in, output_tokens=n_out)
-    memory = Memory(device(), kv, work, {"key": "fused", "value": "fused"})
-    assert memory.kv_bytes == -(-7 * kv.bits(work.final_tokens) // memory.unit)
-
-
-@given(PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(1, 30), st.sampled_from(["reserve", "paged"]))
-def test_smallest_memory_is_what_the_whole_batch_needs(kv, n_in, n_out, batch, admission):
-    work = Workload(batch, n_in, n_out, admission=admission, page_tokens=4)
-    dev = device(default="materialised")
-    least = point.evaluate(dev, kv, work)["min_capacity_bytes"]
-
-    def fits(capacity):
-        spec = dev.model_copy(update={"memory_capacity": dev.memory_capacity.model_copy(update={"value": capacity})})
-        return point.evaluate(spec, kv, work)["fits_whole_batch"]
-
-    assert fits(least)
-    assert not fits(least - 1)
 
 
 def test_a_users_gpu_runs_quantizers_as_the_shipped_ones_do():

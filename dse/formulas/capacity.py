@@ -10,6 +10,23 @@ def free_bytes(capacity_bytes, usable_frac, weight_bytes, overhead_bytes):
     return usable - weight_bytes - overhead_bytes
 
 
+@formula("B", "smallest C with floor(C * usable_frac) >= needed + weights + overhead", "docs/model.md, Capacity")
+def min_capacity_bytes(needed_bytes, usable_frac, weight_bytes, overhead_bytes):
+    """Smallest memory that leaves `needed_bytes` free; the inverse of `free_bytes`, exact. 0 < usable_frac <= 1."""
+    wanted = needed_bytes + weight_bytes + overhead_bytes
+    if usable_frac == 1:
+        return wanted
+    guess = wanted / usable_frac
+    low, high = int(guess * (1 - 1e-15)) - 2, int(guess * (1 + 1e-15)) + 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if free_bytes(middle, usable_frac, 0, 0) >= wanted:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
 @formula("sequence", "floor((free - shared) / per_sequence), not negative", "docs/model.md, Capacity")
 def max_batch(free, shared, per_sequence):
     """Most sequences that fit, all arguments in the same unit. per_sequence > 0."""

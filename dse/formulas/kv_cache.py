@@ -32,6 +32,19 @@ def packed_tokens(n_tokens, step_tokens, residual_tokens):
 
 
 @formula(
+    "token",
+    "sum over s = 1..n of packed(s) = step * (step * k * (k - 1) / 2 + (r + 1) * k), n - residual = k * step + r",
+    "docs/model.md, KV bytes",
+)
+def sum_of_packed_tokens(n_tokens, step_tokens, residual_tokens):
+    """Packed tokens summed over the lengths 1..n_tokens; exact in integers."""
+    beyond = max(n_tokens - residual_tokens, 0)
+    events = beyond // step_tokens
+    rest = beyond - events * step_tokens
+    return step_tokens * (step_tokens * (events * (events - 1) // 2) + (rest + 1) * events)
+
+
+@formula(
     "bit",
     "packed * packed_bits_per_token + (n_tokens - packed) * full_bits_per_token"
     " + once_bits [n_tokens > 0] + pool_bits [packed > 0]",
@@ -85,12 +98,6 @@ def shareable_tokens(prefix_tokens, packed, step_tokens):
     if prefix_tokens >= packed:
         return prefix_tokens
     return prefix_tokens // step_tokens * step_tokens
-
-
-@formula("token", "prefix_tokens + n_sequences * own_tokens", "textbook section 5")
-def tokens_with_shared_prefix(n_sequences, prefix_tokens, own_tokens):
-    """Tokens stored for sequences that share a prefix, the prefix counted once."""
-    return prefix_tokens + n_sequences * own_tokens
 
 
 @formula(

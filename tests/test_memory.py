@@ -1,0 +1,167 @@
+"""What fits: against loops over every length, with shared prefixes, pages and windows."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import naive
+from dse import catalog, peaks, plan, point
+from dse.formulas import capacity
+from dse.memory import Memory
+from dse.workload import Workload
+from test_plan import PLANS, as_groups, layer, model
+from test_point import build, device
+
+PAGE = 4
+
+
+def memory_of(dev, kv, batch=1, n_in=40, n_out=40, prefix=0, admission="reserve"):
+    work = Workload(batch, n_in, n_out, admission=admission, prefix_tokens=min(prefix, n_in), page_tokens=PAGE)
+    return Memory(dev, kv, work, point.dequant_paths(dev, kv, work))
+
+
+def need(memory, kv, n_sequences, length):
+    """Bits (numerator) of a batch at one length, from the slow twins."""
+    paged = memory.workload.admission == "paged"
+    prefix = memory.workload.prefix_tokens
+    shared = naive.shared_bits(as_groups(kv), length, prefix // PAGE * PAGE if paged else prefix)
+    own = naive.sequence_bits(as_groups(kv), length) - shared + memory.extra(length)
+    if paged:
+        own += kv.padding_bits(length, PAGE)
+    return shared + n_sequences * own
+
+
+ADMISSION = st.sampled_from(["reserve", "paged"])
+
+
+@given(PLANS, st.integers(1, 200), st.integers(0, 200))
+def test_shared_bits_are_the_loop_over_tokens(kv, n, prefix):
+    assert kv.shared_bits(n, prefix) == naive.shared_bits(as_groups(kv), n, prefix)
+
+
+@given(PLANS, st.integers(1, 120), st.integers(0, 120), st.integers(0, 120))
+def test_sum_of_shared_bits_is_the_loop(kv, prefix, more, n_steps):
+    first = prefix + more
+    lengths = range(first, first + n_steps + 1)
+    found = peaks.sum_of_shared_bits(kv, first, lengths[-1], prefix)
+    assert found == sum(kv.shared_bits(n, prefix) for n in lengths)
+
+
+@given(PLANS, st.integers(1, 300), st.integers(0, 300), st.integers(0, 250), st.integers(1, 9), st.integers(1, 1000))
+def test_the_largest_length_is_among_the_few(kv, first, more, prefix, page, n_sequences):
+    def total(n):
+        return n_sequences * (kv.bits(n) + kv.padding_bits(n, page)) - (n_sequences - 1) * kv.shared_bits(n, prefix)
+
+    last = first + more
+    few = peaks.lengths(kv, first, last, prefix, page)
+    assert all(first <= n <= last for n in few)
+    assert max(map(total, few)) == max(total(n) for n in range(first, last + 1))
+
+
+@given(PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), ADMISSION)
+def test_largest_batch_fits_and_one_more_does_not(kv, n_in, n_out, prefix, admission):
+    dev = device(capacity=2 * 10**6, default="materialised")
+    memory = memory_of(dev, kv, 1, n_in, n_out, prefix, admission)
+    free, lengths = memory.free_bytes * memory.unit, range(n_in, n_in + n_out + 1)
+    if any(need(memory, kv, 1, s) > free for s in lengths):
+        assert memory.max_batch == 0
+        return
+    if admission == "reserve":
+
+        def total(n):
+            return max(need(memory, kv, n, s) for s in lengths)
+    else:
+        once = memory.workload.prefix_tokens // PAGE * PAGE
+        shared = max(naive.shared_bits(as_groups(kv), s, once) for s in lengths)
+        own = Fraction(sum(need(memory, kv, 2, s) - need(memory, kv, 1, s) for s in lengths[1:]), n_out)
+        own += memory.extra(lengths[-1]) - Fraction(sum(memory.extra(s) for s in lengths[1:]), n_out)
+
+        def total(n):
+            return shared + n * own
+
+    assert memory.max_batch == 1 or total(memory.max_batch) <= free
+    assert total(memory.max_batch + 1) > free
+
+
+@given(PLANS, st.integers(1, 40), st.integers(0, 150), ADMISSION)
+def test_longest_context_fits_with_all_shorter_and_one_more_does_not(kv, batch, prefix, admission):
+    memory = memory_of(device(capacity=1_200_000), kv, batch, 200, 1, prefix, admission)
+    longest = memory.max_context_tokens
+    if longest is None:
+        assert all(g.window_tokens < plan.NO_WINDOW or not g.n_stored_layers for g in kv.groups)
+        return
+    free = memory.free_bytes * memory.unit
+    assert all(need(memory, kv, batch, n) <= free for n in range(1, min(longest, 400) + 1))
+    if longest < 400:
+        assert need(memory, kv, batch, longest + 1) > free
+
+
+@given(
+    PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(1, 30), st.integers(0, 40), ADMISSION,
+    st.sampled_from([1.0, 0.9, 0.37]),
+)  # fmt: skip
+def test_smallest_memory_is_what_the_whole_batch_needs(kv, n_in, n_out, batch, prefix, admission, usable):
+    dev = device(default="materialised")
+    share = dev.usable_frac.model_copy(update={"value": usable})
+
+    def on(capacity_bytes):
+        size = dev.memory_capacity.model_copy(update={"value": capacity_bytes})
+        spec = dev.model_copy(update={"memory_capacity": size, "usable_frac": share})
+        return memory_of(spec, kv, batch, n_in, n_out, prefix, admission)
+
+    least = on(10**9).min_capacity_bytes
+    assert on(least).max_batch >= batch
+    assert on(least - 1).max_batch < batch
+
+
+@given(PLANS, st.integers(1, 100), st.integers(1, 100))
+def test_bytes_of_a_batch_are_linear_in_the_batch(kv, n_in, n_out):
+    memory = memory_of(device(), kv, 7, n_in, n_out)
+    assert memory.kv_bytes == -(-7 * kv.bits(n_in + n_out) // memory.unit)
+
+
+@given(st.integers(1, 10**16), st.floats(0.01, 1), st.integers(0, 10**12))
+def test_smallest_memory_is_the_inverse_of_free_bytes(needed, usable, overhead):
+    least = capacity.min_capacity_bytes(needed, usable, 5, overhead)
+    assert capacity.free_bytes(least, usable, 5, overhead) >= needed
+    assert capacity.free_bytes(least - 1, usable, 5, overhead) < needed
+
+
+def of(quantizer, **work):
+    dev, kv = catalog.device("a100-80gb"), build("llama2-7b", quantizer)
+    wanted = Workload(**work)
+    return Memory(dev, kv, wanted, point.dequant_paths(dev, kv, wanted))
+
+
+def test_a_prefix_of_one_packed_group_is_shared_among_many():
+    """By hand: 160 shared prompt tokens, one more generated; SinkQ packs 128 of 160 (G + R), so a request adds
+    its one token in FP16, the sinks of 30 layers and its activations."""
+    found = of("sinkq", batch=2000, prefix_tokens=160, input_tokens=160, output_tokens=1)
+    token = 2 * 32 * 4096 * 2
+    sinks = 30 * (2 * 3 * 4096 * 2 + 3 * 32 * 4)
+    packed = 128 * 32 * (2 * 4096 * 9 // 4) // 8  # K and V at 2.25 bits
+    free = 80 * 10**9 - 2 * 6_738_415_616
+    prefix = packed + 32 * token
+    assert found.max_batch == (free - prefix) // (token + sinks + 2 * (32000 + 8192))
+
+
+def test_a_prompt_is_packed_layer_by_layer():
+    """A prompt of exactly one group never lies in memory unpacked in all layers at once."""
+    found = of("sinkq:residual=0,sinks=0", input_tokens=128, output_tokens=1)
+    token = 2 * 32 * 4096 * 2
+    packed = 128 * 32 * (2 * 4096 * 9 // 4) // 8
+    free = 80 * 10**9 - 2 * 6_738_415_616
+    assert found.max_batch == free // (packed + token + 2 * (32000 + 8192))
+
+
+def test_toy_model_without_a_limit():
+    kv = plan.build(model(layer(window=16)), *[build(model(layer()), "fp16").key_quantizer] * 2)
+    assert memory_of(device(), kv, 2).max_context_tokens is None
+
+
+@pytest.mark.parametrize("admission", ["reserve", "paged"])
+def test_weights_alone_may_be_too_much(admission):
+    dev, kv = catalog.device("oaken-hbm"), build("llama2-70b", "oaken")
+    assert memory_of(dev, kv, admission=admission).max_batch == 0
