@@ -243,6 +243,23 @@ class Memory:
             overhead_bytes=self.device.runtime_overhead.count,
         )
         trace.note(
+            "feasible",
+            self.max_batch > 0,
+            "",
+            "max_batch >= 1: at least one request fits",
+            "docs/model.md, Capacity",
+            max_batch=self.max_batch,
+        )
+        trace.note(
+            "infeasible_reason",
+            self.infeasible_reason,
+            "",
+            "what is missing for one request; None where one fits",
+            "docs/model.md, Capacity",
+            free_bytes=self.free_bytes,
+            bytes_per_sequence=max(self.need(1, s) for s in self.passed) / self.unit,
+        )
+        trace.note(
             "fits_whole_batch",
             self.max_batch >= work.batch,
             "",

@@ -7,7 +7,9 @@ from dse.specs import HardwareSpec
 
 
 def packed_ever(g: TensorGroup, n_tokens: int) -> int:
-    """Tokens quantised by length n: every token is, sooner or later, whether or not a window still keeps it."""
+    """Tokens quantised by length n, whether or not a window still keeps them; none where a window never packs."""
+    if g.window_tokens < g.step_tokens + g.residual_tokens:
+        return 0
     return kv_cache.packed_tokens(n_tokens, g.step_tokens, g.residual_tokens)
 
 
@@ -56,9 +58,18 @@ def launched(plan: KvPlan, paths: dict[str, str]) -> list[tuple[TensorGroup, int
     ]  # fmt: skip
 
 
-def read_launches(plan: KvPlan, paths: dict[str, str]) -> int:
-    """Extra kernels of one decode step for reading."""
-    return sum(g.n_read_layers * g.quantizer.family.gpu_code.read[side] for g, side in launched(plan, paths))
+def read_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:
+    """Extra kernels for reading over the decode steps that read the lengths first..last, once something is packed."""
+    return sum(
+        g.n_read_layers * g.quantizer.family.gpu_code.read[side] * steps_with_packed(g, first, last)
+        for g, side in launched(plan, paths)
+    )
+
+
+def steps_with_packed(g: TensorGroup, first: int, last: int) -> int:
+    """Lengths among first..last at which a tensor holds packed tokens."""
+    starts = g.step_tokens + g.residual_tokens
+    return max(last + 1 - max(first, starts), 0) if g.window_tokens >= starts else 0
 
 
 def pack_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:

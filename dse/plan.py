@@ -71,6 +71,11 @@ class TensorGroup:
         """Packed tokens that the next token adds inside the straight piece at `n_tokens`."""
         return kv_cache.piece_slope(n_tokens, 1, 0, self.step_tokens, self.residual_tokens, self.window_tokens)
 
+    def padding_bits(self, n_tokens: int, page_tokens: int) -> int:
+        """Bits of the unused slots of the last page of one layer and sequence."""
+        kept = kv_cache.kept_tokens(n_tokens, self.window_tokens)
+        return self.tail_bits * kv_cache.padding_tokens(kept, page_tokens)
+
     @property
     def tail_bits(self) -> int:
         """Bits of the slot that the next token will take: what an unused slot of a page costs."""
@@ -127,12 +132,7 @@ class KvPlan:
 
     def padding_bits(self, n_tokens: int, page_tokens: int) -> int:
         """Bits (numerator) of the unused slots of last pages."""
-        return sum(
-            g.n_stored_layers
-            * g.tail_bits
-            * kv_cache.padding_tokens(kv_cache.kept_tokens(n_tokens, g.window_tokens), page_tokens)
-            for g in self.groups
-        )
+        return sum(g.n_stored_layers * g.padding_bits(n_tokens, page_tokens) for g in self.groups)
 
     def read_bits(self, n_tokens: int) -> int:
         """Bits (numerator) that a decode step reads for one sequence."""
@@ -182,7 +182,7 @@ class KvPlan:
                 parts[part] += g.n_stored_layers * bits * (kept > 0)
             for part, bits in g.layout.pool.items():
                 parts[part] += g.n_stored_layers * bits * (packed > 0)
-        parts["padding"] = Fraction(self.padding_bits(n_tokens, page_tokens), self.den)
+        parts["padding"] += Fraction(self.padding_bits(n_tokens, page_tokens), self.den)
         return parts
 
     def sum_of_bits(self, first: int, last: int) -> int:
@@ -274,12 +274,13 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
                 entry[0] += n_layers if layer.stored else 0
                 entry[1] += n_layers
         index += layer.n_layers
+    alone = key_quantizer.name != value_quantizer.name
     tensors = []
     for shape_index, ((layer, shallow), (n_stored, n_read)) in enumerate(counts.items()):
         sides = (("key", key_quantizer, layer.key_dim), ("value", value_quantizer, layer.value_dim))
         for which, quantizer, head_dim in sides:
             if head_dim:
-                layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow))  # type: ignore[arg-type]
+                layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone))  # type: ignore[arg-type]
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
     den = math.lcm(*(layout.packed_bits_per_token.denominator for _, _, layout, *_ in tensors))
     groups = tuple(

@@ -53,6 +53,10 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     n = work.final_tokens
     elements = plan.elements(n)
     bits = float(plan.effective_bits)
+    per_token_bytes = [
+        (g, (g.bits(n) + g.padding_bits(n, memory.pages)) / (memory.unit * min(n, g.window_tokens)))
+        for g in plan.groups
+    ]
     result: dict[str, Any] = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
         "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name, "model_kind": "ideal",
@@ -70,13 +74,11 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         ),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
-            sum(g.n_stored_layers * g.bits(n) / (memory.unit * min(n, g.window_tokens)) for g in plan.groups),
-            "B/token", "sum over layers, keys and values of bits at the final length / 8 / kept tokens",
-            "docs/model.md, KV bytes", n_tokens=n,
+            sum(g.n_stored_layers * per_token for g, per_token in per_token_bytes),
+            "B/token", "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding "
+            "included", "docs/model.md, KV bytes", n_tokens=n,
             **{
-                f"{g.which}_bytes_per_layer_{g.n_stored_layers}_layers":
-                    g.bits(n) / (memory.unit * min(n, g.window_tokens))
-                for g in plan.groups
+                f"{g.which}_bytes_per_layer_{g.n_stored_layers}_layers": per_token for g, per_token in per_token_bytes
             },
         ),
         "kv_bytes": memory.kv_bytes, "peak_kv_bytes_per_sequence": memory.peak_kv_bytes,
@@ -102,6 +104,8 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         effective_bits=bits,
     )
     result["assumptions"] = assumptions(device, plan, paths)
+    if trace.keep:
+        _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
 
 
@@ -135,8 +139,16 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
             n_waves_of_one_less=n_waves - n_full,
         )
     else:
-        running = min(work.batch, memory.max_batch)
-        n_waves = None  # finished requests are replaced one by one
+        running = trace.note(
+            "running_batch",
+            min(work.batch, memory.max_batch),
+            "sequence",
+            "min(batch, max_batch): finished requests are replaced at once",
+            "docs/model.md, Capacity",
+            batch=work.batch,
+            max_batch=memory.max_batch,
+        )
+        n_waves = trace.note("n_waves", None, "", "paged admission has no waves", "docs/model.md, Capacity")
         times = steps.evaluate(device, plan, work, running, paths, prefix, trace)
         total_s = trace.call(
             "total_s", throughput.paged_total_s, n_sequences=work.batch, running_batch=running, wave_s=times.wave_s
@@ -155,9 +167,7 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
         "quantize_busy_s": times.quantize_busy_s, "dequantize_busy_s": times.dequantize_busy_s,
         "decode_step_s": times.decode_step_s, "prefill_s": times.prefill_s, "total_s": total_s,
         "throughput_tokens_per_s": tokens_per_s,
-        "bound": _bound(times, work, running, trace),
-        "linear_bound": _larger(times.weight_read_s, times.linear_compute_s),
-        "attention_bound": _larger(times.kv_read_s, times.attention_compute_s),
+        **_bounds(times, work, running, trace),
         "joules_per_token": trace.call(
             "joules_per_token", energy.joules_per_token, board_power_w=power.si, throughput_tokens_per_s=tokens_per_s
         ) if power else None,
@@ -168,30 +178,55 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
     }  # fmt: skip
 
 
-def _larger(bandwidth_s: float, compute_s: float) -> str:
-    """Name of the larger time; bandwidth on a tie."""
-    return "compute" if compute_s > bandwidth_s else "bandwidth"
-
-
-def _bound(times: steps.StepTimes, work: Workload, running: int, trace: Trace) -> str:
-    """Capacity where the batch does not fit at once, else what takes the largest share of a wave's time."""
-    shares = {"bandwidth": 0.0, "compute": times.prefill_s / work.output_tokens}
-    shares[_larger(times.weight_read_s, times.linear_compute_s)] += times.linear_s
-    shares[_larger(times.kv_read_s, times.attention_compute_s)] += times.attention_s
-    shares["dequantization"] = times.dequantize_s + times.quantize_s
+def _bounds(times: steps.StepTimes, work: Workload, running: int, trace: Trace) -> dict[str, str]:
+    """What the whole, the matrix products and attention wait for."""
+    where = "docs/model.md, Steps and times"
+    linear = trace.note(
+        "linear_bound", steps.waits_for(times.weight_read_s, times.linear_compute_s), "",
+        "the larger of reading the weights (bandwidth) and multiplying (compute)", where,
+        weight_read_s=times.weight_read_s, linear_compute_s=times.linear_compute_s,
+    )  # fmt: skip
+    attention = trace.note(
+        "attention_bound", steps.waits_for(times.kv_read_s, times.attention_compute_s), "",
+        "the larger of reading keys and values (bandwidth) and multiplying (compute), mean over the steps", where,
+        kv_read_s=times.kv_read_s, attention_compute_s=times.attention_compute_s,
+    )  # fmt: skip
+    shares = {name: seconds / work.output_tokens for name, seconds in times.prefill_parts.items()}
+    shares[linear] += times.linear_s
+    shares[attention] += times.attention_s
+    shares["dequantization"] += times.dequantize_s + times.quantize_s
     largest = "capacity" if running < work.batch else max(shares, key=lambda name: shares[name])
-    return str(
-        trace.note(
-            "bound",
-            largest,
-            "",
-            "capacity if running_batch < batch, else the largest of these times per decode step",
-            "docs/model.md, Steps and times",
-            running_batch=running,
-            batch=work.batch,
-            **{f"{name}_s": seconds for name, seconds in shares.items()},
+    trace.note(
+        "bound", largest, "",
+        "capacity if running_batch < batch, else the largest of these times per decode step, prompt included", where,
+        running_batch=running, batch=work.batch, **{f"{name}_s": seconds for name, seconds in shares.items()},
+    )  # fmt: skip
+    return {"bound": largest, "linear_bound": linear, "attention_bound": attention}
+
+
+def _record_choices(
+    device: HardwareSpec, plan: KvPlan, work: Workload, paths: dict[str, str], result: dict[str, Any], trace: Trace
+) -> None:
+    """Explain the results that are not numbers of a formula: paths, parts of the bits, assumed numbers."""
+    n, pages = work.final_tokens, work.page_tokens if work.admission == "paged" else 1
+    parts = {part: float(bits / plan.elements(n)) for part, bits in plan.ledger(n, pages).items()}
+    trace.note(
+        "bit_ledger", result["stored_bits"], "bit", "payload + scales + ... + padding, at the final length",
+        "docs/model.md, Bits", **{part: bits for part, bits in parts.items() if bits},
+    )  # fmt: skip
+    for which, quantizer in (("key", plan.key_quantizer), ("value", plan.value_quantizer)):
+        rule = (
+            f"--dequant-path, else the rule of {device.name} for {quantizer.family.name}; none where nothing is packed"
         )
-    )
+        trace.note(f"{which}_dequant_path", paths[which], "", rule, "docs/model.md, Dequantisation")
+    found = {}
+    for name in result["assumptions"]:
+        number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
+        found[name] = f"{number.value:g} {number.unit}: {number.source}"
+    trace.note(
+        "assumptions", result["assumptions"], "", "numbers of kind `assumed` among those behind this result",
+        f"dse show {device.name}", **found,
+    )  # fmt: skip
 
 
 def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> list[str]:

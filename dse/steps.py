@@ -28,6 +28,8 @@ class StepTimes:
     linear_compute_s: float
     kv_read_s: float
     attention_compute_s: float
+    #: what `prefill_s` is made of, by what it waits for
+    prefill_parts: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def evaluate(
         bandwidth_bytes_per_s=bandwidth,
         peak_flops_per_s=peak,
     )
-    n_read = packing.read_launches(plan, paths)
+    n_read = packing.read_launches(plan, work.input_tokens + 1, work.final_tokens, paths) / steps
     n_pack = packing.pack_launches(plan, work.input_tokens, work.final_tokens, paths) / steps
     dequantize_launch_s = dequantize.launch_s(n_read, device.kernel_launch.si)
     quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
@@ -137,6 +139,21 @@ def evaluate(
         launches_per_step=n_pack,
         rates_elements_per_s=_rates(device, paths),
     )
+    for name, busy_s, what in (
+        ("dequantize_busy_s", kv.unpack_busy / steps, "elements unpacked / rate, materialised traffic / BW"),
+        ("quantize_busy_s", kv.pack_busy / steps, "elements packed / rate, materialised traffic / BW"),
+    ):
+        trace.note(
+            name,
+            busy_s,
+            "s",
+            f"mean over steps of {what}; overlap, copies and launches not counted",
+            "docs/model.md, Dequantisation",
+            paths=", ".join(sorted(set(paths.values()))),
+            rates_elements_per_s=_rates(device, paths),
+            n_sequences=n_sequences,
+            unpacked_elements_at_end=n_sequences * plan.unpacked_elements(work.final_tokens),
+        )
     decode_step_s = trace.call(
         "decode_step_s",
         throughput.decode_step_s,
@@ -145,7 +162,7 @@ def evaluate(
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
     )
-    prefill_s = _prefill(device, plan, work, n_sequences, paths, prefix_tokens, trace)
+    prefill_s, prefill_parts = _prefill(device, plan, work, n_sequences, paths, prefix_tokens, trace)
     return StepTimes(
         linear_s,
         attention_s,
@@ -156,11 +173,17 @@ def evaluate(
         trace.call("wave_s", throughput.wave_s, output_tokens=steps, decode_step_s=decode_step_s, prefill_s=prefill_s),
         kv.pack_busy / steps,
         kv.unpack_busy / steps,
-        weight_read / bandwidth,
-        2 * active * n_sequences / peak,
+        attention.time_at_rate(weight_read, bandwidth),
+        linear.linear_compute_s(n_sequences, active, peak),
         kv.read / steps,
         kv.compute / steps,
+        prefill_parts,
     )
+
+
+def waits_for(bandwidth_s: float, compute_s: float) -> str:
+    """Name of the larger time; bandwidth on a tie."""
+    return "compute" if compute_s > bandwidth_s else "bandwidth"
 
 
 def _rates(device: HardwareSpec, paths: dict[str, str]) -> str:
@@ -179,9 +202,10 @@ def _sum_generation(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequen
     total_attention = read = compute = unpack_busy = unpack_exposed = materialised = pack_exposed = 0.0
     for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
         m = piece.n_steps
-        read_0 = n_sequences * piece.read_bits / per_byte / bandwidth
-        read_1 = n_sequences * piece.read_slope / per_byte / bandwidth
-        flop_0, flop_1 = n_sequences * piece.flops / peak, n_sequences * piece.flops_slope / peak
+        read_0 = attention.time_at_rate(n_sequences * piece.read_bits / per_byte, bandwidth)
+        read_1 = attention.time_at_rate(n_sequences * piece.read_slope / per_byte, bandwidth)
+        flop_0 = attention.time_at_rate(n_sequences * piece.flops, peak)
+        flop_1 = attention.time_at_rate(n_sequences * piece.flops_slope, peak)
         total_attention += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
         read += generation.sum_of_line(read_0, read_1, 0, m)
         compute += generation.sum_of_line(flop_0, flop_1, 0, m)
@@ -217,15 +241,15 @@ def _prefill(
     paths: dict[str, str],
     prefix_tokens: int,
     trace: Trace,
-) -> float:
-    """Seconds of the prompt of one running batch."""
+) -> tuple[float, dict[str, float]]:
+    """Seconds of the prompt of one running batch, and how much of them waits for what."""
     model = plan.model
     tokens = prefill.prefill_tokens(n_sequences, work.input_tokens, prefix_tokens)
     touched = weights.expert_share_touched(tokens, model.n_experts, model.n_active_experts)
     weight_read = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, work.weights_bits)
-    matrix_s = linear.linear_s(
-        tokens, float(model.active_parameters), weight_read, device.peak_flops.si, device.memory_bandwidth.si
-    )
+    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    active = float(model.active_parameters)
+    matrix_s = linear.linear_s(tokens, active, weight_read, peak, bandwidth)
     shared = plan.prompt_flops(prefix_tokens)
     flops = shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
     compute_s = trace.call(
@@ -233,7 +257,7 @@ def _prefill(
         prefill.prefill_compute_s,
         matrix_s=matrix_s,
         attention_flops=flops,
-        peak_flops_per_s=device.peak_flops.si,
+        peak_flops_per_s=peak,
     )
     once = packing.seconds(device, plan, 0, prefix_tokens, paths)
     each = packing.seconds(device, plan, prefix_tokens, work.input_tokens, paths)
@@ -241,7 +265,10 @@ def _prefill(
     engine_s = once["engine"] + n_sequences * each["engine"]
     launch_s = dequantize.launch_s(packing.prompt_launches(plan, work.input_tokens, paths), device.kernel_launch.si)
     quantize_s = paid + dequantize.exposed_s(engine_s, compute_s) + launch_s
-    return trace.note(
+    parts = {"bandwidth": 0.0, "compute": compute_s - matrix_s, "dequantization": quantize_s}
+    read_s = attention.time_at_rate(weight_read, bandwidth)
+    parts[waits_for(read_s, linear.linear_compute_s(tokens, active, peak))] += matrix_s
+    total_s = trace.note(
         "prefill_s",
         compute_s + quantize_s,
         "s",
@@ -251,3 +278,4 @@ def _prefill(
         prefill_compute_s=compute_s,
         quantize_s=quantize_s,
     )
+    return total_s, parts

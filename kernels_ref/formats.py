@@ -37,6 +37,8 @@ class StorageConstants:
 
     #: per-group scale, zero point, minimum or maximum: FP16 (KIVI, QServe, Atom, Oaken Table 2)
     group_value: int = 16
+    #: Oaken: code of every element in the dense matrix (Oaken 4.5)
+    oaken_dense: int = 4
     #: Oaken COO entry: index inside a 64-element chunk (Oaken 4.5)
     coo_index: int = 6
     #: Oaken COO entry: elements a 6-bit index can reach

@@ -18,10 +18,10 @@ SOURCES = sorted(
 #: lowest first; a file may import its own level and those below
 LEVELS = [
     {"kernels_ref", "hwspecs", "dse.llms", "dse.data", "dse.units", "dse.errors"},
-    {"dse.formulas", "dse.quantizers", "dse.specfile"},
+    {"dse.formulas", "dse.quantizers", "dse.specfile", "dse.dumps"},
     {"dse.quantity", "dse.specs", "dse.hf_config", "dse.hf_keys", "dse.hf_params"},
     {"dse.catalog", "dse.plan", "dse.trace", "dse.workload"},
-    {"dse.memory", "dse.packing", "dse.steps", "dse.point"},
+    {"dse.peaks", "dse.memory", "dse.packing", "dse.steps", "dse.point"},
     {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},

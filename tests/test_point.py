@@ -318,3 +318,52 @@ def test_a_users_gpu_runs_quantizers_as_the_shipped_ones_do():
         kv = build("llama3.1-8b", name)
         mine, shipped = at(own, kv, batch=64), at(h100, kv, batch=64)
         assert mine["throughput_tokens_per_s"] == shipped["throughput_tokens_per_s"], name
+
+
+def test_nothing_is_charged_before_anything_is_packed():
+    short = {"batch": 4, "input_tokens": 16, "output_tokens": 16}
+    for name in ("kivi", "sinkq"):
+        result = at(device(launch=5e-6), build("llama2-7b", name), **short)
+        assert result["stored_bits"] == 16
+        assert result["quantize_s"] == result["dequantize_s"] == 0
+    # a window of 37 tokens never holds the 128 that KIVI packs at a time
+    narrow = build(model(layer(window=37)), "kivi")
+    result = at(device(launch=5e-6), narrow, batch=4, input_tokens=500, output_tokens=100)
+    assert (result["stored_bits"], result["quantize_s"], result["dequantize_s"]) == (16, 0, 0)
+
+
+def test_reading_kernels_start_with_the_first_packed_group():
+    # SinkQ packs at 160 tokens: of the steps at 101..200 tokens, 41 read packed keys (3 kernels) and values (2)
+    free, gpu = (
+        at(device(launch=launch), build("llama2-7b", "sinkq"), input_tokens=100, output_tokens=100)
+        for launch in (0.0, 5e-6)
+    )
+    assert gpu["dequantize_s"] - free["dequantize_s"] == pytest.approx(32 * 5 * 41 / 100 * 5e-6)
+
+
+def test_a_short_prompt_waits_for_the_weights():
+    dev = device(bandwidth=2e12, peak=312e12)
+    for name, input_tokens, bound in (("fp16", 16, "bandwidth"), ("fp16", 4096, "compute")):
+        result = at(dev, build("llama2-7b", name), input_tokens=input_tokens, output_tokens=1)
+        assert result["bound"] == bound
+
+
+def test_sinkq_keeps_positions_with_the_values_where_the_keys_have_none():
+    both = build("llama2-7b", "sinkq").ledger(1024)["sinks"]
+    key_only = build("llama2-7b", "sinkq", "fp16").ledger(1024)["sinks"]
+    value_only = build("llama2-7b", "fp16", "sinkq").ledger(1024)["sinks"]
+    positions = 30 * 32 * 3 * 32  # layers, heads, sinks, bits
+    assert key_only == value_only == (both + positions) / 2
+
+
+@pytest.mark.parametrize("admission", ["reserve", "paged"])
+@pytest.mark.parametrize("quantizer", ["sinkq", "oaken"])
+def test_every_result_explains_itself(quantizer, admission):
+    trace = Trace(keep=True)
+    work = Workload(batch=8, admission=admission)
+    result = point.evaluate(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work, trace)
+    given = {"device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch", "input_tokens",
+             "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes"}  # fmt: skip
+    assert set(result) - given <= set(trace.steps)
+    for name in set(result) & set(trace.steps) - {"effective_bits"}:
+        assert trace.steps[name].value == result[name], name

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
-from dse.units import FP16_BITS
+from dse.units import BITS_PER_BYTE, FP16_BITS
+from kernels_ref import PARTS
 
-#: parts of the bit ledger, in the order they are shown
-PARTS = ("payload", "scales", "zero_points", "outliers", "counts", "sinks", "full_precision", "padding")
+__all__ = ["PARTS", "Family", "GpuCode", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,24 @@ class TensorShape:
     head_dim: int
     #: one of the model's first two layers, where SinkQ keeps no sinks (SinkQ 4.1)
     shallow: bool = False
+    #: the other side of the cache is quantised in another way, so that nothing is stored once for both
+    alone: bool = False
 
     @property
     def n_elements(self) -> int:
         """Elements of one token."""
         return self.n_heads * self.head_dim
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up, b > 0."""
+    return -(-a // b)
+
+
+def codes(n_codes: int, bits: int, unit: int = BITS_PER_BYTE, rows: int = 1) -> dict[str, Fraction | int]:
+    """Ledger of `rows` rows of n codes, each row filled up to whole bytes (or words of `unit` bits)."""
+    payload = rows * n_codes * bits
+    return {"payload": payload, "padding": rows * unit * ceil_div(n_codes * bits, unit) - payload}
 
 
 @dataclass(frozen=True)
@@ -54,8 +67,8 @@ class TensorLayout:
 
     @property
     def effective_bits(self) -> Fraction:
-        """Bits an element as the papers count them: without what depends on the length, without chunk counts."""
-        bits = self.packed_bits_per_token - self.packed.get("counts", 0)
+        """Bits an element as the papers count them: without what depends on the length, chunk counts or padding."""
+        bits = self.packed_bits_per_token - self.packed.get("counts", 0) - self.packed.get("padding", 0)
         return Fraction(bits, self.shape.n_elements)
 
 

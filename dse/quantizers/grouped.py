@@ -2,14 +2,12 @@
 
 from fractions import Fraction
 
-from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values
-from dse.quantizers.plain import ceil_div, nibbles
+from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.units import FP16_BITS
 from kernels_ref import FORMATS, storage
 
-
-def _words(n_codes: int, bits: int) -> int:
-    """Bits of n codes packed into 32-bit words."""
-    return storage.word * ceil_div(n_codes * bits, storage.word)
+#: bits of a code of the 4-bit methods here
+_NIBBLE = 4
 
 
 def _kivi_core(values: Values, shape: TensorShape) -> dict[str, Fraction | int]:
@@ -20,7 +18,8 @@ def _kivi_core(values: Values, shape: TensorShape) -> dict[str, Fraction | int]:
         share = Fraction(storage.group_value * shape.n_elements, group)
         return {"payload": bits * shape.n_elements, "scales": share, "zero_points": share}
     scale = storage.group_value * shape.n_heads * ceil_div(shape.head_dim, group)
-    return {"payload": shape.n_heads * _words(shape.head_dim, bits), "scales": scale, "zero_points": scale}
+    words = codes(shape.head_dim, bits, unit=storage.word, rows=shape.n_heads)
+    return {**words, "scales": scale, "zero_points": scale}
 
 
 def _kivi(values: Values, shape: TensorShape) -> TensorLayout:
@@ -45,8 +44,8 @@ def _word_problem(values: Values) -> str:
 
 def _sinkq(values: Values, shape: TensorShape) -> TensorLayout:
     sinks = 0 if shape.shallow else values["sinks"] + values["evicted"]
-    pool = 16 * shape.n_elements * sinks
-    if shape.which == "key":  # positions are kept once for a key and its value, per head
+    pool = FP16_BITS * shape.n_elements * sinks
+    if shape.which == "key" or shape.alone:  # positions are kept once for a key and its value, per head
         pool += storage.position * shape.n_heads * sinks
     return TensorLayout(
         shape,
@@ -60,18 +59,18 @@ def _sinkq(values: Values, shape: TensorShape) -> TensorLayout:
 def _nqkv(values: Values, shape: TensorShape) -> TensorLayout:
     n_blocks = ceil_div(shape.n_elements, values["block"])
     scales = FORMATS[values["absmax"]].bits * n_blocks
-    return TensorLayout(shape, {"payload": nibbles(shape.n_elements), "scales": scales})
+    return TensorLayout(shape, {**codes(shape.n_elements, _NIBBLE), "scales": scales})
 
 
 def _qserve(values: Values, shape: TensorShape) -> TensorLayout:
     n_groups = shape.n_heads if values["mode"] == "head" else 1
     scale = storage.group_value * n_groups
-    return TensorLayout(shape, {"payload": nibbles(shape.n_elements), "scales": scale, "zero_points": scale})
+    return TensorLayout(shape, {**codes(shape.n_elements, _NIBBLE), "scales": scale, "zero_points": scale})
 
 
 def _atom(values: Values, shape: TensorShape) -> TensorLayout:
     scale = storage.group_value * shape.n_heads * ceil_div(shape.head_dim, values["group"])
-    return TensorLayout(shape, {"payload": nibbles(shape.n_elements), "scales": scale, "zero_points": scale})
+    return TensorLayout(shape, {**codes(shape.n_elements, _NIBBLE), "scales": scale, "zero_points": scale})
 
 
 def _tender(values: Values, shape: TensorShape) -> TensorLayout:
@@ -79,9 +78,9 @@ def _tender(values: Values, shape: TensorShape) -> TensorLayout:
     if shape.which == "key":  # a scale per head and token, a centre per channel
         scales = storage.group_value * shape.n_heads
         return TensorLayout(
-            shape, {"payload": nibbles(shape.n_elements), "scales": scales}, once={"zero_points": per_channel}
+            shape, {**codes(shape.n_elements, _NIBBLE), "scales": scales}, once={"zero_points": per_channel}
         )
-    return TensorLayout(shape, {"payload": nibbles(shape.n_elements)}, once={"scales": per_channel})
+    return TensorLayout(shape, codes(shape.n_elements, _NIBBLE), once={"scales": per_channel})
 
 
 _BITS = Param("bits", 2, "bits of a code", choices=(1, 2, 4, 8))

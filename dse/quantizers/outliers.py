@@ -3,8 +3,8 @@
 import re
 from fractions import Fraction
 
-from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values
-from dse.quantizers.plain import ceil_div, nibbles
+from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.units import BITS_PER_BYTE
 from kernels_ref import storage
 
 
@@ -25,8 +25,9 @@ def _dense_index(values: Values) -> int:
 
 def coo_entry_bits(n_groups: int, outlier_bits: int) -> int:
     """Bits of one sparse entry beside its dense nibble: index, group and sign, padded to a byte (Oaken Table 3)."""
-    group_bits = {1: 0, 2: 0, 3: 1}.get(n_groups, (n_groups - 2).bit_length())
-    return 8 * ceil_div(storage.coo_index + group_bits + outlier_bits - 4, 8)
+    group_bits = (n_groups - 2).bit_length()  # one of n - 1 sparse groups: 2 groups 0 bits, 3 groups 1, 4 or 5 groups 2
+    sign_bits = outlier_bits - storage.oaken_dense
+    return BITS_PER_BYTE * ceil_div(storage.coo_index + group_bits + sign_bits, BITS_PER_BYTE)
 
 
 def _oaken(values: Values, shape: TensorShape) -> TensorLayout:
@@ -37,7 +38,7 @@ def _oaken(values: Values, shape: TensorShape) -> TensorLayout:
     return TensorLayout(
         shape,
         {
-            "payload": nibbles(d),
+            **codes(d, storage.oaken_dense),
             "scales": per_group,  # the maximum of each group
             "zero_points": per_group,  # and its minimum
             "outliers": coo_entry_bits(len(shares), values["outlier_bits"]) * outlier_share * d,
@@ -64,8 +65,8 @@ def _oaken_problem(values: Values) -> str:
 
 def _kvquant(values: Values, shape: TensorShape) -> TensorLayout:
     d = shape.n_elements
-    payload = nibbles(d) if values["bits"] == 4 else 8 * ceil_div(d * values["bits"], 8)
-    return TensorLayout(shape, {"payload": payload, "outliers": storage.kvquant_outlier * values["outliers"] * d})
+    outliers = storage.kvquant_outlier * values["outliers"] * d
+    return TensorLayout(shape, {**codes(d, values["bits"]), "outliers": outliers})
 
 
 FAMILIES = (

@@ -1,21 +1,12 @@
 """Formats without groups: FP16, BF16, FP8, and integers with one scale a token (or a fixed one)."""
 
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, codes
+from dse.units import FP16_BITS
 from kernels_ref import FORMATS
 
 
-def ceil_div(a: int, b: int) -> int:
-    """a / b rounded up, b > 0."""
-    return -(-a // b)
-
-
-def nibbles(n_elements: int) -> int:
-    """Bits of n 4-bit codes, two a byte."""
-    return 8 * ceil_div(n_elements, 2)
-
-
 def _sixteen(values: Values, shape: TensorShape) -> TensorLayout:
-    return TensorLayout(shape, {"payload": 16 * shape.n_elements}, needs_unpacking=False)
+    return TensorLayout(shape, {"payload": FP16_BITS * shape.n_elements}, needs_unpacking=False)
 
 
 def _fp8(values: Values, shape: TensorShape) -> TensorLayout:
@@ -24,9 +15,8 @@ def _fp8(values: Values, shape: TensorShape) -> TensorLayout:
 
 def _integer(bits: int):
     def layout(values: Values, shape: TensorShape) -> TensorLayout:
-        payload = 8 * shape.n_elements if bits == 8 else nibbles(shape.n_elements)
         scale = FORMATS[values["scale"]].bits if values["granularity"] == "token" else 0
-        return TensorLayout(shape, {"payload": payload, "scales": scale})
+        return TensorLayout(shape, {**codes(shape.n_elements, bits), "scales": scale})
 
     return layout
 
@@ -56,8 +46,8 @@ FAMILIES = (
         "int8",
         "INT8",
         "absmax per token, bitsandbytes int8_vectorwise; tensor: SmoothQuant",
-        _integer(8),
+        _integer(FORMATS["int8"].bits),
         _INTEGER,
     ),
-    Family("int4", "INT4", "absmax per token", _integer(4), _INTEGER),
+    Family("int4", "INT4", "absmax per token", _integer(FORMATS["int4"].bits), _INTEGER),
 )
