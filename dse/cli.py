@@ -3,46 +3,14 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from dse import __version__
+from dse.cli_kernels import quantize, thresholds
+from dse.cli_options import WHOLE, bits_options, parse_whole, progress_bar, split_list, workload_options
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
-
-_QUANTIZER_HELP = "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`)."
-
-
-class Whole(click.ParamType):
-    """A whole number in ASCII digits; its range is checked where the workload is built."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number, or InputError; a default is an int already."""
-        name = param.name if param and param.name else "value"
-        return value if isinstance(value, int) else parse_whole(name.removesuffix("_tokens"), value)
-
-
-def parse_whole(name: str, text: str) -> int:
-    """ASCII digits as an integer. Raises InputError naming the option."""
-    if not re.fullmatch(r"[-+]?[0-9]{1,30}", text, re.ASCII):
-        raise InputError(f"{name} = {show(text)}: must be a whole number, such as 64")
-    return int(text)
-
-
-WHOLE = Whole()
-
-
-def split_list(option: str, text: str | None) -> list[str] | None:
-    """The names given to `--option`, separated by commas; the commas inside `sinkq:bits=2,group=32` do not separate."""
-    if text is None:
-        return None
-    names = [part.strip() for part in re.split(r",(?!\s*[a-z_]+=)", text)]
-    if not all(names):
-        raise InputError(f"{option} = {show(text)}: has an empty entry: separate names by single commas")
-    return names
 
 
 @click.group(
@@ -61,49 +29,13 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def workload_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that describe a design point, shared by commands."""
-    options = [
-        click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
-        click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json."),
-        click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help=_QUANTIZER_HELP),
-        click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different."),
-        click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different."),
-        click.option("--batch", type=WHOLE, default=1, show_default=True, help="Requests."),
-        click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens."),
-        click.option(
-            "--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens."
-        ),
-        click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4."),
-        click.option(
-            "--admission",
-            default="reserve",
-            show_default=True,
-            metavar="reserve|paged",
-            help="Memory held from the start, or page by page.",
-        ),
-        click.option("--page", "page_tokens", type=WHOLE, default=16, show_default=True, help="Tokens of a page."),
-        click.option(
-            "--prefix",
-            "prefix_tokens",
-            type=WHOLE,
-            default=0,
-            show_default=True,
-            help="Prompt tokens that all requests share.",
-        ),
-        click.option(
-            "--dequant-path",
-            metavar="engine|fused|materialised",
-            help="How stored keys and values are unpacked; default: as the device says.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+cli.add_command(quantize)
+cli.add_command(thresholds)
 
 
 @cli.command(short_help="Everything about one design point.")
 @workload_options
+@bits_options
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 @click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
 def point(
@@ -112,21 +44,25 @@ def point(
     quantizer: str,
     key_quantizer: str | None,
     value_quantizer: str | None,
+    bits: str,
+    measurements: str | None,
     as_json: bool,
     explain: str | None,
     **work: Any,
 ) -> None:
     """Everything about one design point: memory, time, throughput, and what binds."""
-    from dse import catalog, plan, present, quantizers
+    from dse import catalog, plan, present
     from dse import point as design_point
+    from dse.measurements import bits_from
     from dse.trace import Trace
     from dse.workload import Workload
 
     spec = catalog.device(device)
+    source = bits_from(bits, measurements)
     kv = plan.build(
         catalog.model(model),
-        quantizers.parse(key_quantizer or quantizer),
-        quantizers.parse(value_quantizer or quantizer),
+        source.quantizer(key_quantizer or quantizer),
+        source.quantizer(value_quantizer or quantizer),
     )
     trace = Trace(keep=explain is not None)
     result = design_point.evaluate(spec, kv, Workload(**work), trace)
@@ -155,6 +91,7 @@ def point(
     show_default=True,
     help="What draws PNG, SVG and PDF; auto takes kaleido where it and a browser are installed.",
 )
+@bits_options
 def report(
     out: str,
     devices: str | None,
@@ -164,6 +101,8 @@ def report(
     input_tokens: int,
     output_tokens: int,
     static: str,
+    bits: str,
+    measurements: str | None,
 ) -> None:
     """The throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
     from dse import report as report_module
@@ -178,22 +117,11 @@ def report(
         input_tokens,
         output_tokens,
         static,
-        progress=_progress,
+        progress=progress_bar,
+        bits=bits,
+        measurements=measurements,
     )
     click.echo(f"report: {index}")
-
-
-def _progress(items: Iterable[Any], label: str, length: int) -> Any:
-    """A progress bar on the terminal; nothing where standard error is not one."""
-    return click.progressbar(
-        items,
-        length=length,
-        label=label,
-        hidden=not sys.stderr.isatty(),
-        file=sys.stderr,
-        show_pos=True,
-        item_show_func=lambda item: str(item) if item is not None else "",
-    )
 
 
 @cli.command()

@@ -173,15 +173,8 @@ class KvPlan:
         """Bits of one sequence by part; the parts add up to bits + padding_bits, exactly."""
         parts = {part: Fraction(0) for part in PARTS}
         for g in self.groups:
-            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
-            packed = g.packed(n_tokens)
-            for part, per_token in g.layout.packed.items():
-                parts[part] += g.n_stored_layers * packed * Fraction(per_token)
-            parts["full_precision"] += g.n_stored_layers * (kept - packed) * g.layout.full_bits_per_token
-            for part, bits in g.layout.once.items():
-                parts[part] += g.n_stored_layers * bits * (kept > 0)
-            for part, bits in g.layout.pool.items():
-                parts[part] += g.n_stored_layers * bits * (packed > 0)
+            for part, bits in g.layout.ledger(kv_cache.kept_tokens(n_tokens, g.window_tokens)).items():
+                parts[part] += g.n_stored_layers * bits
         parts["padding"] += Fraction(self.padding_bits(n_tokens, page_tokens), self.den)
         return parts
 
@@ -282,7 +275,10 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
             if head_dim:
                 layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone))  # type: ignore[arg-type]
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
-    den = math.lcm(*(layout.packed_bits_per_token.denominator for _, _, layout, *_ in tensors))
+    den = math.lcm(*(
+        Fraction(bits).denominator
+        for _, _, layout, *_ in tensors for bits in (layout.packed_bits_per_token, *layout.pool.values())
+    ))  # fmt: skip
     groups = tuple(
         TensorGroup(
             which,
@@ -296,7 +292,7 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
             packed_bits=int(layout.packed_bits_per_token * den),
             full_bits=layout.full_bits_per_token * den,
             once_bits=sum(layout.once.values()) * den,
-            pool_bits=sum(layout.pool.values()) * den,
+            pool_bits=int(sum(layout.pool.values()) * den),
             step_tokens=layout.step,
             residual_tokens=layout.residual,
         )

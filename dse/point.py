@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import steps
+from dse import steps, units
 from dse.errors import InputError
 from dse.formulas import capacity, effective_bits, energy, throughput
 from dse.memory import Memory
@@ -16,7 +16,8 @@ RESULT_UNITS = {
     "device": "", "model": "", "quantizer": "", "key_quantizer": "", "value_quantizer": "", "model_kind": "",
     "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "", "page_tokens": "token",
     "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "", "value_dequant_path": "",
-    "effective_bits": "bit", "stored_bits": "bit", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
+    "effective_bits": "bit", "stored_bits": "bit", "bits_kind": "", "measured_bits": "bit", "mse": "1",
+    "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
     "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
     "capacity_bytes": "B", "free_bytes": "B", "min_capacity_bytes": "B", "feasible": "", "infeasible_reason": "",
     "fits_whole_batch": "", "max_batch": "sequence", "max_context_tokens": "token", "running_batch": "sequence",
@@ -72,6 +73,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
             n_elements=elements,
         ),
+        **_measured(plan, trace),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
             sum(g.n_stored_layers * per_token for g, per_token in per_token_bytes),
@@ -107,6 +109,34 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     if trace.keep:
         _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
+
+
+def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
+    """Bits and errors that quantising real keys and values gave, weighted by the model's elements on each side."""
+    sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
+    kinds = {sides[g.which].bits_kind for g in plan.groups}
+    kind = kinds.pop() if len(kinds) == 1 else ", ".join(f"{side} {q.bits_kind}" for side, q in sides.items())
+    trace.note(
+        "bits_kind", kind, "", "closed: nominal shares; measured: shares that data realised", "docs/model.md, Bits"
+    )
+    found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_on"))
+    used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
+    if all(used.values()):
+        weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
+        total = sum(weights.values())
+        each = [(weights[side] / total / m.n_elements, m) for side, m in used.items() if m]
+        signal, error = (sum(w * getattr(m, name) for w, m in each) for name in ("squared_signal", "squared_error"))
+        found["measured_bits"] = sum(w * units.BITS_PER_BYTE * m.stored_bytes for w, m in each)
+        found["mse"] = error
+        found["sqnr_db"] = effective_bits.sqnr_db(signal, error) if signal and error else None
+        found["measured_on"] = ", ".join(dict.fromkeys(m.data for _, m in each))
+    for name, value in found.items():
+        equation = "mean over keys and values, each weighted by the model's elements; the data's own shapes and lengths"
+        trace.note(
+            name, value, RESULT_UNITS[name], equation if value is not None else "no measurement of this quantizer",
+            "dse quantize", **{f"{side}_elements": m.n_elements for side, m in used.items() if m},
+        )  # fmt: skip
+    return {"bits_kind": kind, **found}
 
 
 _NO_TIMES: dict[str, Any] = {

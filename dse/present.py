@@ -22,10 +22,10 @@ def number(value: Any, unit: str) -> str:
     if unit == "B" and abs(value) >= units.GIB:
         return f"{units.human(value, 'B')} ({units.gib(value):,.4g} GiB)"
     if unit == "1":
-        return f"{value:,}"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     if unit == "sequence":
         return f"{value:,} request{'s' if value != 1 else ''}"
-    if unit in ("J/token", "USD", "bit", "token/s", "B/token"):
+    if unit in ("J/token", "USD", "bit", "token/s", "B/token", "dB"):
         return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
     if unit == "token":
         return f"{value:,} tokens"
@@ -93,6 +93,7 @@ def point_text(
         if title == "Bits per element":
             parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
+            lines += _measured_lines(result)
     lines += ["", "What binds", f"  {_bound_text(result)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
         how = "waves of at most" if result["admission"] == "reserve" else "a steady"
@@ -104,6 +105,19 @@ def point_text(
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
     return "\n".join(lines)
+
+
+def _measured_lines(result: dict[str, Any]) -> list[str]:
+    """Bits and errors of the measurement, where there is one, and what the bits above rest on."""
+    lines = []
+    if result["bits_kind"] != "closed":
+        lines.append(f"  outliers and sinks: {result['bits_kind']}, on {result['measured_on']}")
+    if result["measured_on"]:
+        lines += ["", f"Measured on {result['measured_on']}"]
+        shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error of an element", "mse"),
+                 ("signal to quantization noise", "sqnr_db"))  # fmt: skip
+        lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+    return lines
 
 
 def _bound_text(result: dict[str, Any]) -> str:

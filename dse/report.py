@@ -2,13 +2,15 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from dse import catalog, report_files, report_page, report_static, systems, tables
+from dse import catalog, files, report_page, report_static, systems, tables
 from dse.errors import InputError
+from dse.measurements import bits_from
 from dse.plots import FIGURES, Figure
 from dse.point import RESULT_UNITS
 from dse.report_static import Painter
@@ -28,32 +30,36 @@ def write(
     output_tokens: int = 1024,
     static: str = "auto",
     progress: Progress | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
 ) -> str:
     """Write the report into directory `out` and return the path of its page.
 
     Everything is checked before the first file is written: names (InputError, SpecError), the number of points
     (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last.
     """
-    request = ask(devices, models, quantizers, batches, input_tokens, output_tokens)
+    request = replace(
+        ask(devices, models, quantizers, batches, input_tokens, output_tokens), bits=bits_from(bits, measurements)
+    )
     tables.check(request)
     report_static.check(static)
-    folder = report_files.prepare(out)
+    folder = files.prepare(out)
     found = tables.build(request, progress)
     for name, content in table_files(found).items():
-        report_files.write(folder / name, content)
+        files.write(folder / name, content)
     fragments: dict[str, str] = {}
     with report_static.painter(static) as brush:
         draw = partial(_draw, found=found, brush=brush)
-        for figure, (files, fragment) in _progressing(list(FIGURES.values()), draw, progress):
-            for name, content in files.items():
-                report_files.write(folder / "figures" / name, content)
+        for figure, (images, fragment) in _progressing(list(FIGURES.values()), draw, progress):
+            for name, content in images.items():
+                files.write(folder / "figures" / name, content)
             fragments[figure.name] = fragment
         drawn_by = brush.name
-    report_files.write(folder / "figures" / "plotly.min.js", report_page.plotly_js().encode())
-    page = report_page.page(request, found, fragments, drawn_by, command(out, devices, models, quantizers, batches,
-                                                                         input_tokens, output_tokens))  # fmt: skip
-    report_files.write(folder / INDEX, page.encode())
-    report_files.sync(folder)
+    files.write(folder / "figures" / "plotly.min.js", report_page.plotly_js().encode())
+    again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements)
+    page = report_page.page(request, found, fragments, drawn_by, again)
+    files.write(folder / INDEX, page.encode())
+    files.sync(folder)
     return str(folder / INDEX)
 
 
@@ -87,6 +93,8 @@ def command(
     batches: Sequence[int] | None,
     input_tokens: int,
     output_tokens: int,
+    bits: str = "closed",
+    measurements: str | None = None,
 ) -> str:
     """The command line that makes this report again."""
     import shlex
@@ -98,6 +106,10 @@ def command(
     for option, n_tokens in (("input", input_tokens), ("output", output_tokens)):
         if n_tokens != 1024:
             words += [f"--{option}", str(n_tokens)]
+    if bits != "closed":
+        words += ["--bits", bits]
+    if measurements:
+        words += ["--measurements", measurements]
     return shlex.join(words)
 
 

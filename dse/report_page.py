@@ -47,6 +47,7 @@ _COLUMNS = (
     ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "sequences", 1),
     ("max_batch", "largest batch", "sequences", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
     ("weight_bytes", "weights", "GB", units.to_base(1, "GB")), ("stored_bits", "stored", "bit/element", 1),
+    ("sqnr_db", "SQNR, measured", "dB", 1),
     ("joules_per_token", "energy", "J/token", 1), ("bound", "bound by", "", 0),
 )  # fmt: skip
 

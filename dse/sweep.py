@@ -6,8 +6,9 @@ from itertools import product
 
 import pandas as pd
 
-from dse import catalog, plan, point, quantizers
+from dse import catalog, plan, point
 from dse.errors import LimitError
+from dse.measurements import CLOSED, Bits
 from dse.workload import Workload
 
 #: points of one in-memory table; about 0.2 ms and 1 kB each
@@ -23,12 +24,13 @@ def grid(
     output_tokens: Sequence[int] = (1024,),
     base: Workload | None = None,
     max_points: int = MAX_POINTS,
+    bits: Bits = CLOSED,
 ) -> pd.DataFrame:
     """Every combination of the axes as a row with the columns of `dse.point.RESULT_UNITS`.
 
     Rows are in the order of the axes, the last axis fastest. Points that do not fit stay, with their reason.
-    `base` gives what the axes do not (admission, weights' bits, ...). Raises LimitError above `max_points`, and
-    InputError for unknown names or values outside their range.
+    `base` gives what the axes do not (admission, weights' bits, ...), `bits` says where the bits come from.
+    Raises LimitError above `max_points`, and InputError for unknown names or values outside their range.
     """
     axes = (devices, models, quantizer_names, batches, input_tokens, output_tokens)
     n_points = 1
@@ -39,7 +41,7 @@ def grid(
     base = base or Workload()
     rows = []
     for device_name, model_name, quantizer_name in product(devices, models, quantizer_names):
-        device, quantizer = catalog.device(device_name), quantizers.parse(quantizer_name)
+        device, quantizer = catalog.device(device_name), bits.quantizer(quantizer_name)
         kv = plan.build(catalog.model(model_name), quantizer, quantizer)
         for batch, n_in, n_out in product(batches, input_tokens, output_tokens):
             work = replace(base, batch=batch, input_tokens=n_in, output_tokens=n_out)

@@ -10,6 +10,7 @@ import pandas as pd
 from dse import plan, point, quantizers, sweep, units
 from dse.errors import LimitError
 from dse.formulas import attention, linear, weights
+from dse.measurements import CLOSED, Bits
 from dse.quantizers.base import PARTS
 from dse.specs import HardwareSpec, ModelSpec
 from dse.systems import BATCHES, DEFAULT, System
@@ -39,6 +40,7 @@ class Request:
     output_tokens: int = 1024
     #: True when the user left devices and quantizers to the tool
     is_default: bool = field(default=True)
+    bits: Bits = CLOSED
 
     def pick(self, name: str) -> ModelSpec:
         """The model of that name, else the first one."""
@@ -110,14 +112,14 @@ POINTS: dict[str, Callable[[Request], list[Job]]] = {
 }  # fmt: skip
 
 
-def _evaluate(jobs: Sequence[Job], steps: Iterable[Job]) -> pd.DataFrame:
+def _evaluate(jobs: Sequence[Job], steps: Iterable[Job], bits: Bits) -> pd.DataFrame:
     """One row per job, with the columns of RESULT_UNITS after a column `system`."""
     plans: dict[tuple[str, str], plan.KvPlan] = {}
     rows = []
     for job in steps:
         key = (job.model.name, job.system.quantizer)
         if key not in plans:
-            quantizer = quantizers.parse(job.system.quantizer)
+            quantizer = bits.quantizer(job.system.quantizer)
             plans[key] = plan.build(job.model, quantizer, quantizer)
         rows.append(point.evaluate(job.system.device_for(job.model), plans[key], job.work))
     table = sweep.to_table(rows)
@@ -141,7 +143,7 @@ def ledger(request: Request) -> pd.DataFrame:
     ]
     rows = []
     for name in names:
-        quantizer = quantizers.parse(name)
+        quantizer = request.bits.quantizer(name)
         kv = plan.build(model, quantizer, quantizer)
         elements = kv.elements(n_tokens)
         parts = kv.ledger(n_tokens)
@@ -169,11 +171,13 @@ def roofline(request: Request) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for name in list(own)[:2]:
         names = [system.quantizer for system in request.systems if system.device == name]
-        rows += _roofline_rows(own[name].device_for(model), model, ["fp16", *names], n_tokens)
+        rows += _roofline_rows(own[name].device_for(model), model, ["fp16", *names], n_tokens, request.bits)
     return pd.DataFrame(rows)
 
 
-def _roofline_rows(device: HardwareSpec, model: ModelSpec, names: list[str], n_tokens: int) -> Iterator[dict[str, Any]]:
+def _roofline_rows(
+    device: HardwareSpec, model: ModelSpec, names: list[str], n_tokens: int, bits: Bits
+) -> Iterator[dict[str, Any]]:
     peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
     fields = ("memory_bandwidth", "peak_flops")
     assumed = ", ".join(field for field in fields if getattr(device, field).kind == "assumed")
@@ -194,7 +198,7 @@ def _roofline_rows(device: HardwareSpec, model: ModelSpec, names: list[str], n_t
         seconds = linear.linear_s(batch, active, n_bytes, peak, bandwidth)
         yield row("linear", f"batch {batch}", 2 * active * batch, n_bytes, seconds)
     for name in dict.fromkeys(quantizers.parse(name).name for name in names):
-        quantizer = quantizers.parse(name)
+        quantizer = bits.quantizer(name)
         kv = plan.build(model, quantizer, quantizer)
         n_bytes = kv.read_bits(n_tokens) / (units.BITS_PER_BYTE * kv.den)
         flops = kv.flops(n_tokens)
@@ -220,14 +224,14 @@ def build(request: Request, progress: Progress | None = None) -> dict[str, pd.Da
     tables: dict[str, pd.DataFrame] = {}
     steps = [job for own in jobs.values() for job in own]
     if progress is None:
-        _fill(tables, jobs, iter(steps))
+        _fill(tables, jobs, iter(steps), request.bits)
     else:
         with progress(steps, label="points", length=n_points) as shown:
-            _fill(tables, jobs, iter(shown))
+            _fill(tables, jobs, iter(shown), request.bits)
     return {**tables, **{name: make(request) for name, make in OTHERS.items()}}
 
 
-def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job]) -> None:
+def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job], bits: Bits) -> None:
     for name, own in jobs.items():
-        tables[name] = _evaluate(own, (next(steps) for _ in own))
+        tables[name] = _evaluate(own, (next(steps) for _ in own), bits)
     next(steps, None)  # lets a progress bar draw its end

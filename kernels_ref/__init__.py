@@ -1,8 +1,50 @@
-"""Reference KV-cache quantizers and the formats they store.
+"""Bit-exact KV-cache quantizers, and the formats they store.
 
-This package knows nothing of the design-space models: they reach it through what it exports here.
+A method is a small object with parameters: `NF4(block=256).quantize(x)` gives a `Packed` result, which holds the very
+bytes and counts them, and turns back with `dequantize`; `KIVI(...).cache()` and `SinkQ(...).cache()` grow by `append`.
+This package knows nothing of the design-space models: they reach it through what it exports here. Compiled code is
+loaded when a method is first asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from kernels_ref.formats import FORMATS, PARTS, NumberFormat, StorageConstants, storage
 
-__all__ = ["FORMATS", "PARTS", "NumberFormat", "StorageConstants", "storage"]
+if TYPE_CHECKING:
+    from kernels_ref.atom import Atom
+    from kernels_ref.fp8 import FP8
+    from kernels_ref.inputs import fp16_patterns
+    from kernels_ref.integers import PerTensorInteger, PerTokenInteger
+    from kernels_ref.kivi import KIVI, KIVICache
+    from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
+    from kernels_ref.nf4 import NF4
+    from kernels_ref.oaken import Oaken, Profiler, Thresholds
+    from kernels_ref.packed import Packed
+    from kernels_ref.qserve import QServe
+    from kernels_ref.quanto import Quanto
+    from kernels_ref.rows import RowCache
+    from kernels_ref.sinkq import SinkQ, SinkQCache
+    from kernels_ref.tender import Tender
+
+__all__ = [
+    "FORMATS", "FP8", "KIVI", "NF4", "PARTS", "Atom", "KIVICache", "KVQuantKeys", "KVQuantValues", "NumberFormat",
+    "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger", "Profiler", "QServe", "Quanto", "RowCache", "SinkQ",
+    "SinkQCache", "StorageConstants", "Tender", "Thresholds", "fp16_patterns", "storage",
+]  # fmt: skip
+
+#: module -> public names that it defines
+_MODULES = {
+    "atom": ("Atom",), "fp8": ("FP8",), "inputs": ("fp16_patterns",),
+    "integers": ("PerTensorInteger", "PerTokenInteger"),
+    "kivi": ("KIVI", "KIVICache"), "kvquant": ("KVQuantKeys", "KVQuantValues"), "nf4": ("NF4",),
+    "oaken": ("Oaken", "Profiler", "Thresholds"), "packed": ("Packed",), "qserve": ("QServe",), "quanto": ("Quanto",),
+    "rows": ("RowCache",), "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kernels_ref' has no attribute {name!r}")
+    return getattr(import_module(f"kernels_ref.{_HOMES[name]}"), name)

@@ -51,6 +51,8 @@ class StorageConstants:
     word: int = 32
     #: KVQuant outlier: 16-bit value and 16-bit index (KVQuant's CSR entries)
     kvquant_outlier: int = 32
+    #: KVQuant: outliers of one token (KVQuant's CSR row pointers, kept as counts; project's packed layout)
+    kvquant_count: int = 16
 
 
 storage = StorageConstants()

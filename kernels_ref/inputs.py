@@ -87,6 +87,10 @@ class KVTensor:
             return replace_nonfinite(bits)
         raise ValueError(self._complaint())
 
+    def patterns(self, batch: int, heads: slice, tokens: slice) -> np.ndarray:
+        """The FP16 patterns [heads, tokens, head_dim] of a part, checked; a view of x where nothing had to change."""
+        return self._finite(self.array[batch, heads, tokens])
+
     def _complaint(self) -> str:
         """All values that are not finite: how many, and where the first one is."""
         array, count = self.array, 0

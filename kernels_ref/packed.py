@@ -20,8 +20,8 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 class Packed:
     """A quantised tensor: the very bytes it would occupy, by buffer.
 
-    `part_of` names the ledger part of every buffer (one of `PARTS`); `padding_bits` of the payload only fill up a byte
-    or a word. `n_elements` are the elements that the buffers stand for.
+    `part_of` names the ledger part of every buffer (one of `PARTS`, or several in equal shares: "scales+zero_points");
+    `padding_bits` of the payload only fill up a byte or a word. `n_elements` are the elements that the buffers stand for.
     """
 
     method: Any
@@ -32,10 +32,12 @@ class Packed:
     padding_bits: int = 0
     #: counts that depend on the data, for the closed-form ledger: n_outliers, n_pool, n_evicted, ...
     counts: Mapping[str, int] = None  # type: ignore[assignment]
+    #: bits in the buffers that are stored once, however long the tensor
+    once_bits: int = 0
 
     def __post_init__(self) -> None:
         for name in self.buffers:
-            if self.part_of.get(name) not in PARTS:
+            if not set(self.part_of.get(name, "").split("+")) <= set(PARTS):
                 raise ValueError(f"buffer {name}: has no ledger part")
         object.__setattr__(self, "buffers", {name: _frozen(array) for name, array in self.buffers.items()})
         object.__setattr__(self, "counts", dict(self.counts or {}))
@@ -50,7 +52,9 @@ class Packed:
         """Bits by part, in the order of `PARTS`, zeros left out; the sum is 8 * stored_bytes."""
         bits = dict.fromkeys(PARTS, 0)
         for name, array in self.buffers.items():
-            bits[self.part_of[name]] += 8 * array.nbytes
+            parts = self.part_of[name].split("+")
+            for part in parts:
+                bits[part] += 8 * array.nbytes // len(parts)
         bits["payload"] -= self.padding_bits
         bits["padding"] += self.padding_bits
         return {part: n for part, n in bits.items() if n}
@@ -67,7 +71,7 @@ class Packed:
         ledger = self.ledger
         own = sum(bits for part, bits in ledger.items() if part in ("payload", "scales", "zero_points", "outliers"))
         elements = self.counts.get("n_packed_elements", self.n_elements)
-        return Fraction(own, elements) if elements else Fraction(0)
+        return Fraction(own - self.once_bits, elements) if elements else Fraction(0)
 
     def dequantize(self) -> np.ndarray:
         """The tensor that attention sees, FP16, of the shape that was quantised."""

@@ -4,9 +4,10 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dse import catalog, cli, specfile
+from dse import catalog, cli, kv_sample, specfile
 
 TEXT = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -19,6 +20,7 @@ def test_device_and_model_files_load_and_run(tmp_path, monkeypatch, capsys):
     device, model = blocks("toml")
     (tmp_path / "my-gpu.toml").write_text(device)
     (tmp_path / "my-model.toml").write_text(model)
+    np.savez(tmp_path / "kv.npz", **kv_sample.arrays(kv_sample.synthetic(3, 2, 64, 16, 0)))
     monkeypatch.chdir(tmp_path)
     assert catalog.device_from(specfile.read("my-gpu.toml")).name == "My-GPU"
     assert catalog.model_from(specfile.read("my-model.toml")).name == "my-model"

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from dse import report, report_files, report_static, sweep, tables
+from dse import report, files, report_static, sweep, tables
 from dse.errors import InputError, LimitError, OutputError
 from dse.plots import FIGURES
 from dse.workload import Workload
@@ -126,7 +126,7 @@ def test_a_failing_write_leaves_no_part(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match="no space left"):
-        report_files.write(tmp_path / "kept", b"new")
+        files.write(tmp_path / "kept", b"new")
     assert _files(tmp_path) == {"kept"}
     assert (tmp_path / "kept").read_bytes() == b"old"
 
@@ -137,7 +137,7 @@ def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("tempfile.TemporaryFile", denied)
     with pytest.raises(OutputError, match="permission denied"):
-        report_files.prepare(str(tmp_path / "a" / "b"))
+        files.prepare(str(tmp_path / "a" / "b"))
     assert list(tmp_path.iterdir()) == []
 
 

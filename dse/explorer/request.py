@@ -10,6 +10,7 @@ import pandas as pd
 
 from dse import catalog, listing, plan, point, present, quantizers, sweep, workload
 from dse.errors import MAX_LINE, InputError, clean, show
+from dse.measurements import CLOSED
 from dse.trace import Trace
 from dse.workload import Workload
 
@@ -128,7 +129,7 @@ class Answer:
 def answer(request: Request, explained: Sequence[str]) -> Answer:
     """Evaluate one request. Raises InputError."""
     device = catalog.device(request.device)
-    quantizer = quantizers.parse(request.quantizer_text)
+    quantizer = CLOSED.quantizer(request.quantizer_text)
     kv = plan.build(catalog.model(request.model), quantizer, quantizer)
     trace = Trace(keep=True)
     result = point.evaluate(device, kv, request.work, trace)

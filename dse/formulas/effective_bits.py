@@ -1,5 +1,7 @@
 """Effective and stored bits per element, and the axes of Oaken's Figure 1."""
 
+import math
+
 from dse.formulas.core import formula
 
 
@@ -7,6 +9,12 @@ from dse.formulas.core import formula
 def stored_bits(sequence_bytes, n_elements):
     """Bits an element really occupies at a given length; this number drives bytes, time and capacity."""
     return 8 * sequence_bytes / n_elements
+
+
+@formula("dB", "10 * log10(signal / error), sums of squares", "signal to quantization noise ratio")
+def sqnr_db(squared_signal, squared_error):
+    """How far the error of a quantizer lies below its tensor, in decibels. Both > 0."""
+    return 10 * math.log10(squared_signal / squared_error)
 
 
 @formula("B/s", "bandwidth * 16 / effective_bits", "Oaken Figure 1; docs/model.md, Effective axes")

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
+from dse.formulas import kv_cache
 from dse.units import BITS_PER_BYTE, FP16_BITS
 from kernels_ref import PARTS
 
-__all__ = ["PARTS", "Family", "GpuCode", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
+__all__ = ["PARTS", "Family", "GpuCode", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class TensorLayout:
     shape: TensorShape
     packed: Mapping[str, Fraction | int]
     once: Mapping[str, int] = field(default_factory=dict)
-    pool: Mapping[str, int] = field(default_factory=dict)
+    pool: Mapping[str, Fraction | int] = field(default_factory=dict)
     step: int = 1
     residual: int = 0
     #: False where the stored elements are used as they are
@@ -64,6 +65,19 @@ class TensorLayout:
     @property
     def full_bits_per_token(self) -> int:
         return FP16_BITS * self.shape.n_elements
+
+    def ledger(self, n_tokens: int) -> dict[str, Fraction]:
+        """Bits by part of one layer and sequence that keeps `n_tokens`."""
+        parts = dict.fromkeys(PARTS, Fraction(0))
+        packed = kv_cache.packed_tokens(n_tokens, self.step, self.residual)
+        for part, bits in self.packed.items():
+            parts[part] += packed * Fraction(bits)
+        parts["full_precision"] += (n_tokens - packed) * self.full_bits_per_token
+        for part, bits in self.once.items():
+            parts[part] += bits * (n_tokens > 0)
+        for part, pool_bits in self.pool.items():
+            parts[part] += Fraction(pool_bits) * (packed > 0)
+        return parts
 
     @property
     def effective_bits(self) -> Fraction:
@@ -122,7 +136,20 @@ class Family:
     #: rules that join parameters: returns a message or ""
     problem: Callable[[Values], str] = lambda values: ""
     gpu_code: GpuCode = GpuCode()
+    #: what a measurement can put in place of nominal values: (value, count of, counted in)
+    realised: tuple[tuple[str, str, str], ...] = ()
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What quantising real keys (or values) gave, summed over all of them. `data` names them."""
+
+    n_elements: int
+    stored_bytes: int
+    squared_error: float
+    squared_signal: float
+    data: str
 
 
 @dataclass(frozen=True)
@@ -133,7 +160,13 @@ class QuantizerSpec:
     values: tuple[tuple[str, Any], ...]
     #: as written by the user, in canonical form: only what differs from the defaults
     name: str
+    #: measurements by side, "key" and "value"; empty where there are none
+    measured: Mapping[str, Measured] = field(default_factory=dict, compare=False)
+    #: by side, values that data realised and that replace nominal ones
+    realised: Mapping[str, Mapping[str, Fraction]] = field(default_factory=dict, compare=False)
+    #: where the bits come from: closed forms with nominal values, or values as measured
+    bits_kind: Literal["closed", "measured"] = "closed"
 
     def layout(self, shape: TensorShape) -> TensorLayout:
         """The bit ledger for one tensor."""
-        return self.family.layout(dict(self.values), shape)
+        return self.family.layout({**dict(self.values), **self.realised.get(shape.which, {})}, shape)

@@ -123,6 +123,7 @@ FAMILIES = (
         # products for the FP16 part and the sinks, one scatter over the scores; selection and packing per event;
         # no code is released: its buffers are taken to grow as those of KIVI, whose code it builds on
         GpuCode(read=(3, 2), pack=(12, 12), copies_to_append=True),
+        realised=(("sinks", "n_pool", "n_sink_heads"), ("evicted", "n_evicted", "n_sink_heads")),
     ),
     Family(
         "nqkv",

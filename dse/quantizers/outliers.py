@@ -32,7 +32,7 @@ def coo_entry_bits(n_groups: int, outlier_bits: int) -> int:
 
 def _oaken(values: Values, shape: TensorShape) -> TensorLayout:
     shares = group_shares(values)
-    outlier_share = 1 - shares[_dense_index(values)]
+    outlier_share = values.get("outlier_share", 1 - shares[_dense_index(values)])
     d = shape.n_elements
     per_group = storage.group_value * len(shares)
     return TensorLayout(
@@ -66,7 +66,10 @@ def _oaken_problem(values: Values) -> str:
 def _kvquant(values: Values, shape: TensorShape) -> TensorLayout:
     d = shape.n_elements
     outliers = storage.kvquant_outlier * values["outliers"] * d
-    return TensorLayout(shape, {**codes(d, values["bits"]), "outliers": outliers})
+    packed = {**codes(d, values["bits"]), "outliers": outliers, "counts": storage.kvquant_count}
+    if shape.which == "value":  # keys: per channel, fixed with the weights; values: per token, stored with it
+        packed |= {"scales": storage.group_value, "zero_points": storage.group_value}
+    return TensorLayout(shape, packed)
 
 
 FAMILIES = (
@@ -84,6 +87,7 @@ FAMILIES = (
         ),
         _oaken_problem,
         GpuCode(read=(1, 1), pack=(2, 2)),
+        realised=(("outlier_share", "n_outliers", "n_elements"),),
     ),
     Family(
         "kvquant",
@@ -95,5 +99,6 @@ FAMILIES = (
             Param("outliers", Fraction("0.01"), "share of elements kept apart", low=0, high=1),
         ),
         gpu_code=GpuCode(read=(1, 1), pack=(2, 2)),  # a sparse product beside the dense one; outlier search
+        realised=(("outliers", "n_outliers", "n_elements"),),
     ),
 )

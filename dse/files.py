@@ -1,4 +1,4 @@
-"""Writing the report's files: each appears complete under its name or not at all."""
+"""Writing files: each appears complete under its name or not at all."""
 
 import contextlib
 import os

@@ -1,0 +1,113 @@
+"""Options and values that several commands share."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from dse.errors import InputError, show
+
+_QUANTIZER_HELP = "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`)."
+
+
+class Whole(click.ParamType):
+    """A whole number in ASCII digits; its range is checked where the workload is built."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number, or InputError; a default is an int already."""
+        name = param.name if param and param.name else "value"
+        return value if isinstance(value, int) else parse_whole(name.removesuffix("_tokens"), value)
+
+
+def parse_whole(name: str, text: str) -> int:
+    """ASCII digits as an integer. Raises InputError naming the option."""
+    if not re.fullmatch(r"[-+]?[0-9]{1,30}", text, re.ASCII):
+        raise InputError(f"{name} = {show(text)}: must be a whole number, such as 64")
+    return int(text)
+
+
+WHOLE = Whole()
+
+
+def split_list(option: str, text: str | None) -> list[str] | None:
+    """The names given to `--option`, separated by commas; the commas inside `sinkq:bits=2,group=32` do not separate."""
+    if text is None:
+        return None
+    names = [part.strip() for part in re.split(r",(?!\s*[a-z_]+=)", text)]
+    if not all(names):
+        raise InputError(f"{option} = {show(text)}: has an empty entry: separate names by single commas")
+    return names
+
+
+def workload_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that describe a design point, shared by commands."""
+    options = [
+        click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
+        click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json."),
+        click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help=_QUANTIZER_HELP),
+        click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different."),
+        click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different."),
+        click.option("--batch", type=WHOLE, default=1, show_default=True, help="Requests."),
+        click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens."),
+        click.option(
+            "--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens."
+        ),
+        click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4."),
+        click.option(
+            "--admission",
+            default="reserve",
+            show_default=True,
+            metavar="reserve|paged",
+            help="Memory held from the start, or page by page.",
+        ),
+        click.option("--page", "page_tokens", type=WHOLE, default=16, show_default=True, help="Tokens of a page."),
+        click.option(
+            "--prefix",
+            "prefix_tokens",
+            type=WHOLE,
+            default=0,
+            show_default=True,
+            help="Prompt tokens that all requests share.",
+        ),
+        click.option(
+            "--dequant-path",
+            metavar="engine|fused|materialised",
+            help="How stored keys and values are unpacked; default: as the device says.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def bits_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where bits and errors come from."""
+    function = click.option(
+        "--measurements",
+        metavar="FILE",
+        help="Measured bits and errors (`dse quantize --out`); default: of the synthetic sample that ships.",
+    )(function)
+    return click.option(
+        "--bits",
+        default="closed",
+        show_default=True,
+        metavar="closed|measured",
+        help="Nominal outlier and sink counts, or those that the measured data had.",
+    )(function)
+
+
+def progress_bar(items: Iterable[Any], label: str, length: int) -> Any:
+    """A progress bar on the terminal; nothing where standard error is not one."""
+    return click.progressbar(
+        items,
+        length=length,
+        label=label,
+        hidden=not sys.stderr.isatty(),
+        file=sys.stderr,
+        show_pos=True,
+        item_show_func=lambda item: str(item) if item is not None else "",
+    )

@@ -1,0 +1,253 @@
+"""KV tensors in, measured bits and errors out: every quantizer of the models run by its bit-exact kernel."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import kernels_ref
+from dse.dumps import Dump, Limits, Tensor, open_dump
+from dse.errors import InputError, did_you_mean, show
+from dse.measurements import TensorMeasurement
+from dse.quantizers import QuantizerSpec
+
+Side = Literal["key", "value"]
+#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
+Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
+#: evicted sinks that SinkQ keeps per head (SinkQ 4.1: 32 is enough)
+SINKQ_WINDOW = 32
+#: elements whose errors are summed at a time
+BLOCK = 2**20
+_WORDS = {"k": "key", "key": "key", "keys": "key", "v": "value", "value": "value", "values": "value"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the methods need beside the tensors. `n_heads`: heads of tensors [tokens, channels]."""
+
+    n_heads: int = 1
+    nonfinite: Literal["raise", "replace"] = "raise"
+    thresholds: Any = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The tensors of one layer of a dump, by side."""
+
+    index: int
+    tensors: Mapping[Side, Tensor]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A quantised tensor: its packed form, and what attention sees."""
+
+    packed: Any
+    seen: np.ndarray
+    #: counts for the measurement beside those of the packed form
+    counts: Mapping[str, int]
+
+
+def layers(dump: Dump) -> list[Layer]:
+    """Keys and values of a dump by layer, from their names: the first number is the layer, a word says the side.
+
+    `layer0.key`, `k_0`, `past_key_values.3.value`, `model.layers.7.self_attn.v`. Raises InputError for a name that does
+    not say which side and layer it is, and for two tensors of the same.
+    """
+    found: dict[int, dict[Side, Tensor]] = {}
+    for tensor in dump.tensors:
+        words = re.findall(r"[a-z]+", tensor.name.lower().replace("past_key_values", ""))
+        sides = {_WORDS[word] for word in words if word in _WORDS}
+        numbers = re.findall(r"[0-9]{1,6}", tensor.name)
+        if len(sides) != 1 or not numbers:
+            raise InputError(
+                f"tensor {show(tensor.name)}: does not say which layer and side it is: name it like layer0.key"
+            )
+        side: Any = sides.pop()
+        layer = found.setdefault(int(numbers[0]), {})
+        if side in layer:
+            raise InputError(f"tensor {show(tensor.name)}: is a second {side} of layer {numbers[0]}: rename one")
+        layer[side] = tensor
+    return [Layer(index, found[index]) for index in sorted(found)]
+
+
+def _each(make: Callable[[dict[str, Any], Side, int, Settings, np.ndarray], Any]) -> Any:
+    """A family whose keys and values are quantised apart: `make` gives the method for a tensor."""
+
+    def run(
+        values: dict[str, Any], index: int, tensors: dict[Side, np.ndarray], settings: Settings
+    ) -> dict[Side, Outcome]:
+        outcomes: dict[Side, Outcome] = {}
+        for side, x in tensors.items():
+            method = make(values, side, index, settings, x)
+            packed = method.quantize(x, n_heads=settings.n_heads, nonfinite=settings.nonfinite)
+            outcomes[side] = Outcome(packed, packed.dequantize(), packed.counts)
+        return outcomes
+
+    return run
+
+
+def _integer(bits: Literal[8, 4]) -> Any:
+    def make(values: dict[str, Any], side: Side, index: int, settings: Settings, x: np.ndarray) -> Any:
+        if values["granularity"] == "token":
+            return kernels_ref.PerTokenInteger(bits, values["scale"])
+        return kernels_ref.PerTensorInteger.measured(x, bits, settings.n_heads, settings.nonfinite)
+
+    return _each(make)
+
+
+def _oaken(values: dict[str, Any], side: Side, index: int, settings: Settings, x: np.ndarray) -> Any:
+    if settings.thresholds is None:
+        raise InputError("oaken: needs thresholds profiled offline: give --thresholds (`dse thresholds FILES --out T`)")
+    return kernels_ref.Oaken.of(
+        settings.thresholds, index, side, dense=values["dense"], outlier_bits=values["outlier_bits"]
+    )
+
+
+def _kvquant(values: dict[str, Any], side: Side, index: int, settings: Settings, x: np.ndarray) -> Any:
+    if values["bits"] != 4:
+        raise InputError(f"kvquant: bits = {values['bits']}: the kernel packs 4-bit codes: give bits=4")
+    kept = 1 - float(values["outliers"])
+    if side == "value":
+        return kernels_ref.KVQuantValues(kept)
+    # offline thresholds per channel; here of the tensor itself
+    channels = (
+        x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1] * x.shape[3])
+    )
+    ends = np.quantile(channels.astype(np.float32), [(1 - kept) / 2, (1 + kept) / 2], axis=0).astype(np.float16)
+    return kernels_ref.KVQuantKeys(*(tuple(row.tolist()) for row in ends))
+
+
+def _kivi(
+    values: dict[str, Any], index: int, tensors: dict[Side, np.ndarray], settings: Settings
+) -> dict[Side, Outcome]:
+    method = kernels_ref.KIVI(values["bits"], values["group"], values["residual"], overflow="saturate")
+    outcomes: dict[Side, Outcome] = {}
+    for side, x in tensors.items():
+        packed = method.quantize(x, side, settings.n_heads, settings.nonfinite)
+        outcomes[side] = Outcome(packed, packed.dequantize(), packed.counts)
+    return outcomes
+
+
+def _sinkq(
+    values: dict[str, Any], index: int, tensors: dict[Side, np.ndarray], settings: Settings
+) -> dict[Side, Outcome]:
+    if len(tensors) != 2:
+        raise InputError(f"sinkq: layer {index} has no {'value' if 'key' in tensors else 'key'}s: it needs both")
+    method = kernels_ref.SinkQ(
+        values["bits"], values["group"], values["residual"], values["sinks"], SINKQ_WINDOW, index, overflow="saturate"
+    )
+    cache = method.quantize(tensors["key"], tensors["value"], settings.n_heads, settings.nonfinite)
+    key, value = cache.seen()
+    n_heads = cache.n_evicted.size if method.pool_size and cache.counts["n_packed_elements"] else 0
+    seen: dict[Side, np.ndarray] = {"key": key, "value": value}
+    outcomes: dict[Side, Outcome] = {}
+    for side in seen:
+        packed = cache.packed(side)
+        outcomes[side] = Outcome(packed, seen[side], {**packed.counts, "n_sink_heads": n_heads})
+    return outcomes
+
+
+#: family -> what quantises a layer of it
+RUN: dict[str, Callable[[dict[str, Any], int, dict[Side, np.ndarray], Settings], dict[Side, Outcome]]] = {
+    "nqkv": _each(lambda values, *_: kernels_ref.NF4(values["block"], values["absmax"])),
+    "int8": _integer(8),
+    "int4": _integer(4),
+    "fp8": _each(lambda values, *_: kernels_ref.FP8(values["format"], saturate=True)),
+    "qserve": _each(lambda values, *_: kernels_ref.QServe(values["mode"])),
+    "atom": _each(lambda values, *_: kernels_ref.Atom(values["group"])),
+    "tender": _each(lambda values, side, *_: kernels_ref.Tender(side)),
+    "kvquant": _each(_kvquant),
+    "kivi": _kivi,
+    "sinkq": _sinkq,
+    "oaken": _each(_oaken),
+}
+
+
+def check(spec: QuantizerSpec) -> None:
+    """Raises InputError for a family that has no kernel."""
+    name = spec.family.name
+    if name not in RUN:
+        hint = "it stores what it is given" if name in ("fp16", "bf16") else did_you_mean(name, RUN)
+        raise InputError(f"method = {show(spec.name)}: has no kernel: {hint}")
+
+
+def quantize(
+    spec: QuantizerSpec, index: int, tensors: dict[Side, np.ndarray], settings: Settings
+) -> dict[Side, Outcome]:
+    """Quantise keys and values of layer `index`. Raises InputError with the reason of the kernel."""
+    check(spec)
+    try:
+        return RUN[spec.family.name](dict(spec.values), index, tensors, settings)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{spec.name}: layer {index}: {error}") from error
+
+
+def errors(x: np.ndarray, seen: np.ndarray) -> tuple[float, float, float]:
+    """(sum of squared errors, sum of squares of x, largest absolute error); x as the kernel took it, in FP16."""
+    wanted, found = kernels_ref.fp16_patterns(x).reshape(-1).view(np.float16), seen.reshape(-1)
+    squared = signal = largest = 0.0
+    for start in range(0, wanted.size, BLOCK):
+        exact = np.nan_to_num(wanted[start : start + BLOCK].astype(np.float64), nan=0.0, posinf=65504, neginf=-65504)
+        off = exact - found[start : start + BLOCK]
+        squared += float(np.square(off).sum())
+        signal += float(np.square(exact).sum())
+        largest = max(largest, float(np.abs(off).max()))
+    return squared, signal, largest
+
+
+def measure(
+    spec: QuantizerSpec, layer: Layer, tensors: dict[Side, np.ndarray], settings: Settings
+) -> Iterator[tuple[TensorMeasurement, Outcome]]:
+    """Quantise one layer and count: a measurement and the outcome for each of its tensors that is not empty."""
+    for side, outcome in quantize(spec, layer.index, tensors, settings).items():
+        x, tensor = tensors[side], layer.tensors[side]
+        if not x.size:
+            continue
+        n_heads = x.shape[1] if x.ndim == 4 else settings.n_heads
+        squared, signal, largest = errors(x, outcome.seen)
+        yield TensorMeasurement(
+            name=tensor.name, layer=layer.index, which=side, n_heads=n_heads,
+            head_dim=x.shape[3] if x.ndim == 4 else x.shape[1] // n_heads, n_elements=x.size,
+            stored_bytes=outcome.packed.stored_bytes, ledger=dict(outcome.packed.ledger),
+            counts=dict(outcome.counts), squared_error=squared, squared_signal=signal, max_abs_error=largest,
+        ), outcome  # fmt: skip
+
+
+def sha256(path: str | Path) -> str:
+    """The SHA-256 of a file, read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def profile(paths: Sequence[str], fracs: Sequence[float], model: str, limits: Limits, progress: Progress) -> Any:
+    """Oaken's thresholds from KV dumps, each file one run (`kernels_ref.Profiler`). Raises InputError."""
+    profiler = kernels_ref.Profiler(fracs, model=model, data=", ".join(Path(path).name for path in paths)[:200])
+
+    def runs() -> Iterator[str]:
+        for path in paths:
+            with open_dump(path, limits) as dump:
+                for layer in layers(dump):
+                    for side, tensor in layer.tensors.items():
+                        try:
+                            profiler.add(layer.index, side, dump.read(tensor.name))
+                        except (ValueError, TypeError) as error:
+                            raise InputError(f"{path}: {tensor.name}: {error}") from error
+                        yield tensor.name
+
+    n_tensors = 0
+    for path in paths:
+        with open_dump(path, limits) as dump:
+            n_tensors += sum(len(layer.tensors) for layer in layers(dump))
+    with progress(runs(), label="profiling", length=n_tensors) as shown:
+        for _ in shown:
+            pass
+    try:
+        return profiler.thresholds()
+    except ValueError as error:
+        raise InputError(f"{', '.join(paths)}: {error}") from error

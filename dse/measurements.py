@@ -1,0 +1,182 @@
+"""Measured bits and errors of quantizers on real tensors: the file that holds them, and how they reach the models."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dse import quantizers, specfile, specs, units
+from dse.errors import InputError, show
+from dse.quantizers.base import Measured, QuantizerSpec
+
+SHIPPED = "kv_sample.measured.json"
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TensorMeasurement(_Entry):
+    """Keys or values of one layer, quantised: what they take, and how far off they come back."""
+
+    name: str = Field(max_length=200)
+    layer: Count
+    which: Literal["key", "value"]
+    n_heads: Annotated[int, Field(ge=1, le=2**20)]
+    head_dim: Annotated[int, Field(ge=1, le=2**20)]
+    n_elements: Annotated[int, Field(ge=1, le=2**53)]
+    stored_bytes: Count
+    #: bits by part; they add up to 8 * stored_bytes
+    ledger: dict[str, Count]
+    #: what depends on the data: outliers, sinks, evicted rows
+    counts: dict[str, Count]
+    #: sums over the elements of (x - what attention sees)**2 and of x**2
+    squared_error: Amount
+    squared_signal: Amount
+    max_abs_error: Amount
+
+    @property
+    def mse(self) -> float:
+        """Mean squared error of an element."""
+        return self.squared_error / self.n_elements
+
+    @property
+    def stored_bits(self) -> Fraction:
+        """Bits an element, of the packed buffers."""
+        return Fraction(units.BITS_PER_BYTE * self.stored_bytes, self.n_elements)
+
+    @property
+    def effective_bits(self) -> Fraction | None:
+        """Bits a packed element as the papers count them; None where nothing is packed."""
+        parts = ("payload", "scales", "zero_points", "outliers")
+        elements = self.counts.get("n_packed_elements", self.n_elements)
+        return Fraction(sum(self.ledger.get(part, 0) for part in parts), elements) if elements else None
+
+
+class MethodMeasurement(_Entry):
+    """One quantizer on all tensors of the data."""
+
+    #: canonical name, as `dse.quantizers.parse` gives it
+    quantizer: str = Field(max_length=quantizers.registry.MAX_TEXT)
+    #: thresholds used and the like
+    note: str = Field(default="", max_length=1000)
+    tensors: list[TensorMeasurement] = Field(min_length=1, max_length=100_000)
+
+    def side(self, which: str) -> list[TensorMeasurement]:
+        """The tensors of keys, or of values."""
+        return [tensor for tensor in self.tensors if tensor.which == which]
+
+
+class Data(_Entry):
+    """What was quantised."""
+
+    name: str = Field(max_length=200)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    synthetic: bool
+    note: str = Field(default="", max_length=1000)
+
+
+class MeasurementFile(_Entry):
+    """Measurements of several quantizers on the same data."""
+
+    format: Literal[1]
+    data: Data
+    methods: list[MethodMeasurement] = Field(max_length=1000)
+
+
+def load(path: str | Path) -> MeasurementFile:
+    """Read a measurement file. Raises InputError or SpecError, which name the line, field and value."""
+    found: MeasurementFile = specs.load(specfile.read(str(path)), MeasurementFile)
+    for method in found.methods:
+        quantizers.parse(method.quantizer)
+        for tensor in method.tensors:
+            if sum(tensor.ledger.values()) != units.BITS_PER_BYTE * tensor.stored_bytes:
+                raise InputError(
+                    f"{path}: {show(method.quantizer)}: {show(tensor.name)}: ledger: must add up to 8 * stored_bytes: "
+                    "measure again with `dse quantize`"
+                )
+    return found
+
+
+def to_json(found: MeasurementFile) -> bytes:
+    """The file's content, one tensor a line."""
+    import json
+
+    document = found.model_dump(mode="json")
+    lines = ["{", f'"format": {found.format},', f'"data": {json.dumps(document["data"])},', '"methods": [']
+    for i, method in enumerate(document["methods"]):
+        head = f'{{"quantizer": {json.dumps(method["quantizer"])}, "note": {json.dumps(method["note"])}, "tensors": ['
+        rows = ",\n".join(f"  {json.dumps(tensor)}" for tensor in method["tensors"])
+        lines += [head, rows, "]}" + ("," if i + 1 < len(document["methods"]) else "")]
+    return ("\n".join([*lines, "]", "}"]) + "\n").encode()
+
+
+@cache
+def _shipped() -> MeasurementFile:
+    with resources.as_file(resources.files("dse.data") / SHIPPED) as path:
+        return load(path)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Where bits come from: `closed` forms with nominal shares, or as measured. Errors come from `file` either way."""
+
+    kind: Literal["closed", "measured"] = "closed"
+    #: measurements; None: those that ship, of a synthetic sample
+    file: MeasurementFile | None = None
+
+    def quantizer(self, text: str) -> QuantizerSpec:
+        """`quantizers.parse`, with what was measured of it."""
+        return attach(quantizers.parse(text), self.file or _shipped(), self.kind == "measured")
+
+
+CLOSED = Bits()
+
+
+def bits_from(kind: str, path: str | None) -> Bits:
+    """The options `--bits` and `--measurements` of a command. Raises InputError."""
+    if kind not in ("closed", "measured"):
+        raise InputError(f"bits = {show(kind)}: must be closed or measured")
+    return Bits(kind, load(path) if path else None)  # type: ignore[arg-type]
+
+
+def attach(spec: QuantizerSpec, file: MeasurementFile, use_bits: bool) -> QuantizerSpec:
+    """`spec` with the measurement of the same name, if there is one; its counts drive the bits if `use_bits`."""
+    method = next((m for m in file.methods if m.quantizer == spec.name), None)
+    if method is None:
+        return spec
+    sides = {which: tensors for which in ("key", "value") if (tensors := method.side(which))}
+    data = file.data.name + (" (synthetic)" if file.data.synthetic else "")
+    measured = {which: _summary(tensors, data) for which, tensors in sides.items()}
+    realised = {which: realised_values(spec, tensors) for which, tensors in sides.items()} if use_bits else {}
+    return replace(spec, measured=measured, realised=realised, bits_kind="measured" if use_bits else "closed")
+
+
+def _summary(tensors: Iterable[TensorMeasurement], data: str) -> Measured:
+    tensors = list(tensors)
+    return Measured(
+        n_elements=sum(t.n_elements for t in tensors),
+        stored_bytes=sum(t.stored_bytes for t in tensors),
+        squared_error=math.fsum(t.squared_error for t in tensors),
+        squared_signal=math.fsum(t.squared_signal for t in tensors),
+        data=data,
+    )
+
+
+def realised_values(spec: QuantizerSpec, tensors: Iterable[TensorMeasurement]) -> Mapping[str, Fraction]:
+    """Parameters of the family's closed form as the data had them: counts over what they are counted in."""
+    tensors = list(tensors)
+    found = {}
+    for name, part, whole in spec.family.realised:
+        total = sum(t.counts.get(whole, t.n_elements if whole == "n_elements" else 0) for t in tensors)
+        if total:
+            found[name] = Fraction(sum(t.counts.get(part, 0) for t in tensors), total)
+    return found

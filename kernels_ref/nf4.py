@@ -1,0 +1,246 @@
+"""NQKV: NF4 codes in blocks inside one token vector, an absmax per block (NQKV 3.2; codes as bitsandbytes gives them).
+
+Codes are decided by comparing FP16 patterns as integers: the rule in float32 is monotone, so for every absmax there are
+15 patterns at which the code goes up by one. They are found once for all absmax values (1 MiB).
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from kernels_ref import half
+from kernels_ref.checks import check_choice, check_count
+from kernels_ref.formats import FORMATS
+from kernels_ref.inputs import NonFinite
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.nibbles import pack_high_first, unpack_high_first
+from kernels_ref.packed import Packed
+from kernels_ref.rows import Buffers, Column, channels_of, decode_rows, encode_rows
+
+#: elements of a unit of work: their codes stay in the first-level cache
+PIECE = 2**14
+
+#: the 16 values of NF4 in [-1, 1] (QLoRA, arXiv:2305.14314, Appendix E)
+CODEBOOK = np.array(
+    [
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ],
+    np.float32,
+)  # fmt: skip
+#: a scaled value above the i-th has a code above i; a tie goes to the lower code
+MIDPOINTS = (CODEBOOK[:-1] + CODEBOOK[1:]) / np.float32(2)
+#: the code of zero: what pads an odd number of codes
+ZERO = 7
+
+
+def _keys(bits: np.ndarray) -> np.ndarray:
+    """`half.order` on arrays, as int32."""
+    signed = bits.view(np.int16)
+    return (signed ^ ((signed >> 15) & np.int16(half.ABS))).astype(np.int32)
+
+
+def _values(keys: np.ndarray) -> np.ndarray:
+    """The float32 values of finite FP16 numbers given by their keys."""
+    signed = keys.astype(np.int16)
+    return (signed ^ ((signed >> 15) & np.int16(half.ABS))).view(np.float16).astype(np.float32)
+
+
+@cache
+def thresholds() -> np.ndarray:
+    """int16 [32768, 16] by the pattern of absmax: entry i < 15 is the key (`half.order`) of the smallest FP16 value
+    whose code is above i.
+
+    Rule: s = fp32(x) * fp32(1 / max(absmax, 1e-38)); the code is the number of midpoints below s. Short last blocks
+    divide in bitsandbytes; both give the same thresholds for every absmax. Rows of patterns that are not finite are 0.
+    """
+    found = np.zeros((2**15, 16), np.int16)
+    absmax = np.arange(half.INFINITY, dtype=np.uint16).view(np.float16).astype(np.float32)[:, None]
+    reciprocal = np.float32(1) / np.maximum(absmax, np.float32(1e-38))
+    # the product midpoint * absmax is within one pattern of the threshold: count those around it that stay below
+    guess = _keys((MIDPOINTS * absmax).astype(np.float16).view(np.uint16))
+    above = guess - 2
+    largest = int(half.LARGEST)
+    with np.errstate(over="ignore"):
+        for offset in (-2, -1, 0, 1, 2):
+            key = np.clip(guess + offset, -largest - 1, largest)
+            above += _values(key) * reciprocal <= MIDPOINTS
+    found[: half.INFINITY, :15] = above
+    found.flags.writeable = False
+    return found
+
+
+@cache
+def decoded() -> np.ndarray:
+    """uint16 [32768, 16]: FP16 pattern of fp32(codebook * absmax), by the pattern of absmax and the code."""
+    absmax = np.arange(2**15, dtype=np.uint16).view(np.float16).astype(np.float32)[:, None]
+    with np.errstate(invalid="ignore"):
+        found = (CODEBOOK * absmax).astype(np.float16).view(np.uint16)
+    found.flags.writeable = False
+    return found
+
+
+@inner
+def _absmax(bits):
+    largest = np.uint16(0)
+    for i in range(bits.size):
+        largest = max(largest, np.uint16(bits[i] & half.ABS))
+    return largest
+
+
+@inner
+def _codes(bits, t, codes):
+    """How many of the 15 thresholds each value reaches."""
+    t0, t1, t2, t3, t4, t5, t6, t7 = t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]
+    t8, t9, t10, t11, t12, t13, t14 = t[8], t[9], t[10], t[11], t[12], t[13], t[14]
+    for i in range(bits.size):
+        key = half.order(bits[i])
+        low = np.int16(key >= t0) + np.int16(key >= t1) + np.int16(key >= t2) + np.int16(key >= t3)
+        low += np.int16(key >= t4) + np.int16(key >= t5) + np.int16(key >= t6) + np.int16(key >= t7)
+        high = np.int16(key >= t8) + np.int16(key >= t9) + np.int16(key >= t10) + np.int16(key >= t11)
+        high += np.int16(key >= t12) + np.int16(key >= t13) + np.int16(key >= t14)
+        codes[i] = np.uint16(low + high)
+
+
+@inner
+def _quantize_piece(bits, block, table, codes, packed, absmax):
+    """Whole blocks of one row (the last may be short): bits[n] -> packed[ceil(n / 2)], absmax[blocks]."""
+    for b in range(absmax.size):
+        start = b * block
+        part = bits[start : start + block]
+        absmax[b] = _absmax(part)
+        _codes(part, table[absmax[b]], codes[start : start + part.size])
+    if bits.size % 2:
+        codes[bits.size] = np.uint16(ZERO)
+    pack_high_first(codes[: 2 * packed.size], packed)
+
+
+@inner
+def _dequantize_block(codes, values, bits):
+    for i in range(bits.size):
+        bits[i] = values[codes[i]]
+
+
+@inner
+def _dequantize_piece(packed, absmax, block, table, codes, bits):
+    """The reverse of `_quantize_piece`."""
+    unpack_high_first(packed, codes[: 2 * packed.size])
+    for b in range(absmax.size):
+        start = b * block
+        part = bits[start : start + block]
+        _dequantize_block(codes[start : start + part.size], table[absmax[b] & half.ABS], part)
+
+
+@inner
+def _pieces(n_rows, channels, block):
+    """(pieces a row, blocks a piece, pieces of work, rows of each): even blocks a piece, so that it is whole bytes."""
+    blocks = 2 * max(PIECE // (2 * block), 1)
+    a_row = (channels + block * blocks - 1) // (block * blocks)
+    rows = max(PIECE // channels, 1)
+    return a_row, blocks, a_row * ((n_rows + rows - 1) // rows), rows
+
+
+@kernel
+def _quantize(bits, block, table, packed, absmax):
+    """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)] and patterns absmax[n, blocks]."""
+    n_rows, channels = bits.shape
+    a_row, blocks, n_work, rows = _pieces(n_rows, channels, block)
+    piece = block * blocks
+    for work in prange(n_work):
+        codes = np.empty(min(piece, channels) + 1, np.uint16)
+        p = work % a_row
+        start, stop = p * piece, min((p + 1) * piece, channels)
+        first = work // a_row * rows
+        for row in range(first, min(first + rows, n_rows)):
+            _quantize_piece(
+                bits[row, start:stop],
+                block,
+                table,
+                codes,
+                packed[row, start // 2 : (stop + 1) // 2],
+                absmax[row, p * blocks : (p + 1) * blocks],
+            )
+
+
+@kernel
+def _dequantize(packed, absmax, block, table, bits):
+    """The reverse of `_quantize`."""
+    n_rows, channels = bits.shape
+    a_row, blocks, n_work, rows = _pieces(n_rows, channels, block)
+    piece = block * blocks
+    for work in prange(n_work):
+        codes = np.empty(min(piece, channels) + 1, np.uint16)
+        p = work % a_row
+        start, stop = p * piece, min((p + 1) * piece, channels)
+        first = work // a_row * rows
+        for row in range(first, min(first + rows, n_rows)):
+            _dequantize_piece(
+                packed[row, start // 2 : (stop + 1) // 2],
+                absmax[row, p * blocks : (p + 1) * blocks],
+                block,
+                table,
+                codes,
+                bits[row, start:stop],
+            )
+
+
+@dataclass(frozen=True)
+class NF4:
+    """NF4 with one absmax per `block` consecutive channels of a token (NQKV 3.2: 256, all heads concatenated).
+
+    A row of channels that `block` does not divide ends with a short block; an odd row ends with half a byte of code 7.
+    `absmax` is the format in which the absmax is stored: FP16 holds it exactly, bitsandbytes stores FP32.
+
+    Buffers: `codes` uint8 [rows, ceil(channels / 2)], element 2i in the high nibble (bitsandbytes' order); `absmax`
+    float16 or float32 [rows, ceil(channels / block)]. Source: NQKV 3.2; bitsandbytes 0.50.2, quantize_4bit on CPU.
+    """
+
+    block: int = 256
+    absmax: Literal["fp16", "fp32"] = "fp16"
+
+    def __post_init__(self) -> None:
+        check_count("block", self.block)
+        check_choice("absmax", self.absmax, ("fp16", "fp32"))
+
+    def _columns(self, channels: int) -> tuple[Column, Column]:
+        dtype = {16: np.float16, 32: np.float32}[FORMATS[self.absmax].bits]
+        return (
+            Column("codes", np.uint8, -(-channels // 2), "payload"),
+            Column("absmax", dtype, -(-channels // self.block), "scales"),
+        )
+
+    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
+        """Quantise [tokens, channels], [batch, heads, tokens, head_dim] (blocks over all heads), or [n] as one row.
+
+        Heads are of no consequence. Raises TypeError and ValueError for what is not such a tensor, and for values that
+        are not finite unless `nonfinite` is "replace".
+        """
+        channels = channels_of(np.shape(x))
+        return encode_rows(
+            self,
+            x,
+            self._columns(channels),
+            self._encode,
+            n_heads=n_heads,
+            nonfinite=nonfinite,
+            padding_bits=FORMATS["nf4"].bits * (channels % 2),
+        )
+
+    def _encode(self, bits: np.ndarray, buffers: Buffers) -> None:
+        absmax = buffers["absmax"]
+        patterns = absmax.view(np.uint16) if absmax.dtype == np.float16 else np.empty(absmax.shape, np.uint16)
+        _quantize(bits, min(self.block, bits.shape[1]), thresholds(), buffers["codes"], patterns)
+        if absmax.dtype != np.float16:
+            absmax[:] = patterns.view(np.float16)
+
+    def dequantize(self, packed: Packed) -> np.ndarray:
+        """FP16 of the quantised shape: fp32(codebook[code] * absmax) rounded to FP16."""
+        return decode_rows(packed, self._columns(channels_of(packed.shape)), self._decode)
+
+    def _decode(self, buffers: Buffers, bits: np.ndarray) -> None:
+        patterns = buffers["absmax"].astype(np.float16, copy=False).view(np.uint16)
+        _dequantize(buffers["codes"], patterns, min(self.block, bits.shape[1]), decoded(), bits)

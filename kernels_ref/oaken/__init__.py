@@ -1,0 +1,10 @@
+"""Oaken: online-offline hybrid KV quantisation by thresholds, with outliers fused into the dense matrix.
+
+Offline, `Profiler` finds `Thresholds`; online, `Oaken.of(thresholds, layer, which)` quantises and dequantises.
+"""
+
+from kernels_ref.oaken.method import Oaken
+from kernels_ref.oaken.profile import Profiler
+from kernels_ref.oaken.thresholds import Thresholds
+
+__all__ = ["Oaken", "Profiler", "Thresholds"]

@@ -1,0 +1,241 @@
+"""Oaken for one tensor of one layer: its parameters, quantising and dequantising."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from kernels_ref import inputs, rows
+from kernels_ref.checks import check_choice
+from kernels_ref.formats import storage
+from kernels_ref.oaken import artifact
+from kernels_ref.oaken.decode import decode
+from kernels_ref.oaken.encode import count_outliers, encode
+from kernels_ref.oaken.layout import MAX_GROUPS, MIN_GROUPS, Layout, group_table, layout_of, rounded_threshold
+from kernels_ref.oaken.thresholds import Thresholds
+from kernels_ref.packed import Packed
+
+#: artifact mode only: let NaN and infinities spread as they do in the released code
+NonFinite = Literal["raise", "replace", "propagate"]
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Oaken:
+    """Oaken (sections 4.2 to 4.5) for keys or values of one layer, with thresholds found offline.
+
+    lower, upper: n - 1 thresholds a side for n groups, outermost first, in the units of the tensor. They are rounded to
+    FP16 before use; they must be finite there and nested.
+    dense: position of the group stored in the dense matrix, from 1, outermost first; 0: the middle one of three groups
+    (with any other number it must be given).
+    outlier_bits: 5 (sign and 4-bit magnitude) or 4 (signed minimum and maximum) for all other groups.
+    mode: "paper" (Eq. 1 to 4 and the fused encoding; minimum and maximum per token; `quantize`, `dequantize`) or
+    "artifact" (what casys-kaist/oaken@e0bfbf0 computes bit for bit; it stores nothing: `fake_quantize`).
+    device_semantics ("cpu", "cuda"), quantize_outlier and group_shift belong to the artifact; the two switches are its
+    options of these names. There bit widths go by position (last group 5, last but one 4, others 5), not by `dense`.
+
+    Rules where the paper is silent. A group's elements are those outside its own closed interval [lower, upper] and
+    inside all outer ones; each is shifted by the threshold that it crossed; the innermost group is not shifted.
+    Shifted values are rounded to FP16 and kept within +-65504. Codes have 4 bits in every group: outliers of 5 bits add
+    a sign (1: lower side or negative), the others find their side again by the sign of the decoded shifted value.
+    The packed layout is `layout.Layout`'s. Raises ValueError for parameters that are not allowed.
+    """
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    dense: int = 0
+    outlier_bits: int = 5
+    mode: Literal["paper", "artifact"] = "paper"
+    device_semantics: Literal["cpu", "cuda"] = "cpu"
+    quantize_outlier: bool = True
+    group_shift: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, _thresholds(name, getattr(self, name)))
+        n = len(self.lower) + 1
+        if len(self.upper) != len(self.lower):
+            raise ValueError(f"upper has {len(self.upper)} thresholds and lower {n - 1}: must have as many")
+        nested = (*map(rounded_threshold, self.lower), *map(rounded_threshold, reversed(self.upper)))
+        for first, second in pairwise(nested):
+            if first > second:
+                raise ValueError(
+                    f"lower = {self.lower}, upper = {self.upper}: must be nested, outermost first: lower rising, upper "
+                    "falling, no lower above an upper"
+                )
+        if type(self.dense) is not int or not 0 <= self.dense <= n:
+            raise ValueError(f"dense = {self.dense!r}: must be 1 to {n}, the position of the dense group, or 0")
+        if not self.dense and n != 3 and self.mode == "paper":
+            raise ValueError(
+                f"dense = 0: must be given for {n} groups, 1 to {n}: only of three the middle one is meant"
+            )
+        check_choice("outlier_bits", self.outlier_bits, (5, 4))
+        check_choice("mode", self.mode, ("paper", "artifact"))
+        check_choice("device_semantics", self.device_semantics, ("cpu", "cuda"))
+        check_choice("quantize_outlier", self.quantize_outlier, (True, False))
+        check_choice("group_shift", self.group_shift, (True, False))
+        if self.mode == "paper" and not (self.quantize_outlier and self.group_shift and self.device_semantics == "cpu"):
+            raise ValueError(
+                "device_semantics, quantize_outlier, group_shift: belong to mode = 'artifact', must be left alone"
+            )
+
+    @classmethod
+    def three_groups(cls, o_lo: float, i_lo: float, i_hi: float, o_hi: float, **options: Any) -> "Oaken":
+        """Outer, middle (dense) and inner group by the paper's four thresholds, ascending."""
+        return cls((o_lo, i_lo), (o_hi, i_hi), **options)
+
+    @classmethod
+    def of(cls, thresholds: Thresholds, layer: int, which: Literal["key", "value"], **options: Any) -> "Oaken":
+        """The method for the keys or values of `layer` of profiled thresholds.
+
+        Unless `dense` is given, the largest group is dense (the first of equals). Raises ValueError for a layer that
+        has not been profiled.
+        """
+        lower, upper = thresholds.of(layer, which)
+        if not options.get("dense"):
+            options["dense"] = 1 + thresholds.fracs.index(max(thresholds.fracs))
+        return cls(lower[:-1], upper[:-1], **options)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups, the dense one included."""
+        return len(self.lower) + 1
+
+    @property
+    def _layout(self) -> Layout:
+        return layout_of(self.lower, self.upper, (self.dense or 2) - 1, self.outlier_bits)
+
+    def _columns(self, channels: int) -> list[rows.Column]:
+        return [
+            rows.Column("dense", np.uint8, _ceil_div(channels, 2), "payload"),
+            rows.Column("counts", np.uint8, _ceil_div(channels, storage.coo_chunk), "counts"),
+            rows.Column("meta", np.float16, 2 * self.n_groups, "scales+zero_points"),
+        ]
+
+    def quantize(self, x: np.ndarray, *, n_heads: int = 1, nonfinite: inputs.NonFinite = "raise") -> Packed:
+        """Pack x, [tokens, channels] or [batch, heads, tokens, head_dim] (a token's heads are concatenated).
+
+        The result's buffers are dense, coo, counts and meta of `layout.Layout`; `counts["n_outliers"]` is the length of
+        coo. `effective_bits` is the paper's count, without the chunk counts. Raises TypeError and ValueError as
+        `inputs.kv_tensor` does, and ValueError in artifact mode, which has no packed form.
+        """
+        if self.mode == "artifact":
+            raise ValueError(
+                "mode = 'artifact': the released code stores nothing: must be 'paper', or use fake_quantize"
+            )
+        tensor, shape = rows.checked_tensor(x, n_heads, nonfinite)
+        layout, columns = self._layout, self._columns(tensor.n_channels)
+        buffers = {column.name: np.empty((tensor.n_rows, column.items), column.dtype) for column in columns}
+        counts, meta = buffers["counts"], buffers["meta"].view(np.uint16)
+        for row, bits in tensor.row_blocks():
+            count_outliers(bits, layout.bounds, layout.dense, counts[row : row + len(bits)])
+        buffers["coo"] = coo = np.empty(int(counts.sum(dtype=np.int64)), layout.entry_dtype)
+        at = 0
+        for row, bits in tensor.row_blocks():
+            part = slice(row, row + len(bits))
+            starts = _starts(counts[part])
+            encode(
+                bits, layout.bounds, layout.shift, layout.signed, layout.slot, layout.tag, layout.dense, starts,
+                buffers["dense"][part], coo[at : at + starts[-1]], meta[part],
+            )  # fmt: skip
+            at += int(starts[-1])
+        return Packed(
+            self,
+            shape,
+            tensor.array.size,
+            buffers,
+            {column.name: column.part for column in columns} | {"coo": "outliers"},
+            padding_bits=storage.oaken_dense * (tensor.n_channels % 2) * tensor.n_rows,
+            counts={"n_outliers": len(coo)},
+        )
+
+    def dequantize(self, packed: Packed) -> np.ndarray:
+        """The FP16 tensor of `packed`, in the shape that was quantised. Raises ValueError for foreign buffers."""
+        if self.mode == "artifact":
+            raise ValueError("mode = 'artifact': the released code stores nothing: must be 'paper'")
+        layout, columns = self._layout, self._columns(rows.channels_of(packed.shape))
+        rows.check_buffers(packed, columns)
+        coo = packed.buffers.get("coo", np.empty(0))
+        n_outliers = int(packed.buffers["counts"].sum(dtype=np.int64))
+        if coo.dtype != layout.entry_dtype or coo.shape != (n_outliers,):
+            raise ValueError(
+                f"buffer coo: is {coo.dtype.name} {list(coo.shape)}, must be {layout.entry_dtype.name} [{n_outliers}] "
+                "by the chunk counts"
+            )
+        done = 0  # entries of the rows before: blocks come in order
+
+        def decode_block(part: rows.Buffers, bits: np.ndarray) -> None:
+            nonlocal done
+            starts = _starts(part["counts"])
+            decode(
+                part["dense"], part["counts"], coo[done : done + starts[-1]], starts, part["meta"].view(np.uint16),
+                layout.shift, layout.signed, layout.slot, layout.tag, layout.dense, layout.entry_values - 1, bits,
+            )  # fmt: skip
+            done += int(starts[-1])
+
+        return rows.decode_rows(packed, columns, decode_block)
+
+    def fake_quantize(self, x: np.ndarray, *, n_heads: int = 1, nonfinite: NonFinite = "raise") -> np.ndarray:
+        """What attention sees of x after quantising: float16 of x's shape, bit for bit as the mode says.
+
+        mode "artifact": groups' minimum and maximum are taken over the whole of x, so pass what the released code sees
+        at once. It may hold NaN where a token's inner group spans less than about 4.73e-4, as the released code's
+        result does; nonfinite="propagate" lets NaN and infinities of x spread likewise. Raises ValueError where the
+        released code stops with a ZeroDivisionError: a group but the last has no extent.
+        """
+        if self.mode == "paper":
+            if nonfinite == "propagate":
+                raise ValueError("nonfinite = 'propagate': belongs to mode = 'artifact', must be 'raise' or 'replace'")
+            return self.dequantize(self.quantize(x, n_heads=n_heads, nonfinite=nonfinite))
+        return artifact.fake_quantize(
+            x,
+            self.lower,
+            self.upper,
+            device=self.device_semantics,
+            quantize_outlier=self.quantize_outlier,
+            shift=self.group_shift,
+            n_heads=n_heads,
+            nonfinite=nonfinite,
+        )
+
+    def groups(self, x: np.ndarray) -> np.ndarray:
+        """uint8 of x's shape: the group of every element, 0 the outermost; 255 for NaN (artifact), which has none.
+
+        Equality goes by the mode: in the paper a threshold belongs to the group inside, in the artifact to the one
+        outside. In paper mode x must be finite, else ValueError.
+        """
+        tensor, shape = rows.checked_tensor(x, 1, "raise")
+        is_artifact = self.mode == "artifact"
+        table = artifact.group_table(self.lower, self.upper) if is_artifact else group_table(self._layout)
+        out = np.empty(shape, np.uint8)
+        for row, bits in artifact.blocks(tensor, propagate=is_artifact):
+            artifact.put_rows(out, row, table[bits])
+        return out
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    """First entry of every row, and the end, from counts[rows, chunks]."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts.sum(axis=1, dtype=np.int64), out=starts[1:])
+    return starts
+
+
+def _thresholds(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    """`values` as a tuple of floats, checked one by one."""
+    found = tuple(values) if isinstance(values, tuple | list | np.ndarray) else ()
+    if not MIN_GROUPS <= len(found) + 1 <= MAX_GROUPS:
+        raise ValueError(
+            f"{name}: must be a sequence of {MIN_GROUPS - 1} to {MAX_GROUPS - 1} thresholds, one fewer than the groups"
+        )
+    for value in found:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
+            raise ValueError(f"{name} = {value!r}: must be numbers")
+        if not math.isfinite(rounded_threshold(float(value))):
+            raise ValueError(f"{name} = {value!r}: must be finite in FP16")
+    return tuple(float(value) for value in found)

@@ -1,0 +1,182 @@
+"""Hugging Face's QuantizedCache with the Quanto backend: asymmetric groups of one tensor, every step in FP16."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kernels_ref import half
+from kernels_ref.checks import check_choice, check_count
+from kernels_ref.inputs import KVTensor, NonFinite, kv_tensor
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.packed import Packed
+
+_LARGEST = np.float32(65504)
+#: adding and subtracting it rounds a float32 below 2^22 to an integer, ties to even
+_TO_INTEGER = np.float32(1.5 * 2.0**23)
+#: groups of a unit of work
+GROUPS = 64
+
+
+@inner
+def _limited(value):
+    return min(max(value, -_LARGEST), _LARGEST)
+
+
+@inner
+def _encode_group(bits, width, packed):
+    """Codes of one group into packed; (scale, shift) as float32."""
+    low, high = np.int16(0x7FFF), np.int16(-0x8000)
+    for i in range(bits.size):
+        key = half.order(bits[i])
+        low, high = min(low, key), max(high, key)
+    smallest = half.to_f32(np.uint16(half.order(np.uint16(low))))
+    largest = half.to_f32(np.uint16(half.order(np.uint16(high))))
+    levels = np.float32(2**width - 1)
+    extent = half.rounded(_limited(np.float32(largest - smallest)))
+    scale = half.rounded(np.float32(extent / levels))
+    in_byte = 8 // width
+    packed[:] = np.uint8(0)
+    if scale > np.float32(0):
+        for i in range(bits.size):
+            moved = half.rounded(_limited(np.float32(half.to_f32(bits[i]) - smallest)))
+            steps = half.rounded(_limited(np.float32(moved / scale)))
+            code = min(np.float32(np.float32(steps + _TO_INTEGER) - _TO_INTEGER), levels)
+            packed[i // in_byte] |= np.uint8(np.int32(code) << (width * (i % in_byte)))
+    return scale, -smallest
+
+
+@kernel
+def _encode(bits, width, packed, scale, shift):
+    """FP16 patterns bits[groups, g] -> packed[groups, g * width / 8], patterns scale and shift[groups]."""
+    for piece in prange((len(bits) + GROUPS - 1) // GROUPS):
+        for group in range(piece * GROUPS, min((piece + 1) * GROUPS, len(bits))):
+            one, other = _encode_group(bits[group], width, packed[group])
+            scale[group], shift[group] = half.from_f32(one), half.from_f32(other)
+
+
+@inner
+def _decode_group(packed, width, scale, shift, values, bits):
+    for code in range(2**width):
+        product = half.rounded(_limited(np.float32(scale * np.float32(code))))
+        values[code] = half.from_f32(_limited(np.float32(product - shift)))
+    in_byte, mask = 8 // width, 2**width - 1
+    for i in range(bits.size):
+        bits[i] = values[(packed[i // in_byte] >> (width * (i % in_byte))) & mask]
+
+
+@kernel
+def _decode(packed, width, scale, shift, bits):
+    """The reverse of `_encode`."""
+    for piece in prange((len(bits) + GROUPS - 1) // GROUPS):
+        values = np.empty(16, np.uint16)
+        for group in range(piece * GROUPS, min((piece + 1) * GROUPS, len(bits))):
+            one, other = half.to_f32(scale[group]), half.to_f32(shift[group])
+            _decode_group(packed[group], width, one, other, values, bits[group])
+
+
+@dataclass(frozen=True)
+class Quanto:
+    """scale = h(h(max - min) / M), shift = -min, code = clip(rint(h(h(x + shift) / scale)), 0, M), M = 2^bits - 1;
+    decoded as h(h(scale * code) - shift).
+
+    axis 0: a group is `group` consecutive elements of the tensor [batch, heads, tokens, head_dim]; axis -1: of the
+    values of one channel, in the order of batch, head and token. `group` must divide their number. Where the scale is 0
+    the codes are 0. A range, product or decoded value beyond 65504 is taken as 65504.
+
+    HF's cache keeps recent tokens in FP16 and packs the whole history anew whenever they are full; this is one packing.
+
+    Buffers (packing defined here): `codes` uint8 [groups, group * bits / 8], first element in the lowest bits; `scale`
+    and `shift` float16 [groups]. Groups of axis -1 go channel by channel. `n_heads` of a result is what `quantize` was
+    told. Source: transformers 5.23.0 QuantoQuantizedLayer; optimum-quanto 0.2.7 MaxOptimizer and quantize_weight.
+    """
+
+    bits: Literal[2, 4] = 4
+    group: int = 64
+    axis: Literal[0, -1] = 0
+    n_heads: int = 1
+
+    def __post_init__(self) -> None:
+        check_choice("bits", self.bits, (2, 4))
+        check_choice("axis", self.axis, (0, -1))
+        check_count("n_heads", self.n_heads)
+        check_count("group", self.group)
+        if self.group * self.bits % 8:
+            raise ValueError(f"group = {self.group}: must fill whole bytes, a multiple of {8 // self.bits}")
+
+    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
+        """Quantise [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+
+        Raises TypeError and ValueError for what is not such a tensor, for a number of values that `group` does not
+        divide, and for values that are not finite unless `nonfinite` is "replace".
+        """
+        tensor = kv_tensor(x, n_heads, nonfinite)
+        self._check(x.size, tensor.array.shape[3])
+        n_lanes = tensor.array.shape[3] if self.axis else 1
+        per_lane = x.size // self.group // n_lanes
+        codes = np.empty((n_lanes, per_lane, self.group * self.bits // 8), np.uint8)
+        scale, shift = np.empty((2, n_lanes, per_lane), np.uint16)
+        at = 0
+        for groups in self._groups(tensor):
+            n = len(groups) // n_lanes
+            part = np.empty((len(groups), codes.shape[2]), np.uint8)
+            ones = np.empty((2, len(groups)), np.uint16)
+            _encode(groups, self.bits, part, ones[0], ones[1])
+            codes[:, at : at + n] = part.reshape(n_lanes, n, -1)
+            scale[:, at : at + n], shift[:, at : at + n] = ones.reshape(2, n_lanes, n)
+            at += n
+        buffers: dict[str, np.ndarray] = {
+            "codes": codes.reshape(-1, codes.shape[2]),
+            "scale": scale.reshape(-1).view(np.float16),
+            "shift": shift.reshape(-1).view(np.float16),
+        }
+        parts = {"codes": "payload", "scale": "scales", "shift": "zero_points"}
+        return Packed(Quanto(self.bits, self.group, self.axis, n_heads), x.shape, x.size, buffers, parts)
+
+    def _check(self, size: int, head_dim: int) -> None:
+        number = size // head_dim if self.axis else size
+        if number % self.group:
+            what = "values of a channel" if self.axis else "elements"
+            raise ValueError(f"group = {self.group}: must divide the {number} {what}")
+
+    def _groups(self, tensor: KVTensor) -> Iterator[np.ndarray]:
+        """FP16 patterns [groups, group] piece by piece; of axis -1 as many groups of every channel."""
+        head_dim = tensor.array.shape[3]
+        rest = np.empty((0, head_dim) if self.axis else 0, np.uint16)
+        for _, _, bits in tensor.head_blocks():
+            piece = bits.reshape(-1, head_dim) if self.axis else bits.reshape(-1)
+            if len(rest):
+                piece = np.concatenate([rest, piece])
+            whole = len(piece) // self.group * self.group
+            rest = piece[whole:]
+            if self.axis:
+                lanes = piece[:whole].reshape(-1, self.group, head_dim).transpose(2, 0, 1)
+                yield np.ascontiguousarray(lanes).reshape(-1, self.group)
+            else:
+                yield piece[:whole].reshape(-1, self.group)
+
+    def dequantize(self, packed: Packed) -> np.ndarray:
+        """FP16 of the quantised shape."""
+        shape, n_heads = packed.shape, packed.method.n_heads
+        four = shape if len(shape) == 4 else (1, n_heads, shape[0], shape[1] // n_heads)
+        n_groups = int(np.prod(shape)) // self.group
+        wanted = {"codes": (n_groups, self.group * self.bits // 8), "scale": (n_groups,), "shift": (n_groups,)}
+        for name, want in wanted.items():
+            buffer = packed.buffers.get(name, np.empty(0))
+            if buffer.shape != want or buffer.dtype != (np.uint8 if name == "codes" else np.float16):
+                raise ValueError(f"buffer {name}: is {buffer.dtype.name} {list(buffer.shape)}, must be {list(want)}")
+        codes = packed.buffers["codes"]
+        scale, shift = packed.buffers["scale"].view(np.uint16), packed.buffers["shift"].view(np.uint16)
+        out = np.empty(four, np.float16)
+        if not self.axis:
+            _decode(codes, self.bits, scale, shift, out.view(np.uint16).reshape(-1, self.group))
+        elif n_groups:
+            rows = out.reshape(-1, four[3])
+            lane = n_groups // four[3]
+            for channel in range(four[3]):
+                mine = slice(channel * lane, (channel + 1) * lane)
+                bits = np.empty((lane, self.group), np.uint16)
+                _decode(codes[mine], self.bits, scale[mine], shift[mine], bits)
+                rows[:, channel] = bits.reshape(-1).view(np.float16)
+        return out if len(shape) == 4 else out.transpose(0, 2, 1, 3).reshape(shape)

@@ -1,0 +1,136 @@
+"""`dse quantize` and `dse thresholds` on files: what they print and write, and one line for every bad input."""
+
+import json
+
+import numpy as np
+import pytest
+
+import kernels_ref
+from dse import kv_sample, measurements
+from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
+
+
+@pytest.fixture
+def sample(tmp_path):
+    path = tmp_path / "kv.npz"
+    np.savez(path, **kv_sample.arrays(kv_sample.synthetic(3, 2, 60, 16, 1)))
+    return path
+
+
+@pytest.fixture
+def thresholds(run, sample, tmp_path):  # noqa: F811
+    out = tmp_path / "thresholds.toml"
+    code, text, _ = run("thresholds", sample, "--out", out, "--model", "toy")
+    assert code == 0
+    assert "3 layers, 1 runs" in text
+    return out
+
+
+def test_thresholds_are_those_of_the_profiler(thresholds, sample):
+    found = kernels_ref.Thresholds.load(thresholds)
+    profiler = kernels_ref.Profiler((0.04, 0.9, 0.06))
+    with np.load(sample) as dump:
+        for name in dump.files:
+            profiler.add(int(name[5]), name.split(".")[1], dump[name])
+    assert found.key_lower == profiler.thresholds().key_lower
+    assert found.value_upper == profiler.thresholds().value_upper
+    assert (found.model, found.data) == ("toy", "kv.npz")
+
+
+def test_quantize_prints_what_it_writes(run, sample, thresholds, tmp_path):  # noqa: F811
+    out = tmp_path / "out"
+    methods = ["oaken", "nqkv:block=64", "sinkq:group=16,residual=8"]
+    options = [word for method in methods for word in ("--method", method)]
+    code, text, err = run("quantize", sample, *options, "--thresholds", thresholds, "--out", out)
+    assert (code, err) == (0, "")
+    found = measurements.load(out / "measurement.json")
+    assert [m.quantizer for m in found.methods] == methods
+    assert found.data.synthetic is False
+    for method in found.methods:
+        assert method.quantizer in text
+        for tensor in method.tensors:
+            name = "".join(c if c.isalnum() or c in "=.," else "-" for c in method.quantizer)
+            with np.load(out / "packed" / name / f"layer{tensor.layer}.{tensor.which}.npz") as buffers:
+                assert sum(buffers[b].nbytes for b in buffers.files) == tensor.stored_bytes
+    # NQKV by hand: 32 channels, one block of 64 a token: 4 bits and an FP16 absmax
+    nqkv = found.methods[1].tensors[0]
+    assert nqkv.stored_bytes == 60 * (32 // 2 + 2)
+    again = run("quantize", sample, *options, "--thresholds", thresholds, "--json")
+    assert json.loads(again[1]) == json.loads((out / "measurement.json").read_text())
+
+
+def test_a_measurement_changes_the_design_point(run, sample, thresholds, tmp_path):  # noqa: F811
+    run("quantize", sample, "--method", "oaken", "--thresholds", thresholds, "--out", tmp_path)
+    words = ["point", "--device", "oaken-hbm", "--model", "llama2-7b", "--quantizer", "oaken", "--json"]
+    file = tmp_path / "measurement.json"
+    _, text, _ = run(*words, "--bits", "measured", "--measurements", file)
+    result = json.loads(text)
+    found = measurements.load(file).methods[0].tensors
+    share = sum(t.counts["n_outliers"] for t in found) / sum(t.n_elements for t in found)
+    assert result["effective_bits"] == pytest.approx(4 + 8 * share + 96 / 4096)
+    assert (result["bits_kind"], result["measured_on"]) == ("measured", "kv.npz")
+
+
+def test_two_dimensional_tensors_need_their_heads(run, tmp_path):  # noqa: F811
+    x = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+    path = tmp_path / "kv.npz"
+    np.savez(path, k_0=x, v_0=x)
+    one, two = (
+        json.loads(run("quantize", path, "--method", "qserve", "--heads", heads, "--json")[1]) for heads in (1, 2)
+    )
+    # QServe by hand: scale and zero of 16 bits each per head and token
+    assert one["methods"][0]["tensors"][0]["stored_bytes"] == 40 * (32 + 4)
+    assert two["methods"][0]["tensors"][0]["stored_bytes"] == 40 * (32 + 8)
+
+
+def bad(tmp_path, name="layer0.key", value=None, **changes):
+    path = tmp_path / "bad.npz"
+    x = np.zeros((8, 16), np.float16)
+    for at, what in changes.items():
+        x[int(at[1:]), 3] = what
+    np.savez(path, **{name: x if value is None else value, "layer0.value": np.zeros((8, 16), np.float16)})
+    return path
+
+
+def test_values_that_are_not_finite_are_counted_or_replaced(run, tmp_path):  # noqa: F811
+    path = bad(tmp_path, r2=np.nan, r5=np.inf)
+    assert_one_line(run("quantize", path, "--method", "nqkv"), 2, "2 of 128 values", "[2, 3]", "nonfinite")
+    assert run("quantize", path, "--method", "nqkv", "--nonfinite", "replace")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--method", "oaken"], ["oaken", "--thresholds", "dse thresholds"]),
+        (["--method", "fp16"], ["fp16", "no kernel"]),
+        (["--method", "nqvk"], ["nqvk", "did you mean nqkv"]),
+        (["--method", "qserve", "--heads", "3"], ["n_heads = 3", "16 channels"]),
+        (["--method", "qserve", "--heads", "0"], ["heads = 0", "1 to"]),
+        (["--method", "nqkv", "--nonfinite", "mask"], ["nonfinite = 'mask'", "raise or replace"]),
+        (["--method", "nqkv", "--max-bytes", "100"], ["bad.npz"]),
+        (["--method", "nqkv", "--max-bytes", "0"], ["max-bytes = 0"]),
+        (["--method", "oaken", "--thresholds", "nowhere.toml"], ["nowhere.toml"]),
+        (["--method", "sinkq:group=8"], ["group = 8", "multiple of 16"]),
+    ],
+)
+def test_bad_requests_are_one_line(run, tmp_path, words, parts):  # noqa: F811
+    path = bad(tmp_path)
+    code, out, err = run("quantize", path, *words, "--out", tmp_path / "out")
+    assert_one_line((code, out, err), 5 if "100" in words else 2, *parts)
+    assert not (tmp_path / "out" / "measurement.json").exists()
+
+
+def test_bad_files_are_one_line(run, tmp_path):  # noqa: F811
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "b.npz").write_bytes(b"PK\x03\x04 not a zip")
+    assert_one_line(run("quantize", tmp_path / "none.npz", "--method", "nqkv"), 2, "none.npz")
+    assert_one_line(run("quantize", tmp_path / "a.txt", "--method", "nqkv"), 2, "a.txt", ".npz")
+    assert_one_line(run("quantize", tmp_path / "b.npz", "--method", "nqkv"), 2, "b.npz")
+    assert_one_line(run("quantize", tmp_path, "--method", "nqkv"), 2, "directory")
+    path = bad(tmp_path, name="weights")
+    assert_one_line(run("quantize", path, "--method", "nqkv"), 2, "'weights'", "layer0.key")
+    assert_one_line(run("thresholds", path, "--out", tmp_path / "t.toml"), 2, "'weights'")
+    good = bad(tmp_path)
+    assert_one_line(run("thresholds", good, "--out", tmp_path / "no" / "t.toml"), 4, "cannot write")
+    assert_one_line(run("thresholds", good, "--out", tmp_path / "t.toml", "--shares", "5/90"), 2, "sum to 100")
+    assert not (tmp_path / "t.toml").exists()
