@@ -101,10 +101,9 @@ class Profiler:
         ends = np.cumsum(counts[patterns])  # values up to and with this one
         ranks = np.array(_ranks(n, self.fracs))
         values = patterns[np.searchsorted(ends, ranks, side="right")].view(np.float16).astype(np.float64)
-        values += 0.0  # -0 sorts as +0 does, and becomes it
         at = (int(layer), which)
         for side, column in ((self._lower, 0), (self._upper, 1)):
-            side[at] = side.get(at, np.zeros(len(self.fracs))) + values[:, column]
+            side[at] = side.get(at, np.zeros(len(self.fracs))) + values[:, column]  # 0 + -0 is +0: no -0 is stored
         self._runs[at] = self._runs.get(at, 0) + 1
         self.n_elements += n
 

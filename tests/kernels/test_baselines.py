@@ -123,6 +123,24 @@ def test_asymmetric_twins(heads, head_dim, group):
             assert np.isfinite(packed.dequantize()).all()
 
 
+def test_zero_points_close_to_a_tie():
+    """Groups with opposite ends: their zero points are 7.5 but for the rounding of the steps before."""
+    rng = np.random.default_rng(8)
+    ends = (rng.random((3000, 1)) * 4 + 0.01).astype(np.float16)
+    x = np.concatenate([-ends, ends, (ends * rng.uniform(-1, 1, (3000, 6))).astype(np.float16)], axis=1)
+    for method, rule in (
+        (Atom(8), naive.atom_vector),
+        (QServe(), naive.qserve_head_vector),
+        (QServe("artifact"), naive.qserve_artifact_vector),
+    ):
+        codes, scale, zero, decoded = naive.by_group(rule, x, 1, 8)
+        packed = method.quantize(x)
+        assert same_bits(packed.buffers["codes"], nibbles(codes, False, 0))
+        assert same_bits(packed.buffers["scale"], scale)
+        assert same_bits(packed.buffers["zero"], zero)
+        assert same_bits(plain(packed.dequantize()), plain(decoded))
+
+
 def test_smoothed_keys():
     rng = np.random.default_rng(1)
     factors = (0.1 + 3 * rng.random(33)).astype(np.float16)

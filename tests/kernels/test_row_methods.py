@@ -217,9 +217,9 @@ def digests_apart(rows, channels, **environment):
 
 
 def test_any_number_of_threads():
-    found = digests_apart(300, 515, NUMBA_NUM_THREADS="4")
+    found = digests_apart(120, 515, NUMBA_NUM_THREADS="4")
     assert sorted(found) == [1, 2, 4]
-    assert found[1] == found[2] == found[4] == digests(normal(300, 515))
+    assert found[1] == found[2] == found[4] == digests(normal(120, 515))
 
 
 def test_without_compilation():
