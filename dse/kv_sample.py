@@ -87,10 +87,10 @@ def write(folder: str) -> None:
         return nullcontext(items)
 
     sample, thresholds = Path(folder) / f"{NAME}.npz", Path(folder) / f"{NAME}.thresholds.toml"
-    np.savez(sample, **arrays(synthetic(**SHIPPED)))
+    np.savez(sample, **arrays(synthetic(**SHIPPED)))  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as scratch:
         calibration = Path(scratch) / "calibration.npz"
-        np.savez(calibration, **arrays(synthetic(**{**SHIPPED, "seed": CALIBRATION_SEED})))
+        np.savez(calibration, **arrays(synthetic(**{**SHIPPED, "seed": CALIBRATION_SEED})))  # type: ignore[arg-type]
         measure_dump.profile_to([str(calibration)], str(thresholds), "4/90/6", "synthetic", 2**30, silent)
     found = measure_dump.run(str(sample), METHODS, str(thresholds), 1, "raise", None, True, 2**30, silent)
     (Path(folder) / measurements.SHIPPED).write_bytes(measurements.to_json(found))

@@ -162,6 +162,26 @@ def _device_rows(device: HardwareSpec) -> Rows:
             "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
             "source": f"{source}; see docs/model.md, Dequantisation",
         })  # fmt: skip
+    return rows + _stack_rows(device)
+
+
+def _stack_rows(device: HardwareSpec) -> Rows:
+    """Calibrated parameters with what they were fitted on, and the error of each fit."""
+    rows: Rows = []
+    for stack, spec in device.stacks.items():
+        for part, fit in spec.parts().items():
+            place = f"stacks.{stack}.{part}"
+            rows += [{**row, "name": f"{place}.{row['name']}"} for row in _quantity_rows(fit.quantities())]
+            shares = {"held_out_error": fit.held_out_error, "serving_error": fit.serving_error}
+            rows.append({
+                "name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": "measured",
+                "source": fit.fitted_on,
+            })  # fmt: skip
+            rows += [
+                {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": "measured",
+                 "source": "mean error of rows held out of the fit; see docs/calibration.md"}
+                for name, share in shares.items() if share is not None
+            ]  # fmt: skip
     return rows
 
 

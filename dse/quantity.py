@@ -102,6 +102,7 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Power: TypeAlias = Quantity
     Seconds: TypeAlias = Quantity
     UsableFrac: TypeAlias = Quantity
+    Share: TypeAlias = Quantity
     Overhead: TypeAlias = Quantity
     Price: TypeAlias = Quantity
     Devices: TypeAlias = Quantity
@@ -122,6 +123,7 @@ else:
     Power = quantity("W", 0.1, 1e6)
     Seconds = quantity("s", 0.0, 1.0)
     UsableFrac = quantity("1", 1e-3, 1.0)
+    Share = quantity("1", 1e-3, 1.0)
     Overhead = quantity("B", 0.0, 1e16)
     Price = quantity("USD/h", 1e-6, 1e6)
     Devices = count("device", 4096)

@@ -39,8 +39,17 @@ class Document:
         return self.path
 
 
-def read_bytes(path: str | Path, max_bytes: int) -> bytes:
-    """The content of a regular file of at most `max_bytes`; anything else is an InputError."""
+def read_bytes(
+    path: str | Path,
+    max_bytes: int,
+    what: str = "spec file",
+    give: str = "the path of a .toml or .json file",
+    if_empty: str = "`dse show a100-80gb --toml` prints a file to start from",
+) -> bytes:
+    """The content of a regular file of at most `max_bytes`; anything else is an InputError.
+
+    `what` the file is, what to `give` instead and what to do if it is empty are for the messages.
+    """
     name = str(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -55,15 +64,15 @@ def read_bytes(path: str | Path, max_bytes: int) -> bytes:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise InputError(f"{name}: is {kind}: give the path of a .toml or .json file")
+            raise InputError(f"{name}: is {kind}: give {give}")
         if status.st_size > max_bytes:
-            raise InputError(f"{name}: has {status.st_size:,} bytes: a spec file has at most {max_bytes:,}")
+            raise InputError(f"{name}: has {status.st_size:,} bytes: a {what} has at most {max_bytes:,}")
         with os.fdopen(os.dup(fd), "rb") as file:
             content = file.read(max_bytes + 1)
     finally:
         os.close(fd)
     if not content.strip():
-        raise InputError(f"{name}: is empty: `dse show a100-80gb --toml` prints a file to start from")
+        raise InputError(f"{name}: is empty: {if_empty}")
     return content
 
 
@@ -147,7 +156,8 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
             if header.group(1) == "[[":
                 counts[prefix] = counts.get(prefix, -1) + 1
                 prefix = (*prefix, counts[prefix])
-            lines.setdefault(prefix, number)
+            for length in range(1, len(prefix) + 1):
+                lines.setdefault(prefix[:length], number)
             continue
         if depth == 0 and (assign := _ASSIGN.match(raw)) and bare[assign.end() - 1] == "=":
             path = prefix + _parts(assign.group(1))

@@ -38,8 +38,9 @@ from dse.quantity import (
 )
 from dse.quantizers import FAMILIES
 from dse.specfile import Document, KeyPath
+from dse.specs_stacks import Spec, StackName, StackSpec, keys_at
 
-__all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "load"]
+__all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
 
 Path = Literal["engine", "fused", "materialised"]
 
@@ -60,22 +61,14 @@ FamilyName = Annotated[str, AfterValidator(_family)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-    def quantities(self) -> dict[str, Quantity]:
-        """Every number of the spec by field name, for display with sources."""
-        return {name: value for name in type(self).model_fields if isinstance(value := getattr(self, name), Quantity)}
-
-
 #: bands in which the numbers of a serving device usually lie; outside them a unit slip is likely
 PLAUSIBLE = {"memory_capacity": (4e9, 4e12), "memory_bandwidth": (2e10, 5e13), "peak_flops": (5e12, 5e16)}
 
 
-class HardwareSpec(_Spec):
+class HardwareSpec(Spec):
     """A device (or several that act as one): memory, compute, power, and how it runs quantizers.
 
-    Peak figures only; what a kernel really achieves is the calibration's business.
+    Peak figures; what kernels really reach is in `stacks`, fitted to their times.
     """
 
     name: Name
@@ -89,6 +82,8 @@ class HardwareSpec(_Spec):
     usd_per_hour: Price | None = None
     n_devices: Devices = Quantity(value=1, unit="device", source="default", kind="derived")
     n_cores: Cores | None = None
+    #: last-level cache: measured rows that fit in it are faster than the memory lets a decode step be
+    l2_cache: Bytes | None = None
     usable_frac: UsableFrac = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
     runtime_overhead: Overhead = Quantity(value=0, unit="B", source="none counted", kind=ASSUMED)
     kernel_launch: Seconds = Quantity(
@@ -98,6 +93,14 @@ class HardwareSpec(_Spec):
     engine_rate: ElementRate | None = None
     #: quantizer family -> path; "default" for the rest
     dequant_path: dict[FamilyName, Path] = {}
+    #: software stack -> calibrated parameters of its kernels
+    stacks: dict[StackName, StackSpec] = {}
+
+    def problems(self) -> list[tuple[str, object, str]]:
+        """Rules that join several fields: (field, value, what must hold)."""
+        if self.stacks and self.n_cores is None:
+            return [("stacks", ", ".join(self.stacks), "need n_cores: add the number of cores")]
+        return []
 
     @property
     def capacity_bytes(self) -> int:
@@ -213,7 +216,7 @@ class ModelSpec(BaseModel):
         return self.dense_parameters + Fraction(self.expert_parameters * self.n_active_experts, self.n_experts)
 
 
-class ModelFile(_Spec):
+class ModelFile(Spec):
     """A language model in our own file format: a uniform decoder, from which all else is computed."""
 
     name: Name
@@ -318,6 +321,8 @@ def load(document: Document, model: type[BaseModel]) -> Any:
     """Build `model` from a document, or raise a SpecError that lists every problem with file and line."""
 
     def known(prefix: KeyPath) -> list[str]:
+        if len(prefix) > 1 and prefix[0] == "stacks":
+            return keys_at(prefix[1:])
         return list((Quantity if prefix else model).model_fields)
 
     try:

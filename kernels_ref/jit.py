@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+# Waiting OpenMP threads spin by default; where the cores are shared, a small kernel then takes milliseconds. Read when
+# the threads start, so it must be set before.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import numba
 import numpy as np
 
