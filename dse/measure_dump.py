@@ -110,7 +110,9 @@ def text(found: MeasurementFile, out: str | None) -> str:
     lines = [f"{found.data.name}" + ("  (synthetic)" if found.data.synthetic else "")]
     for method in found.methods:
         lines += ["", method.quantizer + (f"  ({method.note})" if method.note else "")]
-        lines.append(f"  {'tensor':<28}{'elements':>12}{'stored bits':>13}{'MSE':>12}{'largest':>10}{'SQNR dB':>9}")
+        lines.append(
+            f"  {'tensor':<28}{'elements':>12}{'effective':>11}{'stored':>9}{'MSE':>12}{'largest':>10}{'SQNR dB':>9}"
+        )
         lines += [_row(tensor.name, [tensor]) for tensor in method.tensors]
         for which in ("key", "value"):
             if len(method.side(which)) > 1:
@@ -132,7 +134,11 @@ def _row(name: str, tensors: Sequence[TensorMeasurement]) -> str:
     error, signal = (math.fsum(getattr(t, key) for t in tensors) for key in ("squared_error", "squared_signal"))
     sqnr = f"{effective_bits.sqnr_db(signal, error):.2f}" if error and signal else "-"
     largest = max(t.max_abs_error for t in tensors)
-    return f"  {name:<28}{n:>12,}{float(bits):>13.5g}{error / n:>12.4g}{largest:>10.4g}{sqnr:>9}"
+    own = [t for t in tensors if t.effective_bits is not None]
+    packed = sum(t.counts.get("n_packed_elements", t.n_elements) for t in own)
+    paper = sum((t.effective_bits or 0) * t.counts.get("n_packed_elements", t.n_elements) for t in own)
+    effective = f"{float(paper / packed):.5g}" if packed else "-"
+    return f"  {name:<28}{n:>12,}{effective:>11}{float(bits):>9.5g}{error / n:>12.4g}{largest:>10.4g}{sqnr:>9}"
 
 
 def profile_to(

@@ -1,9 +1,11 @@
 """Compile kernels: exact arithmetic, cached where the cache directory is ours, plain Python where JIT is disabled."""
 
 import os
+import pickle
 import stat
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,48 +19,71 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: what numba raises when a cached file is damaged, foreign or from another version
-_CACHE_ERRORS = (OSError, EOFError, ValueError, TypeError, AttributeError, ImportError, KeyError, IndexError)
+_CACHE_ERRORS = (
+    OSError, EOFError, ValueError, TypeError, AttributeError, ImportError, KeyError, IndexError, pickle.PickleError,
+)  # fmt: skip
 
 prange = numba.prange
 
 
-def _cache_folder(file: str) -> Path:
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or Path(file).parent / "__pycache__")
-
-
 def cache_problem(folder: Path) -> str:
-    """Why compiled code must not be kept in `folder`; "" where it may. Creates the folder, for us alone."""
+    """Why compiled code that others could have put into `folder` must not be loaded; "" where there is no danger."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.stat()
-        if hasattr(os, "getuid"):
-            if info.st_uid != os.getuid():
-                return "belongs to another user"
-            if stat.S_IMODE(info.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-                return "can be written by other users"
-        probe = folder / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+    except FileNotFoundError:
+        return ""
     except OSError as error:
-        return error.strerror or type(error).__name__
+        return (error.strerror or type(error).__name__).lower()
+    if not stat.S_ISDIR(info.st_mode):
+        return "is not a directory"
+    if hasattr(os, "getuid"):
+        if info.st_uid not in (os.getuid(), 0):
+            return "belongs to another user"
+        if stat.S_IMODE(info.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+            return "can be written by other users"
     return ""
 
 
-_found: dict[Path, bool] = {}
+_told: set[str] = set()
 
 
-def _may_cache(file: str) -> bool:
-    folder = _cache_folder(file)
-    if folder not in _found:
-        problem = cache_problem(folder)
-        _found[folder] = not problem
-        if problem:
-            warnings.warn(
-                f"compiled kernels are not kept, each start compiles anew: {folder}: {problem}; "
-                "set NUMBA_CACHE_DIR to a folder of your own",
-                stacklevel=4,
-            )
-    return _found[folder]
+def _warn(text: str) -> None:
+    """One warning for all kernels."""
+    if text not in _told:
+        _told.add(text)
+        warnings.warn(
+            f"compiled kernels are not kept, each start compiles anew: {text}; set NUMBA_CACHE_DIR to a folder of your "
+            "own",
+            stacklevel=5,
+        )
+
+
+def _compiled(function: Callable[..., Any], parallel: bool, cache: bool) -> Callable[..., Any]:
+    """`function` through numba; without a cache where its folder cannot be used or trusted."""
+    compile_ = numba.njit(parallel=parallel, error_model="numpy", nogil=True)
+    if not cache:
+        return compile_(function)
+    own = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(own) if own else Path(function.__code__.co_filename).parent / "__pycache__"
+    if problem := cache_problem(folder):
+        _warn(f"{folder}: {problem}")
+        return compile_(function)
+    try:
+        with _private_files():
+            return numba.njit(parallel=parallel, error_model="numpy", nogil=True, cache=True)(function)
+    except (RuntimeError, OSError) as error:  # nowhere to write
+        _warn(str(error).splitlines()[0])
+        return compile_(function)
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Folders that numba makes are for us alone."""
+    mask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)
 
 
 class Kernel:
@@ -67,11 +92,8 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], parallel: bool) -> None:
         self.function, self.parallel = function, parallel
         self.__doc__, self.__name__ = function.__doc__, function.__name__
-        self._compiled = self._compile(_may_cache(function.__code__.co_filename))
+        self._compiled = _compiled(function, parallel, cache=True)
         self._called = False
-
-    def _compile(self, cache: bool) -> Callable[..., Any]:
-        return numba.njit(cache=cache, parallel=self.parallel, error_model="numpy", nogil=True)(self.function)
 
     def __call__(self, *args: Any) -> Any:
         if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
@@ -83,8 +105,8 @@ class Kernel:
         try:
             found = self._compiled(*args)
         except _CACHE_ERRORS as error:
-            warnings.warn(f"cache of {self.__name__}: {type(error).__name__}: compiled anew", stacklevel=2)
-            self._compiled = self._compile(cache=False)
+            _warn(f"what was kept is damaged ({type(error).__name__})")
+            self._compiled = _compiled(self.function, self.parallel, cache=False)
             found = self._compiled(*args)
         self._called = True
         return found

@@ -21,7 +21,7 @@ class Packed:
     """A quantised tensor: the very bytes it would occupy, by buffer.
 
     `part_of` names the ledger part of every buffer (one of `PARTS`, or several in equal shares: "scales+zero_points");
-    `padding_bits` of the payload only fill up a byte or a word. `n_elements` are the elements that the buffers stand for.
+    `padding_bits` of the payload only fill up a byte or a word. `n_elements` are the elements of the tensor.
     """
 
     method: Any

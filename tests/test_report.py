@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from dse import report, files, report_static, sweep, tables
+from dse import files, report, report_static, sweep, tables
 from dse.errors import InputError, LimitError, OutputError
 from dse.plots import FIGURES
 from dse.workload import Workload
