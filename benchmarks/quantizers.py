@@ -90,7 +90,7 @@ def methods(x: np.ndarray) -> dict[str, tuple[Callable[[], Any], Callable[[], An
     for side in ("key", "value"):
         profiler.add(0, side, x)
     oaken = kernels_ref.Oaken.of(profiler.thresholds(), 0, "key")
-    heads = x.reshape(1, x.shape[0], HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
+    heads = np.ascontiguousarray(x.reshape(1, x.shape[0], HEADS, HEAD_DIM).transpose(0, 2, 1, 3))  # KIVI's own layout
     found: dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]] = {}
 
     def add(name: str, quantize: Callable[[], Any]) -> None:
@@ -101,8 +101,8 @@ def methods(x: np.ndarray) -> dict[str, tuple[Callable[[], Any], Callable[[], An
     add("NF4, block 64", lambda: kernels_ref.NF4(64).quantize(x))
     for bits in (2, 4):
         kivi = kernels_ref.KIVI(bits, 32, 0)
-        add(f"KIVI-{bits} keys", lambda kivi=kivi: kivi.quantize(x, "key", HEADS))  # type: ignore[misc]
-        add(f"KIVI-{bits} values", lambda kivi=kivi: kivi.quantize(x, "value", HEADS))  # type: ignore[misc]
+        add(f"KIVI-{bits} keys", lambda kivi=kivi: kivi.quantize(heads, "key"))  # type: ignore[misc]
+        add(f"KIVI-{bits} values", lambda kivi=kivi: kivi.quantize(heads, "value"))  # type: ignore[misc]
     add("INT8 per token", lambda: kernels_ref.PerTokenInteger(8).quantize(x))
     add("INT4 per token", lambda: kernels_ref.PerTokenInteger(4).quantize(x))
     add("INT8 per tensor", lambda: kernels_ref.PerTensorInteger(0.25, 8).quantize(x))
@@ -111,9 +111,9 @@ def methods(x: np.ndarray) -> dict[str, tuple[Callable[[], Any], Callable[[], An
     add("Atom", lambda: kernels_ref.Atom().quantize(x, HEADS))
     add("Oaken, paper mode", lambda: oaken.quantize(x))
     sinkq = kernels_ref.SinkQ()
-    cache = sinkq.quantize(x, x, HEADS)
-    found["SinkQ, keys and values"] = (lambda: sinkq.quantize(x, x, HEADS)), cache.seen
-    found["KIVI-2 keys, strided"] = (lambda: kernels_ref.KIVI(2, 32, 0).quantize(heads, "key")), None
+    cache = sinkq.quantize(heads, heads)
+    found["SinkQ, keys and values"] = (lambda: sinkq.quantize(heads, heads)), cache.seen
+    add("KIVI-2 keys, token rows", lambda: kernels_ref.KIVI(2, 32, 0).quantize(x, "key", HEADS))
 
     def profile() -> None:
         kernels_ref.Profiler().add(0, "key", x)

@@ -121,6 +121,9 @@ def text(found: MeasurementFile, out: str | None) -> str:
         parts = {part: sum(t.ledger.get(part, 0) for t in method.tensors) for part in kernels_ref.PARTS}
         bits = ", ".join(f"{part.replace('_', ' ')} {n / n_elements:.4g}" for part, n in parts.items() if n)
         lines.append(f"  bits an element: {sum(parts.values()) / n_elements:.5g} = {bits}")
+        spec = quantizers.parse(method.quantizer)
+        nominal = sum(tensor.nominal_bits(spec) * tensor.n_elements for tensor in method.tensors) / n_elements
+        lines.append(f"  closed form with nominal shares: {float(nominal):.5g}")
     if out is not None:
         lines += ["", f"measurement: {Path(out) / MEASUREMENT}   packed buffers: {Path(out) / 'packed'}"]
     else:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dse import quantizers, specfile, specs, units
 from dse.errors import InputError, show
-from dse.quantizers.base import Measured, QuantizerSpec
+from dse.quantizers.base import N_SHALLOW_LAYERS, Measured, QuantizerSpec, TensorShape
 
 SHIPPED = "kv_sample.measured.json"
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -32,6 +32,8 @@ class TensorMeasurement(_Entry):
     which: Literal["key", "value"]
     n_heads: Annotated[int, Field(ge=1, le=2**20)]
     head_dim: Annotated[int, Field(ge=1, le=2**20)]
+    #: tokens of one sequence
+    n_tokens: Annotated[int, Field(ge=1, le=2**53)]
     n_elements: Annotated[int, Field(ge=1, le=2**53)]
     stored_bytes: Count
     #: bits by part; they add up to 8 * stored_bytes
@@ -52,6 +54,12 @@ class TensorMeasurement(_Entry):
     def stored_bits(self) -> Fraction:
         """Bits an element, of the packed buffers."""
         return Fraction(units.BITS_PER_BYTE * self.stored_bytes, self.n_elements)
+
+    def nominal_bits(self, spec: QuantizerSpec) -> Fraction:
+        """Bits an element by the closed form with nominal shares, at these tokens."""
+        shape = TensorShape(self.which, self.n_heads, self.head_dim, shallow=self.layer < N_SHALLOW_LAYERS)
+        n_sequences = Fraction(self.n_elements, self.n_tokens * shape.n_elements)
+        return n_sequences * sum(spec.layout(shape).ledger(self.n_tokens).values()) / self.n_elements
 
     @property
     def effective_bits(self) -> Fraction | None:

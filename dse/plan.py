@@ -12,15 +12,13 @@ from fractions import Fraction
 from dse.errors import LimitError
 from dse.formulas import attention, kv_cache
 from dse.quantizers import QuantizerSpec, TensorShape
-from dse.quantizers.base import PARTS, TensorLayout
+from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS, TensorLayout
 from dse.specs import LayerKV, ModelSpec
 
 #: stands for "no window": beyond any length that the tool accepts
 NO_WINDOW = 2**61
 #: straight pieces of one generation; more than this would take seconds
 MAX_PIECES = 2_000_000
-#: layers without attention sinks (SinkQ 4.1: the first and second)
-N_SHALLOW_LAYERS = 2
 
 
 @dataclass(frozen=True)

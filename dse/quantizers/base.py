@@ -12,6 +12,10 @@ from kernels_ref import PARTS
 __all__ = ["PARTS", "Family", "GpuCode", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
 
 
+#: layers without attention sinks (SinkQ 4.1: the first and second)
+N_SHALLOW_LAYERS = 2
+
+
 @dataclass(frozen=True)
 class TensorShape:
     """Keys or values of one layer: `n_heads` vectors of `head_dim` elements a token."""
