@@ -37,6 +37,26 @@ def _loss(residual: Floats, weights: Floats) -> float:
     return float((weights * np.where(size < HUBER, residual * residual / 2, HUBER * (size - HUBER / 2))).sum())
 
 
+def _slopes(predict: Predict, point: Floats, log_predicted: Floats, places: NDArray[np.intp]) -> Floats:
+    """Derivatives of the logarithms of the predictions, a column per parameter."""
+    found = np.empty((len(log_predicted), len(places)))
+    for column, place in enumerate(places):
+        moved = point.copy()
+        step = 1e-6 * max(1e-2, abs(point[place]))
+        moved[place] += step
+        found[:, column] = (np.log(predict(moved)) - log_predicted) / step
+    return found
+
+
+def undetermined(predict: Predict, weights: Floats, space: Space, point: Floats, free: Sequence[int]) -> list[str]:
+    """Names of parameters about which the rows say less than the pull towards the usual value."""
+    places = np.array(free)
+    slopes = _slopes(predict, point, np.log(predict(point)), places)
+    prior = PRIOR / np.where(space.usual > 0, space.usual, 1.0)[places] ** 2
+    spread = np.diag(np.linalg.inv((slopes * weights[:, None]).T @ slopes + np.diag(prior)))
+    return [space.names[place] for place, own in zip(places, 1 / spread - prior, strict=True) if own < PRIOR]
+
+
 def solve(
     predict: Predict, measured: Floats, weights: Floats, space: Space, start: Floats, free: Sequence[int]
 ) -> tuple[Floats, float]:
@@ -57,12 +77,7 @@ def solve(
     residual, loss = at(now)
     damping = 1e-3
     for _ in range(_MAX_STEPS):
-        slopes = np.empty((len(measured), len(places)))
-        for column, place in enumerate(places):
-            moved = now.copy()
-            step = 1e-6 * max(1e-2, abs(now[place]))
-            moved[place] += step
-            slopes[:, column] = (np.log(predict(moved)) - log_measured - residual) / step
+        slopes = _slopes(predict, now, residual + log_measured, places)
         pull = weights * np.where(np.abs(residual) < HUBER, 1.0, HUBER / np.maximum(np.abs(residual), _SMALL))
         prior = PRIOR / usual[places] ** 2
         gradient = slopes.T @ (pull * residual) + prior * (now - space.usual)[places]

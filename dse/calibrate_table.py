@@ -83,7 +83,9 @@ def _rows(path: str) -> tuple[list[str], list[int], list[list[str]]]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}:{content[: error.start].count(10) + 1}: is not UTF-8 text: give a CSV file") from error
+        raise InputError(
+            f"{path}:{content[: error.start].count(10) + 1}: is not UTF-8 text: give a CSV file"
+        ) from error
     if "\0" in text:
         raise InputError(f"{path}:{text[: text.index(chr(0))].count(chr(10)) + 1}: holds a NUL byte: give a CSV file")
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
@@ -96,16 +98,18 @@ def _rows(path: str) -> tuple[list[str], list[int], list[list[str]]]:
                 continue
             if not header:
                 header = [cell.strip() for cell in row]
+                doubled = [name for name in header if header.count(name) > 1]
+                if doubled:
+                    raise InputError(f"{path}:1: column {show(doubled[0])} is given twice: give it once")
                 continue
             if len(row) != len(header):
-                raise InputError(f"{path}:{reader.line_num}: has {len(row)} cells: the header has {len(header)} columns")
+                raise InputError(
+                    f"{path}:{reader.line_num}: has {len(row)} cells: the header has {len(header)} columns"
+                )
             lines.append(reader.line_num)
             cells.append(row)
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from error
-    doubled = [name for name in header if header.count(name) > 1]
-    if doubled:
-        raise InputError(f"{path}:1: column {show(doubled[0])} is given twice: give it once")
     if not cells:
         raise InputError(f"{path}: has a header but no rows: add measured rows")
     return header, lines, cells
@@ -145,7 +149,7 @@ def read(path: str, timed: bool = True) -> Table:
     text_columns = ["kv_dtype"] if kind == "attention" else []
     for name in [*wanted, *text_columns, *([TIME] if timed else [])]:
         if name not in header:
-            hint = ";" in header[0] and "separate cells by commas" or did_you_mean(name, header)
+            hint = "separate cells by commas" if ";" in header[0] else did_you_mean(name, header)
             raise InputError(f"{path}:1: column {name} is missing: {hint}")
 
     def column(name: str, high: float, whole: bool = True) -> Floats:
@@ -249,12 +253,12 @@ def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
 
     try:
         frame = pd.read_parquet(found[-1])
-        return _attention_frame(frame, device, stack) if kind == "attention" else _gemm_frame(frame, device, stack)
+        return _attention_frame(frame, stack) if kind == "attention" else _gemm_frame(frame, stack)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{found[-1]}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
 
 
-def _attention_frame(frame: Any, device: str, stack: str) -> Table:
+def _attention_frame(frame: Any, stack: str) -> Table:
     keep = frame["head_dim"] == 128
     if "window_size" in frame:
         keep &= frame["window_size"] == 0
@@ -266,26 +270,26 @@ def _attention_frame(frame: Any, device: str, stack: str) -> Table:
         "head_dim": frame["head_dim"], "kv_len_tokens": frame["isl"] + frame["step"],
     }  # fmt: skip
     found = [KV_DTYPES[name] for name in frame["kv_cache_dtype"]]
-    return _from_frame(frame, "attention", columns, found, device, stack)
+    return _from_frame(frame, "attention", columns, found, stack)
 
 
-def _gemm_frame(frame: Any, device: str, stack: str) -> Table:
+def _gemm_frame(frame: Any, stack: str) -> Table:
     frame = frame[frame["gemm_dtype"].isin(["bfloat16", "float16"]) & (frame["m"] <= 1024)]
     columns = {name: frame[name] for name in GEMM}
-    return _from_frame(frame, "gemm", columns, [("fp16", 16)] * len(frame), device, stack)
+    return _from_frame(frame, "gemm", columns, [("fp16", 16)] * len(frame), stack)
 
 
-def _from_frame(
-    frame: Any, kind: Kind, columns: dict[str, Any], found: Sequence[tuple[str, int]], device: str, stack: str
-) -> Table:
+def _from_frame(frame: Any, kind: Kind, columns: dict[str, Any], found: Sequence[tuple[str, int]], stack: str) -> Table:
     times = frame["latency"].to_numpy(float) * units.to_base(1, "ms") / units.to_base(1, "us")
     numbers = {**{name: values.to_numpy(float) for name, values in columns.items()}, TIME: times}
     good = np.isfinite(times) & (times > 0)
     if kind == "attention":
         bits = np.array([float(bits) for _, bits in found])
         numbers["kv_bytes"] = elements(numbers) * bits / units.BITS_PER_BYTE
+    if not len(frame):
+        raise ValueError("no row of a usable kind")
     table = Table(
         PACKAGE, kind, np.arange(1, len(frame) + 1), numbers, np.array([code for code, _ in found]),
-        np.full(len(frame), stack), frame["version"].to_numpy(str), device,
+        np.full(len(frame), stack), frame["version"].to_numpy(str), str(frame["device"].iloc[0]),
     )  # fmt: skip
     return table.take(good)

@@ -74,6 +74,14 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Prompt tokens that all requests share.",
         ),
         click.option(
+            "--model-kind",
+            default="auto",
+            show_default=True,
+            metavar="ideal|calibrated",
+            help="Peak rates, or kernels as measured; auto: calibrated where the device has parameters.",
+        ),
+        click.option("--stack", metavar="vllm|sglang|...", help="Software stack of the calibrated model."),
+        click.option(
             "--dequant-path",
             metavar="engine|fused|materialised",
             help="How stored keys and values are unpacked; default: as the device says.",

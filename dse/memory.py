@@ -156,7 +156,7 @@ class Memory:
         """Smallest memory in which the whole batch runs at once under the admission rule."""
         batch = self.workload.batch
         needed = max(self.need(batch if self.workload.admission == "reserve" else 1, n) for n in self.passed)
-        if self.workload.admission == "paged":
+        if self.workload.admission == "paged" and batch > 1:  # one request alone counts at its largest, not its mean
             shared, own, steps = self.mean
             needed = max(needed, shared - -batch * own // steps)
         return capacity.min_capacity_bytes(

@@ -13,7 +13,9 @@ def packed_ever(g: TensorGroup, n_tokens: int) -> int:
     return kv_cache.packed_tokens(n_tokens, g.step_tokens, g.residual_tokens)
 
 
-def seconds(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> dict[str, float]:
+def seconds(
+    device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str], bandwidth: float
+) -> dict[str, float]:
     """Seconds per path to quantise what one sequence packs as it grows from `first` to `last` tokens."""
     found = {"engine": 0.0, "fused": 0.0, "materialised": 0.0, "none": 0.0}
     for g in plan.groups:
@@ -23,13 +25,13 @@ def seconds(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: di
             path = paths[g.which]
             if path == "materialised":  # FP16 read back, packed form written
                 bits = elements * units.FP16_BITS + n_tokens * g.n_stored_layers * g.packed_bits / plan.den
-                found[path] += attention.time_at_rate(bits / units.BITS_PER_BYTE, device.memory_bandwidth.si)
+                found[path] += attention.time_at_rate(bits / units.BITS_PER_BYTE, bandwidth)
             else:
                 found[path] += attention.time_at_rate(elements, device.rate(path).si)
     return found
 
 
-def copy_s(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> float:
+def copy_s(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dict[str, str], bandwidth: float) -> float:
     """Seconds that one sequence pays, from `first` to `last` tokens, for code that extends its buffers by copying.
 
     Only where a method's released GPU code does so, and only on devices that run such code (those with a
@@ -47,7 +49,7 @@ def copy_s(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dic
                 packed_ever(g, g.window_tokens) // g.step_tokens,
             )
             bits += copied * g.n_stored_layers * g.packed_bits / plan.den
-    return attention.time_at_rate(bits / units.BITS_PER_BYTE, device.memory_bandwidth.si)
+    return attention.time_at_rate(bits / units.BITS_PER_BYTE, bandwidth)
 
 
 def launched(plan: KvPlan, paths: dict[str, str]) -> list[tuple[TensorGroup, int]]:

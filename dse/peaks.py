@@ -19,7 +19,7 @@ def lengths(plan: KvPlan, first: int, last: int, prefix_tokens: int = 0, page_to
         if prefix_tokens:
             ends.update((prefix_tokens, _prefix_packed(g, prefix_tokens) - 1))
     period = math.lcm(page_tokens, *(g.step_tokens for g in plan.groups))
-    found = {first}
+    found = {first, *(end + 1 for end in ends if first <= end < last)}  # a regime may be shorter than a page
     for end in ends:
         if first <= end <= last:
             found.add(end)

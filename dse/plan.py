@@ -5,7 +5,7 @@ over its groups of a formula from `dse.formulas`. Bits are exact integers over t
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -104,6 +104,8 @@ class KvPlan:
     value_quantizer: QuantizerSpec
     groups: tuple[TensorGroup, ...]
     den: int
+    #: layer shapes by `shape_index`, and how many layers of the model have them
+    layers: tuple[tuple[LayerKV, int], ...]
 
     @property
     def quantizer_name(self) -> str:
@@ -179,7 +181,7 @@ class KvPlan:
     def sum_of_bits(self, first: int, last: int) -> int:
         """Stored bits (numerator) summed over the lengths first..last, piece by piece; exact."""
         total = 0
-        for start, n_steps in self._spans(first, last):
+        for start, n_steps in self.spans(first, last, self.groups):
             bits, slope = self.bits(start), sum(g.n_stored_layers * g.slope(start) for g in self.groups)
             total += n_steps * bits + slope * (n_steps * (n_steps - 1) // 2)
         return total
@@ -211,12 +213,15 @@ class KvPlan:
                 by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
         return max(by_layer.values(), default=0)
 
-    def _spans(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """(start, n_steps) of the straight pieces that cover the lengths first..last."""
-        shapes = {(g.step_tokens, g.residual_tokens, g.window_tokens) for g in self.groups}
+    def spans(
+        self, first: int, last: int, groups: Sequence[TensorGroup], breaks: Sequence[int] = ()
+    ) -> Iterator[tuple[int, int]]:
+        """(start, n_steps) of the straight pieces of `groups` that cover first..last; each of `breaks` starts one."""
+        shapes = {(g.step_tokens, g.residual_tokens, g.window_tokens) for g in groups}
         length, n_pieces = first, 0
         while length <= last:
             end = min(min(kv_cache.next_break(length, *shape) for shape in shapes), last + 1)
+            end = min([end, *(at for at in breaks if at > length)])
             yield length, end - length
             length, n_pieces = end, n_pieces + 1
             if n_pieces > MAX_PIECES:
@@ -226,7 +231,7 @@ class KvPlan:
 
     def pieces(self, first: int, last: int, paths: dict[str, str]) -> Iterator[Piece]:
         """The straight pieces of a generation whose steps read the lengths first..last."""
-        for start, n_steps in self._spans(first, last):
+        for start, n_steps in self.spans(first, last, self.groups):
             unpacked = {path: (0, 0) for path in ("engine", "fused", "materialised")}
             for g in self.groups:
                 if g.layout.needs_unpacking:
@@ -296,4 +301,5 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
         )
         for which, quantizer, layout, shape_index, n_stored, n_read, window in tensors
     )
-    return KvPlan(model, key_quantizer, value_quantizer, groups, den)
+    layers = tuple((layer, n_read) for (layer, _), (_, n_read) in counts.items())
+    return KvPlan(model, key_quantizer, value_quantizer, groups, den, layers)

@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from dse import steps, units
-from dse.errors import InputError
+from dse import kv_sums, steps, units
+from dse.errors import InputError, show
 from dse.formulas import capacity, effective_bits, energy, throughput
 from dse.memory import Memory
 from dse.plan import KvPlan
-from dse.specs import ASSUMED, HardwareSpec
+from dse.specs import ASSUMED, HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
 
 #: result names in the order of the table, with units ("" for names and yes/no)
 RESULT_UNITS = {
     "device": "", "model": "", "quantizer": "", "key_quantizer": "", "value_quantizer": "", "model_kind": "",
-    "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "", "page_tokens": "token",
-    "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "", "value_dequant_path": "",
+    "stack": "", "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "",
+    "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "", "value_dequant_path": "",
     "effective_bits": "bit", "stored_bits": "bit", "bits_kind": "", "measured_bits": "bit", "mse": "1",
     "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
     "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
@@ -27,6 +27,10 @@ RESULT_UNITS = {
     "joules_per_token": "J/token", "usd_per_million_tokens": "USD",
     "effective_bandwidth_bytes_per_s": "B/s", "effective_capacity_bytes": "B", "assumptions": "",
 }  # fmt: skip
+
+
+#: software stack of a device that has several
+DEFAULT_STACK = "vllm"
 
 
 def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, str]:
@@ -44,10 +48,25 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     return paths
 
 
+def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
+    """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model."""
+    if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks):
+        return None, None
+    if not device.stacks:
+        raise InputError(
+            f"model-kind = calibrated: {device.name} has no calibrated parameters: use ideal, or `dse calibrate`"
+        )
+    name = work.stack or (DEFAULT_STACK if DEFAULT_STACK in device.stacks else next(iter(device.stacks)))
+    if name not in device.stacks:
+        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(device.stacks)}")
+    return name, device.stacks[name]
+
+
 def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | None = None) -> dict[str, Any]:
     """All results of one design point, named and ordered as `RESULT_UNITS`. Times are None where nothing fits."""
     trace = trace or Trace()
     paths = dequant_paths(device, plan, work)
+    stack_name, stack = stack_of(device, work)
     memory = Memory(device, plan, work, paths)
     if trace.keep:
         memory.record(trace)
@@ -60,7 +79,8 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     ]
     result: dict[str, Any] = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
-        "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name, "model_kind": "ideal",
+        "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name,
         "batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens,
         "admission": work.admission, "page_tokens": work.page_tokens, "prefix_tokens": work.prefix_tokens,
         "weights_bits": work.weights_bits, "key_dequant_path": paths["key"], "value_dequant_path": paths["value"],
@@ -91,7 +111,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         "fits_whole_batch": memory.max_batch >= work.batch, "max_batch": memory.max_batch,
         "max_context_tokens": memory.max_context_tokens,
     }  # fmt: skip
-    result.update(_times(device, plan, work, memory, trace) if memory.max_batch else _NO_TIMES)
+    result.update(_times(device, plan, work, memory, trace, stack) if memory.max_batch else _NO_TIMES)
     bandwidth, capacity_bytes = device.memory_bandwidth.si, device.capacity_bytes
     result["effective_bandwidth_bytes_per_s"] = trace.call(
         "effective_bandwidth_bytes_per_s",
@@ -105,7 +125,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         capacity_bytes=capacity_bytes,
         effective_bits=bits,
     )
-    result["assumptions"] = assumptions(device, plan, paths)
+    result["assumptions"] = assumptions(device, plan, paths, stack)
     if trace.keep:
         _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
@@ -149,14 +169,20 @@ _NO_TIMES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, trace: Trace) -> dict[str, Any]:
+def _times(
+    device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, trace: Trace, stack: StackSpec | None
+) -> dict[str, Any]:
     paths, prefix = memory.paths, memory.prefix_tokens
     if work.admission == "reserve":
         n_waves = trace.call("n_waves", capacity.n_waves, n_sequences=work.batch, max_batch=memory.max_batch)
         running = trace.call("running_batch", capacity.running_batch, n_sequences=work.batch, n_waves=n_waves)
-        times = steps.evaluate(device, plan, work, running, paths, prefix, trace)
+        times = steps.evaluate(device, plan, work, running, paths, prefix, trace, stack)
         n_full = work.batch - n_waves * (running - 1)
-        smaller = steps.evaluate(device, plan, work, running - 1, paths, prefix, Trace()) if n_full < n_waves else times
+        smaller = (
+            steps.evaluate(device, plan, work, running - 1, paths, prefix, Trace(), stack)
+            if n_full < n_waves
+            else times
+        )
         total_s = trace.note(
             "total_s",
             n_full * times.wave_s + (n_waves - n_full) * smaller.wave_s,
@@ -179,7 +205,7 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
             max_batch=memory.max_batch,
         )
         n_waves = trace.note("n_waves", None, "", "paged admission has no waves", "docs/model.md, Capacity")
-        times = steps.evaluate(device, plan, work, running, paths, prefix, trace)
+        times = steps.evaluate(device, plan, work, running, paths, prefix, trace, stack)
         total_s = trace.call(
             "total_s", throughput.paged_total_s, n_sequences=work.batch, running_batch=running, wave_s=times.wave_s
         )
@@ -211,19 +237,17 @@ def _times(device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, t
 def _bounds(times: steps.StepTimes, work: Workload, running: int, trace: Trace) -> dict[str, str]:
     """What the whole, the matrix products and attention wait for."""
     where = "docs/model.md, Steps and times"
-    linear = trace.note(
-        "linear_bound", steps.waits_for(times.weight_read_s, times.linear_compute_s), "",
-        "the larger of reading the weights (bandwidth) and multiplying (compute)", where,
-        weight_read_s=times.weight_read_s, linear_compute_s=times.linear_compute_s,
-    )  # fmt: skip
-    attention = trace.note(
-        "attention_bound", steps.waits_for(times.kv_read_s, times.attention_compute_s), "",
-        "the larger of reading keys and values (bandwidth) and multiplying (compute), mean over the steps", where,
-        kv_read_s=times.kv_read_s, attention_compute_s=times.attention_compute_s,
-    )  # fmt: skip
-    shares = {name: seconds / work.output_tokens for name, seconds in times.prefill_parts.items()}
-    shares[linear] += times.linear_s
-    shares[attention] += times.attention_s
+    shares = dict.fromkeys(("bandwidth", "compute", "latency", "dequantization"), 0.0)
+    bounds = {}
+    for name, waits in (("linear_bound", times.linear), ("attention_bound", times.attention)):
+        bounds[name] = trace.note(
+            name, waits.bound, "", "the largest of reading (bandwidth), multiplying (compute) and launching (latency)",
+            where, bandwidth_s=waits.bandwidth, compute_s=waits.compute, latency_s=waits.latency,
+        )  # fmt: skip
+        for part, seconds in waits.shares().items():
+            shares[part] += seconds
+    for part, seconds in times.prefill_shares.items():
+        shares[part] += seconds / work.output_tokens
     shares["dequantization"] += times.dequantize_s + times.quantize_s
     largest = "capacity" if running < work.batch else max(shares, key=lambda name: shares[name])
     trace.note(
@@ -231,7 +255,7 @@ def _bounds(times: steps.StepTimes, work: Workload, running: int, trace: Trace) 
         "capacity if running_batch < batch, else the largest of these times per decode step, prompt included", where,
         running_batch=running, batch=work.batch, **{f"{name}_s": seconds for name, seconds in shares.items()},
     )  # fmt: skip
-    return {"bound": largest, "linear_bound": linear, "attention_bound": attention}
+    return {"bound": largest, **bounds}
 
 
 def _record_choices(
@@ -259,9 +283,13 @@ def _record_choices(
     )  # fmt: skip
 
 
-def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> list[str]:
+def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack: StackSpec | None) -> list[str]:
     """Names of the assumed numbers that this result rests on."""
-    used = [path for path in set(paths.values()) if path in ("engine", "fused")]
+    used = {
+        paths[g.which]
+        for g in plan.groups
+        if paths[g.which] in ("engine", "fused") and not (stack and kv_sums.fitted_rate(stack, g, paths[g.which]))
+    }
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
         paths[g.which] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)

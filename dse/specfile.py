@@ -89,6 +89,11 @@ def read(path: str | Path) -> Document:
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise InputError(f"{name}:{line}: holds a NUL byte: give a .toml or .json text file")
+    return parse(name, text, is_json)
+
+
+def parse(name: str, text: str, is_json: bool = False) -> Document:
+    """The document in a text; `name` is the file that messages point to."""
     return _read_json(name, text) if is_json or text.lstrip()[:1] == "{" else _read_toml(name, text)
 
 
@@ -156,7 +161,7 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
             if header.group(1) == "[[":
                 counts[prefix] = counts.get(prefix, -1) + 1
                 prefix = (*prefix, counts[prefix])
-            for length in range(1, len(prefix) + 1):
+            for length in range(len(prefix) if header.group(1) == "[[" else 1, len(prefix) + 1):
                 lines.setdefault(prefix[:length], number)
             continue
         if depth == 0 and (assign := _ASSIGN.match(raw)) and bare[assign.end() - 1] == "=":

@@ -92,9 +92,9 @@ class HardwareSpec(Spec):
     fused_rate: ElementRate | None = None
     engine_rate: ElementRate | None = None
     #: quantizer family -> path; "default" for the rest
-    dequant_path: dict[FamilyName, Path] = {}
+    dequant_path: dict[FamilyName, Path] = Field(default_factory=dict)
     #: software stack -> calibrated parameters of its kernels
-    stacks: dict[StackName, StackSpec] = {}
+    stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""

@@ -78,7 +78,7 @@ class StackSpec(Spec):
     attention: AttentionFit | None = None
     gemm: GemmFit | None = None
     #: how keys and values are stored -> what differs from `attention`
-    kv: dict[PackedCode, PackedFit] = {}
+    kv: dict[PackedCode, PackedFit] = Field(default_factory=dict)
 
     def parts(self) -> dict[str, Fit]:
         """The fits that are there, by their place in the file: attention, gemm, kv.fp8, ..."""

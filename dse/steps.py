@@ -1,13 +1,17 @@
-"""Times of one running batch under the ideal model: the mean decode step, its parts, and the prompt."""
+"""Times of one running batch: the mean decode step, its parts, and the prompt; ideal, or calibrated by a stack."""
 
 from dataclasses import dataclass
 
-from dse import packing, units
-from dse.formulas import attention, dequantize, generation, linear, prefill, throughput, weights
+from dse import kv_sums, packing, units
+from dse.formulas import attention, calibrated, dequantize, linear, prefill, throughput, weights
+from dse.formulas.core import Formula
 from dse.plan import KvPlan
-from dse.specs import HardwareSpec
+from dse.specs import HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
+
+
+_FORM = "docs/calibration.md, The form"
 
 
 @dataclass(frozen=True)
@@ -24,26 +28,34 @@ class StepTimes:
     #: what the units are busy, overlap ignored
     quantize_busy_s: float
     dequantize_busy_s: float
-    weight_read_s: float
-    linear_compute_s: float
-    kv_read_s: float
-    attention_compute_s: float
-    #: what `prefill_s` is made of, by what it waits for
-    prefill_parts: dict[str, float]
+    #: what matrix products and attention are made of
+    linear: "Waits"
+    attention: "Waits"
+    #: `prefill_s` by what it waits for
+    prefill_shares: dict[str, float]
 
 
 @dataclass(frozen=True)
-class _Kv:
-    """Attention-side sums over the steps of a generation, in seconds."""
+class Waits:
+    """Seconds of an operation, and those of its parts: reading and computing overlap, latency comes on top.
 
-    attention: float = 0.0
-    read: float = 0.0
-    compute: float = 0.0
-    unpack_busy: float = 0.0
-    unpack_exposed: float = 0.0
-    materialised: float = 0.0
-    pack_busy: float = 0.0
-    pack_exposed: float = 0.0
+    `latency` is launching and scheduling; 0 in the ideal model.
+    """
+
+    seconds: float
+    bandwidth: float
+    compute: float
+    latency: float = 0.0
+
+    @property
+    def bound(self) -> str:
+        """The largest part; the first of equals."""
+        return max(("bandwidth", "compute", "latency"), key=lambda part: getattr(self, part))
+
+    def shares(self) -> dict[str, float]:
+        """The seconds by what is waited for."""
+        larger = "compute" if self.compute > self.bandwidth else "bandwidth"
+        return {larger: self.seconds - self.latency, "latency": self.latency}
 
 
 def evaluate(
@@ -54,10 +66,12 @@ def evaluate(
     paths: dict[str, str],
     prefix_tokens: int,
     trace: Trace,
+    stack: StackSpec | None = None,
 ) -> StepTimes:
-    """Times of `n_sequences` running together. Ideal model: peak rates (docs/model.md)."""
+    """Times of `n_sequences` running together: at peak rates (docs/model.md), or as the kernels of `stack` run."""
     model, steps = plan.model, work.output_tokens
     bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    reached = kv_sums.stack_bandwidth(device, stack)
     active = float(model.active_parameters)
 
     touched = (
@@ -79,23 +93,17 @@ def evaluate(
         share_touched=touched,
         weights_bits=work.weights_bits,
     )
-    linear_s = trace.call(
-        "linear_s",
-        linear.linear_s,
-        n_tokens=n_sequences,
-        active_parameters=active,
-        weight_read_bytes=weight_read,
-        peak_flops_per_s=peak,
-        bandwidth_bytes_per_s=bandwidth,
-    )
-
-    kv = _sum_generation(device, plan, work, n_sequences, paths)
+    matrices = _matrix(device, stack, plan, float(n_sequences), active, weight_read, "linear_s", trace)
+    if stack and stack.attention:
+        kv = kv_sums.calibrated_sums(device, stack, plan, work, n_sequences, paths)
+    else:
+        kv = kv_sums.ideal(device, plan, work, n_sequences, paths)
     attention_s = trace.note(
         "attention_s",
         kv.attention / steps,
         "s",
-        f"mean over steps t of {attention.attention_s.equation}, s = I + t",
-        attention.attention_s.source,
+        f"mean over steps t of {_attention_form(stack).equation}, s = I + t",
+        _attention_form(stack).source,
         n_sequences=n_sequences,
         first_context_tokens=work.input_tokens + 1,
         last_context_tokens=work.final_tokens,
@@ -106,12 +114,14 @@ def evaluate(
         flops_at_end=n_sequences * plan.flops(work.final_tokens),
         bandwidth_bytes_per_s=bandwidth,
         peak_flops_per_s=peak,
-    )
+        **({"mean_fixed_s": kv.fixed / steps, "mean_unit_s": kv.unit / steps, **stack.attention_terms()}
+           if stack and stack.attention else {}),
+    )  # fmt: skip
     n_read = packing.read_launches(plan, work.input_tokens + 1, work.final_tokens, paths) / steps
     n_pack = packing.pack_launches(plan, work.input_tokens, work.final_tokens, paths) / steps
     dequantize_launch_s = dequantize.launch_s(n_read, device.kernel_launch.si)
     quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
-    copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths) / steps
+    copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths, reached) / steps
     dequantize_s = trace.note(
         "dequantize_s",
         kv.unpack_exposed / steps + dequantize_launch_s,
@@ -157,14 +167,14 @@ def evaluate(
     decode_step_s = trace.call(
         "decode_step_s",
         throughput.decode_step_s,
-        linear_s=linear_s,
+        linear_s=matrices.seconds,
         attention_s=attention_s,
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
     )
-    prefill_s, prefill_parts = _prefill(device, plan, work, n_sequences, paths, prefix_tokens, trace)
+    prefill_s, prefill_shares = _prefill(device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
     return StepTimes(
-        linear_s,
+        matrices.seconds,
         attention_s,
         quantize_s,
         dequantize_s,
@@ -173,64 +183,57 @@ def evaluate(
         trace.call("wave_s", throughput.wave_s, output_tokens=steps, decode_step_s=decode_step_s, prefill_s=prefill_s),
         kv.pack_busy / steps,
         kv.unpack_busy / steps,
-        attention.time_at_rate(weight_read, bandwidth),
-        linear.linear_compute_s(n_sequences, active, peak),
-        kv.read / steps,
-        kv.compute / steps,
-        prefill_parts,
+        matrices,
+        Waits(attention_s, kv.read / steps, kv.compute / steps, (kv.fixed + kv.unit) / steps),
+        prefill_shares,
     )
 
 
-def waits_for(bandwidth_s: float, compute_s: float) -> str:
-    """Name of the larger time; bandwidth on a tie."""
-    return "compute" if compute_s > bandwidth_s else "bandwidth"
+def _attention_form(stack: StackSpec | None) -> Formula:
+    return calibrated.attention_layer_s if stack and stack.attention else attention.attention_s
+
+
+def _matrix(
+    device: HardwareSpec,
+    stack: StackSpec | None,
+    plan: KvPlan,
+    n_tokens: float,
+    active: float,
+    weight_read: float,
+    name: str,
+    trace: Trace,
+) -> Waits:
+    """All matrix products with the weights over `n_tokens` tokens."""
+    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    read_s = attention.time_at_rate(weight_read, bandwidth)
+    compute_s = linear.linear_compute_s(n_tokens, active, peak)
+    if stack is None or stack.gemm is None:
+        seconds = trace.call(
+            name, linear.linear_s, n_tokens=n_tokens, active_parameters=active, weight_read_bytes=weight_read,
+            peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth,
+        )  # fmt: skip
+        return Waits(seconds, read_s, compute_s)
+    fit = stack.gemm_terms()
+    n_products = linear.matrix_products(sum(layer.n_layers for layer in plan.model.layers))
+    read_s, compute_s = read_s / fit["memory_frac"], compute_s / fit["flops_frac"]
+    seconds = trace.call(
+        name, linear.linear_calibrated_s, n_products=n_products, launch_s=fit["launch_s"], compute_s=compute_s,
+        memory_s=read_s,
+    )  # fmt: skip
+    trace.note(
+        "memory_s", read_s, "s", "weight bytes / (memory_frac * BW)", _FORM, weight_read_bytes=weight_read,
+        memory_frac=fit["memory_frac"], bandwidth_bytes_per_s=bandwidth,
+    )  # fmt: skip
+    trace.note(
+        "compute_s", compute_s, "s", "2 * P_active * n_tokens / (flops_frac * F)", _FORM, n_tokens=n_tokens,
+        active_parameters=active, flops_frac=fit["flops_frac"], peak_flops_per_s=peak,
+    )  # fmt: skip
+    return Waits(seconds, read_s, compute_s, n_products * fit["launch_s"])
 
 
 def _rates(device: HardwareSpec, paths: dict[str, str]) -> str:
     found = {path: device.rate(path) for path in paths.values() if path in ("engine", "fused")}
     return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"
-
-
-def _sum_generation(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, paths: dict[str, str]) -> _Kv:
-    """Sums over all decode steps, straight piece by straight piece."""
-    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
-    per_byte = units.BITS_PER_BYTE * plan.den
-    engine_rate, fused_rate = device.rate("engine").si, device.rate("fused").si
-    per_path = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths)
-    pack_hidden = n_sequences * per_path["engine"] / work.output_tokens
-    pack_paid = n_sequences * (per_path["fused"] + per_path["materialised"])
-    total_attention = read = compute = unpack_busy = unpack_exposed = materialised = pack_exposed = 0.0
-    for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
-        m = piece.n_steps
-        read_0 = attention.time_at_rate(n_sequences * piece.read_bits / per_byte, bandwidth)
-        read_1 = attention.time_at_rate(n_sequences * piece.read_slope / per_byte, bandwidth)
-        flop_0 = attention.time_at_rate(n_sequences * piece.flops, peak)
-        flop_1 = attention.time_at_rate(n_sequences * piece.flops_slope, peak)
-        total_attention += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
-        read += generation.sum_of_line(read_0, read_1, 0, m)
-        compute += generation.sum_of_line(flop_0, flop_1, 0, m)
-        (engine_0, engine_1), (fused_0, fused_1) = piece.unpacked["engine"], piece.unpacked["fused"]
-        unpack_0 = n_sequences * engine_0 / engine_rate + n_sequences * fused_0 / fused_rate
-        unpack_1 = n_sequences * engine_1 / engine_rate + n_sequences * fused_1 / fused_rate
-        unpack_busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
-        unpack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, unpack_0, unpack_1, m)
-        extra_0, extra_1 = (
-            n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"]
-        )
-        extra = generation.sum_of_line(extra_0, extra_1, 0, m)
-        materialised += extra
-        if pack_hidden:
-            pack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, pack_hidden, 0.0, m)
-    return _Kv(
-        total_attention,
-        read,
-        compute,
-        unpack_busy + materialised,
-        unpack_exposed + materialised,
-        materialised,
-        pack_hidden * work.output_tokens + pack_paid,
-        pack_exposed + pack_paid,
-    )
 
 
 def _prefill(
@@ -241,33 +244,32 @@ def _prefill(
     paths: dict[str, str],
     prefix_tokens: int,
     trace: Trace,
+    stack: StackSpec | None,
 ) -> tuple[float, dict[str, float]]:
-    """Seconds of the prompt of one running batch, and how much of them waits for what."""
+    """Seconds of the prompt of one running batch, and what they wait for."""
     model = plan.model
     tokens = prefill.prefill_tokens(n_sequences, work.input_tokens, prefix_tokens)
     touched = weights.expert_share_touched(tokens, model.n_experts, model.n_active_experts)
     weight_read = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, work.weights_bits)
-    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    peak, reached = device.peak_flops.si, kv_sums.stack_bandwidth(device, stack)
     active = float(model.active_parameters)
-    matrix_s = linear.linear_s(tokens, active, weight_read, peak, bandwidth)
+    matrices = _matrix(device, stack, plan, float(tokens), active, weight_read, "prefill_matrix_s", trace)
     shared = plan.prompt_flops(prefix_tokens)
     flops = shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
     compute_s = trace.call(
         "prefill_compute_s",
         prefill.prefill_compute_s,
-        matrix_s=matrix_s,
+        matrix_s=matrices.seconds,
         attention_flops=flops,
+        flops_frac=calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0,
         peak_flops_per_s=peak,
     )
-    once = packing.seconds(device, plan, 0, prefix_tokens, paths)
-    each = packing.seconds(device, plan, prefix_tokens, work.input_tokens, paths)
+    once = packing.seconds(device, plan, 0, prefix_tokens, paths, reached)
+    each = packing.seconds(device, plan, prefix_tokens, work.input_tokens, paths, reached)
     paid = sum(once[path] + n_sequences * each[path] for path in ("fused", "materialised"))
     engine_s = once["engine"] + n_sequences * each["engine"]
     launch_s = dequantize.launch_s(packing.prompt_launches(plan, work.input_tokens, paths), device.kernel_launch.si)
     quantize_s = paid + dequantize.exposed_s(engine_s, compute_s) + launch_s
-    parts = {"bandwidth": 0.0, "compute": compute_s - matrix_s, "dequantization": quantize_s}
-    read_s = attention.time_at_rate(weight_read, bandwidth)
-    parts[waits_for(read_s, linear.linear_compute_s(tokens, active, peak))] += matrix_s
     total_s = trace.note(
         "prefill_s",
         compute_s + quantize_s,
@@ -278,4 +280,6 @@ def _prefill(
         prefill_compute_s=compute_s,
         quantize_s=quantize_s,
     )
-    return total_s, parts
+    shares = {"bandwidth": 0.0, "compute": 0.0, **matrices.shares(), "dequantization": quantize_s}
+    shares["compute"] += compute_s - matrices.seconds
+    return float(total_s), shares

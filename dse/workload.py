@@ -31,6 +31,9 @@ class Workload:
     prefix_tokens: int = 0
     weights_bits: int = 16
     dequant_path: Path | None = None
+    #: auto: calibrated where the device has parameters of a software stack, else ideal
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto"
+    stack: str | None = None
 
     def __post_init__(self) -> None:
         _whole("batch", self.batch, 1, MAX_BATCH)
@@ -42,6 +45,9 @@ class Workload:
         _choice("weights-bits", self.weights_bits, WEIGHT_BITS)
         if self.dequant_path is not None:
             _choice("dequant-path", self.dequant_path, ("engine", "fused", "materialised"))
+        _choice("model-kind", self.model_kind, ("auto", "ideal", "calibrated"))
+        if self.stack is not None and self.model_kind == "ideal":
+            raise InputError(f"stack = {show(self.stack)}: the ideal model has no software stack: leave it out")
 
     @property
     def final_tokens(self) -> int:

@@ -39,7 +39,7 @@ def at(device_spec, kv, **work):
 
 
 def test_llama2_7b_fp16_on_a100_by_hand():
-    result = at(catalog.device("a100-80gb"), build("llama2-7b", "fp16"), batch=16)
+    result = at(catalog.device("a100-80gb"), build("llama2-7b", "fp16"), batch=16, model_kind="ideal")
     kv_per_token = 2 * 32 * 4096 * 2
     assert result["kv_bytes_per_token"] == kv_per_token
     assert result["kv_bytes"] == 16 * 2048 * kv_per_token
@@ -316,7 +316,7 @@ def test_a_users_gpu_runs_quantizers_as_the_shipped_ones_do():
     own = specs.HardwareSpec(name="own", **numbers)
     for name in ("fp16", "oaken", "nqkv", "kivi", "qserve", "sinkq"):
         kv = build("llama3.1-8b", name)
-        mine, shipped = at(own, kv, batch=64), at(h100, kv, batch=64)
+        mine, shipped = at(own, kv, batch=64), at(h100, kv, batch=64, model_kind="ideal")
         assert mine["throughput_tokens_per_s"] == shipped["throughput_tokens_per_s"], name
 
 
@@ -362,7 +362,7 @@ def test_every_result_explains_itself(quantizer, admission):
     trace = Trace(keep=True)
     work = Workload(batch=8, admission=admission)
     result = point.evaluate(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work, trace)
-    given = {"device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch", "input_tokens",
+    given = {"stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch", "input_tokens",
              "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits",
              "capacity_bytes"}  # fmt: skip
     assert set(result) - given <= set(trace.steps)

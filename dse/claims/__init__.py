@@ -4,10 +4,11 @@
 or family of claims; every function computes ours from specs, plans, design points and formulas.
 """
 
-from dse.claims import nqkv, oaken, sinkq, textbook
+from dse.claims import nqkv, oaken, oaken_speed, sinkq, textbook
 from dse.claims.core import (
     FUNCTIONS,
     Claim,
+    Estimate,
     Finding,
     Result,
     Verdict,
@@ -18,6 +19,6 @@ from dse.claims.core import (
 )
 
 __all__ = [
-    "FUNCTIONS", "Claim", "Finding", "Result", "Verdict", "check", "evaluate", "evaluate_all", "load",
-    "nqkv", "oaken", "sinkq", "textbook",
+    "FUNCTIONS", "Claim", "Estimate", "Finding", "Result", "Verdict", "check", "evaluate", "evaluate_all", "load",
+    "nqkv", "oaken", "oaken_speed", "sinkq", "textbook",
 ]  # fmt: skip

@@ -172,7 +172,7 @@ def _eight_a100() -> HardwareSpec:
 def _sequences(n_kv_heads: int, n_tokens: int, admission: str) -> int:
     """Sequences of `n_tokens` that the textbook's 70B model leaves room for on eight A100."""
     model = catalog.model("llama3.1-70b").model_copy(update={"dense_parameters": N_PARAMETERS_70B})
-    fields: dict[str, Any] = {"admission": admission, "page_tokens": BLOCK_TOKENS}
+    fields: dict[str, Any] = {"model_kind": "ideal", "admission": admission, "page_tokens": BLOCK_TOKENS}
     work = Workload(input_tokens=n_tokens - 1, output_tokens=1, **fields)
     found: int = point.evaluate(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work)["max_batch"]
     return found

@@ -1,4 +1,4 @@
-"""Time of measured kernels: one layer's decode attention and one matrix product, as ceilings joined by a root of squares.
+"""Time of measured kernels, one layer's decode attention and one matrix product: ceilings joined by a root of squares.
 
 The form and the constants are explained, with what they were fitted on, in docs/calibration.md. Parameters of a
 device and software stack come from its file (`stacks`). Closed forms of + - * / sqrt min max: nothing falls when the

@@ -17,6 +17,8 @@ class Formula(Protocol):
 
     def __call__(self, *args: Any, **terms: Any) -> Any: ...
 
+    def __hash__(self) -> int: ...
+
 
 #: every formula by name
 FORMULAS: dict[str, Formula] = {}

@@ -1,0 +1,137 @@
+"""Claims of the Oaken paper about measured time: GPUs by their measured kernels, Oaken and LPU at peak rates.
+
+Nothing here is fitted to what it is compared with: no paper gives kernel times of Oaken, and the A100's parameters come
+from kernel tables (docs/calibration.md).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dse import catalog, systems
+from dse.claims.core import Estimate, claim, family
+from dse.claims.designs import CALIBRATED, evaluate, tokens_per_s
+
+#: 6.2: "for a batch size of 256", 1K in and out
+BATCH = 256
+#: the axis of Figure 13
+TOTAL_TOKENS = tuple(1024 * 2**k for k in range(6))
+FIGURE_13_BATCH = 16
+#: 6.2, latency breakdown
+SHARES_MODEL, SHARES_BATCH = "llama2-7b", 64
+
+
+def _gpu(model: str, quantizer: str, **work: Any) -> float:
+    """Tokens per second on one A100, or on two as a pipeline where Oaken 6.1 takes two; paged admission."""
+    system = systems.System("", "a100-80gb", quantizer, "paged", "2xa100-80gb")
+    name = system.device_for(catalog.model(model)).name.lower()
+    return tokens_per_s(name, model, quantizer, admission="paged", **work)
+
+
+#: 6.2, Figure 12(b): share of attention time that Oaken saves over FP16 on the same memory, as published
+PUBLISHED_ATTENTION_SHORTER = 0.55
+
+
+def _oaken(model: str, slower_attention: bool = False) -> float:
+    """Tokens per second of Oaken-LPDDR; with attention as long as Figure 12(b) has it instead of at peak rates."""
+    result = evaluate("oaken-lpddr", model, "oaken", batch=BATCH)
+    if not slower_attention:
+        return float(result["throughput_tokens_per_s"])
+    times = (1 - PUBLISHED_ATTENTION_SHORTER) / (1 - attention_shorter().value)
+    more_s = result["n_waves"] * result["output_tokens"] * result["attention_s"] * (times - 1)
+    return float(BATCH * result["output_tokens"] / (result["total_s"] + more_s))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@family({
+    "oaken-tput-vs-vllm": (
+        systems.MODELS, "fp16", "Oaken is taken at peak rates (nobody publishes its kernels), the GPU as measured",
+    ),
+    "oaken-tput-vs-qserve": (
+        tuple(name for name in systems.MODELS if name != "mixtral-8x7b"), "qserve",
+        "QServe is taken to unpack in registers at 25 G element/s and core (assumed from FP8 kernels) beside vLLM's share "
+        "of the bandwidth, with FP16 weights; what the measured system loses beside its kernels is not modelled",
+    ),
+})  # fmt: skip
+def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Estimate:
+    """Mean throughput of Oaken-LPDDR over a GPU system at batch 256."""
+    gpu = [_gpu(model, quantizer, batch=BATCH, **CALIBRATED) for model in models]
+    peak = [_gpu(model, quantizer, batch=BATCH) for model in models]
+    ratios = [_oaken(model) / other for model, other in zip(models, gpu, strict=True)]
+    slower = _mean([_oaken(model, True) / other for model, other in zip(models, gpu, strict=True)])
+    ideal = _mean([_oaken(model) / other for model, other in zip(models, peak, strict=True)])
+    each = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(models, ratios, strict=True))
+    return Estimate(
+        _mean(ratios),
+        f"{note}; {slower:.2f} with Oaken's attention as long as its Figure 12(b) has it, {ideal:.2f} with all at peak "
+        f"rates; {each}",
+    )
+
+
+@claim("oaken-attn-shorter")
+def attention_shorter() -> Estimate:
+    """Attention time of a token on Oaken-LPDDR against the LPU, mean over batches 16 to 256."""
+    shares = []
+    for batch in systems.BATCHES:
+        oaken = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
+        lpu = evaluate("lpu-lpddr", SHARES_MODEL, batch=batch)
+        per_token = [result["attention_s"] / result["running_batch"] for result in (oaken, lpu)]
+        shares.append(1 - per_token[0] / per_token[1])
+    return Estimate(
+        sum(shares) / len(shares),
+        "attention is KV bytes over bandwidth here and shrinks as they do; the part of the real one that does not "
+        "(softmax, scheduling, short reads) is published by nobody",
+    )
+
+
+def _busy_share(name: str) -> tuple[float, float]:
+    """Share of the decode latency that an engine works, and the share that is left beside the overlap."""
+    result = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=SHARES_BATCH)
+    busy, exposed, step = result[f"{name}_busy_s"], result[f"{name}_s"], result["decode_step_s"]
+    return busy / (step - exposed + busy), exposed / step
+
+
+@family({"oaken-quant-share": ("quantize", 0.0129), "oaken-dequant-share": ("dequantize", 0.0323)})
+def engine_share(name: str, published: float) -> Estimate:
+    """Share of a decode step's latency, without overlap, and what overlap leaves."""
+    busy, exposed = _busy_share(name)
+    rate = catalog.device("oaken-lpddr").rate("engine")
+    wanted = rate.si * busy / (1 - busy) * (1 - published) / published
+    return Estimate(
+        busy,
+        f"decode without overlap, at the assumed {rate.si / 1e12:.2g} T element/s of the engine ({wanted / 1e12:.2g} "
+        f"would give the published share); overlap leaves {exposed:.2%}",
+    )
+
+
+@claim("oaken-f13-crossover")
+def crossover_tokens() -> Estimate:
+    """First total length on Figure 13's axis at which Oaken-LPDDR is faster than vLLM or QServe on the A100."""
+
+    def faster_from(quantizer: str, **kind: Any) -> int | None:
+        for n_tokens in TOTAL_TOKENS:
+            half = n_tokens // 2
+            work: dict[str, Any] = {"batch": FIGURE_13_BATCH, "input_tokens": half, "output_tokens": half}
+            oaken = tokens_per_s("oaken-lpddr", "llama2-13b", "oaken", **work)
+            if oaken > _gpu("llama2-13b", quantizer, **work, **kind):
+                return n_tokens
+        return None
+
+    found = {name: faster_from(name, **CALIBRATED) for name in ("fp16", "qserve")}
+    ideal = {name: faster_from(name) for name in ("fp16", "qserve")}
+    first = min((n for n in found.values() if n), default=2 * TOTAL_TOKENS[-1])
+
+    def shown(lengths: dict[str, int | None]) -> str:
+        names = {"fp16": "vLLM", "qserve": "QServe"}
+        return " and ".join(
+            f"{names[name]} from {n:,}" if n else f"{names[name]} at no length up to {TOTAL_TOKENS[-1]:,}"
+            for name, n in lengths.items()
+        )
+
+    return Estimate(
+        float(first),
+        f"Oaken-LPDDR at peak rates passes the measured kernels of {shown(found)} tokens; with all at peak rates "
+        f"{shown(ideal)}: the truth of Oaken's own kernels lies between",
+    )

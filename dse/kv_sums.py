@@ -1,0 +1,240 @@
+"""Attention and dequantisation summed over all decode steps of a generation, ideal or calibrated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dse import packing, units
+from dse.formulas import attention, calibrated, dequantize, generation
+from dse.plan import KvPlan, TensorGroup
+from dse.specs import HardwareSpec, StackSpec
+from dse.workload import Workload
+
+Paths = dict[str, str]
+
+
+@dataclass(frozen=True)
+class KvSums:
+    """Seconds summed over the steps. `read`, `compute`, `unit` and `fixed` say what attention is made of."""
+
+    attention: float
+    read: float
+    compute: float
+    #: scheduling of work units, launches and splits: none in the ideal model
+    unit: float
+    fixed: float
+    #: what the units are busy unpacking, and what that adds to attention; both with materialised traffic
+    unpack_busy: float
+    unpack_exposed: float
+    materialised: float
+    pack_busy: float
+    pack_exposed: float
+
+
+def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, paths: Paths) -> KvSums:
+    """Peak rates: max(FLOP / F, KV bytes / BW), straight piece by straight piece."""
+    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    per_byte = units.BITS_PER_BYTE * plan.den
+    engine_rate, fused_rate = device.rate("engine").si, device.rate("fused").si
+    per_path = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
+    pack_hidden = n_sequences * per_path["engine"] / work.output_tokens
+    pack_paid = n_sequences * (per_path["fused"] + per_path["materialised"])
+    total_attention = read = compute = unpack_busy = unpack_exposed = materialised = pack_exposed = 0.0
+    for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
+        m = piece.n_steps
+        read_0 = attention.time_at_rate(n_sequences * piece.read_bits / per_byte, bandwidth)
+        read_1 = attention.time_at_rate(n_sequences * piece.read_slope / per_byte, bandwidth)
+        flop_0 = attention.time_at_rate(n_sequences * piece.flops, peak)
+        flop_1 = attention.time_at_rate(n_sequences * piece.flops_slope, peak)
+        total_attention += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
+        read += generation.sum_of_line(read_0, read_1, 0, m)
+        compute += generation.sum_of_line(flop_0, flop_1, 0, m)
+        (engine_0, engine_1), (fused_0, fused_1) = piece.unpacked["engine"], piece.unpacked["fused"]
+        unpack_0 = n_sequences * engine_0 / engine_rate + n_sequences * fused_0 / fused_rate
+        unpack_1 = n_sequences * engine_1 / engine_rate + n_sequences * fused_1 / fused_rate
+        unpack_busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
+        unpack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, unpack_0, unpack_1, m)
+        extra_0, extra_1 = (
+            n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"]
+        )
+        extra = generation.sum_of_line(extra_0, extra_1, 0, m)
+        materialised += extra
+        if pack_hidden:
+            pack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, pack_hidden, 0.0, m)
+    return KvSums(
+        total_attention,
+        read,
+        compute,
+        0.0,
+        0.0,
+        unpack_busy + materialised,
+        unpack_exposed + materialised,
+        materialised,
+        pack_hidden * work.output_tokens + pack_paid,
+        pack_exposed + pack_paid,
+    )
+
+
+def calibrated_sums(
+    device: HardwareSpec, stack: StackSpec, plan: KvPlan, work: Workload, n_sequences: int, paths: Paths
+) -> KvSums:
+    """The kernels of a software stack: ceilings joined by a root of squares (docs/calibration.md), layer by layer.
+
+    What packed elements add to the core ceiling over 16-bit ones is the exposed time of unpacking.
+    """
+    first, last = work.input_tokens + 1, work.final_tokens
+    sums = [0.0] * 6
+    for index, (_, n_layers) in enumerate(plan.layers):
+        kernel = _LayerKernel.of(device, stack, plan, index, n_sequences, paths)
+        breaks = [calibrated.SPLIT_TOKENS + 1, kernel.busy_from]
+        for start, n_steps in plan.spans(first, last, kernel.groups, breaks):
+            sums = [total + n_layers * more for total, more in zip(sums, kernel.piece(start, n_steps), strict=True)]
+    total, plain, read, compute, unit, fixed = sums
+    bandwidth = stack_bandwidth(device, stack)
+    materialised = unpack_busy = 0.0
+    for piece in plan.pieces(first, last, paths):
+        extra = (n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"])
+        materialised += generation.sum_of_line(*extra, 0, piece.n_steps)
+        for path in ("fused", "engine"):
+            busy = (attention.time_at_rate(n_sequences * n, device.rate(path).si) for n in piece.unpacked[path])
+            unpack_busy += generation.sum_of_line(*busy, 0, piece.n_steps)
+    packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
+    pack_s = n_sequences * (packed["fused"] + packed["materialised"])
+    return KvSums(
+        plain, read, compute, unit, fixed, unpack_busy + materialised, total - plain + materialised, materialised,
+        pack_s + n_sequences * packed["engine"], pack_s,
+    )  # fmt: skip
+
+
+def stack_bandwidth(device: HardwareSpec, stack: StackSpec | None) -> float:
+    """Bytes per second that attention kernels reach: the peak in the ideal model."""
+    bandwidth = device.memory_bandwidth.si
+    return bandwidth * stack.attention.memory_frac.si if stack and stack.attention else bandwidth
+
+
+def core_rate(device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str) -> float:
+    """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling."""
+    if fitted := fitted_rate(stack, group, path):
+        return fitted
+    if path not in ("fused", "engine"):
+        return float(stack.attention.core_rate.si) if stack.attention and stack.attention.core_rate else 0.0
+    n_cores = device.n_cores.count if device.n_cores else 1
+    return device.rate(path).si / n_cores
+
+
+def fitted_rate(stack: StackSpec, group: TensorGroup, path: str) -> float:
+    """The fitted core rate of what a fused kernel unpacks; 0 where none was fitted."""
+    fit = stack.kv.get(kv_code(group)) if path == "fused" else None  # type: ignore[call-overload]
+    return float(fit.core_rate.si) if fit and fit.core_rate else 0.0
+
+
+def kv_code(group: TensorGroup) -> str:
+    """How keys or values are stored, as far as kernels differ: fp16, fp8, int8, int4 or int2."""
+    if not group.layout.needs_unpacking:
+        return "fp16"
+    if group.quantizer.family.name == "fp8":
+        return "fp8"
+    bits = group.layout.packed["payload"] / group.n_elements
+    return "int8" if bits > 4 else "int4" if bits > 2 else "int2"
+
+
+@dataclass(frozen=True)
+class _LayerKernel:
+    """Decode attention of one layer for the running batch: what does not depend on the length."""
+
+    groups: tuple[TensorGroup, ...]
+    n_sequences: int
+    n_units: int
+    n_cores: int
+    io_bytes: int
+    flops_per_token: int
+    n_copies: int
+    terms: dict[str, float]
+    #: seconds of one core for an element that is packed, and for one that is not, by group
+    packed_core_s: tuple[float, ...]
+    plain_core_s: float
+    bandwidth: float
+    peak: float
+    per_byte: int
+
+    @classmethod
+    def of(
+        cls, device: HardwareSpec, stack: StackSpec, plan: KvPlan, index: int, n_sequences: int, paths: Paths
+    ) -> "_LayerKernel":
+        layer = plan.layers[index][0]
+        groups = tuple(g for g in plan.groups if g.shape_index == index)
+        n_q_heads = plan.model.n_q_heads
+        terms = stack.attention_terms()
+        fused = [stack.kv[code] for g in groups if paths[g.which] == "fused" and (code := kv_code(g)) in stack.kv]
+        terms["launch_s"] = max([terms["launch_s"], *(fit.launch.si for fit in fused)])
+        rate = terms["core_rate_per_s"]
+        plain = 1 / rate if rate else 0.0
+        rates = [core_rate(device, stack, g, paths[g.which]) if g.layout.needs_unpacking else rate for g in groups]
+        return cls(
+            groups, n_sequences, n_sequences * layer.n_kv_heads, device.n_cores.count if device.n_cores else 1,
+            calibrated.attention_io_bytes(n_sequences, n_q_heads, layer.score_dim),
+            attention.attention_flops_per_token(n_q_heads, layer.score_dim),
+            calibrated.layout_copies(n_sequences, n_q_heads, layer.n_kv_heads), terms,
+            tuple(max(1 / rate, plain) if rate else plain for rate in rates), plain,
+            device.memory_bandwidth.si, device.peak_flops.si, units.BITS_PER_BYTE * plan.den,
+        )  # fmt: skip
+
+    @property
+    def busy_from(self) -> int:
+        """Length from which on every core has work: unpacking is a straight line of the length from there."""
+        return -(-calibrated.SPLIT_TOKENS * self.n_cores // self.n_units)
+
+    def _core_lines(self, start: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Core-seconds at `start` and their slope: of the elements as stored, and of as many 16-bit ones."""
+        stored = [0.0, 0.0]
+        plain = [0.0, 0.0]
+        for g, packed_s in zip(self.groups, self.packed_core_s, strict=True):
+            n = self.n_sequences * g.n_elements
+            kept, grows = min(start, g.window_tokens), start < g.window_tokens
+            packed, packs = (g.packed(start), g.packed_slope(start)) if g.layout.needs_unpacking else (0, 0)
+            stored[0] += n * (packed * packed_s + (kept - packed) * self.plain_core_s)
+            stored[1] += n * (packs * packed_s + (grows - packs) * self.plain_core_s)
+            plain[0] += n * kept * self.plain_core_s
+            plain[1] += n * grows * self.plain_core_s
+        return (stored[0], stored[1]), (plain[0], plain[1])
+
+    def piece(self, start: int, n_steps: int) -> tuple[float, ...]:
+        """(attention, the same with 16-bit elements, memory, compute, unit, fixed) summed over a straight piece."""
+        terms, n = self.terms, self.n_sequences
+        window = self.groups[0].window_tokens
+        length, grows = min(start, window), start < window
+        kv_bytes = n * sum(g.bits(start) for g in self.groups) / self.per_byte
+        kv_slope = n * sum(g.slope(start) for g in self.groups) / self.per_byte
+        memory = (
+            calibrated.attention_memory_s(kv_bytes, self.io_bytes, terms["memory_frac"], self.bandwidth),
+            calibrated.attention_memory_s(kv_slope, 0, terms["memory_frac"], self.bandwidth),
+        )
+        compute = (
+            calibrated.attention_compute_s(n * length * self.flops_per_token, self.peak),
+            calibrated.attention_compute_s(n * grows * self.flops_per_token, self.peak),
+        )
+        unit = calibrated.attention_unit_s(self.n_units, terms["unit_s"], self.n_cores)
+        fixed = terms["launch_s"] + terms["copy_s"] * self.n_copies
+        fixed += terms["split_s"] if length > calibrated.SPLIT_TOKENS else 0.0
+        sums = [n_steps * fixed + part for part in self._roots(start, n_steps, memory, compute, unit)]
+        return (
+            *sums, generation.sum_of_line(*memory, 0, n_steps), generation.sum_of_line(*compute, 0, n_steps),
+            n_steps * unit, n_steps * fixed,
+        )  # fmt: skip
+
+    def _roots(
+        self, start: int, n_steps: int, memory: tuple[float, float], compute: tuple[float, float], unit: float
+    ) -> Iterator[float]:
+        """Sums of the roots of squares: with the elements as stored, and with 16-bit ones."""
+        window = self.groups[0].window_tokens
+        for first, slope in self._core_lines(start):
+            split = calibrated.SPLIT_TOKENS < start < self.busy_from and window > calibrated.SPLIT_TOKENS
+            if (first or slope) and split:  # more cores join with every token: no straight line
+                total = 0.0
+                for i in range(n_steps):
+                    cores = calibrated.active_cores(min(start + i, window), self.n_units, self.n_cores)
+                    lines = (memory[0] + memory[1] * i, 0.0, unit, 0.0, (first + slope * i) / cores, 0.0)
+                    total += generation.sum_of_root(*lines, compute[0] + compute[1] * i, 0.0, 1)
+                yield total
+                continue
+            cores = calibrated.active_cores(min(start, window), self.n_units, self.n_cores)
+            yield generation.sum_of_root(*memory, unit, 0.0, first / cores, slope / cores, *compute, n_steps)
