@@ -115,7 +115,8 @@ def _left_out(table: Table, mask: Mask, reason: str) -> list[dict[str, Any]]:
     )
 
 
-def _split(n_rows: int) -> Mask:
+def split(n_rows: int) -> Mask:
+    """Which of so many rows are held out of the fit: the same ones every time."""
     held = np.zeros(n_rows, bool)
     order = np.random.default_rng(SEED).permutation(n_rows)
     held[order[: max(1, n_rows // HELD_OUT_ONE_IN)]] = True
@@ -200,7 +201,7 @@ def _rounded(rows: Problem, point: Floats) -> Floats:
     return np.clip(np.array(found), rows.space.low, rows.space.high)
 
 
-def _errors(rows: Problem, predicted: Floats, held: Mask, far: Mask) -> dict[str, dict[str, float]]:
+def errors_by_class(rows: Problem, predicted: Floats, held: Mask, far: Mask) -> dict[str, dict[str, float]]:
     """Errors on held-out rows by size class; `every` counts the rows far off the fit too."""
     wanted = rows.fixed["m_rows"] <= DECODE_ROWS if rows.kind == "gemm" else np.ones(len(held), bool)
     near = held & ~far
@@ -257,7 +258,7 @@ def fit_part(
         raise InputError(f"{table.path}: all {int(too_fast.sum()):,} rows are {limit}: is it the device measured?")
     if not (~rows.in_cache).any():
         raise InputError(f"{table.path}: no usable row is larger than the last-level cache of {device.name}: add some")
-    held = _split(len(table))
+    held = split(len(table))
     try:
         point = fit_rows(rows.take(~held), notes, start)
         far = np.abs(np.log(rows.predict(point) / rows.measured_s)) > np.log(FAR_OFF)
@@ -274,7 +275,7 @@ def fit_part(
         problems.append(f"{far.mean():.0%} of the rows are more than three times off the fit")
     left_out += _left_out(table, far, "more than three times off the fit of the others")
     predicted = rows.predict(point)
-    errors = _errors(rows, predicted, held, far)
+    errors = errors_by_class(rows, predicted, held, far)
     judged = errors.get("serving" if rows.kind == "gemm" else "all") or next(iter(errors.values()), None)
     if judged is None:
         problems.append("no row is left to measure the error on")

@@ -51,7 +51,16 @@ def device(name: str) -> specs.HardwareSpec:
 def device_from(document: specfile.Document) -> specs.HardwareSpec:
     """The device that a file describes."""
     spec: specs.HardwareSpec = specs.load(document, specs.HardwareSpec)
-    return spec
+    if spec.stacks_of is None:
+        return spec
+    other = device_files().get(spec.stacks_of.lower())
+    stacks = specs.load(specfile.read(other), specs.HardwareSpec).stacks if other else {}
+    if not stacks:
+        known = ", ".join(name for name, path in device_files().items() if "[stacks." in path.read_text())
+        raise InputError(
+            f"{document.where(('stacks_of',))}: stacks_of = {show(spec.stacks_of)}: must be one of {known}"
+        )
+    return spec.model_copy(update={"stacks": stacks})
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dse import __version__
+from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_options import WHOLE, bits_options, parse_whole, progress_bar, split_list, workload_options
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
@@ -31,6 +32,8 @@ def cli(ctx: click.Context) -> None:
 
 cli.add_command(quantize)
 cli.add_command(thresholds)
+cli.add_command(calibrate)
+cli.add_command(predict)
 
 
 @cli.command(short_help="Everything about one design point.")
@@ -61,8 +64,8 @@ def point(
     source = bits_from(bits, measurements)
     kv = plan.build(
         catalog.model(model),
-        source.quantizer(key_quantizer or quantizer),
-        source.quantizer(value_quantizer or quantizer),
+        source.required(key_quantizer or quantizer),
+        source.required(value_quantizer or quantizer),
     )
     trace = Trace(keep=explain is not None)
     result = design_point.evaluate(spec, kv, Workload(**work), trace)

@@ -12,9 +12,10 @@ import numpy as np
 
 import kernels_ref
 from dse.dumps import Dump, Limits, Tensor, open_dump
-from dse.errors import InputError, did_you_mean, show
+from dse.errors import InputError, show
 from dse.measurements import TensorMeasurement
 from dse.quantizers import QuantizerSpec
+from dse.quantizers.outliers import group_shares
 
 Side = Literal["key", "value"]
 #: progress(items, label=..., length=...) -> a context manager that gives the items one by one
@@ -53,12 +54,13 @@ class Outcome:
     counts: Mapping[str, int]
 
 
-def layers(dump: Dump) -> list[Layer]:
+def layers(dump: Dump, path: str = "") -> list[Layer]:
     """Keys and values of a dump by layer, from their names: the first number is the layer, a word says the side.
 
     `layer0.key`, `k_0`, `past_key_values.3.value`, `model.layers.7.self_attn.v`. Raises InputError for a name that does
     not say which side and layer it is, and for two tensors of the same.
     """
+    where = f"{path}: tensor" if path else "tensor"
     found: dict[int, dict[Side, Tensor]] = {}
     for tensor in dump.tensors:
         words = re.findall(r"[a-z]+", tensor.name.lower().replace("past_key_values", ""))
@@ -66,12 +68,12 @@ def layers(dump: Dump) -> list[Layer]:
         numbers = re.findall(r"[0-9]{1,6}", tensor.name)
         if len(sides) != 1 or not numbers:
             raise InputError(
-                f"tensor {show(tensor.name)}: does not say which layer and side it is: name it like layer0.key"
+                f"{where} {show(tensor.name)}: does not say which layer and side it is: name it like layer0.key"
             )
         side: Any = sides.pop()
         layer = found.setdefault(int(numbers[0]), {})
         if side in layer:
-            raise InputError(f"tensor {show(tensor.name)}: is a second {side} of layer {numbers[0]}: rename one")
+            raise InputError(f"{where} {show(tensor.name)}: is a second {side} of layer {numbers[0]}: rename one")
         layer[side] = tensor
     return [Layer(index, found[index]) for index in sorted(found)]
 
@@ -85,7 +87,10 @@ def _each(make: Callable[[dict[str, Any], Side, int, Settings, np.ndarray], Any]
         outcomes: dict[Side, Outcome] = {}
         for side, x in tensors.items():
             method = make(values, side, index, settings, x)
-            packed = method.quantize(x, n_heads=settings.n_heads, nonfinite=settings.nonfinite)
+            try:
+                packed = method.quantize(x, n_heads=settings.n_heads, nonfinite=settings.nonfinite)
+            except ValueError as error:
+                raise ValueError(f"{side}: {str(error).removeprefix('x: ')}") from error
             outcomes[side] = Outcome(packed, packed.dequantize(), packed.counts)
         return outcomes
 
@@ -102,8 +107,6 @@ def _integer(bits: Literal[8, 4]) -> Any:
 
 
 def _oaken(values: dict[str, Any], side: Side, index: int, settings: Settings, x: np.ndarray) -> Any:
-    if settings.thresholds is None:
-        raise InputError("oaken: needs thresholds profiled offline: give --thresholds (`dse thresholds FILES --out T`)")
     return kernels_ref.Oaken.of(
         settings.thresholds, index, side, dense=values["dense"], outlier_bits=values["outlier_bits"]
     )
@@ -169,23 +172,40 @@ RUN: dict[str, Callable[[dict[str, Any], int, dict[Side, np.ndarray], Settings],
 }
 
 
-def check(spec: QuantizerSpec) -> None:
-    """Raises InputError for a family that has no kernel."""
+def check(spec: QuantizerSpec, settings: Settings) -> None:
+    """Raises InputError for a family that has no kernel, and for thresholds that are missing or of other shares."""
     name = spec.family.name
+    if name == "oaken":
+        _check_thresholds(spec, settings.thresholds)
     if name not in RUN:
-        hint = "it stores what it is given" if name in ("fp16", "bf16") else did_you_mean(name, RUN)
+        hint = f"it stores what it is given; known: {', '.join(RUN)}"
         raise InputError(f"method = {show(spec.name)}: has no kernel: {hint}")
+
+
+def _check_thresholds(spec: QuantizerSpec, thresholds: Any) -> None:
+    if thresholds is None:
+        raise InputError(
+            f"{spec.name}: needs thresholds profiled offline: give --thresholds (`dse thresholds FILES --out T.toml`)"
+        )
+    wanted = [round(float(share), 9) for share in group_shares(dict(spec.values))]
+    if [round(frac, 9) for frac in thresholds.fracs] != wanted:
+        have, want = ("/".join(f"{100 * share:.6g}" for share in shares) for shares in (thresholds.fracs, wanted))
+        raise InputError(
+            f"{spec.name}: thresholds are for groups of {have} %, must be for {want}: "
+            f"run `dse thresholds FILES --shares {want}`"
+        )
 
 
 def quantize(
     spec: QuantizerSpec, index: int, tensors: dict[Side, np.ndarray], settings: Settings
 ) -> dict[Side, Outcome]:
     """Quantise keys and values of layer `index`. Raises InputError with the reason of the kernel."""
-    check(spec)
+    check(spec, settings)
     try:
         return RUN[spec.family.name](dict(spec.values), index, tensors, settings)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{spec.name}: layer {index}: {error}") from error
+        text = str(error).replace("nonfinite='replace'", "--nonfinite replace")
+        raise InputError(f"{spec.name}: layer {index}: {text}") from error
 
 
 def errors(x: np.ndarray, seen: np.ndarray) -> tuple[float, float, float]:
@@ -233,18 +253,19 @@ def profile(paths: Sequence[str], fracs: Sequence[float], model: str, limits: Li
     def runs() -> Iterator[str]:
         for path in paths:
             with open_dump(path, limits) as dump:
-                for layer in layers(dump):
+                for layer in layers(dump, path):
                     for side, tensor in layer.tensors.items():
                         try:
                             profiler.add(layer.index, side, dump.read(tensor.name))
                         except (ValueError, TypeError) as error:
-                            raise InputError(f"{path}: {tensor.name}: {error}") from error
+                            text = str(error).partition("; nonfinite=")[0]
+                            raise InputError(f"{path}: {tensor.name}: {text.removeprefix('x: ')}") from error
                         yield tensor.name
 
     n_tensors = 0
     for path in paths:
         with open_dump(path, limits) as dump:
-            n_tensors += sum(len(layer.tensors) for layer in layers(dump))
+            n_tensors += sum(len(layer.tensors) for layer in layers(dump, path))
     with progress(runs(), label="profiling", length=n_tensors) as shown:
         for _ in shown:
             pass

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import numpy as np
 
 import kernels_ref
 from dse import files, measure, quantizers
-from dse.dumps import Limits, open_dump
+from dse.dumps import Dump, Limits, open_dump
 from dse.errors import InputError, OutputError, show
 from dse.formulas import effective_bits
 from dse.measure import Progress, Settings, Side
 from dse.measurements import Data, MeasurementFile, MethodMeasurement, TensorMeasurement, to_json
+from dse.quantizers import QuantizerSpec
 
 MEASUREMENT = "measurement.json"
 
@@ -37,43 +38,69 @@ def run(
     OutputError.
     """
     specs = list({spec.name: spec for spec in map(quantizers.parse, methods)}.values())
-    for spec in specs:
-        measure.check(spec)
     if nonfinite not in ("raise", "replace"):
         raise InputError(f"nonfinite = {show(nonfinite)}: must be raise or replace")
     if not 1 <= n_heads <= 2**20:
         raise InputError(f"heads = {n_heads}: must be 1 to {2**20:,}")
     settings = Settings(n_heads, nonfinite, _thresholds(thresholds))  # type: ignore[arg-type]
+    for spec in specs:
+        measure.check(spec, settings)
     found: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
+    written: list[Path] = []
     with open_dump(file, limits(max_bytes)) as dump:
-        layers = measure.layers(dump)
+        layers = measure.layers(dump, file)
         folder = files.prepare(out) if out is not None else None
+        if folder is not None:
+            (folder / MEASUREMENT).unlink(missing_ok=True)  # what it says is about to change
         steps = [(layer, spec) for layer in layers for spec in specs]
-        tensors: dict[Side, np.ndarray] = {}
-        with progress(steps, label="quantising", length=len(steps)) as shown:
-            for layer, spec in shown:
-                if spec is specs[0]:
-                    tensors = {side: dump.read(tensor.name) for side, tensor in layer.tensors.items()}
-                for measurement, outcome in measure.measure(spec, layer, tensors, settings):
-                    found[spec.name].append(measurement)
-                    if folder is not None:
-                        name = f"{_safe(spec.name)}/layer{layer.index}.{measurement.which}.npz"
-                        files.write(folder / "packed" / name, _npz(outcome.packed.buffers))
-    if not all(found.values()):
-        raise InputError(f"{file}: holds no elements: give a dump with at least one token")
-    note = f"thresholds: {Path(thresholds).name}" if thresholds else ""
+        try:
+            with progress(steps, label="quantising", length=len(steps)) as shown:
+                _run(dump, shown, specs, settings, folder, found, written)
+            if not all(found.values()):
+                raise InputError(f"{file}: holds no elements: give a dump with at least one token")
+        except BaseException:
+            for path in written:
+                path.unlink(missing_ok=True)
+            raise
+    notes = [f"thresholds: {Path(thresholds).name}"] if thresholds else []
+    flat = [tensor.name for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
     result = MeasurementFile(
         format=1,
-        data=Data(name=Path(file).name, sha256=measure.sha256(file), synthetic=synthetic),
+        data=Data(
+            name=Path(file).name, sha256=measure.sha256(file), synthetic=synthetic,
+            note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
+        ),
         methods=[
-            MethodMeasurement(quantizer=name, note=note if name.startswith("oaken") else "", tensors=tensors)
+            MethodMeasurement(quantizer=name, note=notes[0] if notes and name.startswith("oaken") else "",
+                              tensors=tensors)
             for name, tensors in found.items()
         ],
-    )
+    )  # fmt: skip
     if folder is not None:
         files.write(folder / MEASUREMENT, to_json(result))
         files.sync(folder)
     return result
+
+
+def _run(
+    dump: Dump,
+    steps: Iterable[tuple[measure.Layer, QuantizerSpec]],
+    specs: Sequence[QuantizerSpec],
+    settings: Settings,
+    folder: Path | None,
+    found: dict[str, list[TensorMeasurement]],
+    written: list[Path],
+) -> None:
+    """Quantise layer by layer; packed buffers go to `folder`, measurements to `found`."""
+    tensors: dict[Side, np.ndarray] = {}
+    for layer, spec in steps:
+        if spec is specs[0]:
+            tensors = {side: dump.read(tensor.name) for side, tensor in layer.tensors.items()}
+        for measurement, outcome in measure.measure(spec, layer, tensors, settings):
+            found[spec.name].append(measurement)
+            if folder is not None:
+                written.append(folder / "packed" / _safe(spec.name) / f"layer{layer.index}.{measurement.which}.npz")
+                files.write(written[-1], _npz(outcome.packed.buffers))
 
 
 def limits(max_bytes: int) -> Limits:
@@ -108,6 +135,7 @@ def _npz(buffers: Any) -> bytes:
 def text(found: MeasurementFile, out: str | None) -> str:
     """The measurement as a table per method, and its ledger."""
     lines = [f"{found.data.name}" + ("  (synthetic)" if found.data.synthetic else "")]
+    lines += [f"note: {found.data.note}"] if found.data.note else []
     for method in found.methods:
         lines += ["", method.quantizer + (f"  ({method.note})" if method.note else "")]
         lines.append(
@@ -117,6 +145,8 @@ def text(found: MeasurementFile, out: str | None) -> str:
         for which in ("key", "value"):
             if len(method.side(which)) > 1:
                 lines.append(_row(f"all {which}s", method.side(which)))
+        if len(method.tensors) > 1:
+            lines.append(_row("all", method.tensors))
         n_elements = sum(tensor.n_elements for tensor in method.tensors)
         parts = {part: sum(t.ledger.get(part, 0) for t in method.tensors) for part in kernels_ref.PARTS}
         bits = ", ".join(f"{part.replace('_', ' ')} {n / n_elements:.4g}" for part, n in parts.items() if n)
@@ -134,14 +164,16 @@ def text(found: MeasurementFile, out: str | None) -> str:
 def _row(name: str, tensors: Sequence[TensorMeasurement]) -> str:
     n = sum(t.n_elements for t in tensors)
     bits = Fraction(8 * sum(t.stored_bytes for t in tensors), n)
-    error, signal = (math.fsum(getattr(t, key) for t in tensors) for key in ("squared_error", "squared_signal"))
-    sqnr = f"{effective_bits.sqnr_db(signal, error):.2f}" if error and signal else "-"
+    packed = sum(t.n_packed_elements for t in tensors)
+    signal = math.fsum(t.squared_signal for t in tensors) / n
+    paper = sum((t.effective_bits or 0) * t.n_packed_elements for t in tensors)
+    effective, mse, sqnr = "-", "-", "-"
+    if packed:  # tokens kept in FP16 come back exactly: errors are those of the packed elements
+        error = math.fsum(t.squared_error for t in tensors) / packed
+        effective, mse = f"{float(paper / packed):.5g}", f"{error:.4g}"
+        sqnr = f"{effective_bits.sqnr_db(signal, error):.2f}" if error and signal else "-"
     largest = max(t.max_abs_error for t in tensors)
-    own = [t for t in tensors if t.effective_bits is not None]
-    packed = sum(t.counts.get("n_packed_elements", t.n_elements) for t in own)
-    paper = sum((t.effective_bits or 0) * t.counts.get("n_packed_elements", t.n_elements) for t in own)
-    effective = f"{float(paper / packed):.5g}" if packed else "-"
-    return f"  {name:<28}{n:>12,}{effective:>11}{float(bits):>9.5g}{error / n:>12.4g}{largest:>10.4g}{sqnr:>9}"
+    return f"  {name:<28}{n:>12,}{effective:>11}{float(bits):>9.5g}{mse:>12}{largest:>10.4g}{sqnr:>9}"
 
 
 def profile_to(

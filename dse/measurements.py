@@ -16,6 +16,8 @@ from dse.errors import InputError, show
 from dse.quantizers.base import N_SHALLOW_LAYERS, Measured, QuantizerSpec, TensorShape
 
 SHIPPED = "kv_sample.measured.json"
+#: counts that a measurement may carry
+COUNTS = frozenset({"n_outliers", "n_packed_elements", "n_pool", "n_evicted", "n_sink_heads"})
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -46,9 +48,14 @@ class TensorMeasurement(_Entry):
     max_abs_error: Amount
 
     @property
-    def mse(self) -> float:
-        """Mean squared error of an element."""
-        return self.squared_error / self.n_elements
+    def mse(self) -> float | None:
+        """Mean squared error of a packed element; None where nothing is packed."""
+        return self.squared_error / self.n_packed_elements if self.n_packed_elements else None
+
+    @property
+    def n_packed_elements(self) -> int:
+        """Elements that are packed: the others are stored in FP16 and come back exactly."""
+        return self.counts.get("n_packed_elements", self.n_elements)
 
     @property
     def stored_bits(self) -> Fraction:
@@ -65,8 +72,8 @@ class TensorMeasurement(_Entry):
     def effective_bits(self) -> Fraction | None:
         """Bits a packed element as the papers count them; None where nothing is packed."""
         parts = ("payload", "scales", "zero_points", "outliers")
-        elements = self.counts.get("n_packed_elements", self.n_elements)
-        return Fraction(sum(self.ledger.get(part, 0) for part in parts), elements) if elements else None
+        own = sum(self.ledger.get(part, 0) for part in parts)
+        return Fraction(own, self.n_packed_elements) if self.n_packed_elements else None
 
 
 class MethodMeasurement(_Entry):
@@ -103,9 +110,22 @@ class MeasurementFile(_Entry):
 def load(path: str | Path) -> MeasurementFile:
     """Read a measurement file. Raises InputError or SpecError, which name the line, field and value."""
     found: MeasurementFile = specs.load(specfile.read(str(path)), MeasurementFile)
+    names: set[str] = set()
     for method in found.methods:
-        quantizers.parse(method.quantizer)
+        try:
+            name = quantizers.parse(method.quantizer).name
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        if name in names:
+            raise InputError(f"{path}: {show(name)} is measured twice: leave one")
+        names.add(name)
         for tensor in method.tensors:
+            for count, n in tensor.counts.items():
+                if count not in COUNTS or n > tensor.n_elements:
+                    raise InputError(
+                        f"{path}: {show(name)}: {show(tensor.name)}: counts: {show(count)} = {n}: must be one of "
+                        f"{', '.join(sorted(COUNTS))}, at most n_elements: measure again with `dse quantize`"
+                    )
             if sum(tensor.ledger.values()) != units.BITS_PER_BYTE * tensor.stored_bytes:
                 raise InputError(
                     f"{path}: {show(method.quantizer)}: {show(tensor.name)}: ledger: must add up to 8 * stored_bytes: "
@@ -145,6 +165,18 @@ class Bits:
         """`quantizers.parse`, with what was measured of it."""
         return attach(quantizers.parse(text), self.file or _shipped(), self.kind == "measured")
 
+    def required(self, text: str) -> QuantizerSpec:
+        """The same, where what is packed must have been measured if bits are to be. Raises InputError."""
+        spec = self.quantizer(text)
+        if self.kind == "measured" and not spec.measured and spec.family.name not in ("fp16", "bf16"):
+            file = self.file or _shipped()
+            held = ", ".join(method.quantizer for method in file.methods) or "nothing"
+            raise InputError(
+                f"bits = measured: {file.data.name} has no measurement of {spec.name}, only of {held}: "
+                "run `dse quantize`"
+            )
+        return spec
+
 
 CLOSED = Bits()
 
@@ -170,12 +202,15 @@ def attach(spec: QuantizerSpec, file: MeasurementFile, use_bits: bool) -> Quanti
 
 def _summary(tensors: Iterable[TensorMeasurement], data: str) -> Measured:
     tensors = list(tensors)
+    shapes = {(t.n_heads, t.head_dim) for t in tensors}
     return Measured(
         n_elements=sum(t.n_elements for t in tensors),
+        n_packed_elements=sum(t.n_packed_elements for t in tensors),
         stored_bytes=sum(t.stored_bytes for t in tensors),
         squared_error=math.fsum(t.squared_error for t in tensors),
         squared_signal=math.fsum(t.squared_signal for t in tensors),
         data=data,
+        shape=shapes.pop() if len(shapes) == 1 else None,
     )
 
 

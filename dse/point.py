@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import kv_sums, steps, units
+from dse import catalog, kv_sums, steps, units
 from dse.errors import InputError, show
 from dse.formulas import capacity, effective_bits, energy, throughput
 from dse.memory import Memory
@@ -15,7 +15,8 @@ from dse.workload import Workload
 RESULT_UNITS = {
     "device": "", "model": "", "quantizer": "", "key_quantizer": "", "value_quantizer": "", "model_kind": "",
     "stack": "", "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "",
-    "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "", "value_dequant_path": "",
+    "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "",
+    "value_dequant_path": "",
     "effective_bits": "bit", "stored_bits": "bit", "bits_kind": "", "measured_bits": "bit", "mse": "1",
     "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
     "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
@@ -31,6 +32,8 @@ RESULT_UNITS = {
 
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
+#: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
+DEFAULT_STACKS_OF = "h100"
 
 
 def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, str]:
@@ -52,14 +55,15 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model."""
     if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks):
         return None, None
-    if not device.stacks:
+    if not device.stacks and device.n_cores is None:
         raise InputError(
             f"model-kind = calibrated: {device.name} has no calibrated parameters: use ideal, or `dse calibrate`"
         )
-    name = work.stack or (DEFAULT_STACK if DEFAULT_STACK in device.stacks else next(iter(device.stacks)))
-    if name not in device.stacks:
-        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(device.stacks)}")
-    return name, device.stacks[name]
+    stacks = device.stacks or catalog.device(DEFAULT_STACKS_OF).stacks
+    name = work.stack or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
+    if name not in stacks:
+        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(stacks)}")
+    return name, stacks[name]
 
 
 def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | None = None) -> dict[str, Any]:
@@ -144,17 +148,22 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
     if all(used.values()):
         weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
         total = sum(weights.values())
-        each = [(weights[side] / total / m.n_elements, m) for side, m in used.items() if m]
-        signal, error = (sum(w * getattr(m, name) for w, m in each) for name in ("squared_signal", "squared_error"))
-        found["measured_bits"] = sum(w * units.BITS_PER_BYTE * m.stored_bytes for w, m in each)
-        found["mse"] = error
-        found["sqnr_db"] = effective_bits.sqnr_db(signal, error) if signal and error else None
+        each = [(weights[side] / total, m) for side, m in used.items() if m]
+        found["measured_bits"] = sum(w * units.BITS_PER_BYTE * m.stored_bytes / m.n_elements for w, m in each)
+        if all(m.mse is not None for _, m in each):
+            error = sum(w * (m.mse or 0.0) for w, m in each)
+            signal = sum(w * m.mean_square for w, m in each)
+            found["mse"] = error
+            found["sqnr_db"] = effective_bits.sqnr_db(signal, error) if signal and error else None
         found["measured_on"] = ", ".join(dict.fromkeys(m.data for _, m in each))
+    missing = ", ".join(f"{side}s ({sides[side].name})" for side, m in used.items() if not m)
     for name, value in found.items():
-        equation = "mean over keys and values, each weighted by the model's elements; the data's own shapes and lengths"
         trace.note(
-            name, value, RESULT_UNITS[name], equation if value is not None else "no measurement of this quantizer",
-            "dse quantize", **{f"{side}_elements": m.n_elements for side, m in used.items() if m},
+            name, value, RESULT_UNITS[name],
+            "mean over keys and values, each weighted by its share of the model's elements; errors of packed elements, "
+            "bits at the data's own lengths" if not missing else f"no measurement of the {missing}",
+            "dse quantize", **{f"{side}_{what}": number for side, m in used.items() if m for what, number in (
+                ("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))},
         )  # fmt: skip
     return {"bits_kind": kind, **found}
 
@@ -275,6 +284,9 @@ def _record_choices(
         trace.note(f"{which}_dequant_path", paths[which], "", rule, "docs/model.md, Dequantisation")
     found = {}
     for name in result["assumptions"]:
+        if name == "stacks_of":
+            found[name] = f"kernels as fitted on {device.stacks_of or DEFAULT_STACKS_OF}"
+            continue
         number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
         found[name] = f"{number.value:g} {number.unit}: {number.source}"
     trace.note(
@@ -299,6 +311,8 @@ def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack
         found.append("kernel_launch")
     fields = ("board_power", "usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops")
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
+    if stack and (device.stacks_of or not device.stacks):
+        found.append("stacks_of")
     if device.usable_frac.kind == ASSUMED:
         found.append("usable_frac")
     return found

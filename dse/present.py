@@ -81,7 +81,7 @@ def point_text(
     lines = [
         f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
         f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
-        f"({result['model_kind']} model)"
+        f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
     ]
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
@@ -111,12 +111,14 @@ def _measured_lines(result: dict[str, Any]) -> list[str]:
     """Bits and errors of the measurement, where there is one, and what the bits above rest on."""
     lines = []
     if result["bits_kind"] != "closed":
-        lines.append(f"  outliers and sinks: {result['bits_kind']}, on {result['measured_on']}")
+        lines.append(f"  outliers and sinks where there are any: {result['bits_kind']}, on {result['measured_on']}")
     if result["measured_on"]:
         lines += ["", f"Measured on {result['measured_on']}"]
-        shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error of an element", "mse"),
+        shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error, packed elements", "mse"),
                  ("signal to quantization noise", "sqnr_db"))  # fmt: skip
         lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        if result["mse"] is None:
+            lines.append("  nothing was packed: the data is shorter than a group and the residual")
     return lines
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from dse import __version__, units
 from dse.plots import FIGURES, Figure, to_plotly
 from dse.plots.chart import Chart
-from dse.plots.rows import assumption_note, run_notes
+from dse.plots.rows import assumption_note, error_notes, run_notes
 from dse.report_summary import answers, baseline, devices
 from dse.tables import Request
 
@@ -69,7 +69,8 @@ def fragment(chart: Chart, div_id: str) -> str:
     )  # fmt: skip
 
 
-def _document(title: str, head: str, body: str, scripts: str = "") -> str:
+def document(title: str, head: str, body: str, scripts: str = "") -> str:
+    """A whole HTML document in the report's style, which the browser lets fetch nothing."""
     policy = _POLICY.format(scripts=scripts)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -82,7 +83,7 @@ def _document(title: str, head: str, body: str, scripts: str = "") -> str:
 def standalone(figure: Figure, drawing: str) -> str:
     """A page with one figure; plotly.js lies beside it."""
     body = f'<p>{html.escape(figure.question)}</p>\n<div class="scroll"><div class="paper">{drawing}</div></div>'
-    return _document(figure.title, '<script src="plotly.min.js"></script>\n', body, scripts="'self' file: ")
+    return document(figure.title, '<script src="plotly.min.js"></script>\n', body, scripts="'self' file: ")
 
 
 def page(
@@ -96,7 +97,7 @@ def page(
         f'<p class="soft">{_count(len(request.models), "model")}, {_count(len(request.systems), "system")}, batch '
         f"{min(request.batches):,} to {max(request.batches):,}, {lengths}. GB is 10<sup>9</sup> bytes. Ideal model: "
         f"peak bandwidth and FLOP/s, prompt included in the throughput; accuracy is not part of it. "
-        f"{html.escape(' '.join((*run_notes(results), assumption_note(results))))}</p>",
+        f"{html.escape(' '.join((*run_notes(results), *error_notes(results), assumption_note(results))))}</p>",
         _summary(request, results),
         "<h2>Figures</h2>",
         f'<p class="soft">PNG, SVG and PDF drawn by {drawn_by}.</p>',
@@ -107,7 +108,7 @@ def page(
         f"<p><code>{html.escape(command)}</code><br>dse {html.escape(__version__)}. The formula and sources behind any "
         "number: <code>dse point ... --explain NAME</code>.</p>",
     ]
-    return _document("KV-cache quantization report", f"<script>{plotly_js()}</script>\n", "\n".join(parts))
+    return document("KV-cache quantization report", f"<script>{plotly_js()}</script>\n", "\n".join(parts))
 
 
 def _count(n: int, name: str) -> str:

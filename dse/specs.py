@@ -95,11 +95,15 @@ class HardwareSpec(Spec):
     dequant_path: dict[FamilyName, Path] = Field(default_factory=dict)
     #: software stack -> calibrated parameters of its kernels
     stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
+    #: a shipped device whose stacks are taken to hold here: the same chip, or one known by its data sheet alone
+    stacks_of: Name | None = None
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
-        if self.stacks and self.n_cores is None:
-            return [("stacks", ", ".join(self.stacks), "need n_cores: add the number of cores")]
+        if (self.stacks or self.stacks_of) and self.n_cores is None:
+            return [("stacks", ", ".join(self.stacks) or self.stacks_of, "need n_cores: add the number of cores")]
+        if self.stacks and self.stacks_of:
+            return [("stacks_of", self.stacks_of, "cannot stand beside stacks: leave one of them out")]
         return []
 
     @property

@@ -10,7 +10,6 @@ from dse.specs import HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
 
-
 _FORM = "docs/calibration.md, The form"
 
 

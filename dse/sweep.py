@@ -20,8 +20,8 @@ def grid(
     models: Sequence[str],
     quantizer_names: Sequence[str],
     batches: Sequence[int],
-    input_tokens: Sequence[int] = (1024,),
-    output_tokens: Sequence[int] = (1024,),
+    input_tokens: Sequence[int] | None = None,
+    output_tokens: Sequence[int] | None = None,
     base: Workload | None = None,
     max_points: int = MAX_POINTS,
     bits: Bits = CLOSED,
@@ -29,16 +29,18 @@ def grid(
     """Every combination of the axes as a row with the columns of `dse.point.RESULT_UNITS`.
 
     Rows are in the order of the axes, the last axis fastest. Points that do not fit stay, with their reason.
-    `base` gives what the axes do not (admission, weights' bits, ...), `bits` says where the bits come from.
+    `base` gives what the axes do not (lengths, admission, weights' bits, ...), `bits` says where the bits come from.
     Raises LimitError above `max_points`, and InputError for unknown names or values outside their range.
     """
+    base = base or Workload()
+    input_tokens = (base.input_tokens,) if input_tokens is None else input_tokens
+    output_tokens = (base.output_tokens,) if output_tokens is None else output_tokens
     axes = (devices, models, quantizer_names, batches, input_tokens, output_tokens)
     n_points = 1
     for axis in axes:
         n_points *= len(axis)
     if n_points > max_points:
         raise LimitError(f"grid of {n_points:,} points: at most {max_points:,} fit in one table: pass max_points")
-    base = base or Workload()
     rows = []
     for device_name, model_name, quantizer_name in product(devices, models, quantizer_names):
         device, quantizer = catalog.device(device_name), bits.quantizer(quantizer_name)

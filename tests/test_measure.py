@@ -98,7 +98,7 @@ def test_any_groups_of_oakens_table_3(groups, outlier_bits, seed, n_tokens, dim)
 def test_every_family_has_a_kernel_but_those_that_store_what_they_get():
     assert set(quantizers.FAMILIES) - set(measure.RUN) == {"fp16", "bf16"}
     with pytest.raises(InputError, match=r"fp16.*has no kernel: it stores what it is given"):
-        measure.check(quantizers.parse("fp16"))
+        measure.check(quantizers.parse("fp16"), Settings())
 
 
 def test_errors_by_hand():

@@ -68,6 +68,8 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
     """How memory is admitted, and which models run on more than the usual device, where the rows differ in it."""
     table = with_system(table)
     texts = []
+    if table["admission"].nunique() == 1 and table["admission"].iloc[0] == "paged":
+        texts.append("All devices page their memory: requests are staggered, each at its mean size.")
     if table["admission"].nunique() > 1:
         paged = _names(table[table["admission"] == "paged"]["device"])
         texts.append(f"{paged} page their memory (staggered requests at their mean size); the others reserve it.")
@@ -77,7 +79,24 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
     for device in ordered(other, "device"):
         rows_of = other[other["device"] == device]
         texts.append(f"{_names(rows_of['model'])} run on {device} instead of {_names(rows_of['system'].map(usual))}.")
-    return tuple(texts)
+    return (*texts, *measured_notes(table))
+
+
+def measured_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """Which rows rest on measured shares of outliers and sinks, where any does."""
+    if "bits_kind" not in table or not (table["bits_kind"] != "closed").any():
+        return ()
+    nominal = table[(table["bits_kind"] == "closed") & (table["quantizer"] != "fp16")]
+    rest = f" Not measured, so nominal: {_names(nominal['quantizer'])}." if len(nominal) else ""
+    return (f"Outliers and sinks are counted as measured.{rest}",)
+
+
+def error_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """On what data errors were measured, where any were."""
+    data = table["measured_on"].dropna()
+    if data.empty:
+        return ()
+    return (f"Errors (SQNR, of packed elements) were measured on {_names(data)}, not on these models.",)
 
 
 def _names(values: pd.Series) -> str:

@@ -150,10 +150,24 @@ class Measured:
     """What quantising real keys (or values) gave, summed over all of them. `data` names them."""
 
     n_elements: int
+    #: those that are packed: the others are stored in FP16 and come back exactly
+    n_packed_elements: int
     stored_bytes: int
     squared_error: float
     squared_signal: float
     data: str
+    #: heads and head dimension of the data, where all tensors agree
+    shape: tuple[int, int] | None = None
+
+    @property
+    def mse(self) -> float | None:
+        """Mean squared error of a packed element; None where nothing is packed."""
+        return self.squared_error / self.n_packed_elements if self.n_packed_elements else None
+
+    @property
+    def mean_square(self) -> float:
+        """Mean square of an element of the data."""
+        return self.squared_signal / self.n_elements
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,198 @@
+"""The validation page: claims and measured kernels beside our values, with scatter plots; one file, no network."""
+
+import html
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from dse import __version__, files, report_page, validate, validate_accuracy, validate_silicon
+from dse.plots import accuracy_bits, claims_published, predicted_measured
+from dse.plots.chart import Chart
+from dse.validate import ClaimRow
+from dse.validate_silicon import Scatter, Silicon, SiliconRow
+
+PAGE = "validation.html"
+#: points of one kind in a scatter plot; the tables count all
+MAX_POINTS = 500
+_STYLE = """<style>
+.shade { white-space: nowrap; } .shade b { display: inline-block; min-width: 1.1rem; text-align: center;
+  border-radius: 3px; margin-right: 0.4rem; color: #fff; }
+.green b { background: #00704f; } .amber b { background: #8f5b00; } .red b { background: #b3261e; }
+tr.red td { font-weight: bold; } tr.red td.why { font-weight: normal; }
+tr.green { border-left: 4px solid #00704f; } tr.amber { border-left: 4px dashed #8f5b00; }
+tr.red { border-left: 4px double #b3261e; } td.why { min-width: 22rem; } td.id { min-width: 9rem; }
+</style>
+"""
+
+
+def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, list[ClaimRow]]:
+    """Write the page and its tables into directory `out`; return the path of the page and the claims.
+
+    Raises OutputError where the directory cannot be written. A missed claim is no failure.
+    """
+    folder = files.prepare(out)
+    rows = validate.claim_rows()
+    silicon = validate_silicon.run(progress=progress)
+    accuracy = {view.name: validate_accuracy.table(view) for view in validate_accuracy.VIEWS}
+    for name, table in (
+        ("claims", pd.DataFrame(validate.to_json(rows))),
+        ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
+        ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
+    ):
+        files.write(folder / "tables" / f"{name}.csv", _csv(table))
+    files.write(folder / PAGE, page(rows, silicon, accuracy).encode())
+    files.sync(folder)
+    return str(folder / PAGE), rows
+
+
+def _csv(table: pd.DataFrame) -> bytes:
+    buffer = io.StringIO()
+    table.to_csv(buffer, index=False, lineterminator="\n")
+    return buffer.getvalue().encode()
+
+
+def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame]) -> str:
+    """The whole page as one document."""
+    body = [
+        "<h1>Validation: published and measured numbers beside ours</h1>",
+        f'<p class="soft">{html.escape(validate.summary(rows))}. Nothing is fitted to a claim. A red row is where our '
+        "model and a measurement differ by more than the row allows; the reason stands beside it.</p>",
+        _key(rows),
+        '<h2 id="claims">Published claims</h2>',
+        _paper(claims_chart(rows), "claims-scatter"),
+        *(_claims(source, [row for row in rows if row.source == source])
+          for source in dict.fromkeys(row.source for row in rows)),
+        '<h2 id="silicon">Measured kernels</h2>',
+        _silicon(silicon),
+        '<h2 id="accuracy">Published accuracy against effective bits</h2>',
+        '<p class="soft">Measured by the papers\' authors, not by this tool; bits are ours. Methods without a '
+        'quantizer here (token eviction, ZipCache) are left out. Table: <a href="tables/accuracy.csv">CSV</a>.</p>',
+        *_accuracy(accuracy),
+        "<h2>Made by</h2>",
+        f"<p><code>dse validate report</code><br>dse {html.escape(__version__)}. The same as text: "
+        "<code>dse validate claims</code>, <code>dse validate silicon</code>.</p>",
+    ]  # fmt: skip
+    head = f"<script>{report_page.plotly_js()}</script>\n{_STYLE}"
+    return report_page.document("Validation of the KV-cache quantization model", head, "\n".join(body))
+
+
+def _mark(verdict: validate.Verdict) -> str:
+    shade, mark = validate.SHADES[verdict]
+    return f'<span class="shade {shade}"><b>{mark}</b>{html.escape(verdict)}</span>'
+
+
+def _key(rows: list[ClaimRow]) -> str:
+    found = validate.counts(rows)
+    lines = "\n".join(
+        f"<tr><td>{_mark(verdict)}</td><td class=n>{found[verdict]}</td><td>{html.escape(meaning)}</td></tr>"
+        for verdict, meaning in validate.MEANINGS.items()
+    )
+    return f"<table><thead>{_head(('verdict', 'claims', 'meaning'), (1,))}</thead><tbody>{lines}</tbody></table>"
+
+
+def _head(cells: Sequence[str], numbers: Sequence[int]) -> str:
+    marks = "".join(
+        f'<th scope="col"{" class=n" if i in numbers else ""}>{html.escape(cell)}</th>' for i, cell in enumerate(cells)
+    )
+    return f"<tr>{marks}</tr>"
+
+
+def _claims(source: str, rows: list[ClaimRow]) -> str:
+    head = ("verdict", "claim", "where", "published", "ours", "unit", "difference", "tolerance", "reason")
+    lines = []
+    for row in rows:
+        ours = validate.shown(row.ours)
+        cells = [
+            f"<td>{_mark(row.verdict)}</td>",
+            f'<td class="id">{html.escape(row.quantity)}<br><code class="soft">{html.escape(row.id)}</code></td>',
+            f"<td>{html.escape(row.where)}</td>",
+            f"<td class=n>{html.escape(row.published)}</td>" if validate.published_number(row.published) is not None
+            else f"<td>{html.escape(row.published)}</td>",
+            f"<td>{html.escape(ours)}</td>" if isinstance(row.ours, str) else f"<td class=n>{ours}</td>",
+            f"<td>{html.escape(row.unit)}</td>",
+            f"<td class=n>{validate.percent(row.difference)}</td>",
+            f"<td>{html.escape(row.tolerance)}</td>",
+            f'<td class="why">{html.escape(row.reason)}</td>',
+        ]  # fmt: skip
+        lines.append(f'<tr class="{row.shade}" id="{html.escape(row.id)}">{"".join(cells)}</tr>')
+    is_open = " open" if any(row.shade == "red" for row in rows) else ""
+    return (
+        f"<details{is_open}><summary>{html.escape(source)}: {html.escape(validate.summary(rows))}</summary>\n"
+        f'<div class="scroll"><table><thead>{_head(head, (3, 4, 6))}</thead>\n'
+        f"<tbody>{chr(10).join(lines)}</tbody></table></div></details>"
+    )
+
+
+def claims_chart(rows: list[ClaimRow]) -> Chart:
+    """Published against ours, for claims that are one number above 0 on both sides."""
+    points = [
+        {"id": row.id, "published": number, "ours": float(row.ours), "unit": row.unit, "verdict": row.verdict}
+        for row in rows
+        if (number := validate.published_number(row.published)) and number > 0
+        and isinstance(row.ours, int | float) and row.ours > 0
+    ]  # fmt: skip
+    return claims_published.chart(pd.DataFrame(points, columns=["id", "published", "ours", "unit", "verdict"]))
+
+
+def _paper(chart: Chart, name: str) -> str:
+    return f'<div class="scroll"><div class="paper">{report_page.fragment(chart, name)}</div></div>'
+
+
+def _silicon(found: Silicon) -> str:
+    notes = " ".join(f"{note[:1].upper()}{note[1:]}." for note in found.notes)
+    parts = [
+        f'<p class="soft">{html.escape(notes)} Errors are means of |predicted / measured - 1|; naive is the bytes over '
+        'the peak bandwidth. Table: <a href="tables/silicon.csv">CSV</a>.</p>'
+    ]
+    for device in dict.fromkeys(row.device for row in found.rows):
+        own = [row for row in found.rows if row.device == device]
+        charts = [
+            _paper(silicon_chart(device, scatters), f"silicon-{device.lower()}-{kind}")
+            for kind in ("attention", "gemm")
+            if (
+                scatters := [s for s in found.scatters if s.device == device and (s.part == "gemm") == (kind == "gemm")]
+            )
+        ]
+        best = min((row.mean for row in own if row.size_class == "like serving"), default=None)
+        shown = "" if best is None else f": {100 * best:.1f} % at best like serving"
+        parts.append(
+            f"<details><summary>{html.escape(device)}{shown}</summary>\n{_silicon_table(own)}\n{chr(10).join(charts)}"
+            "</details>"
+        )
+    return "\n".join(parts)
+
+
+def _silicon_table(rows: list[SiliconRow]) -> str:
+    numbers = (3, 4, 5, 6)
+    lines = "\n".join(
+        "<tr>" + "".join(
+            f"<td{' class=n' if i in numbers else ''}>{html.escape(cell)}</td>"
+            for i, cell in enumerate(validate_silicon.cells(row)[1:])
+        ) + "</tr>"
+        for row in rows
+    )  # fmt: skip
+    head = _head(validate_silicon.HEAD[1:], numbers)
+    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{lines}</tbody></table></div>'
+
+
+def silicon_chart(device: str, scatters: list[Scatter]) -> Chart:
+    """Predicted against measured times of a device, a panel per stack and part; thinned to MAX_POINTS."""
+    parts = []
+    for scatter in scatters:
+        every = max(1, -(-len(scatter.measured_s) // (2 * MAX_POINTS)))
+        cut = slice(None, None, every)
+        name = f"{scatter.stack}, {_PARTS.get(scatter.part, scatter.part)}"
+        parts.append((name, scatter.measured_s[cut], scatter.predicted_s[cut], scatter.held_out[cut]))
+    return predicted_measured.chart(f"{device}: predicted against measured", parts)
+
+
+_PARTS = {"attention": "attention, 16 bits", "kv.fp8": "attention, FP8", "gemm": "matrix products"}
+
+
+def _accuracy(tables: dict[str, pd.DataFrame]) -> list[str]:
+    return [
+        _paper(accuracy_bits.chart(view.title, view.axis, view.unit, view.note, tables[view.name]), f"acc-{view.name}")
+        for view in validate_accuracy.VIEWS
+    ]
