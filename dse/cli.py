@@ -10,7 +10,7 @@ import click
 from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
-from dse.cli_options import WHOLE, bits_options, parse_whole, progress_bar, split_list, workload_options
+from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
 
 
@@ -38,6 +38,7 @@ cli.add_command(predict)
 
 @cli.command(short_help="Everything about one design point.")
 @workload_options
+@model_options
 @bits_options
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 @click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
@@ -94,6 +95,7 @@ def point(
     show_default=True,
     help="What draws PNG, SVG and PDF; auto takes kaleido where it and a browser are installed.",
 )
+@model_options
 @bits_options
 def report(
     out: str,
@@ -106,6 +108,8 @@ def report(
     static: str,
     bits: str,
     measurements: str | None,
+    model_kind: str,
+    stack: str | None,
 ) -> None:
     """The throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
     from dse import report as report_module
@@ -123,6 +127,8 @@ def report(
         progress=progress_bar,
         bits=bits,
         measurements=measurements,
+        model_kind=model_kind,
+        stack=stack,
     )
     click.echo(f"report: {index}")
 

@@ -74,14 +74,6 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Prompt tokens that all requests share.",
         ),
         click.option(
-            "--model-kind",
-            default="auto",
-            show_default=True,
-            metavar="ideal|calibrated",
-            help="Peak rates, or kernels as measured; auto: calibrated where the device has parameters.",
-        ),
-        click.option("--stack", metavar="vllm|sglang|...", help="Software stack of the calibrated model."),
-        click.option(
             "--dequant-path",
             metavar="engine|fused|materialised",
             help="How stored keys and values are unpacked; default: as the device says.",
@@ -90,6 +82,20 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def model_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say how times are modelled."""
+    function = click.option("--stack", metavar="vllm|sglang|...", help="Software stack of the calibrated model.")(
+        function
+    )
+    return click.option(
+        "--model-kind",
+        default="auto",
+        show_default=True,
+        metavar="ideal|calibrated",
+        help="Peak rates, or kernels as measured; auto: calibrated where the device has parameters.",
+    )(function)
 
 
 def bits_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -57,6 +57,7 @@ _BOUND_TEXT = {
     "capacity": "capacity: the whole batch does not fit at once",
     "bandwidth": "bandwidth: most of the time goes into reading weights, keys and values",
     "compute": "compute: most of the time goes into arithmetic, the prompt included",
+    "latency": "latency: most of the time goes into launching and scheduling kernels: take a larger batch",
     "dequantization": "dequantization: most of the time goes into packing and unpacking keys and values",
 }
 

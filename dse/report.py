@@ -32,15 +32,19 @@ def write(
     progress: Progress | None = None,
     bits: str = "closed",
     measurements: str | None = None,
+    model_kind: str = "auto",
+    stack: str | None = None,
 ) -> str:
     """Write the report into directory `out` and return the path of its page.
 
     Everything is checked before the first file is written: names (InputError, SpecError), the number of points
     (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last.
     """
+    Workload(model_kind=model_kind, stack=stack)  # type: ignore[arg-type]
     request = replace(
-        ask(devices, models, quantizers, batches, input_tokens, output_tokens), bits=bits_from(bits, measurements)
-    )
+        ask(devices, models, quantizers, batches, input_tokens, output_tokens), bits=bits_from(bits, measurements),
+        model_kind="ideal" if model_kind == "ideal" else "auto", stack=stack,
+    )  # fmt: skip
     tables.check(request)
     report_static.check(static)
     folder = files.prepare(out)
@@ -56,7 +60,8 @@ def write(
             fragments[figure.name] = fragment
         drawn_by = brush.name
     files.write(folder / "figures" / "plotly.min.js", report_page.plotly_js().encode())
-    again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements)
+    again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
+                    model_kind, stack)  # fmt: skip
     page = report_page.page(request, found, fragments, drawn_by, again)
     files.write(folder / INDEX, page.encode())
     files.sync(folder)
@@ -95,6 +100,8 @@ def command(
     output_tokens: int,
     bits: str = "closed",
     measurements: str | None = None,
+    model_kind: str = "auto",
+    stack: str | None = None,
 ) -> str:
     """The command line that makes this report again."""
     import shlex
@@ -110,6 +117,10 @@ def command(
         words += ["--bits", bits]
     if measurements:
         words += ["--measurements", measurements]
+    if model_kind != "auto":
+        words += ["--model-kind", model_kind]
+    if stack:
+        words += ["--stack", stack]
     return shlex.join(words)
 
 

@@ -20,9 +20,12 @@ _STYLE = """<style>
 .shade { white-space: nowrap; } .shade b { display: inline-block; min-width: 1.1rem; text-align: center;
   border-radius: 3px; margin-right: 0.4rem; color: #fff; }
 .green b { background: #00704f; } .amber b { background: #8f5b00; } .red b { background: #b3261e; }
-tr.red td { font-weight: bold; } tr.red td.why { font-weight: normal; }
-tr.green { border-left: 4px solid #00704f; } tr.amber { border-left: 4px dashed #8f5b00; }
-tr.red { border-left: 4px double #b3261e; } td.why { min-width: 22rem; } td.id { min-width: 9rem; }
+.claims { width: 100%; } .claims tr.top td { border-bottom: 0; font-weight: bold; }
+.claims tr.top td[rowspan] { border-bottom: 1px solid var(--line); font-weight: normal; }
+td.why { color: var(--soft); padding-top: 0; } td.what { min-width: 13rem; } .claims td { max-width: 22rem; }
+.claims td.why { max-width: none; } .claims td:last-child { min-width: 5rem; }
+tbody.green { border-left: 4px solid #00704f; } tbody.amber { border-left: 4px dashed #8f5b00; }
+tbody.red { border-left: 4px double #b3261e; }
 </style>
 """
 
@@ -99,29 +102,35 @@ def _head(cells: Sequence[str], numbers: Sequence[int]) -> str:
     return f"<tr>{marks}</tr>"
 
 
+_CLAIM_HEAD = ("verdict", "claim", "where", "published", "ours", "unit", "difference", "tolerance")
+
+
 def _claims(source: str, rows: list[ClaimRow]) -> str:
-    head = ("verdict", "claim", "where", "published", "ours", "unit", "difference", "tolerance", "reason")
-    lines = []
+    """The claims of a document: a group of two rows each, numbers and reason."""
+    groups = []
     for row in rows:
-        ours = validate.shown(row.ours)
+        right = [validate.published_number(row.published) is not None, isinstance(row.ours, int | float)]
+        published, ours = (" class=n" if number else "" for number in right)
         cells = [
-            f"<td>{_mark(row.verdict)}</td>",
-            f'<td class="id">{html.escape(row.quantity)}<br><code class="soft">{html.escape(row.id)}</code></td>',
+            f'<td rowspan="2">{_mark(row.verdict)}</td>',
+            f'<td class="what">{html.escape(row.quantity)}</td>',
             f"<td>{html.escape(row.where)}</td>",
-            f"<td class=n>{html.escape(row.published)}</td>" if validate.published_number(row.published) is not None
-            else f"<td>{html.escape(row.published)}</td>",
-            f"<td>{html.escape(ours)}</td>" if isinstance(row.ours, str) else f"<td class=n>{ours}</td>",
+            f"<td{published}>{html.escape(row.published)}</td>",
+            f"<td{ours}>{html.escape(validate.shown(row.ours))}</td>",
             f"<td>{html.escape(row.unit)}</td>",
             f"<td class=n>{validate.percent(row.difference)}</td>",
             f"<td>{html.escape(row.tolerance)}</td>",
-            f'<td class="why">{html.escape(row.reason)}</td>',
-        ]  # fmt: skip
-        lines.append(f'<tr class="{row.shade}" id="{html.escape(row.id)}">{"".join(cells)}</tr>')
+        ]
+        reason = f"<code>{html.escape(row.id)}</code>: {html.escape(row.reason)}"
+        groups.append(
+            f'<tbody class="{row.shade}" id="{html.escape(row.id)}"><tr class="top">{"".join(cells)}</tr>\n'
+            f'<tr><td class="why" colspan="{len(_CLAIM_HEAD) - 1}">{reason}</td></tr></tbody>'
+        )
     is_open = " open" if any(row.shade == "red" for row in rows) else ""
     return (
         f"<details{is_open}><summary>{html.escape(source)}: {html.escape(validate.summary(rows))}</summary>\n"
-        f'<div class="scroll"><table><thead>{_head(head, (3, 4, 6))}</thead>\n'
-        f"<tbody>{chr(10).join(lines)}</tbody></table></div></details>"
+        f'<div class="scroll"><table class="claims"><thead>{_head(_CLAIM_HEAD, (3, 4, 6))}</thead>\n'
+        f"{chr(10).join(groups)}</table></div></details>"
     )
 
 

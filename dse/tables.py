@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -41,6 +41,9 @@ class Request:
     #: True when the user left devices and quantizers to the tool
     is_default: bool = field(default=True)
     bits: Bits = CLOSED
+    #: auto: calibrated where a device has parameters, of `stack` if given
+    model_kind: Literal["auto", "ideal"] = "auto"
+    stack: str | None = None
 
     def pick(self, name: str) -> ModelSpec:
         """The model of that name, else the first one."""
@@ -60,7 +63,10 @@ class Job:
 
 
 def _job(request: Request, system: System, model: ModelSpec, batch: int, **changes: Any) -> Job:
-    work = Workload(batch, request.input_tokens, request.output_tokens, admission=system.admission)
+    work = Workload(
+        batch, request.input_tokens, request.output_tokens, admission=system.admission,
+        model_kind=request.model_kind, stack=request.stack,
+    )  # fmt: skip
     return Job(system, model, replace(work, **changes))
 
 

@@ -13,6 +13,8 @@ from dse import catalog, data, plan, quantizers
 from dse.errors import InputError
 
 COLUMNS = ("source", "table", "model", "method", "config", "task", "metric", "value")
+#: what a table prints where it has no number: empty (a dash), not a number, out of memory
+NO_NUMBER = ("", "nan", "oom")
 #: models that the papers tuned or renamed -> the shipped model of the same shape
 SAME_SHAPE = {
     "llama2-7b-chat": "llama2-7b", "llama2-13b-chat": "llama2-13b", "llama2-70b-chat": "llama2-70b",
@@ -59,7 +61,7 @@ VIEWS = (
 
 @cache
 def published() -> tuple[dict[str, str], ...]:
-    """Every row of dse/data/published.csv as printed; `value` is a number, nan or oom."""
+    """Every row of dse/data/published.csv as printed; `value` is a number or one of NO_NUMBER."""
     path = Path(data.__file__).parent / "published.csv"
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(csv.DictReader(file))
@@ -96,7 +98,7 @@ def table(view: View) -> pd.DataFrame:
     """Mean value and effective bits for every model and method of a view: one row a point of its figure."""
     values: dict[tuple[str, str, str, str], list[float]] = {}
     for row in published():
-        if view.wanted(row) and row["value"] not in ("nan", "oom"):
+        if view.wanted(row) and row["value"] not in NO_NUMBER:
             key = (row["source"], row["model"], row["method"], row["config"])
             values.setdefault(key, []).append(float(row["value"]))
     rows = []

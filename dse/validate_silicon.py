@@ -71,9 +71,13 @@ def installed() -> bool:
 
 
 def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, str]]:
-    """The device and stack pairs to show. Raises InputError for what is not known or not calibrated."""
+    """The device and stack pairs to show; by default those with parameters of their own.
+
+    Raises InputError for what is not known or not calibrated.
+    """
     if device is None:
-        specs = [spec for name in catalog.device_files() if (spec := catalog.device(name)).stacks]
+        every = (catalog.device(name) for name in catalog.device_files())
+        specs = [spec for spec in every if spec.stacks and not spec.stacks_of]
     else:
         specs = [catalog.device(device)]
         if not specs[0].stacks:
@@ -180,15 +184,19 @@ def run(device: str | None = None, stack: str | None = None, progress: Callable[
         ])  # fmt: skip
     found: list[SiliconRow] = []
     scatters: list[Scatter] = []
-    notes = [f"computed from the tables of {PACKAGE}, on the rows that the fits did not see"]
+    notes: list[str] = []
 
     def every(items: Any) -> None:
         for spec, name in items:
+            if spec.stacks_of:
+                found.extend(recorded(spec, name))
+                notes.append(f"{spec.name} {name}: the kernels of {spec.stacks_of}, errors as recorded there")
+                continue
             try:
                 parts = _parts(spec, name)
             except InputError as error:  # a device file of one's own that the package does not have
                 found.extend(recorded(spec, name))
-                notes.append(f"{spec.name} {name}: recorded in its file: {error}")
+                notes.append(f"{spec.name} {name}: as recorded in its file: {error}")
                 continue
             for rows, scatter in parts:
                 found.extend(rows)
@@ -199,6 +207,8 @@ def run(device: str | None = None, stack: str | None = None, progress: Callable[
     else:
         with progress(pairs, "kernels", len(pairs)) as bar:
             every(bar)
+    if scatters:
+        notes.insert(0, f"computed from the tables of {PACKAGE}, on the rows that the fits did not see")
     return Silicon(found, scatters, notes)
 
 

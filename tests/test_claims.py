@@ -118,13 +118,6 @@ def test_throughput_over_vllm_by_hand():
     assert f"llama2-7b {gpu_s / oaken_s:.2f}" in claims.evaluate("oaken-tput-vs-vllm").reason
 
 
-def test_devices_with_the_same_chip_share_its_kernels():
-    for name, source in designs.SAME_CHIP.items():
-        kernels = designs.device(name).stacks["vllm"].attention
-        assert kernels == designs.device(source).stacks["vllm"].attention
-    assert not designs.device("oaken-lpddr").stacks
-
-
 def test_evaluate_all_keeps_the_order_of_the_table():
     assert [result.id for result in claims.evaluate_all()] == list(ROWS)
 

@@ -5,22 +5,11 @@ from functools import cache
 from typing import Any
 
 from dse import catalog, plan, point, quantizers
-from dse.specs import HardwareSpec, ModelSpec
+from dse.specs import ModelSpec
 from dse.workload import Workload
 
 #: fields of a Workload that ask for the kernels of a GPU as measured (vLLM's), where a claim is about measured time
 CALIBRATED: dict[str, Any] = {"model_kind": "calibrated"}
-#: devices without measured kernels of their own -> the same chip
-SAME_CHIP = {"2xa100-80gb": "a100-80gb", "a800-80gb": "a100-80gb"}
-
-
-@cache
-def device(name: str) -> HardwareSpec:
-    """A shipped device; one without measured kernels has those of the device with the same chip."""
-    spec = catalog.device(name)
-    if spec.stacks or name not in SAME_CHIP:
-        return spec
-    return spec.model_copy(update={"stacks": catalog.device(SAME_CHIP[name]).stacks})
 
 
 @cache
@@ -38,7 +27,7 @@ def build_model(model: ModelSpec, quantizer: str = "fp16") -> plan.KvPlan:
 def evaluate(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[str, Any]:
     """All results of a design point on device `name`; `work` are the fields of a Workload. Ideal unless asked."""
     fields: dict[str, Any] = {"model_kind": "ideal", **work}
-    return point.evaluate(device(name), build(model, quantizer), Workload(**fields))
+    return point.evaluate(catalog.device(name), build(model, quantizer), Workload(**fields))
 
 
 def tokens_per_s(name: str, model: str, quantizer: str = "fp16", **work: Any) -> float:

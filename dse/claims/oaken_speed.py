@@ -138,5 +138,5 @@ def crossover_tokens() -> Estimate:
     return Estimate(
         float(first),
         f"Oaken-LPDDR at peak rates passes the measured kernels of {shown(found)} tokens; with all at peak rates "
-        f"{shown(ideal)}: the truth of Oaken's own kernels lies between",
+        f"{shown(ideal)}; Oaken's own kernels are slower than peak rates by an unknown share",
     )

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from dse import quantizers, units
-from dse.claims import designs
+from dse import catalog, quantizers, units
 from dse.claims.core import Estimate, Finding, claim, family
 from dse.claims.designs import CALIBRATED, build, evaluate, sequence_bits
 from dse.claims.published import SINKQ_COMPRESSION_G128, SINKQ_TABLE_8
@@ -137,7 +136,7 @@ def largest_gain() -> Estimate:
 
 def _sink_share(batch: int) -> tuple[float, float]:
     """Sink work over attention without its projections, and with them (their share of the layer's weights)."""
-    result, kv, device = _result(SINKQ, batch), build(MODEL, SINKQ), designs.device(DEVICE)
+    result, kv, device = _result(SINKQ, batch), build(MODEL, SINKQ), catalog.device(DEVICE)
     launches = pool_bits = 0.0
     core = quantizers.parse(KIVI).family.gpu_code.read
     for g in kv.groups:

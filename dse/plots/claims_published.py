@@ -1,9 +1,15 @@
 """Published numbers against ours, a mark per claim; drawn by `dse validate report`."""
 
+import math
+from dataclasses import replace
+
 import pandas as pd
 
 from dse.plots import axes, style
-from dse.plots.chart import Chart, Panel, Series
+from dse.plots.chart import Axis, Chart, Panel, Series
+
+#: powers of ten between two ticks
+TICK_DECADES = 3
 
 #: verdict -> (colour, marker): told apart by shape as well
 LOOKS = {
@@ -14,10 +20,16 @@ LOOKS = {
 }
 
 
+def _thinned(axis: Axis) -> Axis:
+    """The axis with a tick every three powers of ten."""
+    at = [(place, text) for place, text in axis.ticks if round(math.log10(place)) % TICK_DECADES == 0]
+    return replace(axis, ticks=tuple((place, axes.count_text(place) if place >= 1 else text) for place, text in at))
+
+
 def chart(table: pd.DataFrame) -> Chart:
     """One panel: columns `id`, `published`, `ours`, `unit`, `verdict`, all numbers above 0."""
     every = [*map(float, table["published"]), *map(float, table["ours"])]
-    x, y = (axes.log10(name, "each in its own unit", every) for name in ("published", "ours"))
+    x, y = (_thinned(axes.log10(name, "each in its own unit", every)) for name in ("published", "ours"))
     ends = (x.low, x.high)
     series = [Series("equal", "line", ends, ends, colour=style.BLACK, marker="", is_note=True)]
     for verdict, (colour, marker) in LOOKS.items():

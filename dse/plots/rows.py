@@ -51,7 +51,8 @@ def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
     names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
     names = [name for name in names if (name in only if only else name not in ENERGY_AND_COST)]
-    return f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
+    text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
+    return " ".join((text, *(() if only else kind_notes(table))))
 
 
 def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ...]:
@@ -80,6 +81,16 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
         rows_of = other[other["device"] == device]
         texts.append(f"{_names(rows_of['model'])} run on {device} instead of {_names(rows_of['system'].map(usual))}.")
     return (*texts, *measured_notes(table))
+
+
+def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """Which devices run by measured kernels, and which at the peak rates of their data sheets."""
+    if "stack" not in table or table["stack"].isna().all():
+        return ()
+    known = table.dropna(subset=["stack"])
+    by_stack = [f"{_names(rows['device'])} run kernels as measured ({stack})" for stack, rows in known.groupby("stack")]
+    rest = "; the others run at peak rates" if table["stack"].isna().any() else ""
+    return ("; ".join(by_stack) + rest + ".",)
 
 
 def measured_notes(table: pd.DataFrame) -> tuple[str, ...]:
