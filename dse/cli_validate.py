@@ -7,9 +7,12 @@ import click
 from dse.cli_options import progress_bar
 
 
-@click.group(short_help="Published claims and measured kernels beside our values.")
-def validate() -> None:
+@click.group(invoke_without_command=True, short_help="Published claims and measured kernels beside our values.")
+@click.pass_context
+def validate(ctx: click.Context) -> None:
     """Published claims and measured kernels beside our values. A missed row is no failure of a command."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @validate.command(short_help="Every published claim, ours, and the verdict.")

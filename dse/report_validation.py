@@ -3,6 +3,7 @@
 import html
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,7 @@ from dse.validate import ClaimRow
 from dse.validate_silicon import Scatter, Silicon, SiliconRow
 
 PAGE = "validation.html"
-#: points of one kind in a scatter plot; the tables count all
+#: half of the points that a scatter plot shows at most; the tables count all
 MAX_POINTS = 500
 _STYLE = """<style>
 .shade { white-space: nowrap; } .shade b { display: inline-block; min-width: 1.1rem; text-align: center;
@@ -194,7 +195,9 @@ def silicon_chart(device: str, scatters: list[Scatter]) -> Chart:
         cut = slice(None, None, every)
         name = f"{scatter.stack}, {_PARTS.get(scatter.part, scatter.part)}"
         parts.append((name, scatter.measured_s[cut], scatter.predicted_s[cut], scatter.held_out[cut]))
-    return predicted_measured.chart(f"{device}: predicted against measured", parts)
+    found = predicted_measured.chart(f"{device}: predicted against measured", parts)
+    note = f"Every so many rows are drawn, at most {2 * MAX_POINTS:,} a panel; the table counts all held-out ones. "
+    return replace(found, notes=(note + "Rows inside the last-level cache are predicted with its own bandwidth.",))
 
 
 _PARTS = {"attention": "attention, 16 bits", "kv.fp8": "attention, FP8", "gemm": "matrix products"}

@@ -57,7 +57,7 @@ def test_sizes_are_in_gb_only(opened):
     assert not any("GiB" in value for value in metrics(opened).values())
 
 
-@pytest.mark.parametrize("key", ["device", "model", "quantizer", "admission", "weights_bits"])
+@pytest.mark.parametrize("key", ["device", "model", "quantizer", "admission", "weights_bits", "model_kind"])
 def test_every_choice_is_shown_without_exception(key):
     app = page()
     before = metrics(app)

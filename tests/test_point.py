@@ -362,9 +362,10 @@ def test_every_result_explains_itself(quantizer, admission):
     trace = Trace(keep=True)
     work = Workload(batch=8, admission=admission)
     result = point.evaluate(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work, trace)
-    given = {"stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch", "input_tokens",
-             "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits",
-             "capacity_bytes"}  # fmt: skip
+    given = {
+        "stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch",
+        "input_tokens", "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+    }  # fmt: skip
     assert set(result) - given <= set(trace.steps)
     for name in set(result) & set(trace.steps) - {"effective_bits"}:
         assert trace.steps[name].value == result[name], name

@@ -129,8 +129,8 @@ def largest_gain() -> Estimate:
         best[quantizer] = max(_result(quantizer, batch)["throughput_tokens_per_s"] for batch in batches)
     return Estimate(
         best[SINKQ] / best["fp16"],
-        "at these short lengths matrix products take half of a step and gain nothing; the measured baseline runs in a "
-        "framework that copies its FP16 cache in every step, which is not in ours",
+        "at these short lengths matrix products take half of a step and gain nothing; a baseline in Hugging "
+        "Face's code also copies its FP16 cache in every step, which is not in ours",
     )
 
 

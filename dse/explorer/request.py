@@ -34,6 +34,7 @@ class Request:
     output: int = 1024
     admission: str = "reserve"
     weights_bits: int = 16
+    model_kind: str = "auto"
 
     @property
     def quantizer_text(self) -> str:
@@ -44,7 +45,8 @@ class Request:
     def work(self) -> Workload:
         """The workload; raises InputError."""
         admission: Any = self.admission
-        return Workload(self.batch, self.input, self.output, admission, weights_bits=self.weights_bits)
+        kind: Any = self.model_kind
+        return Workload(self.batch, self.input, self.output, admission, weights_bits=self.weights_bits, model_kind=kind)
 
     def key(self) -> tuple[tuple[str, Any], ...]:
         """The request as plain values, for the cache."""
@@ -60,6 +62,7 @@ CHOICES: dict[str, Callable[[], Sequence[str | int]]] = {
     "quantizer": lambda: list(quantizers.FAMILIES),
     "admission": lambda: ["reserve", "paged"],
     "weights_bits": lambda: list(workload.WEIGHT_BITS),
+    "model_kind": lambda: ["auto", "ideal"],
 }
 #: fields of whole numbers -> smallest, largest
 RANGES = {
@@ -114,6 +117,7 @@ def command(request: Request) -> str:
     words += ["--quantizer", quantizers.parse(request.quantizer_text).name, "--batch", str(request.batch)]
     words += ["--input", str(request.input), "--output", str(request.output)]
     words += ["--admission", request.admission, "--weights-bits", str(request.weights_bits)]
+    words += ["--model-kind", request.model_kind] if request.model_kind != DEFAULT.model_kind else []
     return shlex.join(words)
 
 

@@ -111,8 +111,22 @@ def ask() -> tuple[Request, DeltaGenerator]:
             help="reserve: each request holds its final length from the start; paged: memory grows page by page.",
         )
         weights_bits = _choose("Weights (bits)", "weights_bits")
+        kind = _choose(
+            "Model",
+            "model_kind",
+            help="auto: kernels as measured where the device has them, else peak rates; ideal: peak rates.",
+        )
     asked = Request(
-        device, model, quantizer, parameters or "", batch, input_tokens, output_tokens, admission, int(weights_bits)
+        device,
+        model,
+        quantizer,
+        parameters or "",
+        batch,
+        input_tokens,
+        output_tokens,
+        admission,
+        int(weights_bits),
+        kind,
     )
     return asked, error_place
 
