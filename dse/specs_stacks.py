@@ -19,7 +19,7 @@ _ErrorShare = Annotated[float, Field(ge=0, le=100)]
 class Spec(BaseModel):
     """Base of all specs: strict, nothing unknown, nothing infinite, never changed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     def quantities(self) -> dict[str, Quantity]:
         """Every number of the spec by field name, for display with sources."""
