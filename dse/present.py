@@ -94,7 +94,7 @@ def point_text(
         if title == "Bits per element":
             parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
-            lines += _measured_lines(result)
+            lines += _measured_lines(result, plan)
     lines += ["", "What binds", f"  {_bound_text(result)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
         how = "waves of at most" if result["admission"] == "reserve" else "a steady"
@@ -108,7 +108,7 @@ def point_text(
     return "\n".join(lines)
 
 
-def _measured_lines(result: dict[str, Any]) -> list[str]:
+def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
     """Bits and errors of the measurement, where there is one, and what the bits above rest on."""
     lines = []
     if result["bits_kind"] != "closed":
@@ -118,9 +118,20 @@ def _measured_lines(result: dict[str, Any]) -> list[str]:
         shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error, packed elements", "mse"),
                  ("signal to quantization noise", "sqnr_db"))  # fmt: skip
         lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        lines += [f"  {note}" for note in _other_shapes(plan)]
         if result["mse"] is None:
             lines.append("  nothing was packed: the data is shorter than a group and the residual")
     return lines
+
+
+def _other_shapes(plan: KvPlan) -> list[str]:
+    """A note where the measured tensors have other heads than the model's."""
+    for g in plan.groups:
+        measured, own = g.quantizer.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
+        if measured and measured.shape and measured.shape != own:
+            data = f"{measured.shape[0]} heads of {measured.shape[1]}"
+            return [f"the data has {data}, the model {own[0]} of {own[1]}: errors may differ"]
+    return []
 
 
 def _bound_text(result: dict[str, Any]) -> str:

@@ -134,3 +134,67 @@ def test_bad_files_are_one_line(run, tmp_path):  # noqa: F811
     assert_one_line(run("thresholds", good, "--out", tmp_path / "no" / "t.toml"), 4, "cannot write")
     assert_one_line(run("thresholds", good, "--out", tmp_path / "t.toml", "--shares", "5/90"), 2, "sum to 100")
     assert not (tmp_path / "t.toml").exists()
+
+
+def test_thresholds_of_other_shares_are_refused_before_anything_is_written(run, sample, thresholds, tmp_path):  # noqa: F811
+    out = tmp_path / "out"
+    words = ["quantize", sample, "--method", "nqkv", "--method", "oaken:groups=2/2/90/6", "--thresholds", thresholds]
+    assert_one_line(run(*words, "--out", out), 2, "4/90/6 %, must be for 2/2/90/6", "--shares 2/2/90/6")
+    assert not out.exists()
+
+
+def test_a_failure_leaves_nothing_of_its_own(run, tmp_path):  # noqa: F811
+    x = np.ones((1, 2, 40, 16), np.float16)
+    y = x.copy()
+    y[0, 1, 7, 3] = np.nan
+    np.savez(tmp_path / "kv.npz", **{"layer0.key": x, "layer0.value": x, "layer1.key": y, "layer1.value": x})
+    out = tmp_path / "out"
+    result = run("quantize", tmp_path / "kv.npz", "--method", "nqkv", "--out", out)
+    assert_one_line(result, 2, "nqkv: layer 1: key: 1 of 1280 values", "[0, 1, 7, 3]", "--nonfinite replace")
+    assert not list(out.rglob("*.npz"))
+    assert not (out / "measurement.json").exists()
+
+
+def test_bits_that_were_not_measured_are_refused(run):  # noqa: F811
+    words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--bits", "measured"]
+    assert_one_line(run(*words, "--quantizer", "sinkq:bits=4"), 2, "has no measurement of sinkq:bits=4", "dse quantize")
+    assert run(*words, "--quantizer", "fp16")[0] == 0
+
+
+def test_errors_are_those_of_packed_elements(run, tmp_path):  # noqa: F811
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 1, 200, 32)).astype(np.float16)
+    np.savez(tmp_path / "kv.npz", **{"layer0.key": x, "layer0.value": x})
+    _, text, _ = run("quantize", tmp_path / "kv.npz", "--method", "kivi", "--json")
+    key, value = json.loads(text)["methods"][0]["tensors"]
+    # KIVI: keys packed 128 at a time, all values but the last 128
+    assert key["counts"]["n_packed_elements"] == 128 * 32
+    assert value["counts"]["n_packed_elements"] == 72 * 32
+    kivi = kernels_ref.KIVI()
+    back = kivi.quantize(x, "key").dequantize()
+    error = np.square(x[:, :, :128].astype(np.float64) - back[:, :, :128]).mean()
+    _, shown, _ = run("quantize", tmp_path / "kv.npz", "--method", "kivi")
+    assert f"{error:.4g}" in shown
+    np.savez(tmp_path / "short.npz", **{"layer0.key": x[:, :, :20], "layer0.value": x[:, :, :20]})
+    run("quantize", tmp_path / "short.npz", "--method", "kivi", "--out", tmp_path / "m")
+    words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi"]
+    _, text, _ = run(*words, "--measurements", tmp_path / "m" / "measurement.json")
+    assert "nothing was packed" in text
+    assert "the data has 1 heads of 32, the model 32 of 128" in text
+
+
+def test_damaged_measurements_are_refused(run, sample, tmp_path):  # noqa: F811
+    run("quantize", sample, "--method", "kivi:group=16,residual=16", "--out", tmp_path)
+    path = tmp_path / "measurement.json"
+    good = json.loads(path.read_text())
+    words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--measurements", path]
+    for change, part in (
+        (lambda d: d["methods"][0]["tensors"][0]["counts"].update(outliers=1), "'outliers' = 1: must be one of"),
+        (lambda d: d["methods"][0]["tensors"][0]["counts"].update(n_packed_elements=10**12), "at most n_elements"),
+        (lambda d: d["methods"].append(d["methods"][0]), "is measured twice"),
+        (lambda d: d["methods"][0].update(quantizer="intt8"), "measurement.json: unknown quantizer 'intt8'"),
+    ):
+        document = json.loads(json.dumps(good))
+        change(document)
+        path.write_text(json.dumps(document))
+        assert_one_line(run(*words), 2, part)
