@@ -95,8 +95,9 @@ def page(
     parts = [
         "<h1>KV-cache quantization: throughput against capacity</h1>",
         f'<p class="soft">{_count(len(request.models), "model")}, {_count(len(request.systems), "system")}, batch '
-        f"{min(request.batches):,} to {max(request.batches):,}, {lengths}. GB is 10<sup>9</sup> bytes. Ideal model: "
-        f"peak bandwidth and FLOP/s, prompt included in the throughput; accuracy is not part of it. "
+        f"{min(request.batches):,} to {max(request.batches):,}, {lengths}. GB is 10<sup>9</sup> bytes. "
+        f"{_kind(results)}; "
+        f"the prompt is included in the throughput, accuracy is not part of it. "
         f"{html.escape(' '.join((*run_notes(results), *error_notes(results), assumption_note(results))))}</p>",
         _summary(request, results),
         "<h2>Figures</h2>",
@@ -124,6 +125,19 @@ def _figure(figure: Figure, drawing: str) -> str:
         f'<figcaption>{html.escape(figure.question)} {links}; table: <a href="{stem}.csv">CSV</a> '
         f'<a href="{stem}.parquet">Parquet</a>.</figcaption>\n'
         f'<div class="scroll"><div class="paper">{drawing}</div></div>\n</figure>'
+    )
+
+
+def _kind(results: pd.DataFrame) -> str:
+    """How times are modelled, as a sentence without its end."""
+    kinds = set(results["model_kind"])
+    if kinds == {"ideal"}:
+        return "Ideal model: peak bandwidth and FLOP/s"
+    if kinds == {"calibrated"}:
+        return "Calibrated model: kernels as measured"
+    return (
+        "Two kinds of times stand side by side: kernels as measured where a device has them, peak rates for the others, "
+        "which flatters those (<code>--model-kind ideal</code> puts all at peak rates)"
     )
 
 

@@ -47,6 +47,9 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
         speedup = f"{rate / reference.iloc[0]:.2f}x" if len(reference) else "it does not fit" if base else "-"
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
+        if len(reference) and best["model_kind"] != own.loc[reference.index[0], "model_kind"]:
+            speedup += " *"
+            remark += f"; * {best['model_kind']} model against {own.loc[reference.index[0], 'model_kind']}"
         whole = own[own["fits_whole_batch"]]
         if n_running < batch and not whole.empty:
             first = whole.loc[whole["throughput_tokens_per_s"].idxmax()]
