@@ -136,8 +136,8 @@ def _kind(results: pd.DataFrame) -> str:
     if kinds == {"calibrated"}:
         return "Calibrated model: kernels as measured"
     return (
-        "Two kinds of times stand side by side: kernels as measured where a device has them, peak rates for the others, "
-        "which flatters those (<code>--model-kind ideal</code> puts all at peak rates)"
+        "Two kinds of times stand side by side: kernels as measured where a device has them, else peak rates, "
+        "which flatter (<code>--model-kind ideal</code> puts all at them)"
     )
 
 
