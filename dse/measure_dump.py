@@ -105,8 +105,8 @@ def _run(
 
 def limits(max_bytes: int) -> Limits:
     """The limits of a dump. Raises InputError."""
-    if max_bytes < 1:
-        raise InputError(f"max-bytes = {max_bytes}: must be at least 1")
+    if not 1 <= max_bytes <= 2**50:
+        raise InputError(f"max-bytes = {max_bytes}: must be 1 to {2**50:,}")
     return Limits(max_bytes=max_bytes)
 
 

@@ -129,8 +129,8 @@ def _other_shapes(plan: KvPlan) -> list[str]:
     for g in plan.groups:
         measured, own = g.quantizer.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
         if measured and measured.shape and measured.shape != own:
-            data = f"{measured.shape[0]} heads of {measured.shape[1]}"
-            return [f"the data has {data}, the model {own[0]} of {own[1]}: errors may differ"]
+            data, model = (f"{n} head{'s' if n != 1 else ''} of {dim}" for n, dim in (measured.shape, own))
+            return [f"the data has {data}, the model {model}: errors may differ"]
     return []
 
 

@@ -180,7 +180,7 @@ def test_errors_are_those_of_packed_elements(run, tmp_path):  # noqa: F811
     words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi"]
     _, text, _ = run(*words, "--measurements", tmp_path / "m" / "measurement.json")
     assert "nothing was packed" in text
-    assert "the data has 1 heads of 32, the model 32 of 128" in text
+    assert "the data has 1 head of 32, the model 32 heads of 128" in text
 
 
 def test_damaged_measurements_are_refused(run, sample, tmp_path):  # noqa: F811

@@ -117,6 +117,8 @@ class Profiler:
         for layer in range(n_layers):
             for which in ("key", "value"):
                 n = self._runs.get((layer, which), 0)
+                if not n:
+                    raise ValueError(f"layer {layer}: has no {which}s: must have keys and values of every layer")
                 if n != most:
                     raise ValueError(f"layer {layer}: its {which}s have {n} runs: must have {most}, as many as others")
 
