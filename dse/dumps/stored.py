@@ -80,7 +80,8 @@ def check_total(source: Source, n_bytes: int, limits: Limits) -> None:
     """Refuse more than `limits.max_bytes` of tensors. Raises LimitError."""
     if n_bytes > limits.max_bytes:
         raise source.limit(
-            f"holds {n_bytes:,} bytes of tensors: at most {limits.max_bytes:,} are read: raise max_bytes (--max-bytes) or split it"
+            f"holds {n_bytes:,} bytes of tensors: at most {limits.max_bytes:,} are read: raise max_bytes (--max-bytes) "
+            "or split it"
         )
 
 
