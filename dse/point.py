@@ -284,11 +284,14 @@ def _record_choices(
         trace.note(f"{which}_dequant_path", paths[which], "", rule, "docs/model.md, Dequantisation")
     found = {}
     for name in result["assumptions"]:
+        if name == "peak_rates":
+            found[name] = "memory and arithmetic are taken to reach the peak of their data sheet"
+            continue
         if name == "stacks_of":
             found[name] = f"kernels as fitted on {device.stacks_of or DEFAULT_STACKS_OF}"
             continue
         number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
-        found[name] = f"{number.value:g} {number.unit}: {number.source}"
+        found[name] = f"{number.value:g} {number.unit}: ".replace(" 1:", ":") + number.source
     trace.note(
         "assumptions", result["assumptions"], "", "numbers of kind `assumed` among those behind this result",
         f"dse show {device.name}", **found,
@@ -313,6 +316,8 @@ def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
     if stack and (device.stacks_of or not device.stacks):
         found.append("stacks_of")
+    if not stack:
+        found.append("peak_rates")
     if device.usable_frac.kind == ASSUMED:
         found.append("usable_frac")
     return found
