@@ -7,6 +7,7 @@ from dse import packing, units
 from dse.formulas import attention, calibrated, dequantize, generation
 from dse.plan import KvPlan, TensorGroup
 from dse.specs import HardwareSpec, StackSpec
+from dse.specs_stacks import PackedFit
 from dse.workload import Workload
 
 Paths = dict[str, str]
@@ -94,9 +95,13 @@ def calibrated_sums(
     for piece in plan.pieces(first, last, paths):
         extra = (n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"])
         materialised += generation.sum_of_line(*extra, 0, piece.n_steps)
-        for path in ("fused", "engine"):
-            busy = (attention.time_at_rate(n_sequences * n, device.rate(path).si) for n in piece.unpacked[path])
-            unpack_busy += generation.sum_of_line(*busy, 0, piece.n_steps)
+    for g in plan.groups:
+        rate = core_rate(device, stack, g, paths[g.which]) * _n_cores(device)
+        if g.layout.needs_unpacking and paths[g.which] in ("fused", "engine") and rate:
+            elements = n_sequences * g.n_read_layers * g.n_elements
+            for start, n_steps in plan.spans(first, last, [g]):
+                line = (attention.time_at_rate(elements * n, rate) for n in (g.packed(start), g.packed_slope(start)))
+                unpack_busy += generation.sum_of_line(*line, 0, n_steps)
     packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
     pack_s = n_sequences * (packed["fused"] + packed["materialised"])
     return KvSums(
@@ -113,18 +118,20 @@ def stack_bandwidth(device: HardwareSpec, stack: StackSpec | None) -> float:
 
 def core_rate(device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str) -> float:
     """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling."""
-    if fitted := fitted_rate(stack, group, path):
-        return fitted
+    if fit := packed_fit(stack, group, path):
+        return float(fit.core_rate.si) if fit.core_rate else 0.0
     if path not in ("fused", "engine"):
         return float(stack.attention.core_rate.si) if stack.attention and stack.attention.core_rate else 0.0
-    n_cores = device.n_cores.count if device.n_cores else 1
-    return device.rate(path).si / n_cores
+    return device.rate(path).si / _n_cores(device)
 
 
-def fitted_rate(stack: StackSpec, group: TensorGroup, path: str) -> float:
-    """The fitted core rate of what a fused kernel unpacks; 0 where none was fitted."""
-    fit = stack.kv.get(kv_code(group)) if path == "fused" else None  # type: ignore[call-overload]
-    return float(fit.core_rate.si) if fit and fit.core_rate else 0.0
+def packed_fit(stack: StackSpec, group: TensorGroup, path: str) -> PackedFit | None:
+    """What was fitted for keys or values stored like this, where a kernel unpacks them; it may know no ceiling."""
+    return stack.kv.get(kv_code(group)) if path == "fused" else None  # type: ignore[call-overload]
+
+
+def _n_cores(device: HardwareSpec) -> int:
+    return device.n_cores.count if device.n_cores else 1
 
 
 def kv_code(group: TensorGroup) -> str:
@@ -164,13 +171,13 @@ class _LayerKernel:
         groups = tuple(g for g in plan.groups if g.shape_index == index)
         n_q_heads = plan.model.n_q_heads
         terms = stack.attention_terms()
-        fused = [stack.kv[code] for g in groups if paths[g.which] == "fused" and (code := kv_code(g)) in stack.kv]
+        fused = [fit for g in groups if (fit := packed_fit(stack, g, paths[g.which]))]
         terms["launch_s"] = max([terms["launch_s"], *(fit.launch.si for fit in fused)])
         rate = terms["core_rate_per_s"]
         plain = 1 / rate if rate else 0.0
         rates = [core_rate(device, stack, g, paths[g.which]) if g.layout.needs_unpacking else rate for g in groups]
         return cls(
-            groups, n_sequences, n_sequences * layer.n_kv_heads, device.n_cores.count if device.n_cores else 1,
+            groups, n_sequences, n_sequences * layer.n_kv_heads, _n_cores(device),
             calibrated.attention_io_bytes(n_sequences, n_q_heads, layer.score_dim),
             attention.attention_flops_per_token(n_q_heads, layer.score_dim),
             calibrated.layout_copies(n_sequences, n_q_heads, layer.n_kv_heads), terms,

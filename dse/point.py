@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import catalog, kv_sums, steps, units
+from dse import catalog, steps, units
 from dse.errors import InputError, show
 from dse.formulas import capacity, effective_bits, energy, throughput
 from dse.memory import Memory
@@ -53,7 +53,7 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
 
 def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
     """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model."""
-    if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks):
+    if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
         return None, None
     if not device.stacks and device.n_cores is None:
         raise InputError(
@@ -300,11 +300,8 @@ def _record_choices(
 
 def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack: StackSpec | None) -> list[str]:
     """Names of the assumed numbers that this result rests on."""
-    used = {
-        paths[g.which]
-        for g in plan.groups
-        if paths[g.which] in ("engine", "fused") and not (stack and kv_sums.fitted_rate(stack, g, paths[g.which]))
-    }
+    # a fitted rate unpacks what is stored; packing new tokens takes the device's rate all the same
+    used = {path for path in paths.values() if path in ("engine", "fused")}
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
         paths[g.which] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)

@@ -125,7 +125,7 @@ def evaluate(
         "dequantize_s",
         kv.unpack_exposed / steps + dequantize_launch_s,
         "s",
-        "mean over steps of what unpacking adds to max(FLOP / F, KV bytes / BW), plus launches",
+        f"mean over steps of what unpacking adds to {_hides_behind(stack)}, plus launches",
         "docs/model.md, Dequantisation",
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.unpack_busy / steps,
@@ -133,7 +133,7 @@ def evaluate(
         mean_kv_read_s=kv.read / steps,
         launch_s=dequantize_launch_s,
         launches_per_step=n_read,
-        rates_elements_per_s=_rates(device, paths),
+        rates_elements_per_s=_unpack_rates(device, stack, plan, paths),
     )
     quantize_s = trace.note(
         "quantize_s",
@@ -148,9 +148,15 @@ def evaluate(
         launches_per_step=n_pack,
         rates_elements_per_s=_rates(device, paths),
     )
-    for name, busy_s, what in (
-        ("dequantize_busy_s", kv.unpack_busy / steps, "elements unpacked / rate, materialised traffic / BW"),
-        ("quantize_busy_s", kv.pack_busy / steps, "elements packed / rate, materialised traffic / BW"),
+    unpack_rates = _unpack_rates(device, stack, plan, paths)
+    for name, busy_s, rates, what in (
+        (
+            "dequantize_busy_s",
+            kv.unpack_busy / steps,
+            unpack_rates,
+            "elements unpacked / rate, materialised traffic / BW",
+        ),
+        ("quantize_busy_s", kv.pack_busy / steps, _rates(device, paths), "elements packed / rate, traffic / BW"),
     ):
         trace.note(
             name,
@@ -159,7 +165,7 @@ def evaluate(
             f"mean over steps of {what}; overlap, copies and launches not counted",
             "docs/model.md, Dequantisation",
             paths=", ".join(sorted(set(paths.values()))),
-            rates_elements_per_s=_rates(device, paths),
+            rates_elements_per_s=rates,
             n_sequences=n_sequences,
             unpacked_elements_at_end=n_sequences * plan.unpacked_elements(work.final_tokens),
         )
@@ -186,6 +192,22 @@ def evaluate(
         Waits(attention_s, kv.read / steps, kv.compute / steps, (kv.fixed + kv.unit) / steps),
         prefill_shares,
     )
+
+
+def _hides_behind(stack: StackSpec | None) -> str:
+    return "the kernel's ceilings" if stack and stack.attention else "max(FLOP / F, KV bytes / BW)"
+
+
+def _unpack_rates(device: HardwareSpec, stack: StackSpec | None, plan: KvPlan, paths: dict[str, str]) -> str:
+    """Elements per second that unpack, and where they come from."""
+    if stack is None or stack.attention is None:
+        return _rates(device, paths)
+    found = {}
+    for g in plan.groups:
+        if fit := kv_sums.packed_fit(stack, g, paths[g.which]) if g.layout.needs_unpacking else None:
+            rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
+            found[kv_sums.kv_code(g)] = rate
+    return "; ".join(f"{code} {rate}" for code, rate in found.items()) or _rates(device, paths)
 
 
 def _attention_form(stack: StackSpec | None) -> Formula:

@@ -73,24 +73,32 @@ def _encode_keys(bits, centre, packed, scale):
 
 
 @inner
-def _decode_key_row(codes, centre, head_dim, scale, bits):
+def _decode_head(codes, values, centre, bits):
+    for i in range(bits.size):
+        value = np.float32(values[codes[i]] + centre[i])
+        bits[i] = half.from_f32(min(max(value, -_LARGEST), _LARGEST))
+
+
+@inner
+def _decode_key_row(codes, centre, head_dim, scale, values, bits):
     for head in range(scale.size):
         step = half.to_f32(scale[head])
-        for i in range(head * head_dim, (head + 1) * head_dim):
-            value = np.float32(_value(codes[i], step) + half.to_f32(centre[i]))
-            bits[i] = half.from_f32(min(max(value, -_LARGEST), _LARGEST))
+        for code in range(16):
+            values[code] = _value(code, step)
+        start, stop = head * head_dim, (head + 1) * head_dim
+        _decode_head(codes[start:stop], values, centre[start:stop], bits[start:stop])
 
 
 @kernel
 def _decode_keys(packed, centre, scale, bits):
-    """The reverse of `_encode_keys`, with the centre added: h(h(code * scale) + centre)."""
+    """The reverse of `_encode_keys`, with the centre (float32) added: h(h(code * scale) + centre)."""
     n_rows, channels = bits.shape
     rows = max(PIECE // channels, 1)
     for piece in prange((n_rows + rows - 1) // rows):
-        codes = np.empty(2 * packed.shape[1], np.uint16)
+        codes, values = np.empty(2 * packed.shape[1], np.uint16), np.empty(16, np.float32)
         for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
             unpack_low_first(packed[row], codes)
-            _decode_key_row(codes, centre, channels // scale.shape[1], scale[row], bits[row])
+            _decode_key_row(codes, centre, channels // scale.shape[1], scale[row], values, bits[row])
 
 
 @inner
@@ -114,7 +122,8 @@ def _encode_values(bits, scale, packed):
 @inner
 def _decode_value_row(codes, scale, bits):
     for i in range(bits.size):
-        bits[i] = half.from_f32(_value(codes[i], scale[i]))
+        product = np.float32(np.float32((np.int32(codes[i]) ^ 8) - 8) * scale[i])
+        bits[i] = half.from_f32(min(max(product, -_LARGEST), _LARGEST))
 
 
 @kernel
@@ -251,7 +260,7 @@ class Tender:
                 at = slice(len(bits) - (stop - done), len(bits) - (stop - done) + n)
                 if self.which == "key":
                     scale = buffers["scale"][at].view(np.uint16)
-                    _decode_keys(buffers["codes"][at], once[b].view(np.uint16), scale, bits[at])
+                    _decode_keys(buffers["codes"][at], once[b].astype(np.float32), scale, bits[at])
                 else:
                     _decode_values(buffers["codes"][at], once[b].astype(np.float32), bits[at])
                 done += n

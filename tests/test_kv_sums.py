@@ -179,3 +179,19 @@ def test_where_dequantisation_costs_capacity_doubles_but_speed_does_not():
     assert nqkv["max_batch"] > 2 * fp16["max_batch"]
     assert nqkv["decode_step_s"] > fp16["decode_step_s"]
     assert plan.build(catalog.model("llama2-7b"), *[quantizers.parse("nqkv")] * 2).effective_bits < 5
+
+
+def test_a_fit_without_a_ceiling_unpacks_for_nothing():
+    b200 = catalog.device("b200")
+    assert b200.stacks["vllm"].kv["fp8"].core_rate is None
+    fp16, fp8 = (
+        point.evaluate(b200, build("llama3.1-8b", name), Workload(32, 4096, 128)) for name in ("fp16", "fp8")
+    )
+    assert fp8["dequantize_s"] == fp8["dequantize_busy_s"] == 0
+    assert fp8["attention_s"] < 0.6 * fp16["attention_s"]
+    h100 = catalog.device("h100")
+    result = point.evaluate(h100, build("llama2-7b", "fp8"), Workload(32, 4000, 100))
+    rate = h100.stacks["vllm"].kv["fp8"].core_rate.si * 132
+    elements = 32 * 2 * 32 * 4096 * (4000 + 101 / 2)
+    assert result["dequantize_busy_s"] == pytest.approx(elements / rate, rel=1e-9)
+    assert "fused_rate" in result["assumptions"]  # packing new tokens takes it
