@@ -4,9 +4,13 @@ Computed from the tables of `aiconfigurator-core` where that package is installe
 see; else the errors that the device files record.
 """
 
+import csv
 import importlib.util
+import io
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -90,8 +94,29 @@ def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, st
     return [(spec, name) for spec in specs for name in spec.stacks if stack in (None, name)]
 
 
+@cache
+def _shipped() -> list[SiliconRow]:
+    """The rows of data/silicon.csv: what `compute` gave for the shipped parameters, to three digits."""
+    text = resources.files("dse.data").joinpath("silicon.csv").read_text()
+    return [
+        SiliconRow(
+            row["device"], row["stack"], row["part"], row["size_class"], float(row["mean"]), float(row["p90"]),
+            float(row["naive_mean"]), int(row["rows"]), "recorded",
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    ]  # fmt: skip
+
+
 def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
-    """What the device file says about its fits: mean error on held-out rows, all and like serving."""
+    """Errors on held-out rows as they were when the parameters were fitted: of shipped stacks all size classes.
+
+    Of a user's own stack, what its file says: all sizes, and like serving.
+    """
+    shipped = catalog.device(spec.name).stacks if spec.name.lower() in catalog.device_files() else {}
+    if shipped.get(stack) == spec.stacks[stack]:
+        known = [row for row in _shipped() if (row.device, row.stack) == (spec.name, stack)]
+        if known:
+            return known
     found = []
     for part, fit in spec.stacks[stack].parts().items():
         names = GEMM_CLASSES if part == "gemm" else CLASSES

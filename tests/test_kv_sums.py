@@ -184,9 +184,7 @@ def test_where_dequantisation_costs_capacity_doubles_but_speed_does_not():
 def test_a_fit_without_a_ceiling_unpacks_for_nothing():
     b200 = catalog.device("b200")
     assert b200.stacks["vllm"].kv["fp8"].core_rate is None
-    fp16, fp8 = (
-        point.evaluate(b200, build("llama3.1-8b", name), Workload(32, 4096, 128)) for name in ("fp16", "fp8")
-    )
+    fp16, fp8 = (point.evaluate(b200, build("llama3.1-8b", name), Workload(32, 4096, 128)) for name in ("fp16", "fp8"))
     assert fp8["dequantize_s"] == fp8["dequantize_busy_s"] == 0
     assert fp8["attention_s"] < 0.6 * fp16["attention_s"]
     h100 = catalog.device("h100")

@@ -130,10 +130,23 @@ def test_silicon_without_the_package_shows_what_the_files_record():
     rows = json.loads(run("silicon", "--json").output)
     assert {row["origin"] for row in rows} == {"recorded"}
     assert {row["device"] for row in rows} == {"A100-80GB", "H100", "H200", "B200", "L40S"}
-    fit = catalog.device("a100-80gb").stacks["vllm"].attention
-    found = [r for r in rows if (r["device"], r["stack"], r["part"]) == ("A100-80GB", "vllm", "attention")]
-    assert [(row["size_class"], row["mean"], row["p90"]) for row in found] == [
-        ("all sizes", fit.held_out_error, None), ("like serving", fit.serving_error, fit.serving_p90),
+    assert all(row["naive_mean"] > 0 and row["rows"] > 0 for row in rows)
+    for name in {row["device"] for row in rows}:
+        for stack, fits in catalog.device(name).stacks.items():
+            for part, fit in fits.parts().items():
+                own = {r["size_class"]: r for r in rows if (r["device"], r["stack"], r["part"]) == (name, stack, part)}
+                classes = validate_silicon.GEMM_CLASSES if part == "gemm" else validate_silicon.CLASSES
+                assert own[classes["all"]]["mean"] == pytest.approx(fit.held_out_error, abs=0.005)
+                assert own[classes["serving"]]["mean"] == pytest.approx(fit.serving_error, abs=0.002)
+
+
+def test_a_users_own_stack_shows_what_its_file_records():
+    shipped = catalog.device("a100-80gb")
+    fit = shipped.stacks["vllm"].attention.model_copy(update={"held_out_error": 0.5})
+    own = shipped.model_copy(update={"stacks": {"vllm": shipped.stacks["vllm"].model_copy(update={"attention": fit})}})
+    found = [row for row in validate_silicon.recorded(own, "vllm") if row.part == "attention"]
+    assert [(row.size_class, row.mean, row.p90) for row in found] == [
+        ("all sizes", 0.5, None), ("like serving", fit.serving_error, fit.serving_p90),
     ]  # fmt: skip
 
 
