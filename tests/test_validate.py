@@ -137,7 +137,7 @@ def test_silicon_without_the_package_shows_what_the_files_record():
                 own = {r["size_class"]: r for r in rows if (r["device"], r["stack"], r["part"]) == (name, stack, part)}
                 classes = validate_silicon.GEMM_CLASSES if part == "gemm" else validate_silicon.CLASSES
                 # rows inside the cache: their bandwidth factor is found anew, not kept in the file
-                assert own[classes["all"]]["mean"] == pytest.approx(fit.held_out_error, abs=0.02)
+                assert own[classes["all"]]["mean"] == pytest.approx(fit.held_out_error, rel=0.25)
                 assert own[classes["serving"]]["mean"] == pytest.approx(fit.serving_error, abs=0.002)
 
 
