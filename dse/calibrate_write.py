@@ -13,7 +13,7 @@ import numpy as np
 
 from dse import calibrate, calibrate_table, catalog, files, specfile, units
 from dse.calibrate import Outcome, percent
-from dse.calibrate_model import MICROSECOND, arguments, predict_s
+from dse.calibrate_model import ATTENTION_SPACE, MICROSECOND, arguments, predict_s
 from dse.calibrate_table import PACKAGE, Table
 from dse.errors import InputError, did_you_mean, show
 from dse.specs import HardwareSpec
@@ -24,6 +24,10 @@ _UNITS = {"memory_frac": "1", "flops_frac": "1", "core_rate": "Gelement/s"}
 _PACKED = ("launch", "core_rate")
 _CITED = f"{PACKAGE} %s (arXiv:2601.06288)"
 PREDICTED = "predicted_us"
+#: errors on fewer rows than this are shown with a note
+FEW_ROWS = 10
+#: the largest factor that the fit searches
+MAX_CACHE_FACTOR = 0.999 / float(ATTENTION_SPACE.low[ATTENTION_SPACE.names.index("cache")])
 
 
 def load(source: str, device: HardwareSpec, stack: str | None, kind: str = "attention") -> tuple[Table, str]:
@@ -221,6 +225,10 @@ def text(found: dict[str, Any]) -> str:
                 f"  inside the last-level cache: {part['n_in_cache']:,} rows, fitted with "
                 f"{part['cache_factor']:.2f} times the bandwidth, which predictions leave out"
             )
+            if part["cache_factor"] >= MAX_CACHE_FACTOR:
+                lines.append("  note: that factor is at its bound: these rows do not determine it, add larger ones")
+        if any(error["rows"] < FEW_ROWS for error in part["errors"].values()):
+            lines.append(f"  note: errors on fewer than {FEW_ROWS} rows say little: measure more")
         lines += [f"  note: {note}" for note in part["notes"]]
         lines += [f"  not trusted, not written: {problem}" for problem in part["problems"]]
     return "\n".join([*lines, "", f"written: {found['out']}", f"plot: {found['plot']}"])
