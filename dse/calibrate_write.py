@@ -256,6 +256,10 @@ def predict(source: str, device_name: str, stack_name: str, out: str) -> dict[st
     device = catalog.device(device_name)
     stack = _stack(device, stack_name)
     table = calibrate_table.read(source, timed=False)
+    if calibrate_table.TIME in table.header:  # times are not needed here, but where they are given they must be right
+        place = table.header.index(calibrate_table.TIME)
+        if any(row[place].strip() for row in table.cells):
+            calibrate.check_units(calibrate_table.read(source), device)
     if table.kind != "attention":
         raise InputError(f"{source}:1: column kv_len_tokens is missing: give a table of decode attention")
     fixed = arguments(table, device)

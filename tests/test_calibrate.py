@@ -514,3 +514,14 @@ def test_shipped_parameters_come_from_the_package():
 def test_without_the_package_the_way_to_it_is_named(tmp_path):
     result = run(calibrate_command, "aiconfigurator-core", "--device", "h100", "--out", tmp_path / "o.toml")
     assert "[calibrate]" in str(result.exception)
+
+
+@pytest.mark.parametrize(("time", "part"), [("-3", "latency_us = '-3'"), ("many", "latency_us = 'many'")])
+def test_predicting_a_table_with_wrong_times_is_refused(tmp_path, time, part):
+    path = tmp_path / "t.csv"
+    header = "gpu,framework,framework_version,batch,n_q_heads,n_kv_heads,head_dim,kv_len_tokens,kv_dtype,latency_us"
+    path.write_text(f"{header}\nH100,vllm,1,8,32,8,128,1000,bfloat16,{time}\n")
+    with pytest.raises(InputError, match=f"t.csv:2: {part}"):
+        calibrate_write.predict(str(path), "h100", "vllm", str(tmp_path / "out.csv"))
+    path.write_text(f"{header}\nH100,vllm,1,8,32,8,128,1000,bfloat16,\n")
+    assert calibrate_write.predict(str(path), "h100", "vllm", str(tmp_path / "out.csv"))["rows"] == 1
