@@ -60,3 +60,12 @@ def order(bits):
     """An int16 that orders finite FP16 patterns as their values do, with -0 just below +0."""
     signed = np.int16(bits)
     return np.int16(signed ^ ((signed >> np.int16(15)) & np.int16(0x7FFF)))
+
+
+@inner
+def absmax(bits):
+    """The pattern of the largest magnitude in bits[n], +0 for none: finite magnitudes order as their patterns do."""
+    largest = np.uint16(0)
+    for i in range(bits.size):
+        largest = max(largest, np.uint16(bits[i] & ABS))
+    return largest

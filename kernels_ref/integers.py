@@ -32,14 +32,6 @@ _UP = np.float32(2.0**112)  # as in half.to_f32
 
 
 @inner
-def _absmax(bits):
-    largest = np.uint16(0)
-    for i in range(bits.size):
-        largest = max(largest, np.uint16(bits[i] & half.ABS))
-    return largest
-
-
-@inner
 def _integer(bits, reciprocal):
     """rint(fp32(x * reciprocal)) as the bits of a two's complement integer, for finite x."""
     magnitude = np.uint32(np.uint32(bits & half.ABS) << np.uint32(13)).view(np.float32)
@@ -84,7 +76,7 @@ def _quantize_bytes(bits, levels, codes, absmax):
     rows = _rows_a_piece(channels)
     for piece in prange((n_rows + rows - 1) // rows):
         for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
-            absmax[row] = _absmax(bits[row])
+            absmax[row] = half.absmax(bits[row])
             largest = half.to_f32(absmax[row])
             reciprocal = np.float32(levels / largest) if absmax[row] else np.float32(0)
             _to_bytes(bits[row], reciprocal, codes[row])
@@ -98,7 +90,7 @@ def _quantize_nibbles(bits, levels, packed, absmax):
     for piece in prange((n_rows + rows - 1) // rows):
         codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
         for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
-            absmax[row] = _absmax(bits[row])
+            absmax[row] = half.absmax(bits[row])
             largest = half.to_f32(absmax[row])
             reciprocal = np.float32(levels / largest) if absmax[row] else np.float32(0)
             _to_nibbles(bits[row], reciprocal, codes)

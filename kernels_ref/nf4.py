@@ -85,14 +85,6 @@ def decoded() -> np.ndarray:
 
 
 @inner
-def _absmax(bits):
-    largest = np.uint16(0)
-    for i in range(bits.size):
-        largest = max(largest, np.uint16(bits[i] & half.ABS))
-    return largest
-
-
-@inner
 def _codes(bits, t, codes):
     """How many of the 15 thresholds each value reaches."""
     t0, t1, t2, t3, t4, t5, t6, t7 = t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]
@@ -112,7 +104,7 @@ def _quantize_piece(bits, block, table, codes, packed, absmax):
     for b in range(absmax.size):
         start = b * block
         part = bits[start : start + block]
-        absmax[b] = _absmax(part)
+        absmax[b] = half.absmax(part)
         _codes(part, table[absmax[b]], codes[start : start + part.size])
     if bits.size % 2:
         codes[bits.size] = np.uint16(ZERO)

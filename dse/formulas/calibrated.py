@@ -8,6 +8,7 @@ context, the batch, the heads or the bits grow.
 from math import sqrt
 
 from dse.formulas.core import formula
+from dse.formulas.linear import linear_calibrated_s
 
 #: tokens of context above which attention kernels split a sequence over several cores
 SPLIT_TOKENS = 128
@@ -121,4 +122,4 @@ def gemm_s(flops, n_bytes, launch_s, flops_frac, memory_frac, peak_flops_per_s, 
     """Seconds of one dense matrix product at decode sizes."""
     compute_s = flops / (flops_frac * peak_flops_per_s)
     memory_s = n_bytes / (memory_frac * bandwidth_bytes_per_s)
-    return launch_s + sqrt(compute_s * compute_s + memory_s * memory_s)
+    return linear_calibrated_s(1, launch_s, compute_s, memory_s)

@@ -56,7 +56,7 @@ def place(chart: Chart) -> Layout:
     cell = max((LEGEND_SYMBOL + text_width(s.name, TEXT_SIZE) for s in legend), default=WIDTH)
     legend_columns = max(1, min(len(legend), int((WIDTH - 16) // cell)))
     legend_rows = -(-len(legend) // legend_columns) if len(legend) > 1 else 0
-    notes = tuple(line for note in chart.notes for line in textwrap.wrap(note, int(WIDTH * 0.97 / (NOTE_SIZE * 0.50))))
+    notes = tuple(line for note in chart.notes for line in textwrap.wrap(note, int(WIDTH * 0.97 / (NOTE_SIZE * 0.56))))
     longest_tick = max(
         (text_width(text, TEXT_SIZE) for panel in chart.panels for _, text in panel.y.ticks), default=0.0
     )

@@ -73,7 +73,7 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
         texts.append("All devices page their memory: requests are staggered, each at its mean size.")
     if table["admission"].nunique() > 1:
         paged = _names(table[table["admission"] == "paged"]["device"])
-        texts.append(f"{paged} page their memory (staggered requests at their mean size); the others reserve it.")
+        texts.append(f"Paged memory (staggered requests at their mean size): {paged}; reserved: the others.")
     smallest = table.sort_values("capacity_bytes", kind="stable")
     usual = smallest.groupby("system", sort=False)["device"].first()
     other = table[table["device"] != table["system"].map(usual)]
@@ -88,8 +88,8 @@ def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
     if "stack" not in table or table["stack"].isna().all():
         return ()
     known = table.dropna(subset=["stack"])
-    by_stack = [f"{_names(rows['device'])} run kernels as measured ({stack})" for stack, rows in known.groupby("stack")]
-    rest = "; the others run at peak rates" if table["stack"].isna().any() else ""
+    by_stack = [f"Kernels as measured ({stack}): {_names(rows['device'])}" for stack, rows in known.groupby("stack")]
+    rest = "; peak rates: the others" if table["stack"].isna().any() else ""
     return ("; ".join(by_stack) + rest + ".",)
 
 
