@@ -7,7 +7,7 @@ sign, so that nothing is copied to maximise: +1 minimises, -1 maximises.
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels_ref.jit import inner, kernel, prange, sequential
+from kernels_ref import inner, kernel, prange, sequential
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -1,6 +1,5 @@
 """Grids and fronts: rows in the order of the axes, fronts against all pairs."""
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
