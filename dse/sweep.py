@@ -72,5 +72,5 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
 INTEGERS = frozenset({
     "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "kv_bytes",
     "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "capacity_bytes",
-    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves",
+    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves", "busy_cores",
 })  # fmt: skip
