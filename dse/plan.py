@@ -111,6 +111,11 @@ class TensorGroup:
         return rounded + self.packed_bits - sum(self.streams)
 
     @property
+    def tile_tokens(self) -> int:
+        """Tokens to whose multiple the method's code pads unpacked tensors before its product; 1 for none."""
+        return self.quantizer.family.gpu_code.tile_tokens
+
+    @property
     def tail_bits(self) -> int:
         """Bits of the slot that the next token will take: what an unused slot of a page costs."""
         per_token = self.step_tokens == 1 and self.residual_tokens == 0
@@ -226,13 +231,34 @@ class KvPlan:
         return sum(g.n_read_layers * g.n_elements * g.packed(n_tokens) for g in self.groups if g.layout.needs_unpacking)
 
     def workspace_elements(self, n_tokens: int, paths: dict[str, str]) -> int:
-        """FP16 elements of one sequence that the materialised path keeps for the layer it works on."""
+        """FP16 elements of one sequence that the materialised path keeps for the layer it works on.
+
+        Where a method's code pads the token dimension for its product (NQKV 3.3), the padding counts.
+        """
         by_layer: dict[int, int] = {}
-        for g in self.groups:
-            if paths[g.which] == "materialised" and g.layout.needs_unpacking:
-                elements = g.n_elements * kv_cache.kept_tokens(n_tokens, g.window_tokens)
-                by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
+        for g in self.materialised(paths):
+            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
+            elements = g.n_elements * (kept + kv_cache.padding_tokens(kept, g.tile_tokens))
+            by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
         return max(by_layer.values(), default=0)
+
+    def materialised(self, paths: dict[str, str]) -> list[TensorGroup]:
+        """The tensors that are written back as FP16 before they are used."""
+        return [g for g in self.groups if paths[g.which] == "materialised" and g.layout.needs_unpacking]
+
+    def tile_padding(self, n_tokens: int, paths: dict[str, str]) -> tuple[int, int]:
+        """What padding the token dimension costs one sequence (NQKV Figure 7), in padded elements.
+
+        First where only the layer in work is padded, then where the stored cache is: in every layer.
+        """
+        by_layer: dict[int, tuple[int, int]] = {}
+        for g in self.materialised(paths):
+            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
+            elements = g.n_elements * kv_cache.padding_tokens(kept, g.tile_tokens)
+            so_far, n_layers = by_layer.get(g.shape_index, (0, g.n_stored_layers))
+            by_layer[g.shape_index] = (so_far + elements, n_layers)
+        one_layer = max((elements for elements, _ in by_layer.values()), default=0)
+        return one_layer, sum(elements * n_layers for elements, n_layers in by_layer.values())
 
     def spans(
         self, first: int, last: int, groups: Sequence[TensorGroup], breaks: Sequence[int] = ()

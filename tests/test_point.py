@@ -243,6 +243,21 @@ def test_materialised_costs_traffic_and_one_layer_of_workspace():
     assert fused["workspace_bytes"] == 0
 
 
+def test_nqkv_pads_one_layer_to_tiles_of_sixteen_tokens():
+    dev, kv = catalog.device("a100-80gb"), build("opt-6.7b", "nqkv")
+    for n_out, padded in ((5, 1040), (16, 1040), (17, 1056)):  # ceil(1029 / 16) * 16 = 65 * 16
+        result = at(dev, kv, batch=3, output_tokens=n_out)
+        assert result["workspace_bytes"] == 3 * 2 * 4096 * padded * 2  # batch, K and V, channels, FP16
+    paths = {"key": "materialised", "value": "materialised"}
+    # 1040 - 1029 = 11 slots: of one layer, or of each of 32
+    assert kv.tile_padding(1029, paths) == (2 * 4096 * 11, 32 * 2 * 4096 * 11)
+    assert kv.tile_padding(1040, paths) == (0, 0)
+    assert build("opt-6.7b", "oaken").tile_padding(1029, paths) == (0, 0)
+    trace = Trace(keep=True)
+    point.evaluate(dev, kv, Workload(3, 1024, 5), trace)
+    assert trace.steps["workspace_bytes"].terms["padded_elements_if_stored_padded"] == 32 * 2 * 4096 * 11
+
+
 def test_an_engine_that_keeps_pace_costs_nothing_and_a_slow_one_the_rest():
     kv = build("llama2-7b", "oaken")
     keeping = at(device(engine=4e12, oaken="engine"), kv, batch=16)

@@ -123,6 +123,8 @@ class GpuCode:
     pack: tuple[int, int] = (0, 0)
     #: every packing event reads and writes the whole packed buffer again
     copies_to_append: bool = False
+    #: unpacked keys and values are padded to a multiple of so many tokens before the product
+    tile_tokens: int = 1
 
 
 Values = dict[str, Any]
