@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dse import kv_sums, memory_unit, packing, units
+from dse import kv_sums, memory_unit, packing, sink_work, units
 from dse.formulas import attention, calibrated, dequantize, linear, prefill, scheduling, throughput, weights
 from dse.formulas.core import Formula
 from dse.plan import KvPlan
@@ -127,9 +127,10 @@ def evaluate(
     quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
     copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths, reached) / steps
     write_s = memory_unit.write_s(plan, n_sequences, bandwidth)
+    sinks = sink_work.seconds(plan, work, n_sequences, reached)
     dequantize_s = trace.note(
         "dequantize_s",
-        kv.unpack_exposed / steps + dequantize_launch_s,
+        kv.unpack_exposed / steps + sinks.scores_s + dequantize_launch_s,
         "s",
         f"mean over steps of what unpacking adds to {_hides_behind(stack)}, plus launches",
         "docs/model.md, Dequantisation",
@@ -139,12 +140,13 @@ def evaluate(
         mean_kv_read_s=kv.read / steps,
         launch_s=dequantize_launch_s,
         launches_per_step=n_read,
+        **({"sink_scores_s": sinks.scores_s} if sinks.scores_s else {}),
         **scheduled,
         rates_elements_per_s=_unpack_rates(device, stack, plan, paths),
     )
     quantize_s = trace.note(
         "quantize_s",
-        kv.pack_exposed / steps + copy_s + write_s + quantize_launch_s,
+        kv.pack_exposed / steps + copy_s + write_s + sinks.choice_s + quantize_launch_s,
         "s",
         "mean over steps of what packing new tokens adds, plus copies of packed buffers, bursts written, and launches",
         "docs/model.md, Dequantisation",
@@ -155,6 +157,7 @@ def evaluate(
         **scheduled,
         launch_s=quantize_launch_s,
         launches_per_step=n_pack,
+        **({"sink_choice_s": sinks.choice_s} if sinks.choice_s else {}),
         rates_elements_per_s=_rates(device, paths),
     )
     unpack_rates = _unpack_rates(device, stack, plan, paths)

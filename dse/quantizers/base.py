@@ -59,6 +59,8 @@ class TensorLayout:
     pool: Mapping[str, Fraction | int] = field(default_factory=dict)
     step: int = 1
     residual: int = 0
+    #: tokens of the pool
+    pool_rows: Fraction | int = 0
     #: False where the stored elements are used as they are
     needs_unpacking: bool = True
 

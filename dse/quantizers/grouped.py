@@ -51,6 +51,7 @@ def _sinkq(values: Values, shape: TensorShape) -> TensorLayout:
         shape,
         _kivi_core(values, shape),
         pool={"sinks": pool},
+        pool_rows=sinks,
         step=values["group"],
         residual=values["residual"],
     )
