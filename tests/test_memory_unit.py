@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from dse import catalog, memory_unit, peaks, plan, point, quantizers
+from dse import catalog, memory_unit, peaks, plan, point, quantizers, sweep
 from dse.formulas import memory_unit as formulas
 from dse.formulas import scheduling
 from dse.memory import Memory
@@ -173,6 +173,17 @@ def test_smaller_pages_waste_less_and_bytes_never_shrink(page):
     small, large = (at(with_unit(n), build("llama2-7b", "oaken"), output_tokens=77) for n in (page // 2, page))
     assert 0 <= small["page_tail_bits"] <= large["page_tail_bits"]
     assert small["max_batch"] >= large["max_batch"]
+
+
+def test_a_sweep_varies_the_page():
+    oaken = catalog.device("oaken-hbm")
+    devices = [oaken.model_copy(update={"name": f"page-{n}", "kv_page": number(n, "KiB")}) for n in (1, 4, 64)]
+    table = sweep.grid(devices, ["llama2-7b"], ["oaken"], [16])
+    assert list(table["device"]) == ["page-1", "page-4", "page-64"]
+    # 2048 tokens: dense fills whole pages; sparse, 26,214.4 B, leaves 409.6 B of 26 KiB, 2,457.6 B of 28 KiB; of 64 KiB
+    # pages dense takes two, sparse one: 39,321.6 B left; over 2048 * 128 elements
+    expected = [8 * left / (2048 * 128) for left in (409.6, 2457.6, 39321.6)]
+    assert list(table["page_tail_bits"]) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_measured_outlier_share_moves_sparse_pages_and_bursts():
