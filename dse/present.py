@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import units
+from dse import token_policies, units
 from dse.errors import InputError, did_you_mean
 from dse.errors import show as show_value
 from dse.plan import KvPlan
@@ -66,6 +66,7 @@ def bit_ledger(plan: KvPlan, result: dict[str, Any]) -> dict[str, float]:
     """Bits an element by part of one sequence at its final length; they add up to `stored_bits`."""
     n_tokens = result["input_tokens"] + result["output_tokens"]
     page = result["page_tokens"] if result["admission"] == "paged" else 1
+    plan = plan.under(token_policies.parse(result["tokens"]).limits(result["input_tokens"]))
     elements = plan.elements(n_tokens)
     return {part: float(bits / elements) for part, bits in plan.ledger(n_tokens, page).items()}
 
@@ -84,6 +85,10 @@ def point_text(
         f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
         f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
     ]
+    policy = token_policies.parse(result["tokens"]).family
+    if policy.validity:
+        stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
+        lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
     for title, entries in _SECTIONS:
@@ -105,6 +110,8 @@ def point_text(
         lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])} (`dse show {device_name}`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
+    if policy.validity:
+        lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
 
 
@@ -209,7 +216,7 @@ def _with_kind(quantity: Quantity) -> str:
 #: results that are the request itself
 _GIVEN = frozenset({
     "device", "model", "quantizer", "key_quantizer", "value_quantizer", "batch", "input_tokens", "output_tokens",
-    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes", "tokens",
 })  # fmt: skip
 
 
