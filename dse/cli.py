@@ -91,6 +91,9 @@ def point(
 @click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens.")
 @click.option("--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens.")
 @click.option(
+    "--tokens", metavar="A,B", help="Token policies of `fewer tokens against fewer bits` (`dse list tokens`)."
+)
+@click.option(
     "--static",
     type=click.Choice(["auto", "kaleido", "matplotlib"]),
     default="auto",
@@ -107,6 +110,7 @@ def report(
     batches: str | None,
     input_tokens: int,
     output_tokens: int,
+    tokens: str | None,
     static: str,
     bits: str,
     measurements: str | None,
@@ -131,6 +135,7 @@ def report(
         measurements=measurements,
         model_kind=model_kind,
         stack=stack,
+        tokens=split_list("tokens", tokens),
     )
     click.echo(f"report: {index}")
 

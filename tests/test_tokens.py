@@ -9,7 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
-from dse import catalog, cli, listing, peaks, plan, point, present, quantizers, sweep, token_policies
+from dse import (
+    catalog,
+    cli,
+    listing,
+    peaks,
+    plan,
+    point,
+    present,
+    quantizers,
+    report,
+    sweep,
+    tables,
+    token_policies,
+    validate_tokens,
+)
 from dse.errors import InputError
 from dse.formulas import tokens
 from dse.memory import Memory
@@ -148,6 +162,16 @@ def test_the_largest_length_is_among_the_few(kv, policy, n_in, first, more, pref
     few = peaks.lengths(kv, first, first + more, prefix, page)
     assert all(first <= n <= first + more for n in few)
     assert max(map(total, few)) == max(total(n) for n in range(first, first + more + 1))
+
+
+@pytest.mark.parametrize("policy", ["snapkv:budget=7", "h2o:heavy=0.4,recent=0.2", "constant:c=90", "full"])
+@pytest.mark.parametrize("page", [1, 5])
+def test_peaks_follow_the_phase_of_the_tokens_that_came_in(policy, page):
+    kv = under(build(model(layer(n_layers=4)), "sinkq:group=16,residual=8"), policy, 50)
+    for last in range(50, 130):
+        few = peaks.lengths(kv, 50, last, 0, page)
+        found = max(kv.bits(n) + kv.padding_bits(n, page) for n in few)
+        assert found == max(kv.bits(n) + kv.padding_bits(n, page) for n in range(50, last + 1)), last
 
 
 @given(PLANS, POLICIES, st.integers(1, 120), st.integers(0, 120), st.integers(0, 120))
@@ -340,3 +364,28 @@ def test_largest_batch_with_eviction_by_hand():
     free = 80_000_000_000 - 13_476_839_424  # weights
     per_request = (655 + 256) * 524_288 + memory.activation_bytes  # 0.16 * 4,096 = 655.36
     assert memory.max_batch == free // per_request
+
+
+def test_sinkq_table_7_beside_our_bytes():
+    found = validate_tokens.table_7().set_index("method")
+    # as the paper prints the means: Table 7, last column
+    means = {"FP16": 45.01, "KIVI": 43.59, "SnapKV": 43.75, "H2O": 42.05, "StreamingLLM": 41.19, "SinkQ": 44.26}
+    assert found["mean_score"].to_dict() == pytest.approx(means, abs=0.006)
+    # 655 of 4,096 prompt tokens stay (0.16 * 4,096 = 655.36), H2O 2 * 327; SinkQ: 31 groups of 128 at 2.25 bits, 128
+    # tokens in FP16, in 30 of 32 layers 3 sinks in FP16 with 32-bit positions for each of 32 heads
+    tokens_of = {name: Fraction(kept, 4096) for name, kept in (("SnapKV", 655), ("H2O", 654), ("StreamingLLM", 655))}
+    for name, share in tokens_of.items():
+        assert found.loc[name, "compression"] == pytest.approx(float(1 / share), rel=1e-12)
+    elements = 2 * 32 * 4096
+    bits = elements * (31 * 128 * 2.25 + 128 * 16) + 30 * 3 * (2 * 4096 * 16 + 32 * 32)
+    assert found.loc["SinkQ", "kv_bytes"] == bits / 8
+
+
+def test_the_figure_takes_policies_and_quantizers():
+    request = tables.Request(models=(catalog.model("llama2-7b"),), tokens=("h2o", "window:tokens=512"))
+    jobs = tables.POINTS["tokens"](request)
+    labels = list(dict.fromkeys(job.system.label for job in jobs))
+    assert labels == ["h2o, fp16", "h2o, sinkq", "window:tokens=512, fp16", "window:tokens=512, sinkq"]
+    assert {job.work.tokens for job in jobs} == {"h2o", "window:tokens=512"}
+    with pytest.raises(InputError, match="unknown token policy 'h3o': did you mean h2o"):
+        report.write("nowhere", tokens=["h3o"])

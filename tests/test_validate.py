@@ -229,9 +229,10 @@ def test_page_needs_no_network_and_has_every_claim(tmp_path):
     for view in validate_accuracy.VIEWS:
         assert f'id="acc-{view.name}"' in page
     assert {path.name for path in (tmp_path / "out" / "tables").iterdir()} == {
-        "claims.csv", "silicon.csv", "accuracy.csv",
+        "claims.csv", "silicon.csv", "accuracy.csv", "eviction.csv",
     }  # fmt: skip
     assert f"{PACKAGE} is not installed" in own
+    assert 'id="sinkq-table-7"' in own
 
 
 def test_page_with_scatter_plots_of_measured_kernels():
