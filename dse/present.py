@@ -7,6 +7,7 @@ from dse.errors import InputError, did_you_mean
 from dse.errors import show as show_value
 from dse.plan import KvPlan
 from dse.point import RESULT_UNITS
+from dse.ring import RING_UNITS
 from dse.specs import HardwareSpec, ModelSpec, Quantity
 from dse.trace import Trace
 
@@ -113,6 +114,39 @@ def point_text(
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+_RING_SECTIONS = (
+    ("Context", (
+        ("longest, over the ring", "max_context_tokens"), ("longest, on one device", "max_context_tokens_alone"),
+        ("block of a device", "block_tokens"), ("keys and values of a device", "kv_bytes_per_device"),
+        ("blocks passing through a device", "buffer_bytes_per_device"),
+    )),
+    ("Prompt", (
+        ("prompt", "prefill_s"), ("of it waiting for blocks", "exposed_transfer_s"),
+        ("block that hides its transfer", "hiding_block_tokens"), ("link, one direction", "link_bytes_per_s"),
+    )),
+    ("Decode step, last token", (
+        ("linear layers", "linear_s"), ("attention over a block", "attention_s"), ("quantize, exposed", "quantize_s"),
+        ("dequantize, exposed", "dequantize_s"), ("passing queries and results", "pass_s"),
+        ("decode step", "decode_step_s"),
+    )),
+)  # fmt: skip
+
+
+def ring_text(result: dict[str, Any]) -> str:
+    """The results of `dse.ring.evaluate` as a person would read them."""
+    lines = [
+        f"{result['n_ring']:,} x {result['device']}  {result['model']}  {result['quantizer']}  batch "
+        f"{result['batch']:,}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
+        f"({result['model_kind']} model)"
+    ]
+    if not result["feasible"]:
+        lines += ["", "Does not fit: take more devices, fewer requests or fewer bits"]
+    for title, entries in _RING_SECTIONS:
+        shown = [(label, name) for label, name in entries if result[name] is not None]
+        lines += ["", title, *(f"  {label:<40}{number(result[name], RING_UNITS[name])}" for label, name in shown)]
+    return "\n".join([*lines, "", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"])
 
 
 def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:

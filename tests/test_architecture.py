@@ -29,7 +29,7 @@ LEVELS = [
         "dse.files",
     },
     {"dse.catalog", "dse.plan", "dse.trace", "dse.workload"},
-    {"dse.peaks", "dse.memory", "dse.packing", "dse.kv_sums", "dse.steps", "dse.point"},
+    {"dse.peaks", "dse.memory", "dse.packing", "dse.kv_sums", "dse.steps", "dse.point", "dse.ring"},
     {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
