@@ -28,7 +28,7 @@ def lengths(plan: KvPlan, first: int, last: int, prefix_tokens: int = 0, page_to
                 if g.step_tokens > 1:
                     event = end - (g.entered(end) - g.residual_tokens) % g.step_tokens
                     found.update(e - 1 for e in range(event, max(end - period, first), -g.step_tokens))
-    starts = {length - (e - 1) % page_tokens for length in found for e in {g.entered(length) for g in plan.groups}}
+    starts = {length - (plan.limits.entered(length) - 1) % page_tokens for length in found}
     return sorted(found | {length for length in starts if length >= first})
 
 

@@ -1,6 +1,7 @@
 """Equal keys or values of several layers: how many tokens they store and read, and in how many bits."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from dse.formulas import kv_cache
 from dse.quantizers import QuantizerSpec
@@ -35,7 +36,7 @@ class TensorGroup:
     index_bits: int = 0
     index_flops: int = 0
 
-    @property
+    @cached_property
     def read_window_tokens(self) -> int:
         """Most tokens that a step reads."""
         return min(self.window_tokens, self.limits.read_limit_tokens)
@@ -47,7 +48,7 @@ class TensorGroup:
 
     def entered(self, n_tokens: int) -> int:
         """Tokens that have come into the cache at a context of `n_tokens`, whether or not a window keeps them."""
-        return self.limits.entered(n_tokens)
+        return self.limits.entered(n_tokens) if self.limits.dropped_tokens else n_tokens
 
     def length_of(self, entered: int) -> int:
         """Shortest context at which `entered` tokens have come into the cache."""
@@ -76,7 +77,8 @@ class TensorGroup:
 
     def _slope(self, n_tokens: int, packed: int, full: int, window: int) -> int:
         """What the next token adds inside the straight piece at `n_tokens`; nothing while the prompt drops tokens."""
-        if self.limits.ends[0] <= n_tokens < self.limits.ends[1]:
+        first, last = self.limits.ends
+        if first <= n_tokens < last:
             return 0
         return kv_cache.piece_slope(
             self.entered(n_tokens), packed, full, self.step_tokens, self.residual_tokens, window

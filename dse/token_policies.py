@@ -7,7 +7,7 @@ prompt it gives plain numbers (`TokenLimits`), which the plan puts beside a laye
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from dse.formulas import tokens
@@ -41,7 +41,7 @@ class TokenLimits:
         """Shortest context at which `entered` tokens have come in."""
         return tokens.length_of_entered(entered, self.prompt_kept_tokens, self.dropped_tokens)
 
-    @property
+    @cached_property
     def ends(self) -> tuple[int, int]:
         """Contexts between which nothing comes in, since the prompt's tokens beyond are dropped."""
         return self.prompt_kept_tokens, self.prompt_kept_tokens + self.dropped_tokens
