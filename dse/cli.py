@@ -11,6 +11,7 @@ from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
+from dse.cli_ring import ring
 from dse.cli_validate import validate
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
 
@@ -36,6 +37,7 @@ cli.add_command(thresholds)
 cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)
+cli.add_command(ring)
 
 
 @cli.command(short_help="Everything about one design point.")
@@ -57,7 +59,7 @@ def point(
     **work: Any,
 ) -> None:
     """Everything about one design point: memory, time, throughput, and what binds."""
-    from dse import catalog, memory_unit, plan, present
+    from dse import catalog, plan, present
     from dse import point as design_point
     from dse.measurements import bits_from
     from dse.trace import Trace
@@ -73,8 +75,7 @@ def point(
     trace = Trace(keep=explain is not None)
     asked = Workload(**work)
     result = design_point.evaluate(spec, kv, asked, trace)
-    paths = design_point.dequant_paths(spec, kv, asked)
-    ledger = present.bit_ledger(memory_unit.attach(spec, kv, paths), result)
+    ledger = present.bit_ledger(design_point.laid_out(spec, kv, asked)[0], result)
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
         click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))
@@ -93,6 +94,9 @@ def point(
 @click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens.")
 @click.option("--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens.")
 @click.option(
+    "--tokens", metavar="A,B", help="Token policies of `fewer tokens against fewer bits` (`dse list tokens`)."
+)
+@click.option(
     "--static",
     type=click.Choice(["auto", "kaleido", "matplotlib"]),
     default="auto",
@@ -109,6 +113,7 @@ def report(
     batches: str | None,
     input_tokens: int,
     output_tokens: int,
+    tokens: str | None,
     static: str,
     bits: str,
     measurements: str | None,
@@ -133,6 +138,7 @@ def report(
         measurements=measurements,
         model_kind=model_kind,
         stack=stack,
+        tokens=split_list("tokens", tokens),
     )
     click.echo(f"report: {index}")
 
@@ -151,14 +157,15 @@ def check(file: str) -> None:
         click.echo(listing.model_summary(catalog.model_from(document)))
 
 
-@cli.command("list", short_help="Devices, models or quantizers known by name.")
-@click.argument("kind", metavar="devices|models|quantizers")
+@cli.command("list", short_help="Devices, models, quantizers or token policies by name.")
+@click.argument("kind", metavar="devices|models|quantizers|tokens")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(kind: str, as_json: bool) -> None:
-    """What the tool knows by name: devices, models or quantizers."""
+    """What the tool knows by name: devices, models, quantizers or token policies."""
     from dse import listing
 
-    kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers}
+    kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers,
+             "tokens": listing.list_tokens}  # fmt: skip
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
     rows = kinds[kind]()
@@ -170,7 +177,7 @@ def list_(kind: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print the shipped file itself, to copy and edit.")
 def show_(name: str, as_json: bool, as_toml: bool) -> None:
-    """A device, model or quantizer with every number, unit and source."""
+    """A device, model, quantizer or token policy with every number, unit and source."""
     from dse import listing
 
     if as_toml:

@@ -74,6 +74,13 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
             help="Prompt tokens that all requests share.",
         ),
         click.option(
+            "--tokens",
+            default="full",
+            show_default=True,
+            metavar="POLICY",
+            help="Which tokens are stored and read, e.g. snapkv:share=0.16 (`dse list tokens`).",
+        ),
+        click.option(
             "--dequant-path",
             metavar="engine|fused|materialised",
             help="How stored keys and values are unpacked; default: as the device says.",

@@ -4,9 +4,9 @@ from typing import Any
 
 from dse import catalog, memory_unit, steps, units
 from dse.errors import InputError, show
-from dse.formulas import capacity, effective_bits, energy, throughput
+from dse.formulas import FORMULAS, capacity, effective_bits, energy, throughput
 from dse.memory import Memory
-from dse.plan import KvPlan
+from dse.plan import NO_WINDOW, KvPlan
 from dse.specs import ASSUMED, HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
@@ -14,9 +14,10 @@ from dse.workload import Workload
 #: result names in the order of the table, with units ("" for names and yes/no)
 RESULT_UNITS = {
     "device": "", "model": "", "quantizer": "", "key_quantizer": "", "value_quantizer": "", "model_kind": "",
-    "stack": "", "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "",
+    "stack": "", "tokens": "", "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "",
     "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "",
     "value_dequant_path": "",
+    "stored_tokens": "token", "read_tokens": "token",
     "effective_bits": "bit", "stored_bits": "bit", "page_tail_bits": "bit", "write_amplification": "1",
     "bits_kind": "", "measured_bits": "bit", "mse": "1",
     "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
@@ -52,6 +53,13 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     return paths
 
 
+def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
+    """The plan as this device and workload hold it, under the token policy and in the device's pages; and its paths."""
+    plan = plan.under(work.token_policy.limits(work.input_tokens))
+    paths = dequant_paths(device, plan, work)
+    return memory_unit.attach(device, plan, paths), paths
+
+
 def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
     """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model."""
     if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
@@ -70,9 +78,8 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
 def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | None = None) -> dict[str, Any]:
     """All results of one design point, named and ordered as `RESULT_UNITS`. Times are None where nothing fits."""
     trace = trace or Trace()
-    paths = dequant_paths(device, plan, work)
+    plan, paths = laid_out(device, plan, work)
     stack_name, stack = stack_of(device, work)
-    plan = memory_unit.attach(device, plan, paths)
     memory = Memory(device, plan, work, paths)
     if trace.keep:
         memory.record(trace)
@@ -80,16 +87,16 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     elements = plan.elements(n)
     bits = float(plan.effective_bits)
     per_token_bytes = [
-        (g, (g.bits(n) + g.padding_bits(n, memory.pages)) / (memory.unit * min(n, g.window_tokens)))
-        for g in plan.groups
+        (g, (g.bits(n) + g.padding_bits(n, memory.pages)) / (memory.unit * g.stored(n))) for g in plan.groups
     ]
     result: dict[str, Any] = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
         "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "tokens": work.token_policy.name,
         "batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens,
         "admission": work.admission, "page_tokens": work.page_tokens, "prefix_tokens": work.prefix_tokens,
         "weights_bits": work.weights_bits, "key_dequant_path": paths["key"], "value_dequant_path": paths["value"],
+        **_tokens(plan, work, trace),
         "effective_bits": trace.note(
             "effective_bits", bits, "bit", "element-weighted mean of what the methods' papers count",
             plan.key_quantizer.family.source,
@@ -133,9 +140,28 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         effective_bits=bits,
     )
     result["assumptions"] = assumptions(device, plan, paths, stack)
+    if work.token_policy.family.validity:
+        result["assumptions"].append("token_policy")
     if trace.keep:
         _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
+
+
+def _tokens(plan: KvPlan, work: Workload, trace: Trace) -> dict[str, float]:
+    """Tokens stored and read at the final length, means over the layers; whole numbers where they are."""
+    family, limits, found = work.token_policy.family, plan.limits, {}
+    named = zip(("stored_tokens", "read_tokens"), plan.mean_tokens(work.final_tokens), strict=True)
+    for name, mean in named:
+        formula = FORMULAS[name]
+        found[name] = trace.note(
+            name, int(mean) if mean.denominator == 1 else float(mean), "token",
+            f"mean over layers of {formula.equation} at the final length", family.source,
+            n_tokens=work.final_tokens, prompt_kept_tokens=min(limits.prompt_kept_tokens, work.input_tokens),
+            dropped_tokens=limits.dropped_tokens,
+            **{f"window_tokens_{g.n_stored_layers}_layers": g.window_tokens
+               for g in plan.groups if g.window_tokens < NO_WINDOW},
+        )  # fmt: skip
+    return found
 
 
 def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
@@ -290,6 +316,9 @@ def _record_choices(
     for name in result["assumptions"]:
         if name == "peak_rates":
             found[name] = "memory and arithmetic are taken to reach the peak of their data sheet"
+            continue
+        if name == "token_policy":
+            found[name] = f"{work.token_policy.name}: {work.token_policy.family.validity}"
             continue
         if name == "stacks_of":
             found[name] = f"kernels as fitted on {device.stacks_of or DEFAULT_STACKS_OF}"

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from dse import units
+from dse import token_policies, units
 from dse.errors import InputError, did_you_mean
 from dse.errors import show as show_value
 from dse.plan import KvPlan
 from dse.point import RESULT_UNITS
+from dse.ring import RING_UNITS
 from dse.specs import HardwareSpec, ModelSpec, Quantity
 from dse.trace import Trace
 
@@ -63,7 +64,10 @@ _BOUND_TEXT = {
 
 
 def bit_ledger(plan: KvPlan, result: dict[str, Any]) -> dict[str, float]:
-    """Bits an element by part of one sequence at its final length; they add up to `stored_bits`."""
+    """Bits an element by part of one sequence at its final length; they add up to `stored_bits`.
+
+    `plan` as `point.laid_out` gives it.
+    """
     n_tokens = result["input_tokens"] + result["output_tokens"]
     page = result["page_tokens"] if result["admission"] == "paged" else 1
     elements = plan.elements(n_tokens)
@@ -84,6 +88,10 @@ def point_text(
         f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
         f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
     ]
+    policy = token_policies.parse(result["tokens"]).family
+    if policy.validity:
+        stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
+        lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
     for title, entries in _SECTIONS:
@@ -105,7 +113,42 @@ def point_text(
         lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])} (`dse show {device_name}`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
+    if policy.validity:
+        lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+_RING_SECTIONS = (
+    ("Context", (
+        ("longest, over the ring", "max_context_tokens"), ("longest, on one device", "max_context_tokens_alone"),
+        ("block of a device", "block_tokens"), ("keys and values of a device", "kv_bytes_per_device"),
+        ("blocks passing through a device", "buffer_bytes_per_device"),
+    )),
+    ("Prompt", (
+        ("prompt", "prefill_s"), ("of it waiting for blocks", "exposed_transfer_s"),
+        ("block that hides its transfer", "hiding_block_tokens"), ("link, one direction", "link_bytes_per_s"),
+    )),
+    ("Decode step, last token", (
+        ("linear layers", "linear_s"), ("attention over a block", "attention_s"), ("quantize, exposed", "quantize_s"),
+        ("dequantize, exposed", "dequantize_s"), ("passing queries and results", "pass_s"),
+        ("decode step", "decode_step_s"),
+    )),
+)  # fmt: skip
+
+
+def ring_text(result: dict[str, Any]) -> str:
+    """The results of `dse.ring.evaluate` as a person would read them."""
+    lines = [
+        f"{result['n_ring']:,} x {result['device']}  {result['model']}  {result['quantizer']}  batch "
+        f"{result['batch']:,}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
+        f"({result['model_kind']} model)"
+    ]
+    if not result["feasible"]:
+        lines += ["", "Does not fit: take more devices, fewer requests or fewer bits"]
+    for title, entries in _RING_SECTIONS:
+        shown = [(label, name) for label, name in entries if result[name] is not None]
+        lines += ["", title, *(f"  {label:<40}{number(result[name], RING_UNITS[name])}" for label, name in shown)]
+    return "\n".join([*lines, "", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"])
 
 
 def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
@@ -209,7 +252,7 @@ def _with_kind(quantity: Quantity) -> str:
 #: results that are the request itself
 _GIVEN = frozenset({
     "device", "model", "quantizer", "key_quantizer", "value_quantizer", "batch", "input_tokens", "output_tokens",
-    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes", "tokens",
 })  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dse import units
-from dse.errors import show
+from dse.errors import InputError, show
 
 Kind = Literal["datasheet", "published", "measured", "derived", "assumed"]
 #: kinds that rest on no document or measurement; figures and tables mark them
@@ -87,6 +87,15 @@ def quantity(base: str, low: float, high: float, whole: bool = False, slip: floa
         return _check_bounds(value, base, low, high, whole, slip)
 
     return Annotated[Quantity, BeforeValidator(lambda raw: _parse_short(raw, base)), AfterValidator(check)]
+
+
+def named_quantity(name: str, text: str, base: str, low: float, high: float) -> Quantity:
+    """`text` ("300 GB/s") as a number of base unit `base`, kind assumed. Raises InputError naming `name`."""
+    try:
+        fields = _parse_short(text, base)
+        return _check_bounds(Quantity(**{**fields, "source": f"--{name}"}), base, low, high, False, 1.0)
+    except ValueError as error:
+        raise InputError(f"{name} = {show(text)}: {error}") from None
 
 
 def count(unit: str, high: float) -> Any:

@@ -13,10 +13,12 @@ from dse import (
     catalog,
     files,
     report_page,
+    report_tokens,
     validate,
     validate_accuracy,
     validate_figures,
     validate_silicon,
+    validate_tokens,
 )
 from dse.plots import accuracy_bits, claims_published, predicted_measured, sinkq_figure
 from dse.plots.chart import Chart
@@ -52,6 +54,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
     for name, table in (
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
+        ("eviction", validate_tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
         ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
         ("sinkq-figure-3-length", validate_figures.sinkq_lengths()),
@@ -85,8 +88,11 @@ def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFram
         _silicon(silicon),
         '<h2 id="accuracy">Published accuracy against effective bits</h2>',
         '<p class="soft">Measured by the papers\' authors, not by this tool; bits are ours. Methods without a '
-        'quantizer here (token eviction, ZipCache) are left out. Table: <a href="tables/accuracy.csv">CSV</a>.</p>',
+        'quantizer here (ZipCache) are left out; token eviction has its own table below. Table: <a '
+        'href="tables/accuracy.csv">CSV</a>.</p>',
         *_accuracy(accuracy),
+        '<h3 id="tokens">Dropping tokens or dropping bits</h3>',
+        report_tokens.table_7(),
         "<h2>Made by</h2>",
         f"<p><code>dse validate report</code><br>dse {html.escape(__version__)}. The same as text: "
         "<code>dse validate claims</code>, <code>dse validate silicon</code>.</p>",

@@ -86,6 +86,8 @@ class HardwareSpec(Spec):
     n_cores: Cores | None = None
     #: last-level cache: measured rows that fit in it are faster than the memory lets a decode step be
     l2_cache: Bytes | None = None
+    #: to the next device of a ring, one direction
+    link_bandwidth: Bandwidth | None = None
     usable_frac: UsableFrac = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
     runtime_overhead: Overhead = Quantity(value=0, unit="B", source="none counted", kind=ASSUMED)
     kernel_launch: Seconds = Quantity(

@@ -26,18 +26,21 @@ def grid(
     base: Workload | None = None,
     max_points: int = MAX_POINTS,
     bits: Bits = CLOSED,
+    tokens: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Every combination of the axes as a row with the columns of `dse.point.RESULT_UNITS`.
 
     Rows are in the order of the axes, the last axis fastest. Points that do not fit stay, with their reason.
     A device is a name or a spec: `device.model_copy(update={"name": ..., "kv_page": ...})` varies any field.
     `base` gives what the axes do not (lengths, admission, weights' bits, ...), `bits` says where the bits come from.
+    `tokens` are token policies (`dse list tokens`), the last axis.
     Raises LimitError above `max_points`, and InputError for unknown names or values outside their range.
     """
     base = base or Workload()
     input_tokens = (base.input_tokens,) if input_tokens is None else input_tokens
     output_tokens = (base.output_tokens,) if output_tokens is None else output_tokens
-    axes = (devices, models, quantizer_names, batches, input_tokens, output_tokens)
+    tokens = (base.tokens,) if tokens is None else tokens
+    axes = (devices, models, quantizer_names, batches, input_tokens, output_tokens, tokens)
     n_points = 1
     for axis in axes:
         n_points *= len(axis)
@@ -48,8 +51,8 @@ def grid(
         device = catalog.device(device_name) if isinstance(device_name, str) else device_name
         quantizer = bits.quantizer(quantizer_name)
         kv = plan.build(catalog.model(model_name), quantizer, quantizer)
-        for batch, n_in, n_out in product(batches, input_tokens, output_tokens):
-            work = replace(base, batch=batch, input_tokens=n_in, output_tokens=n_out)
+        for batch, n_in, n_out, policy in product(batches, input_tokens, output_tokens, tokens):
+            work = replace(base, batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=policy)
             rows.append(point.evaluate(device, kv, work))
     return to_table(rows)
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from dse.errors import InputError, show
 from dse.specs import Path
+from dse.token_policies import TokenPolicy, parse
 
 #: largest batch, prompt and output that the tool accepts: generous, and far below where float64 loses integers
 MAX_BATCH = 2**24
@@ -34,6 +35,8 @@ class Workload:
     #: auto: calibrated where the device has parameters of a software stack, else ideal
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto"
     stack: str | None = None
+    #: which tokens are stored and read, with parameters (dse/token_policies.py)
+    tokens: str = "full"
 
     def __post_init__(self) -> None:
         _whole("batch", self.batch, 1, MAX_BATCH)
@@ -48,6 +51,13 @@ class Workload:
         _choice("model-kind", self.model_kind, ("auto", "ideal", "calibrated"))
         if self.stack is not None and self.model_kind == "ideal":
             raise InputError(f"stack = {show(self.stack)}: the ideal model has no software stack: leave it out")
+
+        parse(self.tokens)
+
+    @property
+    def token_policy(self) -> TokenPolicy:
+        """Which tokens are stored and read."""
+        return parse(self.tokens)
 
     @property
     def final_tokens(self) -> int:

@@ -18,7 +18,7 @@ SOURCES = sorted(
 #: lowest first; a file may import its own level and those below
 LEVELS = [
     {"kernels_ref", "hwspecs", "dse.llms", "dse.data", "dse.units", "dse.errors"},
-    {"dse.formulas", "dse.quantizers", "dse.specfile", "dse.dumps"},
+    {"dse.formulas", "dse.quantizers", "dse.token_policies", "dse.specfile", "dse.dumps"},
     {
         "dse.quantity",
         "dse.specs",
@@ -29,7 +29,7 @@ LEVELS = [
         "dse.files",
     },
     {"dse.catalog", "dse.plan", "dse.trace", "dse.traffic", "dse.workload"},
-    {"dse.peaks", "dse.memory", "dse.packing", "dse.sink_work", "dse.kv_sums", "dse.steps", "dse.point"},
+    {"dse.peaks", "dse.memory", "dse.packing", "dse.sink_work", "dse.kv_sums", "dse.steps", "dse.point", "dse.ring"},
     {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},

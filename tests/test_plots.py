@@ -48,7 +48,7 @@ def _texts(chart: Chart) -> list[str]:
 
 def test_figures_of_the_issue_are_there():
     assert list(FIGURES) == [
-        "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length",
+        "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length", "tokens_bits",
         "latency_breakdown", "bit_ledger", "roofline",
     ]  # fmt: skip
     known = {*tables.POINTS, *tables.OTHERS}

@@ -68,7 +68,7 @@ def loop(dev, kv, work, n, paths):
         for g in kv.groups:
             if not g.layout.needs_unpacking:
                 continue
-            packed = naive.packed_tokens(min(s, g.window_tokens), g.step_tokens, g.residual_tokens)
+            packed = naive.packed_tokens(g.read(s), g.step_tokens, g.residual_tokens)
             elements = n * g.n_read_layers * g.n_elements * packed
             if paths[g.which] == "materialised":
                 extra += 4 * elements
@@ -381,6 +381,7 @@ def test_every_result_explains_itself(quantizer, admission):
     given = {
         "stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch",
         "input_tokens", "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+        "tokens",
     }  # fmt: skip
     assert set(result) - given <= set(trace.steps)
     for name in set(result) & set(trace.steps) - {"effective_bits"}:

@@ -34,7 +34,7 @@ def _files(folder: Path) -> set[str]:
 
 def test_files(written: Path):
     figures = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("html", "png", "svg", "pdf")}
-    others = {f"tables/{name}.{kind}" for name in ("lengths", "weights", "breakdown", "ledger", "roofline")
+    others = {f"tables/{name}.{kind}" for name in ("lengths", "weights", "breakdown", "ledger", "roofline", "tokens")
               for kind in ("csv", "parquet")}  # fmt: skip
     page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
     assert _files(written) == figures | others | page
@@ -105,7 +105,7 @@ def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.Mo
 
     report.write(str(tmp_path / "r"), **_SMALL, static="matplotlib", progress=progress)
     assert seen["figures"] == ["bit_ledger"]
-    assert len(seen["points"]) == 4 + 12 + 8 + 4
+    assert len(seen["points"]) == 4 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
     assert seen["points"][0] == "A100-80GB fp16, llama2-7b"
 
 

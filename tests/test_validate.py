@@ -229,9 +229,11 @@ def test_page_needs_no_network_and_has_every_claim(tmp_path):
     for view in validate_accuracy.VIEWS:
         assert f'id="acc-{view.name}"' in page
     assert {path.name for path in (tmp_path / "out" / "tables").iterdir()} == {
-        "claims.csv", "silicon.csv", "accuracy.csv", "sinkq-figure-3-batch.csv", "sinkq-figure-3-length.csv",
+        "claims.csv", "silicon.csv", "accuracy.csv", "eviction.csv", "sinkq-figure-3-batch.csv",
+        "sinkq-figure-3-length.csv",
     }  # fmt: skip
     assert f"{PACKAGE} is not installed" in own
+    assert 'id="sinkq-table-7"' in own
 
 
 def test_sinkq_figure_3_by_hand():
