@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dse import kv_sums, packing, units
+from dse.errors import InputError
 from dse.formulas import attention, calibrated, dequantize, linear, prefill, throughput, weights
 from dse.formulas.core import Formula
 from dse.plan import KvPlan
@@ -32,6 +33,26 @@ class StepTimes:
     attention: "Waits"
     #: `prefill_s` by what it waits for
     prefill_shares: dict[str, float]
+    #: amounts moved and calculated, for utilisation and energy
+    amounts: "Amounts"
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What a running batch moves (B) and calculates (FLOP): the mean decode step, and the whole prompt.
+
+    Attention of the decode step counts the queries and outputs of its kernels where those are calibrated; attention
+    of the prompt counts nothing that it reads, as its time does.
+    """
+
+    attention_bytes: float
+    attention_flops: float
+    #: FP16 copies written and read again by the materialised path
+    materialised_bytes: float
+    prefill_tokens: float
+    prefill_attention_flops: float
+    prefill_attention_s: float
+    prefill_quantize_s: float
 
 
 @dataclass(frozen=True)
@@ -92,7 +113,8 @@ def evaluate(
         share_touched=touched,
         weights_bits=work.weights_bits,
     )
-    matrices = _matrix(device, stack, plan, float(n_sequences), active, weight_read, "linear_s", trace)
+    rate = product_peak(device, work)
+    matrices = matrix(device, stack, plan, float(n_sequences), active, weight_read, "linear_s", trace, rate)
     if stack and stack.attention:
         kv = kv_sums.calibrated_sums(device, stack, plan, work, n_sequences, paths)
     else:
@@ -177,7 +199,8 @@ def evaluate(
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
     )
-    prefill_s, prefill_shares = _prefill(device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
+    prompt = prefill_of(device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
+    prefill_s = prompt.seconds
     return StepTimes(
         matrices.seconds,
         attention_s,
@@ -190,8 +213,28 @@ def evaluate(
         kv.unpack_busy / steps,
         matrices,
         Waits(attention_s, kv.read / steps, kv.compute / steps, (kv.fixed + kv.unit) / steps),
-        prefill_shares,
+        prompt.shares,
+        Amounts(
+            kv.read / steps * reached,
+            kv.compute / steps * peak * (calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0),
+            kv.materialised / steps * reached,
+            prompt.n_tokens,
+            prompt.attention_flops,
+            prompt.attention_s,
+            prompt.quantize_s,
+        ),
     )
+
+
+def product_peak(device: HardwareSpec, work: Workload) -> float:
+    """Peak rate of products with the weights at the workload's activation bits. Raises InputError where it has none."""
+    peak = device.product_peak(work.activation_bits)
+    if peak is None:
+        raise InputError(
+            f"activation-bits = {work.activation_bits}: {device.name} has no 8-bit rate: use 16, or add "
+            "peak_ops_int8 or peak_flops_fp8 to its file"
+        )
+    return peak.si
 
 
 def _hides_behind(stack: StackSpec | None) -> str:
@@ -214,7 +257,7 @@ def _attention_form(stack: StackSpec | None) -> Formula:
     return calibrated.attention_layer_s if stack and stack.attention else attention.attention_s
 
 
-def _matrix(
+def matrix(
     device: HardwareSpec,
     stack: StackSpec | None,
     plan: KvPlan,
@@ -223,9 +266,10 @@ def _matrix(
     weight_read: float,
     name: str,
     trace: Trace,
+    peak: float,
 ) -> Waits:
-    """All matrix products with the weights over `n_tokens` tokens."""
-    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
+    """All matrix products with the weights over `n_tokens` tokens, at `peak` operations per second at most."""
+    bandwidth = device.memory_bandwidth.si
     read_s = attention.time_at_rate(weight_read, bandwidth)
     compute_s = linear.linear_compute_s(n_tokens, active, peak)
     if stack is None or stack.gemm is None:
@@ -257,7 +301,19 @@ def _rates(device: HardwareSpec, paths: dict[str, str]) -> str:
     return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"
 
 
-def _prefill(
+@dataclass(frozen=True)
+class Prompt:
+    """The prompt of one running batch: seconds, what they wait for, and what is calculated."""
+
+    seconds: float
+    shares: dict[str, float]
+    n_tokens: float
+    attention_flops: float
+    attention_s: float
+    quantize_s: float
+
+
+def prefill_of(
     device: HardwareSpec,
     plan: KvPlan,
     work: Workload,
@@ -266,17 +322,22 @@ def _prefill(
     prefix_tokens: int,
     trace: Trace,
     stack: StackSpec | None,
-) -> tuple[float, dict[str, float]]:
-    """Seconds of the prompt of one running batch, and what they wait for."""
+    prefix_is_cached: bool = False,
+) -> Prompt:
+    """The prompts of `n_sequences`; their common prefix is computed once, or not at all where it is cached already."""
     model = plan.model
+    n_prefixes = 0 if prefix_is_cached else 1
     tokens = prefill.prefill_tokens(n_sequences, work.input_tokens, prefix_tokens)
+    tokens -= 0 if n_prefixes else prefix_tokens
+    if tokens == 0:
+        return Prompt(0.0, {}, 0.0, 0.0, 0.0, 0.0)
     touched = weights.expert_share_touched(tokens, model.n_experts, model.n_active_experts)
     weight_read = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, work.weights_bits)
     peak, reached = device.peak_flops.si, kv_sums.stack_bandwidth(device, stack)
-    active = float(model.active_parameters)
-    matrices = _matrix(device, stack, plan, float(tokens), active, weight_read, "prefill_matrix_s", trace)
+    active, rate = float(model.active_parameters), product_peak(device, work)
+    matrices = matrix(device, stack, plan, float(tokens), active, weight_read, "prefill_matrix_s", trace, rate)
     shared = plan.prompt_flops(prefix_tokens)
-    flops = shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
+    flops = n_prefixes * shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
     compute_s = trace.call(
         "prefill_compute_s",
         prefill.prefill_compute_s,
@@ -287,8 +348,8 @@ def _prefill(
     )
     once = packing.seconds(device, plan, 0, prefix_tokens, paths, reached)
     each = packing.seconds(device, plan, prefix_tokens, work.input_tokens, paths, reached)
-    paid = sum(once[path] + n_sequences * each[path] for path in ("fused", "materialised"))
-    engine_s = once["engine"] + n_sequences * each["engine"]
+    paid = sum(n_prefixes * once[path] + n_sequences * each[path] for path in ("fused", "materialised"))
+    engine_s = n_prefixes * once["engine"] + n_sequences * each["engine"]
     launch_s = dequantize.launch_s(packing.prompt_launches(plan, work.input_tokens, paths), device.kernel_launch.si)
     quantize_s = paid + dequantize.exposed_s(engine_s, compute_s) + launch_s
     total_s = trace.note(
@@ -303,4 +364,4 @@ def _prefill(
     )
     shares = {"bandwidth": 0.0, "compute": 0.0, **matrices.shares(), "dequantization": quantize_s}
     shares["compute"] += compute_s - matrices.seconds
-    return float(total_s), shares
+    return Prompt(float(total_s), shares, float(tokens), float(flops), compute_s - matrices.seconds, quantize_s)

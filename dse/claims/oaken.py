@@ -9,7 +9,6 @@ from dse.claims.designs import CALIBRATED, build, evaluate, sequence_bits, token
 from dse.claims.published import (
     AZURE_CONVERSATION_INPUT_TOKENS,
     AZURE_CONVERSATION_OUTPUT_TOKENS,
-    OAKEN_AREA_MM2,
     OAKEN_PERPLEXITY,
     OAKEN_ZERO_SHOT,
 )
@@ -112,8 +111,8 @@ def power_saving() -> float:
 @claim("oaken-area")
 def engine_area() -> float:
     """Both engines over the compute core, from the areas of Table 4."""
-    engines = OAKEN_AREA_MM2["quantization engine"] + OAKEN_AREA_MM2["dequantization engine"]
-    return engines / OAKEN_AREA_MM2["compute core"]
+    areas = catalog.device("oaken-hbm").core_area
+    return (areas["quantization_engine"].si + areas["dequantization_engine"].si) / areas["compute_core"].si
 
 
 @family({"oaken-hbm-no-mixtral": ("mixtral-8x7b",), "oaken-hbm-no-llama70": ("llama2-70b",)})
