@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import __version__, files, report_page, validate, validate_accuracy, validate_silicon
+from dse import __version__, files, report_page, report_papers, validate, validate_accuracy, validate_silicon
 from dse.plots import accuracy_bits, claims_published, predicted_measured
 from dse.plots.chart import Chart
 from dse.validate import ClaimRow
@@ -40,13 +40,15 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
     rows = validate.claim_rows()
     silicon = validate_silicon.run(progress=progress)
     accuracy = {view.name: validate_accuracy.table(view) for view in validate_accuracy.VIEWS}
+    papers = report_papers.tables()
     for name, table in (
+        *papers.items(),
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
     ):
         files.write(folder / "tables" / f"{name}.csv", _csv(table))
-    files.write(folder / PAGE, page(rows, silicon, accuracy).encode())
+    files.write(folder / PAGE, page(rows, silicon, accuracy, papers).encode())
     files.sync(folder)
     return str(folder / PAGE), rows
 
@@ -57,7 +59,9 @@ def _csv(table: pd.DataFrame) -> bytes:
     return buffer.getvalue().encode()
 
 
-def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame]) -> str:
+def page(
+    rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame], papers: dict[str, pd.DataFrame]
+) -> str:
     """The whole page as one document."""
     body = [
         "<h1>Validation: published and measured numbers beside ours</h1>",
@@ -68,6 +72,8 @@ def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFram
         _paper(claims_chart(rows), "claims-scatter"),
         *(_claims(source, [row for row in rows if row.source == source])
           for source in dict.fromkeys(row.source for row in rows)),
+        '<h2 id="papers">Experiments of the papers</h2>',
+        *report_papers.parts(papers),
         '<h2 id="silicon">Measured kernels</h2>',
         _silicon(silicon),
         '<h2 id="accuracy">Published accuracy against effective bits</h2>',
