@@ -52,7 +52,8 @@ def nqkv_table_4() -> pd.DataFrame:
                 "model": model, "batch": batch, "input_tokens": input_tokens, "system": setting.name,
                 "published_tokens_per_s": speed, "ideal_tokens_per_s": ideal["throughput_tokens_per_s"],
                 "calibrated_tokens_per_s": calibrated["throughput_tokens_per_s"],
-                "published_bytes": None if memory is None else units.to_base(memory, "GB"), "ours_bytes": ideal["min_capacity_bytes"],
+                "published_bytes": None if memory is None else units.to_base(memory, "GB"),
+                "ours_bytes": ideal["min_capacity_bytes"],
             })  # fmt: skip
         for row in own:
             for kind in ("published", "ideal", "calibrated"):
