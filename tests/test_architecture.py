@@ -28,9 +28,9 @@ LEVELS = [
         "dse.measurements",
         "dse.files",
     },
-    {"dse.catalog", "dse.plan", "dse.trace", "dse.workload"},
+    {"dse.catalog", "dse.plan", "dse.trace", "dse.traffic", "dse.workload"},
     {"dse.peaks", "dse.memory", "dse.packing", "dse.kv_sums", "dse.steps", "dse.utilisation", "dse.point"},
-    {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
+    {"dse.sweep", "dse.pareto", "dse.pareto_kernels", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
 ]
