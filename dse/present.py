@@ -44,7 +44,7 @@ _SECTIONS = (
         ("running batch", "running_batch"), ("waves", "n_waves"), ("linear layers", "linear_s"),
         ("attention", "attention_s"), ("quantize, exposed", "quantize_s"), ("dequantize, exposed", "dequantize_s"),
         ("decode step (mean)", "decode_step_s"), ("prefill", "prefill_s"), ("total, all waves", "total_s"),
-        ("first token of a request alone", "ttft_s"),
+        ("time to first token, no queue", "ttft_s"),
     )),
     ("Throughput", (
         ("throughput", "throughput_tokens_per_s"), ("energy, board power", "joules_per_token"),

@@ -1,9 +1,12 @@
 """The papers' experiments run again: NQKV Table 4 and Figures 8 and 9, Oaken Figure 3."""
 
+import csv
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from dse import report_papers, validate_papers
+from dse import catalog, data, listing, report_papers, validate_papers
 from dse.claims.published import NQKV_TABLE_4
 from dse.plots import to_matplotlib
 from dse.validate_papers import INT8_CACHE, NO_CACHE, NQKV_CACHE
@@ -30,6 +33,18 @@ def test_table_4_by_hand(tables):
     assert one.loc[NO_CACHE.name, "ours_bytes"] == weights + tokens * logits
     assert one.loc[NO_CACHE.name, "published_ratio"] == pytest.approx(153.64 / 20.61)
     assert one.loc[INT8_CACHE.name, "published_bytes"] == pytest.approx(33.73e9)
+
+
+def test_oakens_areas_are_those_of_its_table():
+    path = Path(data.__file__).parent / "published.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"] == "Oaken" and row["table"] == "Table 4"]
+    for metric, scale in (("area_mm2", 1.0), ("area_ratio_percent", 100 / 3.971)):
+        printed = {row["method"].replace(" ", "_"): float(row["value"]) for row in rows if row["metric"] == metric}
+        for name in ("oaken-hbm", "oaken-lpddr"):
+            ours = {module: scale * area.si for module, area in catalog.device(name).core_area.items()}
+            assert ours == pytest.approx(printed, abs=0.011)  # a hundredth of a percent, as printed
+    assert any("1.86 % of the core" in row["source"] for row in listing.show("oaken-hbm"))
 
 
 def test_table_4_orders_as_printed(tables):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse import catalog, memory, point, specs, steps_no_cache, utilisation
+from dse import catalog, cli, memory, point, specs, steps_no_cache, utilisation
 from dse.errors import InputError
 from dse.formulas import activations, kv_cache
 from dse.trace import Trace
@@ -293,3 +293,70 @@ def test_memory_of_one_request_is_unchanged_by_default():
     kv = build("llama2-7b", "nqkv")
     found = memory.Memory(A100, kv, Workload(batch=4), {"key": "materialised", "value": "materialised"})
     assert found.activation_bytes == found.activations(1) == 2 * (32000 + 8192)
+
+
+def test_energy_of_waves_is_the_sum_over_them():
+    kv = build("llama2-7b", "fp16")
+    work = {"input_tokens": 1024, "output_tokens": 1024, **IDEAL}
+    whole, large, small = (at(A100, kv, batch=n, **work) for n in (256, 52, 51))
+    assert (whole["n_waves"], whole["running_batch"]) == (5, 52)  # one wave of 52, four of 51
+    for name in ("memory", "compute", "idle"):
+        joules = [result["batch"] * result[f"{name}_joules_per_token"] for result in (whole, large, small)]
+        assert joules[0] == pytest.approx(joules[1] + 4 * joules[2], rel=1e-12)
+    # each of 1024 steps reads all weights and the batch's keys and values at 1024 + 512.5 tokens on average
+    step_bytes = 2 * 6_738_415_616 + 52 * 2 * 32 * 4096 * 2 * 1536.5
+    per_token = 48e-12 * (1024 * step_bytes + 2 * 6_738_415_616) / (52 * 1024)
+    assert large["memory_joules_per_token"] == pytest.approx(per_token, rel=1e-9)
+
+
+def test_products_start_as_many_kernels_as_a_pass():
+    for name in ("llama2-13b", "mixtral-8x7b", "opt-125m"):
+        found = catalog.model(name)
+        parts = utilisation.products(found)
+        assert sum(part.n_products for part in parts) == 4 * found.n_layers + 1
+        assert sum(part.dense for part in parts) == found.dense_parameters
+        assert sum(part.experts for part in parts) == found.expert_parameters
+    latent = model(layer().model_copy(update={"value_dim": 0})).model_copy(update={"dense_parameters": 10**6})
+    tiny = latent.model_copy(update={"dense_parameters": 10})  # less than a head: not split at all
+    for found in (latent, tiny):
+        assert sum(part.n_products for part in utilisation.products(found)) == 4 * found.n_layers + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--cached-input-discount", "half"],
+            "cached-input-discount = 'half': must be a share from 0 to 1, such as 0.5",
+        ),
+        (["--cached-input-discount", "1e999"], "cached-input-discount = '1e999': must be a share from 0 to 1"),
+        (["--cached-input-discount", "1.01"], "cached-input-discount = 1.01: must be a share from 0 to 1"),
+        (["--activation-bits", "4"], "activation-bits = 4: must be one of 16, 8"),
+        (["--activation-bits", "8"], "activation-bits = 8: must be at least weights-bits = 16: add --weights-bits 8"),
+        (["--prompt-chunk", "0"], "prompt-chunk = 0: must be a whole number from 1 to"),
+        (["--no-kv-cache", "--prefix", "7"], "prefix = 7: without a KV cache no prefix is kept"),
+        (["--no-kv-cache", "--quantizer", "oaken"], "without a KV cache nothing is stored: use fp16"),
+    ],
+)
+def test_bad_options_are_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["point", "--device", "a100-80gb", "--model", "opt-6.7b", *arguments])
+    found = capsys.readouterr()
+    assert stop.value.code == 2
+    assert found.out == ""
+    assert found.err.count("\n") == 1
+    assert message in found.err
+
+
+def test_operations_are_shown_as_a_table(capsys):
+    for extra in ([], ["--no-kv-cache"], ["--quantizer", "nqkv"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["point", "--device", "a100-80gb", "--model", "opt-6.7b", "--operations", *extra])
+        lines = capsys.readouterr().out.splitlines()
+        assert stop.value.code == 0
+        assert lines[0].split()[:2] == ["phase", "operation"]
+        assert sum(line.startswith("decode") for line in lines) == (7 if "nqkv" in extra else 6)
+        assert any(line.startswith("prefill") for line in lines) == ("--no-kv-cache" not in extra)
+    with pytest.raises(SystemExit):
+        cli.main(["point", "--device", "oaken-hbm", "--model", "llama2-70b", "--operations"])
+    assert capsys.readouterr().out.startswith("does not fit: weights need 138 GB")
