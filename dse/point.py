@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import catalog, point_times, units, utilisation
+from dse import catalog, memory_unit, point_times, units, utilisation
 from dse.errors import InputError, show
 from dse.formulas import effective_bits
 from dse.memory import Memory
@@ -18,14 +18,15 @@ RESULT_UNITS = {
     "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "activation_bits": "bit",
     "prompt_chunk_tokens": "token", "kv_cache": "", "cached_input_discount": "1", "key_dequant_path": "",
     "value_dequant_path": "",
-    "effective_bits": "bit", "stored_bits": "bit", "bits_kind": "", "measured_bits": "bit", "mse": "1",
+    "effective_bits": "bit", "stored_bits": "bit", "page_tail_bits": "bit", "write_amplification": "1",
+    "bits_kind": "", "measured_bits": "bit", "mse": "1",
     "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
     "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
     "capacity_bytes": "B", "free_bytes": "B", "min_capacity_bytes": "B", "feasible": "", "infeasible_reason": "",
     "fits_whole_batch": "", "max_batch": "sequence", "max_context_tokens": "token", "running_batch": "sequence",
     "n_waves": "1", "linear_s": "s", "attention_s": "s", "quantize_s": "s", "dequantize_s": "s",
-    "quantize_busy_s": "s", "dequantize_busy_s": "s", "decode_step_s": "s", "prefill_s": "s", "total_s": "s",
-    "ttft_s": "s", "tpot_s": "s",
+    "quantize_busy_s": "s", "dequantize_busy_s": "s", "busy_cores": "1", "decode_step_s": "s", "prefill_s": "s",
+    "total_s": "s", "ttft_s": "s", "tpot_s": "s",
     "throughput_tokens_per_s": "token/s", "bound": "", "linear_bound": "", "attention_bound": "",
     "compute_utilisation": "1", "bandwidth_utilisation": "1", "prefill_compute_utilisation": "1",
     "prefill_bandwidth_utilisation": "1",
@@ -84,6 +85,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     paths = dequant_paths(device, plan, work)
     check_without_cache(plan, work)
     stack_name, stack = stack_of(device, work)
+    plan = memory_unit.attach(device, plan, paths)
     memory = Memory(device, plan, work, paths)
     if trace.keep:
         memory.record(trace)
@@ -113,6 +115,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
             n_elements=elements,
         ),
+        **memory_unit.results(device, plan, n, memory.pages if work.kv_cache else 1, trace),
         **_measured(plan, trace),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
@@ -161,6 +164,7 @@ def operations(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[
     if not result["running_batch"]:
         return []
     paths = dequant_paths(device, plan, work)
+    plan = memory_unit.attach(device, plan, paths)
     prefix = Memory(device, plan, work, paths).prefix_tokens
     _, stack = stack_of(device, work)
     return [op.as_dict() for op in utilisation.of(device, plan, work, result["running_batch"], paths, prefix, stack)]
@@ -248,6 +252,10 @@ def assumptions(
     )
     if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:
         found.append("kernel_launch")
+    if device.token_cores and device.token_cores.kind == ASSUMED:
+        found.append("token_cores")
+    if any(g.streams for g in plan.groups):
+        found += [name for name in ("kv_page", "kv_burst") if (size := getattr(device, name)) and size.kind == ASSUMED]
     fields = (
         "board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour", "memory_capacity",
         "memory_bandwidth", "peak_flops",

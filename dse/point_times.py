@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import steps, steps_no_cache, utilisation
+from dse import steps, steps_no_cache, steps_prompt, utilisation
 from dse.formulas import capacity, energy, throughput
 from dse.formulas import utilisation as share
 from dse.memory import Memory
@@ -26,8 +26,8 @@ NO_TIMES: dict[str, Any] = {
     "running_batch": 0, "n_waves": None, "bound": "capacity", "linear_bound": None, "attention_bound": None,
     **dict.fromkeys((
         "linear_s", "attention_s", "quantize_s", "dequantize_s", "quantize_busy_s", "dequantize_busy_s",
-        "decode_step_s", "prefill_s", "total_s", "ttft_s", "tpot_s", "throughput_tokens_per_s", "joules_per_token",
-        *ENERGY_PARTS, *UTILISATIONS, "usd_per_million_tokens", "usd_per_request",
+        "busy_cores", "decode_step_s", "prefill_s", "total_s", "ttft_s", "tpot_s", "throughput_tokens_per_s",
+        "joules_per_token", *ENERGY_PARTS, *UTILISATIONS, "usd_per_million_tokens", "usd_per_request",
     )),
 }  # fmt: skip
 
@@ -85,7 +85,8 @@ def evaluate(
         "running_batch": running, "n_waves": n_waves, "linear_s": times.linear_s, "attention_s": times.attention_s,
         "quantize_s": times.quantize_s, "dequantize_s": times.dequantize_s,
         "quantize_busy_s": times.quantize_busy_s, "dequantize_busy_s": times.dequantize_busy_s,
-        "decode_step_s": times.decode_step_s, "prefill_s": times.prefill_s, "total_s": total_s,
+        "busy_cores": times.busy_cores, "decode_step_s": times.decode_step_s,
+        "prefill_s": times.prefill_s, "total_s": total_s,
         "throughput_tokens_per_s": tokens_per_s,
         **_latency(device, plan, work, paths, prefix, times, trace, stack),
         **_bounds(times, work, running, trace),
@@ -143,7 +144,7 @@ def _latency(
     """Time to first token and time per output token of a request that does not queue."""
     one_prompt_s = 0.0
     if work.kv_cache:
-        one_prompt_s = steps.prefill_of(
+        one_prompt_s = steps_prompt.prefill_of(
             device, plan, work, 1, paths, prefix_tokens, Trace(), stack, prefix_is_cached=True
         ).seconds
     trace.note(
@@ -222,7 +223,7 @@ def _usd_per_request(
     discount = work.cached_input_discount
     if discount is not None and work.kv_cache:
         prompts_s = sum(
-            count * steps.prefill_of(device, plan, work, n, paths, 0, Trace(), stack).seconds
+            count * steps_prompt.prefill_of(device, plan, work, n, paths, 0, Trace(), stack).seconds
             for count, n, _ in waves if count
         )  # fmt: skip
     found: float = trace.call(

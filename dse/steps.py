@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from dse import kv_sums, packing, units
-from dse.errors import InputError
-from dse.formulas import attention, calibrated, dequantize, linear, prefill, throughput, weights
+from dse import kv_sums, memory_unit, packing, sink_work, units
+from dse.formulas import attention, calibrated, dequantize, scheduling, throughput, weights
 from dse.formulas.core import Formula
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec, StackSpec
+from dse.steps_products import Waits, matrix, product_peak
+from dse.steps_prompt import prefill_of
 from dse.trace import Trace
 from dse.workload import Workload
-
-_FORM = "docs/calibration.md, The form"
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,14 @@ class StepTimes:
     quantize_busy_s: float
     dequantize_busy_s: float
     #: what matrix products and attention are made of
-    linear: "Waits"
-    attention: "Waits"
+    linear: Waits
+    attention: Waits
     #: `prefill_s` by what it waits for
     prefill_shares: dict[str, float]
     #: amounts moved and calculated, for utilisation and energy
     amounts: "Amounts"
+    #: cores that work in a decode step, where the device schedules by token
+    busy_cores: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,35 +48,12 @@ class Amounts:
 
     attention_bytes: float
     attention_flops: float
-    #: FP16 copies written and read again by the materialised path
-    materialised_bytes: float
+    #: traffic of packing and unpacking: FP16 copies, bursts, copied buffers, SinkQ's own
+    packing_bytes: float
     prefill_tokens: float
     prefill_attention_flops: float
     prefill_attention_s: float
     prefill_quantize_s: float
-
-
-@dataclass(frozen=True)
-class Waits:
-    """Seconds of an operation, and those of its parts: reading and computing overlap, latency comes on top.
-
-    `latency` is launching and scheduling; 0 in the ideal model.
-    """
-
-    seconds: float
-    bandwidth: float
-    compute: float
-    latency: float = 0.0
-
-    @property
-    def bound(self) -> str:
-        """The largest part; the first of equals."""
-        return max(("bandwidth", "compute", "latency"), key=lambda part: getattr(self, part))
-
-    def shares(self) -> dict[str, float]:
-        """The seconds by what is waited for."""
-        larger = "compute" if self.compute > self.bandwidth else "bandwidth"
-        return {larger: self.seconds - self.latency, "latency": self.latency}
 
 
 def evaluate(
@@ -89,7 +67,10 @@ def evaluate(
     stack: StackSpec | None = None,
 ) -> StepTimes:
     """Times of `n_sequences` running together: at peak rates (docs/model.md), or as the kernels of `stack` run."""
-    model, steps = plan.model, work.output_tokens
+    model, steps, whole_device = plan.model, work.output_tokens, device
+    device, busy_cores = _generation_cores(device, n_sequences, trace)
+    scheduled = {"hideable_share": kv_sums.engine_hides(device, n_sequences), "busy_cores": busy_cores}
+    scheduled = scheduled if busy_cores else {}
     bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
     reached = kv_sums.stack_bandwidth(device, stack)
     active = float(model.active_parameters)
@@ -148,9 +129,11 @@ def evaluate(
     copies_start_s = dequantize.launch_s(n_copies, fit.launch.si) if fit else 0.0
     quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
     copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths, reached) / steps
+    write_s = memory_unit.write_s(plan, n_sequences, bandwidth)
+    sinks = sink_work.seconds(plan, work, n_sequences, reached)
     dequantize_s = trace.note(
         "dequantize_s",
-        kv.unpack_exposed / steps + dequantize_launch_s + copies_start_s,
+        kv.unpack_exposed / steps + sinks.scores_s + dequantize_launch_s + copies_start_s,
         "s",
         f"mean over steps of what unpacking adds to {_hides_behind(stack)}, plus launches",
         "docs/model.md, Dequantisation",
@@ -160,19 +143,24 @@ def evaluate(
         mean_kv_read_s=kv.read / steps,
         **({} if n_copies else {"launch_s": dequantize_launch_s, "launches_per_step": n_read}),
         **({"copies_per_step": n_copies, "start_of_a_copy_s": fit.launch.si} if fit and n_copies else {}),
+        **({"sink_scores_s": sinks.scores_s} if sinks.scores_s else {}),
+        **scheduled,
         rates_elements_per_s=_unpack_rates(device, stack, plan, paths),
     )
     quantize_s = trace.note(
         "quantize_s",
-        kv.pack_exposed / steps + copy_s + quantize_launch_s,
+        kv.pack_exposed / steps + copy_s + write_s + sinks.choice_s + quantize_launch_s,
         "s",
-        "mean over steps of what packing new tokens adds, plus copies of packed buffers, plus launches",
+        "mean over steps of what packing new tokens adds, plus copies of packed buffers, bursts written, and launches",
         "docs/model.md, Dequantisation",
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.pack_busy / steps,
         copy_s=copy_s,
+        **({"write_s": write_s} if write_s else {}),
+        **scheduled,
         launch_s=quantize_launch_s,
         launches_per_step=n_pack,
+        **({"sink_choice_s": sinks.choice_s} if sinks.choice_s else {}),
         rates_elements_per_s=_rates(device, paths),
     )
     unpack_rates = _unpack_rates(device, stack, plan, paths)
@@ -183,7 +171,12 @@ def evaluate(
             unpack_rates,
             "elements unpacked / rate, materialised traffic / BW",
         ),
-        ("quantize_busy_s", kv.pack_busy / steps, _rates(device, paths), "elements packed / rate, traffic / BW"),
+        (
+            "quantize_busy_s",
+            kv.pack_busy / steps + write_s,
+            _rates(device, paths),
+            "elements packed / rate, traffic / BW",
+        ),
     ):
         trace.note(
             name,
@@ -204,7 +197,7 @@ def evaluate(
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
     )
-    prompt = prefill_of(device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
+    prompt = prefill_of(whole_device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
     prefill_s = prompt.seconds
     return StepTimes(
         matrices.seconds,
@@ -214,7 +207,7 @@ def evaluate(
         decode_step_s,
         prefill_s,
         trace.call("wave_s", throughput.wave_s, output_tokens=steps, decode_step_s=decode_step_s, prefill_s=prefill_s),
-        kv.pack_busy / steps,
+        kv.pack_busy / steps + write_s,
         kv.unpack_busy / steps,
         matrices,
         Waits(attention_s, kv.read / steps, kv.compute / steps, (kv.fixed + kv.unit) / steps),
@@ -224,24 +217,27 @@ def evaluate(
             kv.compute / steps * peak * (calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0),
             kv.materialised
             / steps
-            * (kv_sums.copy_bandwidth(device, stack) if stack and stack.attention else bandwidth),
+            * (kv_sums.copy_bandwidth(device, stack) if stack and stack.attention else bandwidth)
+            + write_s * bandwidth
+            + (sinks.scores_s + sinks.choice_s + copy_s) * reached,
             prompt.n_tokens,
             prompt.attention_flops,
             prompt.attention_s,
             prompt.quantize_s,
         ),
+        busy_cores,
     )
 
 
-def product_peak(device: HardwareSpec, work: Workload) -> float:
-    """Peak rate of products with the weights at the workload's activation bits. Raises InputError where it has none."""
-    peak = device.product_peak(work.activation_bits)
-    if peak is None:
-        raise InputError(
-            f"activation-bits = {work.activation_bits}: {device.name} has no 8-bit rate: use 16, or add "
-            "peak_ops_int8 or peak_flops_fp8 to its file"
-        )
-    return peak.si
+def _generation_cores(device: HardwareSpec, n_sequences: int, trace: Trace) -> tuple[HardwareSpec, int | None]:
+    """The device with the arithmetic of the cores that a decode step keeps busy, and their number."""
+    if device.token_cores is None:
+        trace.note("busy_cores", None, "1", "the device names no token_cores", scheduling.busy_cores.source)
+        return device, None
+    busy = trace.call(
+        "busy_cores", scheduling.busy_cores, n_sequences=n_sequences, token_cores=device.token_cores.count
+    )
+    return kv_sums.in_generation(device, n_sequences), busy
 
 
 def _hides_behind(stack: StackSpec | None) -> str:
@@ -264,111 +260,6 @@ def _attention_form(stack: StackSpec | None) -> Formula:
     return calibrated.attention_layer_s if stack and stack.attention else attention.attention_s
 
 
-def matrix(
-    device: HardwareSpec,
-    stack: StackSpec | None,
-    plan: KvPlan,
-    n_tokens: float,
-    active: float,
-    weight_read: float,
-    name: str,
-    trace: Trace,
-    peak: float,
-) -> Waits:
-    """All matrix products with the weights over `n_tokens` tokens, at `peak` operations per second at most."""
-    bandwidth = device.memory_bandwidth.si
-    read_s = attention.time_at_rate(weight_read, bandwidth)
-    compute_s = linear.linear_compute_s(n_tokens, active, peak)
-    if stack is None or stack.gemm is None:
-        seconds = trace.call(
-            name, linear.linear_s, n_tokens=n_tokens, active_parameters=active, weight_read_bytes=weight_read,
-            peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth,
-        )  # fmt: skip
-        return Waits(seconds, read_s, compute_s)
-    fit = stack.gemm_terms()
-    n_products = linear.matrix_products(sum(layer.n_layers for layer in plan.model.layers))
-    read_s, compute_s = read_s / fit["memory_frac"], compute_s / fit["flops_frac"]
-    seconds = trace.call(
-        name, linear.linear_calibrated_s, n_products=n_products, launch_s=fit["launch_s"], compute_s=compute_s,
-        memory_s=read_s,
-    )  # fmt: skip
-    trace.note(
-        "memory_s", read_s, "s", "weight bytes / (memory_frac * BW)", _FORM, weight_read_bytes=weight_read,
-        memory_frac=fit["memory_frac"], bandwidth_bytes_per_s=bandwidth,
-    )  # fmt: skip
-    trace.note(
-        "compute_s", compute_s, "s", "2 * P_active * n_tokens / (flops_frac * F)", _FORM, n_tokens=n_tokens,
-        active_parameters=active, flops_frac=fit["flops_frac"], peak_flops_per_s=peak,
-    )  # fmt: skip
-    return Waits(seconds, read_s, compute_s, n_products * fit["launch_s"])
-
-
 def _rates(device: HardwareSpec, paths: dict[str, str]) -> str:
     found = {path: device.rate(path) for path in paths.values() if path in ("engine", "fused")}
     return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """The prompt of one running batch: seconds, what they wait for, and what is calculated."""
-
-    seconds: float
-    shares: dict[str, float]
-    n_tokens: float
-    attention_flops: float
-    attention_s: float
-    quantize_s: float
-
-
-def prefill_of(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    n_sequences: int,
-    paths: dict[str, str],
-    prefix_tokens: int,
-    trace: Trace,
-    stack: StackSpec | None,
-    prefix_is_cached: bool = False,
-) -> Prompt:
-    """The prompts of `n_sequences`; their common prefix is computed once, or not at all where it is cached already."""
-    model = plan.model
-    n_prefixes = 0 if prefix_is_cached else 1
-    tokens = prefill.prefill_tokens(n_sequences, work.input_tokens, prefix_tokens)
-    tokens -= 0 if n_prefixes else prefix_tokens
-    if tokens == 0:
-        return Prompt(0.0, {}, 0.0, 0.0, 0.0, 0.0)
-    touched = weights.expert_share_touched(tokens, model.n_experts, model.n_active_experts)
-    weight_read = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, work.weights_bits)
-    peak, reached = device.peak_flops.si, kv_sums.stack_bandwidth(device, stack)
-    active, rate = float(model.active_parameters), product_peak(device, work)
-    matrices = matrix(device, stack, plan, float(tokens), active, weight_read, "prefill_matrix_s", trace, rate)
-    shared = plan.prompt_flops(prefix_tokens)
-    flops = n_prefixes * shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
-    compute_s = trace.call(
-        "prefill_compute_s",
-        prefill.prefill_compute_s,
-        matrix_s=matrices.seconds,
-        attention_flops=flops,
-        flops_frac=calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0,
-        peak_flops_per_s=peak,
-    )
-    once = packing.seconds(device, plan, 0, prefix_tokens, paths, reached)
-    each = packing.seconds(device, plan, prefix_tokens, work.input_tokens, paths, reached)
-    paid = sum(n_prefixes * once[path] + n_sequences * each[path] for path in ("fused", "materialised"))
-    engine_s = n_prefixes * once["engine"] + n_sequences * each["engine"]
-    launch_s = dequantize.launch_s(packing.prompt_launches(plan, work.input_tokens, paths), device.kernel_launch.si)
-    quantize_s = paid + dequantize.exposed_s(engine_s, compute_s) + launch_s
-    total_s = trace.note(
-        "prefill_s",
-        compute_s + quantize_s,
-        "s",
-        "prefill_compute_s + quantising the prompt's keys and values",
-        prefill.prefill_compute_s.source,
-        prefill_tokens=tokens,
-        prefill_compute_s=compute_s,
-        quantize_s=quantize_s,
-    )
-    shares = {"bandwidth": 0.0, "compute": 0.0, **matrices.shares(), "dequantization": quantize_s}
-    shares["compute"] += compute_s - matrices.seconds
-    return Prompt(float(total_s), shares, float(tokens), float(flops), compute_s - matrices.seconds, quantize_s)

@@ -1,10 +1,11 @@
 """Times without a KV cache: every decode step runs the whole prefix again, summed over the steps in closed form."""
 
-from dse import steps
+from dse import steps_products
 from dse.formulas import attention, calibrated, generation, kv_cache, linear, throughput, weights
 from dse.plan import NO_WINDOW, KvPlan
 from dse.specs import HardwareSpec, StackSpec
-from dse.steps import Amounts, StepTimes, Waits
+from dse.steps import Amounts, StepTimes
+from dse.steps_products import Waits
 from dse.trace import Trace
 from dse.workload import Workload
 
@@ -31,7 +32,7 @@ def _products(
     """
     model, first, n_steps = plan.model, work.input_tokens + 1, work.output_tokens
     fit = stack.gemm_terms() if stack and stack.gemm else {"launch_s": 0.0, "memory_frac": 1.0, "flops_frac": 1.0}
-    rate = steps.product_peak(device, work) * fit["flops_frac"]
+    rate = steps_products.product_peak(device, work) * fit["flops_frac"]
     reached = device.memory_bandwidth.si * fit["memory_frac"]
     n_products = linear.matrix_products(sum(layer.n_layers for layer in model.layers))
     slope = linear.linear_compute_s(float(n_sequences), float(model.active_parameters), rate)
@@ -69,7 +70,11 @@ def evaluate(
     trace: Trace,
     stack: StackSpec | None = None,
 ) -> StepTimes:
-    """Times of `n_sequences` whose step t runs I + t tokens each, as long as a cached step's context; no prefill."""
+    """Times of `n_sequences` whose step t runs I + t tokens each, as long as a cached step's context; no prefill.
+
+    All cores work, as on a prompt.
+    """
+    trace.note("busy_cores", None, "1", "every step is a prompt, on all cores", _WHERE)
     n_steps, peak = work.output_tokens, device.peak_flops.si
     summed, _ = _products(device, plan, work, n_sequences, stack)
     flops = n_sequences * causal_flops(plan, work.input_tokens + 1, work.final_tokens)
@@ -78,8 +83,9 @@ def evaluate(
     linear_s = trace.note(
         "linear_s", matrices.seconds, "s", "mean over steps t of the products over B * s tokens, s = I + t", _WHERE,
         n_sequences=n_sequences, first_tokens=work.input_tokens + 1, last_tokens=work.final_tokens,
-        active_parameters=float(plan.model.active_parameters), peak_flops_per_s=steps.product_peak(device, work),
-        mean_compute_s=matrices.compute, mean_read_s=matrices.bandwidth,
+        active_parameters=float(plan.model.active_parameters),
+        peak_flops_per_s=steps_products.product_peak(device, work), mean_compute_s=matrices.compute,
+        mean_read_s=matrices.bandwidth,
     )  # fmt: skip
     attention_s = trace.note(
         "attention_s", attention.time_at_rate(flops / n_steps, frac * peak), "s",

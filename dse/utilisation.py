@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from dse import steps, steps_no_cache
+from dse import kv_sums, steps, steps_no_cache, steps_products
 from dse.formulas import attention, linear, utilisation, weights
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec, ModelSpec, StackSpec
@@ -96,11 +96,16 @@ def products(model: ModelSpec) -> list[_Matrices]:
 
 
 def _products(
-    device: HardwareSpec, plan: KvPlan, work: Workload, n_tokens: float, stack: StackSpec | None, phase: Phase
-) -> Iterator[Operation]:
-    """Products with the weights over `n_tokens` tokens, operation by operation, as `steps.matrix` times them all."""
+    device: HardwareSpec, plan: KvPlan, work: Workload, n_tokens: float, stack: StackSpec | None, phase: Phase,
+    running_device: HardwareSpec,
+) -> Iterator[Operation]:  # fmt: skip
+    """Products with the weights over `n_tokens` tokens by operation, as `dse.steps_products.matrix` times them all.
+
+    `running_device` has the arithmetic of the cores that are busy; shares are of all cores' peak.
+    """
     model = plan.model
-    peak, bandwidth = steps.product_peak(device, work), device.memory_bandwidth.si
+    peak, bandwidth = steps_products.product_peak(device, work), device.memory_bandwidth.si
+    slower = peak / steps_products.product_peak(running_device, work)
     touched = weights.expert_share_touched(int(n_tokens), model.n_experts, model.n_active_experts)
     for part in products(model):
         active = part.dense + part.experts * model.n_active_experts / model.n_experts
@@ -113,7 +118,7 @@ def _products(
                 part.n_products, fit["launch_s"], compute_s / fit["flops_frac"], read_s / fit["memory_frac"]
             )
         else:
-            seconds = max(compute_s, read_s)
+            seconds = max(compute_s * slower, read_s)
         yield Operation(phase, part.name, seconds, compute_s * peak, n_bytes, compute_s, read_s)
 
 
@@ -135,23 +140,25 @@ def operations(
     mean_tokens = work.input_tokens + (work.output_tokens + 1) / 2
     n_tokens = float(n_sequences) if work.kv_cache else n_sequences * mean_tokens
 
+    running = kv_sums.in_generation(device, n_sequences) if work.kv_cache else device
+
     def attended(phase: Phase, seconds: float, flops: float, n_bytes: float) -> Operation:
         at_peak = attention.time_at_rate(flops, peak), attention.time_at_rate(n_bytes, bandwidth)
         return Operation(phase, "attention", seconds, flops, n_bytes, *at_peak)
 
     found = _in_order(
-        list(_products(device, plan, work, n_tokens, stack, "decode")),
+        list(_products(device, plan, work, n_tokens, stack, "decode", running)),
         attended("decode", times.attention_s, amounts.attention_flops, amounts.attention_bytes),
     )
     packing_s = times.quantize_s + times.dequantize_s
-    if packing_s or amounts.materialised_bytes:
-        moved = amounts.materialised_bytes
+    if packing_s or amounts.packing_bytes:
+        moved = amounts.packing_bytes
         found.append(
             Operation("decode", "quantization", packing_s, 0.0, moved, 0.0, attention.time_at_rate(moved, bandwidth))
         )
     if amounts.prefill_tokens:
         found += _in_order(
-            list(_products(device, plan, work, amounts.prefill_tokens, stack, "prefill")),
+            list(_products(device, plan, work, amounts.prefill_tokens, stack, "prefill", device)),
             attended("prefill", amounts.prefill_attention_s, amounts.prefill_attention_flops, 0.0),
         )
         if amounts.prefill_quantize_s:

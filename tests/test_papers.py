@@ -26,8 +26,8 @@ def test_table_4_by_hand(tables):
     # INT8 keys and values: 2 * 32 * 4096 bytes a token, prompt activations of 512 tokens
     int8 = weights + tokens * 2 * 32 * 4096 + 64 * 512 * logits
     assert one.loc[INT8_CACHE.name, "ours_bytes"] == int8
-    # NQKV: 4 + 16 / 256 bits an element, and FP16 keys and values of one layer
-    nqkv = weights + tokens * 2 * 32 * 4096 * 65 // 128 + 64 * 512 * logits + tokens * 2 * 4096 * 2
+    # NQKV: 4 + 16 / 256 bits an element, and FP16 keys and values of one layer, 850 tokens padded to 864
+    nqkv = weights + tokens * 2 * 32 * 4096 * 65 // 128 + 64 * 512 * logits + 64 * 864 * 2 * 4096 * 2
     assert one.loc[NQKV_CACHE.name, "ours_bytes"] == nqkv
     # no cache: the activations of all 850 tokens
     assert one.loc[NO_CACHE.name, "ours_bytes"] == weights + tokens * logits

@@ -360,3 +360,26 @@ def test_operations_are_shown_as_a_table(capsys):
     with pytest.raises(SystemExit):
         cli.main(["point", "--device", "oaken-hbm", "--model", "llama2-70b", "--operations"])
     assert capsys.readouterr().out.startswith("does not fit: weights need 138 GB")
+
+
+@given(st.sampled_from(["oaken-hbm", "oaken-lpddr", "lpu-lpddr", "a100-80gb", "h100"]), st.sampled_from([1, 3, 64]),
+       st.sampled_from(["fp16", "oaken", "kivi", "sinkq", "nqkv"]), st.booleans())  # fmt: skip
+def test_operations_add_up_on_every_kind_of_device(name, batch, quantizer, kv_cache):
+    dev = catalog.device(name)
+    quantizer = quantizer if kv_cache else "fp16"
+    work = {"batch": batch, "input_tokens": 300, "output_tokens": 200, "kv_cache": kv_cache}
+    result, ops = of(dev, build("opt-1.3b", quantizer), **work)
+    phases = {phase for phase, _ in ops}
+    assert phases == ({"decode", "prefill"} if kv_cache else {"decode"})
+    for phase, seconds in (("decode", result["decode_step_s"]), ("prefill", result["prefill_s"])):
+        own = [op for (of_phase, op_name), op in ops.items() if of_phase == phase and op_name != "all"]
+        # without a cache a step of the mean length stands for the mean of the steps, whose times bend a little
+        assert sum(op["seconds"] for op in own) == pytest.approx(seconds, rel=1e-9 if kv_cache else 0.02)
+        assert all(0 <= op[f"{kind}_utilisation"] <= 1 + 1e-9 for op in own for kind in ("compute", "bandwidth"))
+
+
+def test_idle_cores_count_against_utilisation_of_all_cores():
+    lone = at(catalog.device("oaken-hbm"), build("opt-6.7b", "oaken"), batch=1)
+    cores = catalog.device("oaken-hbm").token_cores.count
+    assert lone["busy_cores"] == 1
+    assert lone["compute_utilisation"] <= 1 / cores * (1 + 1e-9)
