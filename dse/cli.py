@@ -46,6 +46,7 @@ cli.add_command(ring)
 @bits_options
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 @click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
+@click.option("--operations", is_flag=True, help="Show what each operation takes, and its shares of the peak rates.")
 def point(
     device: str,
     model: str,
@@ -56,6 +57,7 @@ def point(
     measurements: str | None,
     as_json: bool,
     explain: str | None,
+    operations: bool,
     **work: Any,
 ) -> None:
     """Everything about one design point: memory, time, throughput, and what binds."""
@@ -79,8 +81,12 @@ def point(
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
         click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))
-    elif as_json:
-        click.echo(json.dumps({**result, "bit_ledger": ledger}, indent=2, allow_nan=False))
+        return
+    each = design_point.operations(spec, kv, Workload(**work), result)
+    if as_json:
+        click.echo(json.dumps({**result, "bit_ledger": ledger, "operations": each}, indent=2, allow_nan=False))
+    elif operations:
+        click.echo(present.operations_text(each) if each else f"does not fit: {result['infeasible_reason']}")
     else:
         click.echo(present.point_text(result, spec, kv, ledger, device))
 

@@ -91,7 +91,7 @@ def in_generation(device: HardwareSpec, n_sequences: int) -> HardwareSpec:
     if device.token_cores is None or n_sequences >= device.token_cores.count:
         return device
     share = n_sequences / device.token_cores.count
-    peaks = {name: getattr(device, name) for name in ("peak_flops", "peak_flops_fp8")}
+    peaks = {name: getattr(device, name) for name in ("peak_flops", "peak_flops_fp8", "peak_ops_int8")}
     return device.model_copy(
         update={name: rate.model_copy(update={"value": rate.value * share}) for name, rate in peaks.items() if rate}
     )

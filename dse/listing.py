@@ -185,7 +185,18 @@ def _device_rows(device: HardwareSpec) -> Rows:
             "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
             "source": f"{source}; see docs/model.md, Dequantisation",
         })  # fmt: skip
-    return rows + _stack_rows(device)
+    return rows + _area_rows(device) + _stack_rows(device)
+
+
+def _area_rows(device: HardwareSpec) -> Rows:
+    """Areas of a compute core's modules, each with its share of the core."""
+    core = device.core_area.get("compute_core")
+    rows = _quantity_rows(device.core_area)
+    for row, area in zip(rows, device.core_area.values(), strict=True):
+        row["name"] = f"core_area.{row['name']}"
+        if core:
+            row["source"] += f"; {100 * area.si / core.si:.2f} % of the core"
+    return rows
 
 
 def _stack_rows(device: HardwareSpec) -> Rows:

@@ -45,10 +45,12 @@ _SECTIONS = (
         ("running batch", "running_batch"), ("waves", "n_waves"), ("linear layers", "linear_s"),
         ("attention", "attention_s"), ("quantize, exposed", "quantize_s"), ("dequantize, exposed", "dequantize_s"),
         ("decode step (mean)", "decode_step_s"), ("prefill", "prefill_s"), ("total, all waves", "total_s"),
+        ("time to first token, no queue", "ttft_s"),
     )),
     ("Throughput", (
-        ("throughput", "throughput_tokens_per_s"), ("energy", "joules_per_token"),
-        ("price per million tokens", "usd_per_million_tokens"),
+        ("throughput", "throughput_tokens_per_s"), ("energy, board power", "joules_per_token"),
+        ("energy by bytes, operations and idling", "joules_per_token_by_parts"),
+        ("price per million tokens", "usd_per_million_tokens"), ("price per request", "usd_per_request"),
         ("effective bandwidth", "effective_bandwidth_bytes_per_s"),
         ("effective capacity (all the memory)", "effective_capacity_bytes"),
     )),
@@ -68,6 +70,8 @@ def bit_ledger(plan: KvPlan, result: dict[str, Any]) -> dict[str, float]:
 
     `plan` as `point.laid_out` gives it.
     """
+    if not result["kv_cache"]:
+        return {}
     n_tokens = result["input_tokens"] + result["output_tokens"]
     page = result["page_tokens"] if result["admission"] == "paged" else 1
     elements = plan.elements(n_tokens)
@@ -87,6 +91,7 @@ def point_text(
         f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
         f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
         f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
+        + ("" if result["kv_cache"] else "  no KV cache")
     ]
     policy = token_policies.parse(result["tokens"]).family
     if policy.validity:
@@ -151,6 +156,20 @@ def ring_text(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"])
 
 
+def operations_text(operations: list[dict[str, Any]]) -> str:
+    """`dse.utilisation.of` as a table: what each operation takes, moves and calculates, and the peak shares it uses."""
+    rows = [("phase", "operation", "time", "FLOP", "bytes", "of peak FLOP/s", "of peak bandwidth")]
+    for op in operations:
+        rows.append((
+            op["phase"], op["name"].replace("_", " "), units.human(op["seconds"], "s"),
+            units.human(op["flops"], "FLOP"), units.human(op["n_bytes"], "B"),
+            f"{100 * op['compute_utilisation']:.3g} %", f"{100 * op['bandwidth_utilisation']:.3g} %",
+        ))  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
 def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
     """Bits and errors of the measurement, where there is one, and what the bits above rest on."""
     lines = []
@@ -184,6 +203,7 @@ def _bound_text(result: dict[str, Any]) -> str:
 #: formula parameters that come straight from a device field
 _DEVICE_TERMS = {
     "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
+    "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
     "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
     "launch_s": "kernel_launch",
 }  # fmt: skip
@@ -211,6 +231,8 @@ def explain(name: str, result: dict[str, Any], trace: Trace, device: HardwareSpe
             source = None
             if field := _DEVICE_TERMS.get(term):
                 quantity: Quantity | None = getattr(device, field)
+                if term == "peak_flops_per_s" and value != device.peak_flops.si:  # products of 8 bits
+                    quantity = device.product_peak(units.BITS_PER_BYTE)
                 source = _with_kind(quantity) if quantity else None
             elif term in ("n_parameters", "active_parameters", "n_dense_parameters"):
                 source = f"{model.name}: counted from its shape ({model.source})"
@@ -252,7 +274,8 @@ def _with_kind(quantity: Quantity) -> str:
 #: results that are the request itself
 _GIVEN = frozenset({
     "device", "model", "quantizer", "key_quantizer", "value_quantizer", "batch", "input_tokens", "output_tokens",
-    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes", "tokens",
+    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes", "tokens", "activation_bits",
+    "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
 })  # fmt: skip
 
 
@@ -262,7 +285,9 @@ def unit_of(name: str) -> str:
         return RESULT_UNITS[name]
     endings = (
         ("bytes_per_s", "B/s"), ("flops_per_s", "FLOP/s"), ("tokens_per_s", "token/s"), ("bytes_per_sequence", "B"),
-        ("_bytes", "B"), ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
+        ("_bytes", "B"), 
+        ("joules_per_token", "J/token"), ("per_byte", "J/B"), ("per_flop", "J/FLOP"),
+        ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
         ("bytes_at_end", "B"),
         ("flops_at_end", "FLOP"),
     )  # fmt: skip

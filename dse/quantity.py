@@ -107,6 +107,11 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Bytes: TypeAlias = Quantity
     Bandwidth: TypeAlias = Quantity
     FlopRate: TypeAlias = Quantity
+    OpRate: TypeAlias = Quantity
+    Energy: TypeAlias = Quantity
+    FlopEnergy: TypeAlias = Quantity
+    IdlePower: TypeAlias = Quantity
+    Area: TypeAlias = Quantity
     ElementRate: TypeAlias = Quantity
     Power: TypeAlias = Quantity
     Seconds: TypeAlias = Quantity
@@ -130,6 +135,11 @@ else:
     Bytes = quantity("B", 1e6, 1e16, slip=1e3)
     Bandwidth = quantity("B/s", 1e9, 1e15, slip=1e2)
     FlopRate = quantity("FLOP/s", 1e9, 1e19, slip=1e3)
+    OpRate = quantity("OP/s", 1e9, 1e19, slip=1e3)
+    Energy = quantity("J/B", 0.0, 1e-6)
+    FlopEnergy = quantity("J/FLOP", 0.0, 1e-6)
+    IdlePower = quantity("W", 0.0, 1e6)
+    Area = quantity("mm2", 1e-6, 1e6)
     ElementRate = quantity("element/s", 1e6, 1e18, slip=1e3)
     Power = quantity("W", 0.1, 1e6)
     Seconds = quantity("s", 0.0, 1.0)

@@ -13,6 +13,7 @@ from dse import (
     catalog,
     files,
     report_page,
+    report_papers,
     report_tokens,
     validate,
     validate_accuracy,
@@ -51,7 +52,9 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
     rows = validate.claim_rows()
     silicon = validate_silicon.run(progress=progress)
     accuracy = {view.name: validate_accuracy.table(view) for view in validate_accuracy.VIEWS}
+    papers = report_papers.tables()
     for name, table in (
+        *papers.items(),
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
         ("eviction", validate_tokens.table_7()),
@@ -60,7 +63,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         ("sinkq-figure-3-length", validate_figures.sinkq_lengths()),
     ):
         files.write(folder / "tables" / f"{name}.csv", _csv(table))
-    files.write(folder / PAGE, page(rows, silicon, accuracy).encode())
+    files.write(folder / PAGE, page(rows, silicon, accuracy, papers).encode())
     files.sync(folder)
     return str(folder / PAGE), rows
 
@@ -71,7 +74,9 @@ def _csv(table: pd.DataFrame) -> bytes:
     return buffer.getvalue().encode()
 
 
-def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame]) -> str:
+def page(
+    rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame], papers: dict[str, pd.DataFrame]
+) -> str:
     """The whole page as one document."""
     body = [
         "<h1>Validation: published and measured numbers beside ours</h1>",
@@ -84,6 +89,7 @@ def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFram
           for source in dict.fromkeys(row.source for row in rows)),
         '<h2 id="figures">Figures of the papers, as modelled</h2>',
         *_sinkq_figure(rows),
+        *report_papers.parts(papers),
         '<h2 id="silicon">Measured kernels</h2>',
         _silicon(silicon),
         '<h2 id="accuracy">Published accuracy against effective bits</h2>',

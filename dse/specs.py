@@ -15,6 +15,7 @@ from dse import units
 from dse.errors import SpecError, clean, did_you_mean, show
 from dse.quantity import (
     ASSUMED,
+    Area,
     Bandwidth,
     Burst,
     Bytes,
@@ -22,11 +23,15 @@ from dse.quantity import (
     Cores,
     Devices,
     ElementRate,
+    Energy,
     Experts,
     FfnChannels,
+    FlopEnergy,
     FlopRate,
     Heads,
+    IdlePower,
     Layers,
+    OpRate,
     Overhead,
     Page,
     Parameters,
@@ -60,6 +65,7 @@ def _family(name: str) -> str:
 
 
 FamilyName = Annotated[str, AfterValidator(_family)]
+ModuleName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 
 
@@ -77,10 +83,15 @@ class HardwareSpec(Spec):
     title: str = Field(default="", max_length=120)
     memory_capacity: Bytes
     memory_bandwidth: Bandwidth
-    #: dense FP16; and dense FP8 where the device has it
+    #: dense FP16; and dense FP8 and INT8 where the device has them
     peak_flops: FlopRate
     peak_flops_fp8: FlopRate | None = None
+    peak_ops_int8: OpRate | None = None
     board_power: Power | None = None
+    #: energy by parts: a byte read or written, an FP16 operation, and what is drawn all the time
+    energy_per_byte: Energy | None = None
+    energy_per_flop: FlopEnergy | None = None
+    idle_power: IdlePower | None = None
     usd_per_hour: Price | None = None
     n_devices: Devices = Quantity(value=1, unit="device", source="default", kind="derived")
     n_cores: Cores | None = None
@@ -106,6 +117,8 @@ class HardwareSpec(Spec):
     stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
     #: a shipped device whose stacks are taken to hold here: the same chip, or one known by its data sheet alone
     stacks_of: Name | None = None
+    #: modules of a compute core and the core itself, where published; the areas of modules do not add up to the core's
+    core_area: dict[ModuleName, Area] = Field(default_factory=dict)
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
@@ -123,6 +136,12 @@ class HardwareSpec(Spec):
     def capacity_bytes(self) -> int:
         """Memory in bytes."""
         return self.memory_capacity.count
+
+    def product_peak(self, activation_bits: int) -> Quantity | None:
+        """Peak rate of products with the weights: FP16, or the larger of INT8 and FP8; None where it has neither."""
+        if activation_bits > units.BITS_PER_BYTE:
+            return self.peak_flops
+        return max((q for q in (self.peak_ops_int8, self.peak_flops_fp8) if q), key=lambda q: q.si, default=None)
 
     def path_of(self, family: str) -> Path:
         """How a quantizer family is unpacked here: as the device says, else as GPUs do (and Oaken by its engine)."""

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from dse import kv_sums, memory_unit, packing, sink_work, units
-from dse.formulas import attention, calibrated, dequantize, linear, prefill, scheduling, throughput, weights
+from dse.formulas import attention, calibrated, dequantize, scheduling, throughput, weights
 from dse.formulas.core import Formula
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec, StackSpec
+from dse.steps_products import Waits, matrix, product_peak
+from dse.steps_prompt import prefill_of
 from dse.trace import Trace
 from dse.workload import Workload
-
-_FORM = "docs/calibration.md, The form"
 
 
 @dataclass(frozen=True)
@@ -28,35 +28,32 @@ class StepTimes:
     quantize_busy_s: float
     dequantize_busy_s: float
     #: what matrix products and attention are made of
-    linear: "Waits"
-    attention: "Waits"
+    linear: Waits
+    attention: Waits
     #: `prefill_s` by what it waits for
     prefill_shares: dict[str, float]
+    #: amounts moved and calculated, for utilisation and energy
+    amounts: "Amounts"
     #: cores that work in a decode step, where the device schedules by token
     busy_cores: int | None = None
 
 
 @dataclass(frozen=True)
-class Waits:
-    """Seconds of an operation, and those of its parts: reading and computing overlap, latency comes on top.
+class Amounts:
+    """What a running batch moves (B) and calculates (FLOP): the mean decode step, and the whole prompt.
 
-    `latency` is launching and scheduling; 0 in the ideal model.
+    Attention of the decode step counts the queries and outputs of its kernels where those are calibrated; attention
+    of the prompt counts nothing that it reads, as its time does.
     """
 
-    seconds: float
-    bandwidth: float
-    compute: float
-    latency: float = 0.0
-
-    @property
-    def bound(self) -> str:
-        """The largest part; the first of equals."""
-        return max(("bandwidth", "compute", "latency"), key=lambda part: getattr(self, part))
-
-    def shares(self) -> dict[str, float]:
-        """The seconds by what is waited for."""
-        larger = "compute" if self.compute > self.bandwidth else "bandwidth"
-        return {larger: self.seconds - self.latency, "latency": self.latency}
+    attention_bytes: float
+    attention_flops: float
+    #: traffic of packing and unpacking: FP16 copies, bursts, copied buffers, SinkQ's own
+    packing_bytes: float
+    prefill_tokens: float
+    prefill_attention_flops: float
+    prefill_attention_s: float
+    prefill_quantize_s: float
 
 
 def evaluate(
@@ -97,7 +94,8 @@ def evaluate(
         share_touched=touched,
         weights_bits=work.weights_bits,
     )
-    matrices = _matrix(device, stack, plan, float(n_sequences), active, weight_read, "linear_s", trace)
+    rate = product_peak(device, work)
+    matrices = matrix(device, stack, plan, float(n_sequences), active, weight_read, "linear_s", trace, rate)
     if stack and stack.attention:
         kv = kv_sums.calibrated_sums(device, stack, plan, work, n_sequences, paths)
     else:
@@ -199,7 +197,8 @@ def evaluate(
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
     )
-    prefill_s, prefill_shares = _prefill(whole_device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
+    prompt = prefill_of(whole_device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
+    prefill_s = prompt.seconds
     return StepTimes(
         matrices.seconds,
         attention_s,
@@ -212,7 +211,20 @@ def evaluate(
         kv.unpack_busy / steps,
         matrices,
         Waits(attention_s, kv.read / steps, kv.compute / steps, (kv.fixed + kv.unit) / steps),
-        prefill_shares,
+        prompt.shares,
+        Amounts(
+            kv.read / steps * reached,
+            kv.compute / steps * peak * (calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0),
+            kv.materialised
+            / steps
+            * (kv_sums.copy_bandwidth(device, stack) if stack and stack.attention else bandwidth)
+            + write_s * bandwidth
+            + (sinks.scores_s + sinks.choice_s + copy_s) * reached,
+            prompt.n_tokens,
+            prompt.attention_flops,
+            prompt.attention_s,
+            prompt.quantize_s,
+        ),
         busy_cores,
     )
 
@@ -248,93 +260,6 @@ def _attention_form(stack: StackSpec | None) -> Formula:
     return calibrated.attention_layer_s if stack and stack.attention else attention.attention_s
 
 
-def _matrix(
-    device: HardwareSpec,
-    stack: StackSpec | None,
-    plan: KvPlan,
-    n_tokens: float,
-    active: float,
-    weight_read: float,
-    name: str,
-    trace: Trace,
-) -> Waits:
-    """All matrix products with the weights over `n_tokens` tokens."""
-    bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
-    read_s = attention.time_at_rate(weight_read, bandwidth)
-    compute_s = linear.linear_compute_s(n_tokens, active, peak)
-    if stack is None or stack.gemm is None:
-        seconds = trace.call(
-            name, linear.linear_s, n_tokens=n_tokens, active_parameters=active, weight_read_bytes=weight_read,
-            peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth,
-        )  # fmt: skip
-        return Waits(seconds, read_s, compute_s)
-    fit = stack.gemm_terms()
-    n_products = linear.matrix_products(sum(layer.n_layers for layer in plan.model.layers))
-    read_s, compute_s = read_s / fit["memory_frac"], compute_s / fit["flops_frac"]
-    seconds = trace.call(
-        name, linear.linear_calibrated_s, n_products=n_products, launch_s=fit["launch_s"], compute_s=compute_s,
-        memory_s=read_s,
-    )  # fmt: skip
-    trace.note(
-        "memory_s", read_s, "s", "weight bytes / (memory_frac * BW)", _FORM, weight_read_bytes=weight_read,
-        memory_frac=fit["memory_frac"], bandwidth_bytes_per_s=bandwidth,
-    )  # fmt: skip
-    trace.note(
-        "compute_s", compute_s, "s", "2 * P_active * n_tokens / (flops_frac * F)", _FORM, n_tokens=n_tokens,
-        active_parameters=active, flops_frac=fit["flops_frac"], peak_flops_per_s=peak,
-    )  # fmt: skip
-    return Waits(seconds, read_s, compute_s, n_products * fit["launch_s"])
-
-
 def _rates(device: HardwareSpec, paths: dict[str, str]) -> str:
     found = {path: device.rate(path) for path in paths.values() if path in ("engine", "fused")}
     return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"
-
-
-def _prefill(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    n_sequences: int,
-    paths: dict[str, str],
-    prefix_tokens: int,
-    trace: Trace,
-    stack: StackSpec | None,
-) -> tuple[float, dict[str, float]]:
-    """Seconds of the prompt of one running batch, and what they wait for."""
-    model = plan.model
-    tokens = prefill.prefill_tokens(n_sequences, work.input_tokens, prefix_tokens)
-    touched = weights.expert_share_touched(tokens, model.n_experts, model.n_active_experts)
-    weight_read = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, work.weights_bits)
-    peak, reached = device.peak_flops.si, kv_sums.stack_bandwidth(device, stack)
-    active = float(model.active_parameters)
-    matrices = _matrix(device, stack, plan, float(tokens), active, weight_read, "prefill_matrix_s", trace)
-    shared = plan.prompt_flops(prefix_tokens)
-    flops = shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
-    compute_s = trace.call(
-        "prefill_compute_s",
-        prefill.prefill_compute_s,
-        matrix_s=matrices.seconds,
-        attention_flops=flops,
-        flops_frac=calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0,
-        peak_flops_per_s=peak,
-    )
-    once = packing.seconds(device, plan, 0, prefix_tokens, paths, reached)
-    each = packing.seconds(device, plan, prefix_tokens, work.input_tokens, paths, reached)
-    paid = sum(once[path] + n_sequences * each[path] for path in ("fused", "materialised"))
-    engine_s = once["engine"] + n_sequences * each["engine"]
-    launch_s = dequantize.launch_s(packing.prompt_launches(plan, work.input_tokens, paths), device.kernel_launch.si)
-    quantize_s = paid + dequantize.exposed_s(engine_s, compute_s) + launch_s
-    total_s = trace.note(
-        "prefill_s",
-        compute_s + quantize_s,
-        "s",
-        "prefill_compute_s + quantising the prompt's keys and values",
-        prefill.prefill_compute_s.source,
-        prefill_tokens=tokens,
-        prefill_compute_s=compute_s,
-        quantize_s=quantize_s,
-    )
-    shares = {"bandwidth": 0.0, "compute": 0.0, **matrices.shares(), "dequantization": quantize_s}
-    shares["compute"] += compute_s - matrices.seconds
-    return float(total_s), shares

@@ -63,7 +63,7 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
     for name, unit in point.RESULT_UNITS.items():
         if name == "assumptions":
             table[name] = [", ".join(names) for names in table[name]]
-        elif name in ("feasible", "fits_whole_batch"):
+        elif name in ("feasible", "fits_whole_batch", "kv_cache"):
             table[name] = table[name].astype(bool)
         elif name in INTEGERS:
             table[name] = table[name].astype("Int64")
@@ -76,7 +76,8 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
 
 #: columns of whole numbers (missing where nothing fits or nothing limits)
 INTEGERS = frozenset({
-    "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "kv_bytes",
+    "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "activation_bits",
+    "prompt_chunk_tokens", "kv_bytes",
     "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "capacity_bytes",
     "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves", "busy_cores",
 })  # fmt: skip

@@ -381,7 +381,7 @@ def test_every_result_explains_itself(quantizer, admission):
     given = {
         "stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch",
         "input_tokens", "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
-        "tokens",
+        "tokens", "activation_bits", "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
     }  # fmt: skip
     assert set(result) - given <= set(trace.steps)
     for name in set(result) & set(trace.steps) - {"effective_bits"}:

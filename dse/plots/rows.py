@@ -44,7 +44,7 @@ def hover(row: pd.Series) -> str:
 
 
 #: assumed numbers that reach energy and cost only
-ENERGY_AND_COST = ("board_power", "usd_per_hour")
+ENERGY_AND_COST = ("board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour")
 
 
 def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
