@@ -151,10 +151,10 @@ class Counter:
         n = self.n_requests
         if not n:
             raise InputError("requests = []: must be at least one")
-        means = [total / n for total in self.sums]
-        longest_input, longest_output = len(self.counts[0]) - 1, len(self.counts[1]) - 1
+        mean_in, mean_out, in_squared, out_squared, in_out = (total / n for total in self.sums)
+        longest = [len(counts) - 1 for counts in self.counts]
         moments = Moments(
-            n, duration_s, *means, max_input_tokens=longest_input, max_output_tokens=longest_output
+            n, duration_s, mean_in, mean_out, in_squared, out_squared, in_out, longest[0], longest[1]
         )  # fmt: skip
         return Lengths(moments, *self.counts)
 
