@@ -28,7 +28,7 @@ LEVELS = [
         "dse.measurements",
         "dse.files",
     },
-    {"dse.catalog", "dse.plan", "dse.trace", "dse.workload"},
+    {"dse.catalog", "dse.plan", "dse.trace", "dse.traffic", "dse.workload"},
     {"dse.peaks", "dse.memory", "dse.packing", "dse.kv_sums", "dse.steps", "dse.point"},
     {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
