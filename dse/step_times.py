@@ -5,7 +5,6 @@ tokens, which decoding and prompts share; attention and packing of the sequences
 their mean context; attention and packing of prompt tokens, by where in the prompt they stand.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -15,14 +14,14 @@ from numpy.typing import NDArray
 
 from dse import point, steps
 from dse.plan import KvPlan
-from dse.specs import HardwareSpec
+from dse.specs import HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
 
 #: every token count up to here is a node of the tables over tokens: roofs meet below it on all devices
 DENSE_TOKENS = 512
 #: nodes above it, and of contexts: each this much larger than the one before
-TOKENS_RATIO = 1.05
+TOKENS_RATIO = 1.03
 CONTEXT_RATIO = 1.25
 #: sequences: every count up to here, then a ratio
 DENSE_SEQUENCES = 8
@@ -79,7 +78,7 @@ class StepTimes:
         return float(row[cell] + slope * (mean - nodes[cell]))
 
     def decode_step_s(self, n_sequences: int, context_tokens: int) -> float:
-        """Seconds of a decode step of `n_sequences` whose contexts, the new tokens included, sum to `context_tokens`."""
+        """Seconds of a decode step; `context_tokens` is the sum over sequences, the new tokens included."""
         return self.matrix_s(n_sequences) + self.attention_s(n_sequences, context_tokens)
 
     def prefill_s(self, n_tokens: int) -> float:
@@ -87,52 +86,74 @@ class StepTimes:
         return self.matrix_s(n_tokens) + self.prompt_s(0, n_tokens)
 
 
-def build(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    max_sequences: int,
-    max_context_tokens: int,
-    max_step_tokens: int | None = None,
-) -> StepTimes:
-    """The tables for steps of up to `max_sequences` and contexts up to `max_context_tokens` each.
+@dataclass(frozen=True)
+class Exact:
+    """Step times straight from `dse.steps.evaluate`, about 0.1 ms a call; `build` puts them into tables."""
 
-    `work` gives the model kind, stack, weights' bits and dequantisation path; its batch and lengths are not used and
-    its prefix counts as none. `max_step_tokens`: most tokens of a step (default: the longest context or all sequences).
-    Takes about 0.2 ms per node, some thousand nodes. Raises what `dse.point.stack_of` and `dequant_paths` raise.
-    """
-    paths = point.dequant_paths(device, plan, work)
-    stack_name, stack = point.stack_of(device, work)
-    longest = max(max_context_tokens, MIN_CONTEXT_TOKENS + 1)
-    most_tokens = max(max_step_tokens or 0, longest, max_sequences)
+    device: HardwareSpec
+    plan: KvPlan
+    work: Workload
+    paths: dict[str, str]
+    stack_name: str | None
+    stack: StackSpec | None
 
-    def at(n_sequences: int, input_tokens: int, output_tokens: int) -> steps.StepTimes:
-        one = replace(work, input_tokens=input_tokens, output_tokens=output_tokens, prefix_tokens=0)
-        return steps.evaluate(device, plan, one, n_sequences, paths, 0, Trace(), stack)
+    @classmethod
+    def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Exact":
+        """`work` gives model kind, stack, weights' bits and dequantisation path; its batch and lengths do not count.
 
-    token_nodes = _nodes(1, most_tokens, DENSE_TOKENS, TOKENS_RATIO)
-    matrix = np.array([at(n, 1, 1).linear_s for n in token_nodes])
-    # for prompts, nodes closer than the ratio would cost time and gain nothing: the curve has no kink but windows
-    prompt_nodes = _nodes(1, longest, DENSE_SEQUENCES, TOKENS_RATIO, (g.window_tokens for g in plan.groups))
-    prompt = np.array([at(1, n, 1).prefill_s - at(n, 1, 1).linear_s for n in prompt_nodes])
+        Raises what `dse.point.stack_of` and `dequant_paths` raise.
+        """
+        return cls(device, plan, work, point.dequant_paths(device, plan, work), *point.stack_of(device, work))
 
-    period = max(g.step_tokens for g in plan.groups)
-    windows = [w for g in plan.groups for w in (g.window_tokens, g.step_tokens + g.residual_tokens)]
-    context_nodes = _nodes(MIN_CONTEXT_TOKENS, longest, 0, CONTEXT_RATIO, windows)
-    # at peak rates all but launches grows with the number of sequences: two nodes are exact
-    dense = DENSE_SEQUENCES if stack else 0
-    sequence_nodes = _nodes(1, max_sequences, dense, SEQUENCES_RATIO if stack else math.inf)
+    def _at(self, n_sequences: int, input_tokens: int, output_tokens: int) -> steps.StepTimes:
+        work = replace(self.work, input_tokens=input_tokens, output_tokens=output_tokens, prefix_tokens=0)
+        return steps.evaluate(self.device, self.plan, work, n_sequences, self.paths, 0, Trace(), self.stack)
 
-    def rest(n_sequences: int, context: int) -> float:
-        half = min(period // 2, context - MIN_CONTEXT_TOKENS)
-        step = at(n_sequences, context - half - 1, max(2 * half, 1))
+    def matrix_s(self, n_tokens: int) -> float:
+        """Seconds of the matrix products over `n_tokens` >= 1 tokens."""
+        return self._at(n_tokens, 1, 1).linear_s
+
+    def prompt_s(self, n_tokens: int) -> float:
+        """Seconds of attention and packing of a whole prompt, without matrix products."""
+        return self._at(1, n_tokens, 1).prefill_s - self.matrix_s(n_tokens)
+
+    def attention_s(self, n_sequences: int, context_tokens: int) -> float:
+        """Seconds of attention, unpacking and packing of a step in which every sequence reads `context_tokens` >= 2.
+
+        The mean over a packed group around that length, since sequences stand at different places of theirs.
+        """
+        half = min(self.period // 2, context_tokens - MIN_CONTEXT_TOKENS)
+        step = self._at(n_sequences, context_tokens - half - 1, max(2 * half, 1))
         return step.decode_step_s - step.linear_s
 
-    measured = np.array([[rest(n, c) for c in context_nodes] for n in sequence_nodes])
-    every = np.arange(1, max_sequences + 1)
+    @property
+    def period(self) -> int:
+        """Tokens that are packed together, of the layer with most."""
+        return max(g.step_tokens for g in self.plan.groups)
+
+
+def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_tokens: int = 0) -> StepTimes:
+    """The tables for steps of up to `max_sequences` and contexts up to `max_context_tokens` each.
+
+    `max_step_tokens`: most tokens of a step, where that is more than the longest context and than all sequences.
+    Some thousand calls of `exact`: a few tenths of a second.
+    """
+    longest = max(max_context_tokens, MIN_CONTEXT_TOKENS + 1)
+    most_tokens = max(max_step_tokens, longest, max_sequences)
+    groups, fitted = exact.plan.groups, exact.stack is not None
+    token_nodes = _nodes(1, most_tokens, DENSE_TOKENS, TOKENS_RATIO)
+    matrix = [exact.matrix_s(n) for n in token_nodes]
+    # where windows fill and packing begins
+    kinks = [at for g in groups for at in (g.window_tokens, g.step_tokens + g.residual_tokens)]
+    prompt_nodes = _nodes(1, longest, DENSE_SEQUENCES, TOKENS_RATIO, kinks)
+    prompt = [exact.prompt_s(n) for n in prompt_nodes]
+    context_nodes = _nodes(MIN_CONTEXT_TOKENS, longest, 0, CONTEXT_RATIO, kinks)
+    # at peak rates all but launches grows with the number of sequences: two nodes are exact
+    sequence_nodes = _nodes(1, max_sequences, DENSE_SEQUENCES, SEQUENCES_RATIO) if fitted else [1, max_sequences]
+    rest = np.array([[exact.attention_s(n, c) for c in context_nodes] for n in sequence_nodes])
     decode = np.zeros((max_sequences + 1, len(context_nodes)))
     for column in range(len(context_nodes)):
-        decode[1:, column] = np.interp(every, sequence_nodes, measured[:, column])
+        decode[1:, column] = np.interp(np.arange(1, max_sequences + 1), sequence_nodes, rest[:, column])
     cell = np.searchsorted(context_nodes, np.arange(longest + 1), side="right") - 1
     tables = Tables(
         np.concatenate(([0.0], np.interp(np.arange(1, most_tokens + 1), token_nodes, matrix))),
@@ -141,15 +162,15 @@ def build(
         np.array(context_nodes, np.float64),
         np.clip(cell, 0, len(context_nodes) - 2).astype(np.int32),
     )
-    return StepTimes(tables, "calibrated" if stack else "ideal", stack_name)
+    return StepTimes(tables, "calibrated" if fitted else "ideal", exact.stack_name)
 
 
 def _nodes(first: int, last: int, dense: int, ratio: float, kinks: Iterable[int] = ()) -> list[int]:
-    """Rising whole numbers from `first` to `last`: every one up to `dense`, then by `ratio`; kinks and neighbours too."""
+    """Rising whole numbers from `first` to `last`: all up to `dense`, then by `ratio`; kinks and their neighbours."""
     found = {first, last, *range(first, min(dense, last) + 1)}
     node = max(first, dense)
     while node < last:
         found.add(node)
-        node = last if ratio == math.inf else max(node + 1, int(node * ratio))
+        node = max(node + 1, int(node * ratio))
     found.update(n for kink in kinks for n in (kink - 1, kink, kink + 1) if first < n < last)
     return sorted(found)
