@@ -4,6 +4,7 @@ The Azure LLM inference traces of 2023 ship in this form (dse/data/*.traffic.tom
 """
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,12 @@ class Tables:
         within = (output_share - BIN_LEVELS[cells]) / np.diff(BIN_LEVELS)[cells]
         return inputs, np.floor(self.joint[bins, cells] + within).astype(np.int64)
 
+    def quantiles(self, shares: Iterable[float]) -> tuple[list[int], list[int]]:
+        """Prompt and answer that the given shares of the requests do not exceed."""
+        at = np.asarray(list(shares))
+        n_in, n_out = (np.rint(np.interp(at, LEVELS, table)) for table in (self.input_tokens, self.output_tokens))
+        return [int(n) for n in n_in], [int(n) for n in n_out]
+
     def typical(self, n: int = N_TYPICAL) -> Requests:
         """`n` requests that stand for the trace, the same every time: evenly spread over prompts and answers.
 
@@ -71,7 +78,7 @@ class Tables:
         _check_n(n)
         k = np.arange(n, dtype=np.float64)
         golden = (5**0.5 - 1) / 2  # multiples of it fall evenly into 0..1, in any stretch of them
-        inputs, outputs = self.at((k + 0.5) / n, (k * golden + 0.5) % 1.0)
+        inputs, outputs = self.at(k / max(n - 1, 1), (k * golden + 0.5) % 1.0)
         return Requests(k * self.moments.duration_s / (self.moments.n_requests - 1), inputs, outputs)
 
 
