@@ -40,6 +40,15 @@ class Tables(NamedTuple):
     cell: NDArray[np.int32]
 
 
+def attention_s(tables, n_sequences, context_tokens):  # type: ignore[no-untyped-def]
+    """`StepTimes.attention_s` from its tables, for compiled code; n_sequences >= 1."""
+    mean = context_tokens / n_sequences
+    cell = tables.cell[int(mean)]
+    row, nodes = tables.decode_s[n_sequences], tables.context_tokens
+    slope = (row[cell + 1] - row[cell]) / (nodes[cell + 1] - nodes[cell])
+    return row[cell] + slope * (mean - nodes[cell])
+
+
 @dataclass(frozen=True)
 class StepTimes:
     """Step times of a device, plan, workload and stack, tabulated up to the largest step that `build` was asked for.
@@ -69,13 +78,7 @@ class StepTimes:
 
     def attention_s(self, n_sequences: int, context_tokens: int) -> float:
         """Seconds of attention, unpacking and packing of a decode step; `context_tokens` is the sum over sequences."""
-        if not n_sequences:
-            return 0.0
-        mean = context_tokens / n_sequences
-        cell = self.tables.cell[int(mean)]
-        row, nodes = self.tables.decode_s[n_sequences], self.tables.context_tokens
-        slope = (row[cell + 1] - row[cell]) / (nodes[cell + 1] - nodes[cell])
-        return float(row[cell] + slope * (mean - nodes[cell]))
+        return float(attention_s(self.tables, n_sequences, context_tokens)) if n_sequences else 0.0
 
     def decode_step_s(self, n_sequences: int, context_tokens: int) -> float:
         """Seconds of a decode step; `context_tokens` is the sum over sequences, the new tokens included."""
