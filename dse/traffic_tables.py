@@ -33,7 +33,7 @@ def levels(n_even: int, last: int) -> Floats:
 
 
 LEVELS = levels(256, 2**14)
-BIN_LEVELS = levels(32, 2**9)
+BIN_LEVELS = levels(64, 2**9)
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,11 @@ class Tables:
         They arrive evenly at the trace's mean rate.
         """
         _check_n(n)
-        k = np.arange(n, dtype=np.float64)
-        golden = (5**0.5 - 1) / 2  # multiples of it fall evenly into 0..1, in any stretch of them
-        inputs, outputs = self.at(k / max(n - 1, 1), (k * golden + 0.5) % 1.0)
+        k = np.arange(n)
+        # the bits of k in reverse: any 2^b neighbours have answers in each of as many equal parts of the shares
+        n_bits = max((n - 1).bit_length(), 1)
+        reverse = sum(((k >> b) & 1) / 2 ** (b + 1) for b in range(n_bits)) + 1 / 2 ** (n_bits + 1)
+        inputs, outputs = self.at(k / max(n - 1, 1), reverse)
         return Requests(k * self.moments.duration_s / (self.moments.n_requests - 1), inputs, outputs)
 
 
