@@ -90,10 +90,10 @@ def calibrated_sums(
         for start, n_steps in plan.spans(first, last, kernel.groups, breaks):
             sums = [total + n_layers * more for total, more in zip(sums, kernel.piece(start, n_steps), strict=True)]
     total, plain, read, compute, unit, fixed = sums
-    bandwidth = stack_bandwidth(device, stack)
     materialised = unpack_busy = 0.0
+    copies = copy_bandwidth(device, stack)
     for piece in plan.pieces(first, last, paths):
-        extra = (n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"])
+        extra = (n_sequences * dequantize.materialised_bytes(n) / copies for n in piece.unpacked["materialised"])
         materialised += generation.sum_of_line(*extra, 0, piece.n_steps)
     for g in plan.groups:
         rate = core_rate(device, stack, g, paths[g.which]) * _n_cores(device)
@@ -102,7 +102,8 @@ def calibrated_sums(
             for start, n_steps in plan.spans(first, last, [g]):
                 line = (attention.time_at_rate(elements * n, rate) for n in (g.packed(start), g.packed_slope(start)))
                 unpack_busy += generation.sum_of_line(*line, 0, n_steps)
-    packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
+    reached = stack_bandwidth(device, stack)
+    packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, reached)
     pack_s = n_sequences * (packed["fused"] + packed["materialised"])
     return KvSums(
         plain, read, compute, unit, fixed, unpack_busy + materialised, total - plain + materialised, materialised,
@@ -114,6 +115,12 @@ def stack_bandwidth(device: HardwareSpec, stack: StackSpec | None) -> float:
     """Bytes per second that attention kernels reach: the peak in the ideal model."""
     bandwidth = device.memory_bandwidth.si
     return bandwidth * stack.attention.memory_frac.si if stack and stack.attention else bandwidth
+
+
+def copy_bandwidth(device: HardwareSpec, stack: StackSpec) -> float:
+    """Bytes per second at which code writes and reads FP16 copies of the cache: as fitted, else as attention reads."""
+    fit = stack.materialised
+    return float(device.memory_bandwidth.si * fit.memory_frac.si) if fit else stack_bandwidth(device, stack)
 
 
 def core_rate(device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str) -> float:

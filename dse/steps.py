@@ -116,14 +116,19 @@ def evaluate(
         **({"mean_fixed_s": kv.fixed / steps, "mean_unit_s": kv.unit / steps, **stack.attention_terms()}
            if stack and stack.attention else {}),
     )  # fmt: skip
-    n_read = packing.read_launches(plan, work.input_tokens + 1, work.final_tokens, paths) / steps
+    first = work.input_tokens + 1
+    fit = stack.materialised if stack else None
+    in_place = {side: "none" if fit and path == "materialised" else path for side, path in paths.items()}
+    n_read = packing.read_launches(plan, first, work.final_tokens, in_place) / steps
+    n_copies = packing.copies(plan, first, work.final_tokens, paths) / steps if fit else 0
     n_pack = packing.pack_launches(plan, work.input_tokens, work.final_tokens, paths) / steps
     dequantize_launch_s = dequantize.launch_s(n_read, device.kernel_launch.si)
+    copies_start_s = dequantize.launch_s(n_copies, fit.launch.si) if fit else 0.0
     quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
     copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths, reached) / steps
     dequantize_s = trace.note(
         "dequantize_s",
-        kv.unpack_exposed / steps + dequantize_launch_s,
+        kv.unpack_exposed / steps + dequantize_launch_s + copies_start_s,
         "s",
         f"mean over steps of what unpacking adds to {_hides_behind(stack)}, plus launches",
         "docs/model.md, Dequantisation",
@@ -131,8 +136,8 @@ def evaluate(
         busy_s=kv.unpack_busy / steps,
         materialised_traffic_s=kv.materialised / steps,
         mean_kv_read_s=kv.read / steps,
-        launch_s=dequantize_launch_s,
-        launches_per_step=n_read,
+        **({} if n_copies else {"launch_s": dequantize_launch_s, "launches_per_step": n_read}),
+        **({"copies_per_step": n_copies, "start_of_a_copy_s": fit.launch.si} if fit and n_copies else {}),
         rates_elements_per_s=_unpack_rates(device, stack, plan, paths),
     )
     quantize_s = trace.note(

@@ -84,7 +84,8 @@ def _both(model: str, batch: int, input_tokens: int) -> list[dict[str, Any]]:
 def slower_than_smoothquant() -> Finding:
     """NQKV over SmoothQuant with KV cache, where the paper could run both; and the difference of their step times.
 
-    The difference is what dequantisation costs: the framework's own time, 6 to 40 times the kernels', is in both.
+    The difference is what dequantisation costs: the framework's own time, 6 to 40 times the kernels', is in both; so
+    printed ratios are nearer to 1 than ours. docs/calibration.md, FP16 copies, has the fit.
     """
     ratios, differences, printed = [], [], []
     for model, batch, input_tokens, _, smoothquant, nqkv in _rows():
@@ -99,8 +100,8 @@ def slower_than_smoothquant() -> Finding:
     return Finding(
         f"{min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rows, all below 1; a step takes "
         f"{min(differences):.1f} to {max(differences):.1f} ms more, printed {min(printed):.1f} to {max(printed):.1f}: "
-        f"ours is {over[0]:.2f} to {over[-1]:.2f} of it (median {over[len(over) // 2]:.2f}), the paper's "
-        "PyTorch code takes longer than one write and one read of an FP16 copy",
+        f"ours is {over[0]:.2f} to {over[-1]:.2f} of it (median {over[len(over) // 2]:.2f}): start and bandwidth of "
+        "the copies were fitted to these differences, the ratios were not",
         holds=len(ratios) == len(printed) == 11 and max(ratios) < 1,
     )
 

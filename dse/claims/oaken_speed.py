@@ -51,7 +51,7 @@ def _mean(values: Sequence[float]) -> float:
     ),
     "oaken-tput-vs-qserve": (
         tuple(name for name in systems.MODELS if name != "mixtral-8x7b"), "qserve",
-        "QServe is taken to unpack in registers at 25 G element/s and core (assumed from FP8 kernels) beside vLLM's "
+        "QServe is taken to unpack in registers at 19 G element/s and core (derived from FP8 kernels) beside vLLM's "
         "share of the bandwidth, with FP16 weights; what the measured system loses beside its kernels is not modelled",
     ),
 })  # fmt: skip
