@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SYSTEMS = ("A100 FP16 (vLLM)", "A100 QServe", "Tender", "LPU-LPDDR FP16", "Oaken-HBM", "Oaken-LPDDR")
 MODELS = ("llama2-13b", "mixtral-8x7b")
 FIGURE_BATCHES = (16, 32, 64, 128)
+#: batches of a report with many: so many of them at most
+MAX_BATCHES = 16
 #: devices whose systolic arrays compute a batch's prompts padded to the longest (Oaken 6.2, Real-world benchmark)
 PADDING_DEVICES = ("tender-a100",)
 #: BurstGPT's files are the user's; in their place answers of Conversation, so many times as long (assumed)
@@ -85,7 +87,8 @@ def _asked(request: "Request") -> tuple[Sequence[System], Sequence[ModelSpec], S
     by_label = {system.label: system for system in DEFAULT}
     own = [by_label[label] for label in SYSTEMS] if request.is_default else request.systems
     models = [model for model in request.models if model.name in MODELS] or request.models[:2]
-    return own, models, FIGURE_BATCHES if request.batches == BATCHES else request.batches
+    every = -(-len(request.batches) // MAX_BATCHES)
+    return own, models, FIGURE_BATCHES if request.batches == BATCHES else request.batches[::every]
 
 
 def _rows(request: "Request") -> Iterator[dict[str, Any]]:
