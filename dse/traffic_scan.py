@@ -21,7 +21,7 @@ _SPACE, _T, _DELETE = 32, 84, 127
 
 
 def _date(data, at, end):
-    """Seconds since 1970 of `YYYY-MM-DD hh:mm:ss` at `at`, or -1. Days 29 to 31 take the careful way."""
+    """Seconds since 1970 of `YYYY-MM-DD hh:mm:ss` at `at`, or -1. 29 February takes the careful way."""
     if end - at < 20:
         return -1
     year, month, day, hour, minute, second = 0, 0, 0, 0, 0, 0
@@ -50,7 +50,8 @@ def _date(data, at, end):
                 second = second * 10 + digit
         if not good:
             return -1
-    if year < 1970 or year > 2200 or month < 1 or month > 12 or day < 1 or day > 28:
+    n_days = 28 if month == 2 else 30 if month in (4, 6, 9, 11) else 31
+    if year < 1970 or year > 2200 or month < 1 or month > 12 or day < 1 or day > n_days:
         return -1
     if hour > 23 or minute > 59 or second > 59:
         return -1
