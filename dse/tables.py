@@ -214,6 +214,7 @@ def _roofline_rows(
 #: tables that are no design points
 OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {
     "ledger": ledger, "roofline": roofline, "traffic": tables_traffic.throughput_of_traces,
+    "traffic_lengths": tables_traffic.lengths_of_traces,
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def traces() -> tuple[Trace, ...]:
         tables = traffic_tables.load(name)
         found.append(Trace(title, tables.moments, Lengths.of(tables.typical())))
     longer = replace(
-        found[0], name="long answers (assumed)",
+        found[0], name="long answers",
         moments=found[0].moments.with_longer_answers(LONGER_ANSWERS), assumption="answer_lengths",
     )  # fmt: skip
     return (*found, longer)
@@ -115,3 +115,22 @@ def throughput_of_traces(request: "Request") -> pd.DataFrame:
     texts = ("system", "device", "model", "quantizer", "model_kind", "stack", "trace", "admission", "assumptions",
              "infeasible_reason", "bound")  # fmt: skip
     return table.astype(dict.fromkeys(texts, "string"))
+
+
+def lengths_of_traces(request: "Request") -> pd.DataFrame:
+    """Lengths of the shipped traces: at most that many prompt and answer tokens in a `share` of the requests.
+
+    Columns: trace, share, input_tokens, output_tokens, source, licence. The same in every report.
+    """
+    rows = []
+    for name in traffic_tables.files():
+        tables = traffic_tables.load(name)
+        at = zip(traffic_tables.LEVELS, tables.input_tokens, tables.output_tokens, strict=True)
+        rows += [
+            {
+                "trace": tables.title, "share": share, "input_tokens": int(n_in), "output_tokens": int(n_out),
+                "source": tables.source, "licence": tables.licence,
+            }
+            for share, n_in, n_out in at
+        ]  # fmt: skip
+    return pd.DataFrame(rows).astype(dict.fromkeys(("trace", "source", "licence"), "string"))
