@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dse import plan, point, quantizers, sweep, units
+from dse import plan, point, quantizers, sweep, tables_traffic, units
 from dse.errors import LimitError
 from dse.formulas import attention, linear, weights
 from dse.measurements import CLOSED, Bits
@@ -212,7 +212,9 @@ def _roofline_rows(
 
 
 #: tables that are no design points
-OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {"ledger": ledger, "roofline": roofline}
+OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {
+    "ledger": ledger, "roofline": roofline, "traffic": tables_traffic.throughput_of_traces,
+}  # fmt: skip
 
 
 def check(request: Request) -> None:

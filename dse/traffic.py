@@ -5,7 +5,7 @@ requests, so that they can be taken from a file of any size block by block.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,14 @@ class Moments:
     def of(cls, requests: Requests) -> "Moments":
         """The moments of requests in memory. Raises InputError where there are none."""
         return Lengths.of(requests).moments
+
+    def with_longer_answers(self, times: int) -> "Moments":
+        """The same requests with every answer `times` as long."""
+        return replace(
+            self, mean_output_tokens=times * self.mean_output_tokens, mean_input_output=times * self.mean_input_output,
+            mean_output_squared=times * times * self.mean_output_squared,
+            max_output_tokens=times * self.max_output_tokens,
+        )  # fmt: skip
 
     @property
     def rate_per_s(self) -> float | None:

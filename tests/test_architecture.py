@@ -38,6 +38,7 @@ LEVELS = [
         "dse.point",
         "dse.step_times",
         "dse.serving",
+        "dse.admission",
     },
     {"dse.simulate", "dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},

@@ -34,7 +34,7 @@ def _files(folder: Path) -> set[str]:
 
 def test_files(written: Path):
     figures = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("html", "png", "svg", "pdf")}
-    others = {f"tables/{name}.{kind}" for name in ("lengths", "weights", "breakdown", "ledger", "roofline")
+    others = {f"tables/{name}.{kind}" for name in ("lengths", "weights", "breakdown", "ledger", "roofline", "traffic")
               for kind in ("csv", "parquet")}  # fmt: skip
     page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
     assert _files(written) == figures | others | page

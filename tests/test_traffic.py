@@ -1,5 +1,7 @@
 """Moments and lengths of traffic: by hand, and against plain loops."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,6 +30,12 @@ def test_moments_by_hand():
     assert (found.max_input_tokens, found.max_output_tokens) == (30, 3)
     # steps read 11; 21, 22, 23; 31, 32: 140 / 6
     assert found.mean_decode_context_tokens == pytest.approx(140 / 6, rel=1e-15)
+
+
+def test_longer_answers():
+    pairs = [(10, 1), (20, 3), (30, 2)]
+    longer = Moments.of(requests([(i, 5 * o) for i, o in pairs]))
+    assert astuple(Moments.of(requests(pairs)).with_longer_answers(5)) == pytest.approx(astuple(longer))
 
 
 def test_one_request_has_no_rate():
