@@ -1,8 +1,11 @@
 """Throughput of traffic in steady state, in closed form: what moments of a trace, step times and memory give."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import lcm
+from math import exp, lcm, log, pi
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from dse.errors import InputError, show
 from dse.formulas import serving, throughput
@@ -14,9 +17,14 @@ from dse.step_times import MIN_CONTEXT_TOKENS, Exact
 from dse.trace import Trace
 from dse.workload import Workload
 
-Batching = Literal["continuous", "chunked"]
+Batching = Literal["static", "continuous", "chunked"]
 #: tokens of a step with prompt chunks: as the textbook has it, section 6.1 (512 or 1,024)
 CHUNK_TOKENS = 512
+#: places and weights of a mean over a normal distribution (Gauss-Hermite, 9 nodes): prompts are taken as log-normal
+NORMAL_NODES = tuple(
+    (float(x), float(weight) / (2 * pi) ** 0.5)
+    for x, weight in zip(*np.polynomial.hermite_e.hermegauss(9), strict=True)
+)
 
 
 class LengthMoments(Protocol):
@@ -75,12 +83,15 @@ def steady(
     batching: Batching = "continuous",
     chunk_tokens: int = CHUNK_TOKENS,
     trace: Trace | None = None,
+    largest_output: Callable[[int], float] | None = None,
 ) -> dict[str, Any]:
     """Requests and tokens per second where a finished request is replaced at once; times in seconds.
 
     `work` gives batch (most sequences at once), admission, page, weights' bits, path and model kind; its lengths do
     not count. `n_sequences` (default: what fits at the mean residency, at most the batch) run at all times, a prompt
-    in chunks among them. Where nothing fits, `n_sequences` is 0 and rates and times are None.
+    in chunks among them. Static batching runs as long as the longest answer of a batch, `largest_output(n)` in
+    expectation (`dse.traffic.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
+    rates and times are None.
 
     Exact means but for: a count of sequences that does not vary, one mean context for all, prompts that each cost
     their own products. Within 5 % of `dse.simulate` on its tests. Raises InputError for a prefix (traffic has none),
@@ -92,6 +103,10 @@ def steady(
         raise InputError(f"n_sequences = {show(n_sequences)}: must be at least 1")
     if batching == "chunked" and chunk_tokens < 1:
         raise InputError(f"chunk = {show(chunk_tokens)}: must be at least 1 token")
+    if batching == "static":
+        if largest_output is None:
+            raise InputError("batching = 'static': needs the expected largest output of a batch: give largest_output")
+        work = replace(work, admission="reserve")
     trace = trace or Trace()
     exact = Exact.of(device, plan, work)
     context = trace.call(
@@ -109,7 +124,8 @@ def steady(
     if batching == "chunked":
         step_s, prefill_s, request_s = _chunked(exact, n, context, moments, chunk_tokens, trace)
     else:
-        step_s, prefill_s, request_s = _whole_prompts(exact, n, context, moments, trace)
+        factor = largest_output(n) / moments.mean_output_tokens if batching == "static" and largest_output else 1.0
+        step_s, prefill_s, request_s = _whole_prompts(exact, n, context, moments, trace, factor)
     tokens_per_s = trace.call(
         "throughput_tokens_per_s", throughput.throughput_tokens_per_s, n_sequences=1,
         output_tokens=moments.mean_output_tokens, total_s=request_s,
@@ -149,7 +165,10 @@ def _prompt_parts(exact: Exact, moments: LengthMoments, trace: Trace) -> tuple[f
     )  # fmt: skip
     length = max(round(of_tokens), 1)
     rest = equations.mean_prefill_s(0.0, mean, length, exact.prompt_s(length))
-    return _between(exact.matrix_s, mean), rest
+    spread = log(max(moments.mean_input_squared / mean**2, 1.0)) ** 0.5
+    # products have a kink where computing takes over from reading: their mean is not that of the mean prompt
+    lengths = [mean * exp(spread * (x - spread / 2)) for x, _ in NORMAL_NODES]
+    return sum(share * _between(exact.matrix_s, n) for n, (_, share) in zip(lengths, NORMAL_NODES, strict=True)), rest
 
 
 def _between(at: Any, n: float) -> float:
@@ -159,12 +178,13 @@ def _between(at: Any, n: float) -> float:
 
 
 def _whole_prompts(
-    exact: Exact, n: int, context: float, moments: LengthMoments, trace: Trace
+    exact: Exact, n: int, context: float, moments: LengthMoments, trace: Trace, longer: float
 ) -> tuple[float, float, float]:
+    """`longer`: steps of a batch over those that its answers need; continuous batching needs no more."""
     matrix_s, rest_s = _prompt_parts(exact, moments, trace)
     step_s = exact.matrix_s(n) + _attention_s(exact, n, context)
     request_s = trace.call(
-        "request_s", equations.steady_request_s, mean_output_tokens=moments.mean_output_tokens, n_sequences=n,
+        "request_s", equations.steady_request_s, mean_output_tokens=longer * moments.mean_output_tokens, n_sequences=n,
         decode_step_s=step_s, prefill_s=matrix_s + rest_s,
     )  # fmt: skip
     return step_s, matrix_s + rest_s, request_s

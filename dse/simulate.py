@@ -10,22 +10,22 @@ Requests are served in order of arrival.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dse import simulate_kernel as kernel
 from dse import point, step_times, workload
+from dse import simulate_kernel as kernel
 from dse.errors import InputError, LimitError, show
 from dse.memory import Memory
 from dse.plan import KvPlan
-from dse.serving import CHUNK_TOKENS
+from dse.serving import CHUNK_TOKENS, Batching
 from dse.specs import HardwareSpec
 from dse.traffic import MAX_TOKENS, Requests
 from dse.workload import Workload
 
-Batching = Literal["static", "continuous", "chunked"]
+Floats = NDArray[np.float64]
 BATCHING = {"static": kernel.STATIC, "continuous": kernel.CONTINUOUS, "chunked": kernel.CHUNKED}
 #: share of the memory that admission leaves free: vLLM's block manager has 0.01
 WATERMARK_FRAC = 0.01
@@ -35,14 +35,13 @@ MAX_SAMPLES = 2048
 #: share of the requests after whose end a saturated run counts as warm
 WARM_SHARE = 0.1
 #: times between tokens are counted in steps of one percent, from a microsecond to hours
-GAP_EDGES_S = 1e-6 * 1.01 ** np.arange(2400)
+GAP_EDGES_S: Floats = np.asarray(1e-6 * 1.01 ** np.arange(2400), np.float64)
 #: steps of a run that are faster in Python than compiling, which takes seconds
 PLAIN_STEPS = 20_000
 #: steps between two reports of progress
 SLICE_STEPS = 100_000
 
 Progress = Callable[[int, int], None]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -206,17 +205,33 @@ def new_state(requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int6
     def numbers(size: int, value: int = 0) -> NDArray[np.int64]:
         return np.full(size, value, np.int64)
 
+    arrays: dict[str, Any] = {
+        name: numbers(places, kernel.NONE)
+        for name in ("finish_next", "finish_before", "page_next", "page_before", "older", "younger")
+    }
+    arrays |= {name: numbers(places) for name in ("again", "request", "pages", "offset", "joined_at")}
+    arrays |= {name: np.zeros(n) for name in ("start_s", "first_s", "finish_s", "last_s")}
     return kernel.State(
-        rule, i, np.zeros(kernel.N_F),
-        np.ascontiguousarray(requests.arrival_s, np.float64), np.ascontiguousarray(requests.input_tokens, np.int64),
-        np.ascontiguousarray(requests.output_tokens, np.int64), held,
-        np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), numbers(n), numbers(places),
-        numbers(places), numbers(places), numbers(places), numbers(places), np.zeros(places, np.bool_),
-        *(numbers(places, kernel.NONE) for _ in range(6)),
-        numbers(int(requests.output_tokens.max()) + 1, kernel.NONE), numbers(page, kernel.NONE),
-        numbers(1, kernel.NONE), np.arange(places - 1, -1, -1), numbers(places + 1), numbers(places + 1),
-        GAP_EDGES_S, numbers(len(GAP_EDGES_S) + 1), np.zeros((kernel.N_SAMPLE_ROWS, MAX_SAMPLES)),
-    )  # fmt: skip
+        **arrays,
+        rule=rule,
+        i=i,
+        f=np.zeros(kernel.N_F),
+        arrival_s=np.ascontiguousarray(requests.arrival_s, np.float64),
+        input_tokens=np.ascontiguousarray(requests.input_tokens, np.int64),
+        output_tokens=np.ascontiguousarray(requests.output_tokens, np.int64),
+        held=held,
+        generated=numbers(n),
+        is_new=np.zeros(places, np.bool_),
+        finish_first=numbers(int(requests.output_tokens.max()) + 1, kernel.NONE),
+        page_first=numbers(page, kernel.NONE),
+        youngest=numbers(1, kernel.NONE),
+        free=np.arange(places - 1, -1, -1),
+        new=numbers(places + 1),
+        joined=numbers(places + 1),
+        gap_edges_s=GAP_EDGES_S,
+        gap_counts=numbers(len(GAP_EDGES_S) + 1),
+        sample=np.zeros((kernel.N_SAMPLE_ROWS, MAX_SAMPLES)),
+    )
 
 
 def _simulation(s: kernel.State, served: Requests, n_rejected: int, memory: Memory) -> Simulation:

@@ -50,7 +50,7 @@ LEVELS = [
         "dse.claims",
     },
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
-    {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
+    {"dse.report", "dse.simulate_report", "dse.explorer", "dse.cli", "dse.__main__"},
 ]
 
 

@@ -17,9 +17,9 @@ def mean_prompt_of_tokens(mean_input_squared, mean_input_tokens):
     return mean_input_squared / mean_input_tokens
 
 
-@formula("s", "matrix_s(E[I]) + E[I] / L * prompt_attention_s(L), L = E[I^2] / E[I]", _SOURCE)
+@formula("s", "E[matrix_s(I)] + E[I] / L * prompt_attention_s(L), L = E[I^2] / E[I]", _SOURCE)
 def mean_prefill_s(matrix_s, mean_input_tokens, mean_prompt_of_tokens, prompt_attention_s):
-    """Seconds of a prompt, mean over the requests. Exact where attention is a*L + b*L^2 and products a line of L."""
+    """Seconds of a prompt, mean over the requests. Exact where attention is a*L + b*L^2."""
     return matrix_s + mean_input_tokens / mean_prompt_of_tokens * prompt_attention_s
 
 
