@@ -16,6 +16,7 @@ from dse.errors import SpecError, clean, did_you_mean, show
 from dse.quantity import (
     ASSUMED,
     Bandwidth,
+    Burst,
     Bytes,
     Channels,
     Cores,
@@ -27,6 +28,7 @@ from dse.quantity import (
     Heads,
     Layers,
     Overhead,
+    Page,
     Parameters,
     Power,
     Price,
@@ -91,6 +93,11 @@ class HardwareSpec(Spec):
     )
     fused_rate: ElementRate | None = None
     engine_rate: ElementRate | None = None
+    #: cores that each work on one token of one request in generation (Oaken 5.3)
+    token_cores: Cores | None = None
+    #: page and burst of the memory unit that holds what the engine packs (Oaken 5.2)
+    kv_page: Page | None = None
+    kv_burst: Burst | None = None
     #: quantizer family -> path; "default" for the rest
     dequant_path: dict[FamilyName, Path] = Field(default_factory=dict)
     #: software stack -> calibrated parameters of its kernels
@@ -104,6 +111,10 @@ class HardwareSpec(Spec):
             return [("stacks", ", ".join(self.stacks) or self.stacks_of, "need n_cores: add the number of cores")]
         if self.stacks and self.stacks_of:
             return [("stacks_of", self.stacks_of, "cannot stand beside stacks: leave one of them out")]
+        if self.token_cores and (self.stacks or self.stacks_of):
+            return [("token_cores", self.token_cores.count, "cannot stand beside stacks, whose kernels were measured")]
+        if self.kv_page and self.kv_burst and self.kv_page.count % self.kv_burst.count:
+            return [("kv_page", self.kv_page.count, f"must be a multiple of kv_burst = {self.kv_burst.count} B")]
         return []
 
     @property

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import catalog, units
+from dse import catalog, quantizers, units
 from dse.claims.core import Estimate, Finding, claim, family
 from dse.claims.designs import CALIBRATED, build, evaluate, sequence_bits
 from dse.claims.published import NQKV_OUTPUT_TOKENS, NQKV_TABLE_4
@@ -11,8 +11,6 @@ from dse.formulas import kv_cache, linear, prefill, weights
 #: 4.1: block size 256; the cache of SmoothQuant is INT8 with fixed scales; weights of both are INT8
 NQKV, SMOOTHQUANT, WEIGHTS_BITS = "nqkv:block=256", "int8:granularity=tensor", 8
 DEVICE = "a100-80gb"
-#: 3.3: the matrix product takes tokens in multiples of this
-TILE_TOKENS = 16
 
 
 def _kv_175b_bytes() -> float:
@@ -59,8 +57,9 @@ def blocks_per_token() -> int:
 
 @claim("nqkv-pad-16")
 def padding_multiple() -> int:
-    """Largest step on which all padded lengths lie: padding is what the formula adds for a tile of 16 tokens."""
-    padded = {n + kv_cache.padding_tokens(n, TILE_TOKENS) for n in range(1, 10 * TILE_TOKENS)}
+    """Largest step on which all padded lengths lie: padding is what the formula adds for NQKV's tiles of tokens."""
+    tile_tokens = quantizers.FAMILIES["nqkv"].gpu_code.tile_tokens
+    padded = {n + kv_cache.padding_tokens(n, tile_tokens) for n in range(1, 10 * tile_tokens)}
     return max(step for step in range(1, min(padded) + 1) if all(n % step == 0 for n in padded))
 
 
