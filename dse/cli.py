@@ -61,7 +61,7 @@ def point(
     **work: Any,
 ) -> None:
     """Everything about one design point: memory, time, throughput, and what binds."""
-    from dse import catalog, plan, present
+    from dse import catalog, memory_unit, plan, present
     from dse import point as design_point
     from dse.measurements import bits_from
     from dse.trace import Trace
@@ -75,8 +75,10 @@ def point(
         source.required(value_quantizer or quantizer),
     )
     trace = Trace(keep=explain is not None)
-    result = design_point.evaluate(spec, kv, Workload(**work), trace)
-    ledger = present.bit_ledger(kv, result)
+    asked = Workload(**work)
+    result = design_point.evaluate(spec, kv, asked, trace)
+    paths = design_point.dequant_paths(spec, kv, asked)
+    ledger = present.bit_ledger(memory_unit.attach(spec, kv, paths), result)
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
         click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dse import packing, units
-from dse.formulas import attention, calibrated, dequantize, generation
+from dse.formulas import attention, calibrated, dequantize, generation, scheduling
 from dse.plan import KvPlan, TensorGroup
 from dse.specs import HardwareSpec, StackSpec
 from dse.specs_stacks import PackedFit
@@ -39,6 +39,7 @@ def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, 
     per_path = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
     pack_hidden = n_sequences * per_path["engine"] / work.output_tokens
     pack_paid = n_sequences * (per_path["fused"] + per_path["materialised"])
+    hides = engine_hides(device, n_sequences)
     total_attention = read = compute = unpack_busy = unpack_exposed = materialised = pack_exposed = 0.0
     for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
         m = piece.n_steps
@@ -53,14 +54,17 @@ def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, 
         unpack_0 = n_sequences * engine_0 / engine_rate + n_sequences * fused_0 / fused_rate
         unpack_1 = n_sequences * engine_1 / engine_rate + n_sequences * fused_1 / fused_rate
         unpack_busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
-        unpack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, unpack_0, unpack_1, m)
+        behind = (flop_0, flop_1, read_0, read_1)
+        for_engine = tuple(hides * line for line in behind)
+        hidden_by = for_engine if engine_0 or engine_1 else behind
+        unpack_exposed += generation.sum_of_excess(*hidden_by, unpack_0, unpack_1, m)
         extra_0, extra_1 = (
             n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"]
         )
         extra = generation.sum_of_line(extra_0, extra_1, 0, m)
         materialised += extra
         if pack_hidden:
-            pack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, pack_hidden, 0.0, m)
+            pack_exposed += generation.sum_of_excess(*for_engine, pack_hidden, 0.0, m)
     return KvSums(
         total_attention,
         read,
@@ -72,6 +76,24 @@ def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, 
         materialised,
         pack_hidden * work.output_tokens + pack_paid,
         pack_exposed + pack_paid,
+    )
+
+
+def engine_hides(device: HardwareSpec, n_sequences: int) -> float:
+    """Share of attention's time behind which engine work can hide: all of it where nothing is known of the cores."""
+    if device.token_cores is None:
+        return 1.0
+    return float(scheduling.hideable_share(scheduling.busy_cores(n_sequences, device.token_cores.count)))
+
+
+def in_generation(device: HardwareSpec, n_sequences: int) -> HardwareSpec:
+    """The device as decode steps have it: with the arithmetic of the cores that have a token to work on."""
+    if device.token_cores is None or n_sequences >= device.token_cores.count:
+        return device
+    share = n_sequences / device.token_cores.count
+    peaks = {name: getattr(device, name) for name in ("peak_flops", "peak_flops_fp8")}
+    return device.model_copy(
+        update={name: rate.model_copy(update={"value": rate.value * share}) for name, rate in peaks.items() if rate}
     )
 
 
@@ -90,10 +112,10 @@ def calibrated_sums(
         for start, n_steps in plan.spans(first, last, kernel.groups, breaks):
             sums = [total + n_layers * more for total, more in zip(sums, kernel.piece(start, n_steps), strict=True)]
     total, plain, read, compute, unit, fixed = sums
-    bandwidth = stack_bandwidth(device, stack)
     materialised = unpack_busy = 0.0
+    copies = copy_bandwidth(device, stack)
     for piece in plan.pieces(first, last, paths):
-        extra = (n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"])
+        extra = (n_sequences * dequantize.materialised_bytes(n) / copies for n in piece.unpacked["materialised"])
         materialised += generation.sum_of_line(*extra, 0, piece.n_steps)
     for g in plan.groups:
         rate = core_rate(device, stack, g, paths[g.which]) * _n_cores(device)
@@ -102,7 +124,8 @@ def calibrated_sums(
             for start, n_steps in plan.spans(first, last, [g]):
                 line = (attention.time_at_rate(elements * n, rate) for n in (g.packed(start), g.packed_slope(start)))
                 unpack_busy += generation.sum_of_line(*line, 0, n_steps)
-    packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
+    reached = stack_bandwidth(device, stack)
+    packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, reached)
     pack_s = n_sequences * (packed["fused"] + packed["materialised"])
     return KvSums(
         plain, read, compute, unit, fixed, unpack_busy + materialised, total - plain + materialised, materialised,
@@ -114,6 +137,12 @@ def stack_bandwidth(device: HardwareSpec, stack: StackSpec | None) -> float:
     """Bytes per second that attention kernels reach: the peak in the ideal model."""
     bandwidth = device.memory_bandwidth.si
     return bandwidth * stack.attention.memory_frac.si if stack and stack.attention else bandwidth
+
+
+def copy_bandwidth(device: HardwareSpec, stack: StackSpec) -> float:
+    """Bytes per second at which code writes and reads FP16 copies of the cache: as fitted, else as attention reads."""
+    fit = stack.materialised
+    return float(device.memory_bandwidth.si * fit.memory_frac.si) if fit else stack_bandwidth(device, stack)
 
 
 def core_rate(device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str) -> float:

@@ -169,16 +169,17 @@ def _stack_rows(device: HardwareSpec) -> Rows:
     """Calibrated parameters with what they were fitted on, and the error of each fit."""
     rows: Rows = []
     for stack, spec in device.stacks.items():
-        for part, fit in spec.parts().items():
+        for part, fit in spec.fits().items():
             place = f"stacks.{stack}.{part}"
+            kind = next(iter(fit.quantities().values())).kind
             rows += [{**row, "name": f"{place}.{row['name']}"} for row in _quantity_rows(fit.quantities())]
             shares = {"held_out_error": fit.held_out_error, "serving_error": fit.serving_error}
             rows.append({
-                "name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": "measured",
+                "name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": kind,
                 "source": fit.fitted_on,
             })  # fmt: skip
             rows += [
-                {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": "measured",
+                {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": kind,
                  "source": "mean error of rows held out of the fit; see docs/calibration.md"}
                 for name, share in shares.items() if share is not None
             ]  # fmt: skip

@@ -312,8 +312,15 @@ class Memory:
             "workspace_bytes",
             work.batch * self.workspace_bytes(n),
             "B",
-            "batch * 2 bytes * materialised elements of one layer and sequence",
+            "batch * 2 bytes * materialised elements of one layer and sequence, padded to tiles of tokens where the "
+            "method's code pads them",
             "docs/model.md, Capacity",
             batch=work.batch,
             materialised_elements=plan.workspace_elements(n, self.paths),
+            **self._tiles(),
         )
+
+    def _tiles(self) -> dict[str, int]:
+        """Padded elements of one sequence: of the layer in work, and of a cache that were stored padded."""
+        one_layer, every_layer = self.plan.tile_padding(self.workload.final_tokens, self.paths)
+        return {"padded_elements": one_layer, "padded_elements_if_stored_padded": every_layer} if one_layer else {}

@@ -56,8 +56,16 @@ def launched(plan: KvPlan, paths: dict[str, str]) -> list[tuple[TensorGroup, int
     """Tensors that the cores pack and unpack, each with its side: 0 keys, 1 values."""
     return [
         (g, 0 if g.which == "key" else 1)
-        for g in plan.groups if g.layout.needs_unpacking and paths[g.which] != "engine"
+        for g in plan.groups if g.layout.needs_unpacking and paths[g.which] in ("fused", "materialised")
     ]  # fmt: skip
+
+
+def copies(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:
+    """FP16 copies of one layer's keys, or values, written over the decode steps that read the lengths first..last."""
+    return sum(
+        g.n_read_layers * steps_with_packed(g, first, last)
+        for g, _ in launched(plan, paths) if paths[g.which] == "materialised"
+    )  # fmt: skip
 
 
 def read_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:

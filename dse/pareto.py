@@ -1,51 +1,154 @@
 """Pareto fronts: which rows of a table no other row beats in every objective."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dse.errors import InputError, did_you_mean
 
 Sense = Literal["min", "max"]
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+#: from so many rows on, most are rejected by comparing them with a few good ones first
+_LONG = 100_000
+#: rows of the sample that good ones are taken from, and the most that are taken
+_SAMPLE_ROWS, _MAX_LIMITS = 4096, 8
+#: parts that threads share; results do not depend on it
+_N_PARTS = 64
 
 
-def front(table: pd.DataFrame, objectives: Mapping[str, Sense]) -> np.ndarray:
+def front(table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = ()) -> Mask:
     """Mask, in the order of the rows, of those that no other row dominates.
 
-    A row dominates another when it is no worse in every objective and better in one; equal rows are both kept.
-    Rows with a missing objective (a design that does not fit) are never on the front. Raises InputError for an
-    unknown column or sense.
+    A row dominates another when it is no worse in every objective and better in one; equal rows are both kept. With
+    `by`, rows compete only with those that have the same values in these columns: a front per model, say. Rows whose
+    column `feasible` is False are never on the front. Raises InputError for an unknown column or sense, or a number
+    that is missing (NaN) in a row that is feasible.
     """
-    for name, sense in objectives.items():
+    for name in (*objectives, *by):
         if name not in table.columns:
             raise InputError(f"unknown objective {name!r}: {did_you_mean(name, table.columns)}")
+    if not objectives:
+        raise InputError("objectives: none given: name at least one column, with min or max")
+    for name, sense in objectives.items():
         if sense not in ("min", "max"):
             raise InputError(f"objective {name}: sense must be min or max, not {sense!r}")
-    values = np.column_stack([
-        table[name].to_numpy(dtype="float64", na_value=np.nan) * (1 if sense == "min" else -1)
-        for name, sense in objectives.items()
-    ])  # fmt: skip
-    known = ~np.isnan(values).any(axis=1)
+    feasible = table["feasible"].to_numpy(dtype=bool) if "feasible" in table else np.ones(len(table), bool)
+    rows = None if feasible.all() else np.flatnonzero(feasible)
+    columns = [_column(table, name, rows) for name in objectives]
+    signs = [1.0 if sense == "min" else -1.0 for sense in objectives.values()]
     mask = np.zeros(len(table), dtype=bool)
-    mask[known] = _front_of_minima(values[known])
+    if not by:
+        found = front_rows(columns, signs)
+        mask[found if rows is None else rows[found]] = True
+        return mask
+    inside = table if rows is None else table.iloc[rows]
+    for group in inside.groupby(list(by), sort=False, dropna=False).indices.values():
+        found = group[front_rows([column[group] for column in columns], signs)]
+        mask[found if rows is None else rows[found]] = True
     return mask
 
 
-def _front_of_minima(values: np.ndarray) -> np.ndarray:
-    """Mask of the non-dominated rows, all objectives minimised; finite values.
+def _column(table: pd.DataFrame, name: str, rows: Rows | None) -> Floats:
+    try:
+        values = table[name].to_numpy(dtype="float64", na_value=np.nan)
+    except (TypeError, ValueError):
+        raise InputError(f"objective {name}: is not a column of numbers: choose another") from None
+    values = np.ascontiguousarray(values if rows is None else values[rows])
+    if np.isnan(values.sum()) and len(missing := np.flatnonzero(np.isnan(values))):  # inf - inf is no missing number
+        place = int(missing[0])
+        row = place if rows is None else int(rows[place])
+        raise InputError(f"row {row}: {name} is missing: drop such rows, or mark them by a column `feasible`")
+    return values
 
-    Sorted by the first objective (ties by the next), a row can only be dominated by one before it, or by an equal
-    first objective; each survivor is compared with the front found so far.
-    """
-    order = np.lexsort(values.T[::-1])
-    kept = np.empty((0, values.shape[1]))
-    mask = np.zeros(len(values), dtype=bool)
-    for index in order:
-        row = values[index]
-        no_worse = (kept <= row).all(axis=1)
-        if not (no_worse & (kept < row).any(axis=1)).any():
-            mask[index] = True
-            kept = np.vstack([kept, row])
-    return mask
+
+def front_rows(columns: Sequence[Floats], signs: Sequence[float]) -> Rows:
+    """Rows on the front, ascending, of columns of equal length without NaN; sign 1 minimises, -1 maximises."""
+    n = len(columns[0])
+    rows = np.arange(n) if n < _LONG else _not_rejected(columns, signs)
+    if len(rows) > _LONG and len(rows) < n:  # a second look at what is left, with better rows to compare with
+        again = _not_rejected([column[rows] for column in columns], signs)
+        rows = rows[again]
+    small = [column[rows] * sign for column, sign in zip(columns, signs, strict=True)]
+    return rows[_front_of_minima(small)]
+
+
+def _not_rejected(columns: Sequence[Floats], signs: Sequence[float]) -> Rows:
+    """Rows that none of a few good ones beats in every objective: all of the front and little else."""
+    from dse import pareto_kernels
+
+    n = len(columns[0])
+    step = max(n // _SAMPLE_ROWS, 1)
+    sample = np.column_stack([column[::step] * sign for column, sign in zip(columns, signs, strict=True)])
+    limits = _strong(sample[_front_of_minima([np.ascontiguousarray(column) for column in sample.T])], sample)
+    rows, counts = np.empty(n + 1, np.int64), np.zeros(_N_PARTS, np.int64)
+    pareto_kernels.reject(tuple(columns), np.array(signs), limits, rows, counts)
+    share = -(-n // _N_PARTS)
+    return np.concatenate([rows[i * share : i * share + count] for i, count in enumerate(counts)])
+
+
+def _strong(candidates: Floats, sample: Floats) -> Floats:
+    """Up to eight candidates that together beat most rows of the sample, chosen one after the other."""
+    left = np.ones(len(sample), bool)
+    beats = np.asarray((candidates[: 16 * _MAX_LIMITS, None, :] < sample[None, :, :]).all(axis=2))
+    chosen: list[int] = []
+    while len(chosen) < _MAX_LIMITS:
+        gains = (beats & left).sum(axis=1)
+        best = int(gains.argmax())
+        if gains[best] * 1000 < len(sample) and chosen:
+            break
+        chosen.append(best)
+        left &= ~beats[best]
+    return np.ascontiguousarray(candidates[chosen])
+
+
+def _front_of_minima(columns: Sequence[Floats]) -> Mask:
+    """Mask of the front of minima of columns of equal length; exact."""
+    from dse import pareto_kernels
+
+    n = len(columns[0])
+    keep: Mask = np.zeros(n, np.bool_)
+    if n == 0:
+        return keep
+    if len(columns) == 1:
+        keep[columns[0] == columns[0].min()] = True
+        return keep
+    if len(columns) == 2:
+        x, y = columns
+        pareto_kernels.front_of_two(x, y, np.argsort(x), keep)
+        return keep
+    order = _lexicographic(columns)
+    if len(columns) == 3:
+        x, y, z = columns
+        rank, n_ranks = _ranks(y)
+        pareto_kernels.front_of_three(x, y, z, order, rank, np.full(n_ranks + 1, np.inf), keep)
+        return keep
+    pareto_kernels.front_of_many(np.column_stack(columns), order, keep, np.empty(n, np.int64))
+    return keep
+
+
+def _lexicographic(columns: Sequence[Floats]) -> Rows:
+    """Order by the first column, ties by the next: only ties are sorted again, which is far faster than a lexsort."""
+    order = np.argsort(columns[0])
+    in_order = columns[0][order]
+    equal = in_order[1:] == in_order[:-1]
+    if equal.any():
+        tied = np.flatnonzero(np.concatenate([equal, [False]]) | np.concatenate([[False], equal]))
+        rows = order[tied]
+        order[tied] = rows[np.lexsort([column[rows] for column in columns[::-1]])]
+    return order
+
+
+def _ranks(values: Floats) -> tuple[Rows, int]:
+    """Rank of each value among the distinct ones, from 0, and how many these are."""
+    order = np.argsort(values)
+    in_order = values[order]
+    steps = np.concatenate([[0], np.cumsum(in_order[1:] != in_order[:-1])])
+    rank = np.empty(len(values), np.int64)
+    rank[order] = steps
+    return rank, int(steps[-1]) + 1

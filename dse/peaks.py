@@ -41,6 +41,12 @@ def sum_of_shared_bits(plan: KvPlan, first: int, last: int, prefix_tokens: int) 
     total = 0
     for g in plan.groups:
         inside_window = min(last, g.window_tokens)
+        if g.page_row_bits:  # the same pages from the first token after the prefix to the window's end
+            n_lengths = max(inside_window + 1 - first, 0)
+            at_prefix = g.shared_bits(prefix_tokens, prefix_tokens) if first == prefix_tokens else 0
+            after = g.shared_bits(prefix_tokens + 1, prefix_tokens) if inside_window > prefix_tokens else 0
+            total += g.n_stored_layers * (at_prefix + after * (n_lengths - (first == prefix_tokens)))
+            continue
         turn = min(max(_prefix_packed(g, prefix_tokens), first), inside_window + 1)
 
         def packed_up_to(n: int, g: TensorGroup = g) -> int:

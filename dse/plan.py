@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dse.errors import LimitError
-from dse.formulas import attention, kv_cache
+from dse.formulas import attention, kv_cache, memory_unit
 from dse.quantizers import QuantizerSpec, TensorShape
 from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS, TensorLayout
 from dse.specs import LayerKV, ModelSpec
@@ -40,6 +40,10 @@ class TensorGroup:
     pool_bits: int
     step_tokens: int
     residual_tokens: int
+    #: a memory unit's: bits of a token that fill pages of their own, of all heads; a page and a burst of every head
+    streams: tuple[int, ...] = ()
+    page_row_bits: int = 0
+    burst_row_bits: int = 0
 
     def bits(self, n_tokens: int) -> int:
         """Bits of one layer and sequence at a context of `n_tokens`."""
@@ -72,7 +76,44 @@ class TensorGroup:
     def padding_bits(self, n_tokens: int, page_tokens: int) -> int:
         """Bits of the unused slots of the last page of one layer and sequence."""
         kept = kv_cache.kept_tokens(n_tokens, self.window_tokens)
+        if self.page_row_bits:
+            return sum(memory_unit.page_tail_bits(kept, bits, self.page_row_bits) for bits in self.streams)
         return self.tail_bits * kv_cache.padding_tokens(kept, page_tokens)
+
+    def sum_of_padding_bits(self, n_tokens: int, page_tokens: int) -> int:
+        """`padding_bits` summed over the lengths 1..n_tokens; closed form, exact."""
+        inside = min(n_tokens, self.window_tokens)
+        beyond = (n_tokens - inside) * self.padding_bits(inside, page_tokens)
+        if self.page_row_bits:
+            tails = (memory_unit.sum_of_page_tail_bits(inside, bits, self.page_row_bits) for bits in self.streams)
+            return sum(tails) + beyond
+        slots = page_tokens * kv_cache.sum_of_pages(inside, page_tokens)
+        return self.tail_bits * (slots - inside * (inside + 1) // 2) + beyond
+
+    def shared_bits(self, n_tokens: int, prefix_tokens: int) -> int:
+        """Bits of one layer and sequence of `n_tokens` that a common prefix lets sequences share."""
+        if self.window_tokens < n_tokens:  # the window has moved past the start of the prompt
+            return 0
+        if self.page_row_bits:  # pages that the prefix fills; a sequence that is nothing but prefix is shared whole
+            if n_tokens <= prefix_tokens:
+                return n_tokens * self.packed_bits + self.padding_bits(n_tokens, 1)
+            whole = (memory_unit.whole_page_bits(prefix_tokens, bits, self.page_row_bits) for bits in self.streams)
+            return sum(whole) + prefix_tokens * (self.packed_bits - sum(self.streams))
+        packed = self.packed(n_tokens)
+        shared = kv_cache.shareable_tokens(min(prefix_tokens, n_tokens), packed, self.step_tokens)
+        inside = min(shared, packed)
+        return inside * self.packed_bits + (shared - inside) * self.full_bits
+
+    @property
+    def written_bits(self) -> int:
+        """Bits that the memory takes to write one packed token of one layer: slices of a head rounded up to bursts."""
+        rounded = sum(memory_unit.written_bits(bits, self.burst_row_bits) for bits in self.streams)
+        return rounded + self.packed_bits - sum(self.streams)
+
+    @property
+    def tile_tokens(self) -> int:
+        """Tokens to whose multiple the method's code pads unpacked tensors before its product; 1 for none."""
+        return self.quantizer.family.gpu_code.tile_tokens
 
     @property
     def tail_bits(self) -> int:
@@ -158,16 +199,7 @@ class KvPlan:
 
     def shared_bits(self, n_tokens: int, prefix_tokens: int) -> int:
         """Bits (numerator) of the part of a sequence of `n_tokens` that a common prefix lets sequences share."""
-        total = 0
-        for g in self.groups:
-            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
-            if kept < n_tokens:  # the window has moved past the start of the prompt
-                continue
-            packed = g.packed(n_tokens)
-            shared = kv_cache.shareable_tokens(min(prefix_tokens, n_tokens), packed, g.step_tokens)
-            inside = min(shared, packed)
-            total += g.n_stored_layers * (inside * g.packed_bits + (shared - inside) * g.full_bits)
-        return total
+        return sum(g.n_stored_layers * g.shared_bits(n_tokens, prefix_tokens) for g in self.groups)
 
     def ledger(self, n_tokens: int, page_tokens: int = 1) -> dict[str, Fraction]:
         """Bits of one sequence by part; the parts add up to bits + padding_bits, exactly."""
@@ -188,30 +220,45 @@ class KvPlan:
 
     def sum_of_padding_bits(self, first: int, last: int, page_tokens: int) -> int:
         """Page padding (numerator) summed over the lengths first..last; closed form, exact."""
-        total = 0
-        for g in self.groups:
-
-            def padding_up_to(n: int, window: int = g.window_tokens) -> int:
-                inside = min(n, window)
-                slots = page_tokens * kv_cache.sum_of_pages(inside, page_tokens)
-                beyond = (n - inside) * kv_cache.padding_tokens(inside, page_tokens)
-                return slots - inside * (inside + 1) // 2 + beyond
-
-            total += g.n_stored_layers * g.tail_bits * (padding_up_to(last) - padding_up_to(first - 1))
-        return total
+        return sum(
+            g.n_stored_layers
+            * (g.sum_of_padding_bits(last, page_tokens) - g.sum_of_padding_bits(first - 1, page_tokens))
+            for g in self.groups
+        )
 
     def unpacked_elements(self, n_tokens: int) -> int:
         """Packed elements that a decode step reads for one sequence."""
         return sum(g.n_read_layers * g.n_elements * g.packed(n_tokens) for g in self.groups if g.layout.needs_unpacking)
 
     def workspace_elements(self, n_tokens: int, paths: dict[str, str]) -> int:
-        """FP16 elements of one sequence that the materialised path keeps for the layer it works on."""
+        """FP16 elements of one sequence that the materialised path keeps for the layer it works on.
+
+        Where a method's code pads the token dimension for its product (NQKV 3.3), the padding counts.
+        """
         by_layer: dict[int, int] = {}
-        for g in self.groups:
-            if paths[g.which] == "materialised" and g.layout.needs_unpacking:
-                elements = g.n_elements * kv_cache.kept_tokens(n_tokens, g.window_tokens)
-                by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
+        for g in self.materialised(paths):
+            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
+            elements = g.n_elements * (kept + kv_cache.padding_tokens(kept, g.tile_tokens))
+            by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
         return max(by_layer.values(), default=0)
+
+    def materialised(self, paths: dict[str, str]) -> list[TensorGroup]:
+        """The tensors that are written back as FP16 before they are used."""
+        return [g for g in self.groups if paths[g.which] == "materialised" and g.layout.needs_unpacking]
+
+    def tile_padding(self, n_tokens: int, paths: dict[str, str]) -> tuple[int, int]:
+        """What padding the token dimension costs one sequence (NQKV Figure 7), in padded elements.
+
+        First where only the layer in work is padded, then where the stored cache is: in every layer.
+        """
+        by_layer: dict[int, tuple[int, int]] = {}
+        for g in self.materialised(paths):
+            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
+            elements = g.n_elements * kv_cache.padding_tokens(kept, g.tile_tokens)
+            so_far, n_layers = by_layer.get(g.shape_index, (0, g.n_stored_layers))
+            by_layer[g.shape_index] = (so_far + elements, n_layers)
+        one_layer = max((elements for elements, _ in by_layer.values()), default=0)
+        return one_layer, sum(elements * n_layers for elements, n_layers in by_layer.values())
 
     def spans(
         self, first: int, last: int, groups: Sequence[TensorGroup], breaks: Sequence[int] = ()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import catalog, steps, units
+from dse import catalog, memory_unit, steps, units
 from dse.errors import InputError, show
 from dse.formulas import capacity, effective_bits, energy, throughput
 from dse.memory import Memory
@@ -17,14 +17,15 @@ RESULT_UNITS = {
     "stack": "", "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "",
     "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "",
     "value_dequant_path": "",
-    "effective_bits": "bit", "stored_bits": "bit", "bits_kind": "", "measured_bits": "bit", "mse": "1",
+    "effective_bits": "bit", "stored_bits": "bit", "page_tail_bits": "bit", "write_amplification": "1",
+    "bits_kind": "", "measured_bits": "bit", "mse": "1",
     "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
     "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
     "capacity_bytes": "B", "free_bytes": "B", "min_capacity_bytes": "B", "feasible": "", "infeasible_reason": "",
     "fits_whole_batch": "", "max_batch": "sequence", "max_context_tokens": "token", "running_batch": "sequence",
     "n_waves": "1", "linear_s": "s", "attention_s": "s", "quantize_s": "s", "dequantize_s": "s",
-    "quantize_busy_s": "s", "dequantize_busy_s": "s", "decode_step_s": "s", "prefill_s": "s", "total_s": "s",
-    "throughput_tokens_per_s": "token/s", "bound": "", "linear_bound": "", "attention_bound": "",
+    "quantize_busy_s": "s", "dequantize_busy_s": "s", "busy_cores": "1", "decode_step_s": "s", "prefill_s": "s",
+    "total_s": "s", "throughput_tokens_per_s": "token/s", "bound": "", "linear_bound": "", "attention_bound": "",
     "joules_per_token": "J/token", "usd_per_million_tokens": "USD",
     "effective_bandwidth_bytes_per_s": "B/s", "effective_capacity_bytes": "B", "assumptions": "",
 }  # fmt: skip
@@ -71,6 +72,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     trace = trace or Trace()
     paths = dequant_paths(device, plan, work)
     stack_name, stack = stack_of(device, work)
+    plan = memory_unit.attach(device, plan, paths)
     memory = Memory(device, plan, work, paths)
     if trace.keep:
         memory.record(trace)
@@ -97,6 +99,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
             n_elements=elements,
         ),
+        **memory_unit.results(device, plan, n, memory.pages, trace),
         **_measured(plan, trace),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
@@ -172,7 +175,7 @@ _NO_TIMES: dict[str, Any] = {
     "running_batch": 0, "n_waves": None, "bound": "capacity", "linear_bound": None, "attention_bound": None,
     **dict.fromkeys((
         "linear_s", "attention_s", "quantize_s", "dequantize_s", "quantize_busy_s", "dequantize_busy_s",
-        "decode_step_s", "prefill_s", "total_s", "throughput_tokens_per_s", "joules_per_token",
+        "busy_cores", "decode_step_s", "prefill_s", "total_s", "throughput_tokens_per_s", "joules_per_token",
         "usd_per_million_tokens",
     )),
 }  # fmt: skip
@@ -230,7 +233,8 @@ def _times(
         "running_batch": running, "n_waves": n_waves, "linear_s": times.linear_s, "attention_s": times.attention_s,
         "quantize_s": times.quantize_s, "dequantize_s": times.dequantize_s,
         "quantize_busy_s": times.quantize_busy_s, "dequantize_busy_s": times.dequantize_busy_s,
-        "decode_step_s": times.decode_step_s, "prefill_s": times.prefill_s, "total_s": total_s,
+        "busy_cores": times.busy_cores, "decode_step_s": times.decode_step_s,
+        "prefill_s": times.prefill_s, "total_s": total_s,
         "throughput_tokens_per_s": tokens_per_s,
         **_bounds(times, work, running, trace),
         "joules_per_token": trace.call(
@@ -309,6 +313,10 @@ def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack
     )
     if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:
         found.append("kernel_launch")
+    if device.token_cores and device.token_cores.kind == ASSUMED:
+        found.append("token_cores")
+    if any(g.streams for g in plan.groups):
+        found += [name for name in ("kv_page", "kv_burst") if (size := getattr(device, name)) and size.kind == ASSUMED]
     fields = ("board_power", "usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops")
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
     if stack and (device.stacks_of or not device.stacks):

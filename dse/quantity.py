@@ -105,6 +105,8 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Share: TypeAlias = Quantity
     Overhead: TypeAlias = Quantity
     Price: TypeAlias = Quantity
+    Page: TypeAlias = Quantity
+    Burst: TypeAlias = Quantity
     Devices: TypeAlias = Quantity
     Cores: TypeAlias = Quantity
     Layers: TypeAlias = Quantity
@@ -126,6 +128,8 @@ else:
     Share = quantity("1", 1e-3, 1.0)
     Overhead = quantity("B", 0.0, 1e16)
     Price = quantity("USD/h", 1e-6, 1e6)
+    Page = quantity("B", 1, 2**30, whole=True)
+    Burst = quantity("B", 1, 2**20, whole=True)
     Devices = count("device", 4096)
     Cores = count("core", 1e6)
     Layers = count("layer", 10_000)

@@ -8,8 +8,17 @@ from typing import Any
 
 import pandas as pd
 
-from dse import __version__, files, report_page, validate, validate_accuracy, validate_silicon
-from dse.plots import accuracy_bits, claims_published, predicted_measured
+from dse import (
+    __version__,
+    catalog,
+    files,
+    report_page,
+    validate,
+    validate_accuracy,
+    validate_figures,
+    validate_silicon,
+)
+from dse.plots import accuracy_bits, claims_published, predicted_measured, sinkq_figure
 from dse.plots.chart import Chart
 from dse.validate import ClaimRow
 from dse.validate_silicon import Scatter, Silicon, SiliconRow
@@ -44,6 +53,8 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
+        ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
+        ("sinkq-figure-3-length", validate_figures.sinkq_lengths()),
     ):
         files.write(folder / "tables" / f"{name}.csv", _csv(table))
     files.write(folder / PAGE, page(rows, silicon, accuracy).encode())
@@ -68,6 +79,8 @@ def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFram
         _paper(claims_chart(rows), "claims-scatter"),
         *(_claims(source, [row for row in rows if row.source == source])
           for source in dict.fromkeys(row.source for row in rows)),
+        '<h2 id="figures">Figures of the papers, as modelled</h2>',
+        *_sinkq_figure(rows),
         '<h2 id="silicon">Measured kernels</h2>',
         _silicon(silicon),
         '<h2 id="accuracy">Published accuracy against effective bits</h2>',
@@ -133,6 +146,30 @@ def _claims(source: str, rows: list[ClaimRow]) -> str:
         f'<div class="scroll"><table class="claims"><thead>{_head(_CLAIM_HEAD, (3, 4, 6))}</thead>\n'
         f"{chr(10).join(groups)}</table></div></details>"
     )
+
+
+def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
+    """SinkQ's Figure 3 with what the paper prints of it beside ours."""
+    by_batch, by_length = (
+        catalog.device(name).name for name in (validate_figures.DEVICE, validate_figures.LENGTH_DEVICE)
+    )
+    chart = sinkq_figure.chart(
+        validate_figures.sinkq_batches(), validate_figures.sinkq_lengths(), by_batch, f"{by_length}, batch 1"
+    )
+    found = {row.id: row for row in rows}
+    lines = "\n".join(
+        f"<tr><td>{_mark(row.verdict)}</td><td>{html.escape(row.quantity)}</td><td>{html.escape(row.published)}</td>"
+        f"<td>{html.escape(validate.shown(row.ours))}</td></tr>"
+        for name in validate_figures.CLAIMS if (row := found.get(name))
+    )  # fmt: skip
+    return [
+        f'<p class="soft">{validate_figures.ABOUT} Tables: <a href="tables/sinkq-figure-3-batch.csv">by batch</a>, '
+        '<a href="tables/sinkq-figure-3-length.csv">by length</a>.</p>',
+        _paper(chart, "sinkq-figure-3"),
+        f'<div class="scroll"><table><thead>{_head(("verdict", "claim", "published", "ours"), ())}</thead>'
+        f"<tbody>{lines}</tbody></table></div>",
+        f'<p class="soft">{html.escape(validate_figures.small_groups_against_kivi())}</p>',
+    ]
 
 
 def claims_chart(rows: list[ClaimRow]) -> Chart:

@@ -16,6 +16,7 @@ from dse.errors import SpecError, clean, did_you_mean, show
 from dse.quantity import (
     ASSUMED,
     Bandwidth,
+    Burst,
     Bytes,
     Channels,
     Cores,
@@ -27,6 +28,7 @@ from dse.quantity import (
     Heads,
     Layers,
     Overhead,
+    Page,
     Parameters,
     Power,
     Price,
@@ -46,8 +48,8 @@ Path = Literal["engine", "fused", "materialised"]
 
 #: how GPUs run quantizers where the device does not say: these by writing FP16 back, the others in registers
 GPU_PATHS: dict[str, Path] = {"nqkv": "materialised", "oaken": "materialised"}
-#: elements per second and core that FP8 decode attention unpacks on Hopper, fitted to the kernel times of
-#: aiconfigurator-core 0.12.0 (24 to 27 G element/s per SM); assumed for every core until calibrated
+#: elements per second and core of GPUs whose clock is not known: 13.7 a cycle (docs/calibration.md, Shipped FP8 fits)
+#: at Hopper's 1.83 GHz; assumed for every core until calibrated
 FUSED_ELEMENTS_PER_S_PER_CORE = 25e9
 
 
@@ -91,6 +93,11 @@ class HardwareSpec(Spec):
     )
     fused_rate: ElementRate | None = None
     engine_rate: ElementRate | None = None
+    #: cores that each work on one token of one request in generation (Oaken 5.3)
+    token_cores: Cores | None = None
+    #: page and burst of the memory unit that holds what the engine packs (Oaken 5.2)
+    kv_page: Page | None = None
+    kv_burst: Burst | None = None
     #: quantizer family -> path; "default" for the rest
     dequant_path: dict[FamilyName, Path] = Field(default_factory=dict)
     #: software stack -> calibrated parameters of its kernels
@@ -104,6 +111,10 @@ class HardwareSpec(Spec):
             return [("stacks", ", ".join(self.stacks) or self.stacks_of, "need n_cores: add the number of cores")]
         if self.stacks and self.stacks_of:
             return [("stacks_of", self.stacks_of, "cannot stand beside stacks: leave one of them out")]
+        if self.token_cores and (self.stacks or self.stacks_of):
+            return [("token_cores", self.token_cores.count, "cannot stand beside stacks, whose kernels were measured")]
+        if self.kv_page and self.kv_burst and self.kv_page.count % self.kv_burst.count:
+            return [("kv_page", self.kv_page.count, f"must be a multiple of kv_burst = {self.kv_burst.count} B")]
         return []
 
     @property

@@ -72,6 +72,15 @@ class GemmFit(Fit):
     flops_frac: Share
 
 
+class MaterialisedFit(Fit):
+    """How code runs that writes an FP16 copy of the cache before it multiplies: starts of its kernels, and traffic."""
+
+    #: all kernels that unpack the keys, or the values, of one layer
+    launch: Seconds
+    #: share of the peak bandwidth that the copies move at
+    memory_frac: Share
+
+
 class StackSpec(Spec):
     """Calibrated parameters of one software stack on one device."""
 
@@ -79,9 +88,15 @@ class StackSpec(Spec):
     gemm: GemmFit | None = None
     #: how keys and values are stored -> what differs from `attention`
     kv: dict[PackedCode, PackedFit] = Field(default_factory=dict)
+    #: fitted to whole steps of a published method, not to kernel times; none: `attention`'s bandwidth, `kernel_launch`
+    materialised: MaterialisedFit | None = None
+
+    def fits(self) -> dict[str, Fit]:
+        """Everything that was fitted, by its place in the file."""
+        return {**self.parts(), **({"materialised": self.materialised} if self.materialised else {})}
 
     def parts(self) -> dict[str, Fit]:
-        """The fits that are there, by their place in the file: attention, gemm, kv.fp8, ..."""
+        """The fits to kernel times, by their place in the file: attention, gemm, kv.fp8, ..."""
         found: dict[str, Fit] = {}
         if self.attention:
             found["attention"] = self.attention
@@ -123,7 +138,7 @@ class StackSpec(Spec):
 
 def keys_at(path: tuple[str | int, ...]) -> list[str]:
     """The keys that a table inside `stacks` may have; `path` is its place below `stacks`."""
-    parts: dict[str, type[Spec]] = {"attention": AttentionFit, "gemm": GemmFit}
+    parts: dict[str, type[Spec]] = {"attention": AttentionFit, "gemm": GemmFit, "materialised": MaterialisedFit}
     if len(path) == 1:
         return list(StackSpec.model_fields)
     if len(path) == 2:

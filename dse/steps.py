@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dse import kv_sums, packing, units
-from dse.formulas import attention, calibrated, dequantize, linear, prefill, throughput, weights
+from dse import kv_sums, memory_unit, packing, sink_work, units
+from dse.formulas import attention, calibrated, dequantize, linear, prefill, scheduling, throughput, weights
 from dse.formulas.core import Formula
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec, StackSpec
@@ -32,6 +32,8 @@ class StepTimes:
     attention: "Waits"
     #: `prefill_s` by what it waits for
     prefill_shares: dict[str, float]
+    #: cores that work in a decode step, where the device schedules by token
+    busy_cores: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ def evaluate(
     stack: StackSpec | None = None,
 ) -> StepTimes:
     """Times of `n_sequences` running together: at peak rates (docs/model.md), or as the kernels of `stack` run."""
-    model, steps = plan.model, work.output_tokens
+    model, steps, whole_device = plan.model, work.output_tokens, device
+    device, busy_cores = _generation_cores(device, n_sequences, trace)
+    scheduled = {"hideable_share": kv_sums.engine_hides(device, n_sequences), "busy_cores": busy_cores}
+    scheduled = scheduled if busy_cores else {}
     bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
     reached = kv_sums.stack_bandwidth(device, stack)
     active = float(model.active_parameters)
@@ -116,14 +121,21 @@ def evaluate(
         **({"mean_fixed_s": kv.fixed / steps, "mean_unit_s": kv.unit / steps, **stack.attention_terms()}
            if stack and stack.attention else {}),
     )  # fmt: skip
-    n_read = packing.read_launches(plan, work.input_tokens + 1, work.final_tokens, paths) / steps
+    first = work.input_tokens + 1
+    fit = stack.materialised if stack else None
+    in_place = {side: "none" if fit and path == "materialised" else path for side, path in paths.items()}
+    n_read = packing.read_launches(plan, first, work.final_tokens, in_place) / steps
+    n_copies = packing.copies(plan, first, work.final_tokens, paths) / steps if fit else 0
     n_pack = packing.pack_launches(plan, work.input_tokens, work.final_tokens, paths) / steps
     dequantize_launch_s = dequantize.launch_s(n_read, device.kernel_launch.si)
+    copies_start_s = dequantize.launch_s(n_copies, fit.launch.si) if fit else 0.0
     quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
     copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths, reached) / steps
+    write_s = memory_unit.write_s(plan, n_sequences, bandwidth)
+    sinks = sink_work.seconds(plan, work, n_sequences, reached)
     dequantize_s = trace.note(
         "dequantize_s",
-        kv.unpack_exposed / steps + dequantize_launch_s,
+        kv.unpack_exposed / steps + sinks.scores_s + dequantize_launch_s + copies_start_s,
         "s",
         f"mean over steps of what unpacking adds to {_hides_behind(stack)}, plus launches",
         "docs/model.md, Dequantisation",
@@ -131,21 +143,26 @@ def evaluate(
         busy_s=kv.unpack_busy / steps,
         materialised_traffic_s=kv.materialised / steps,
         mean_kv_read_s=kv.read / steps,
-        launch_s=dequantize_launch_s,
-        launches_per_step=n_read,
+        **({} if n_copies else {"launch_s": dequantize_launch_s, "launches_per_step": n_read}),
+        **({"copies_per_step": n_copies, "start_of_a_copy_s": fit.launch.si} if fit and n_copies else {}),
+        **({"sink_scores_s": sinks.scores_s} if sinks.scores_s else {}),
+        **scheduled,
         rates_elements_per_s=_unpack_rates(device, stack, plan, paths),
     )
     quantize_s = trace.note(
         "quantize_s",
-        kv.pack_exposed / steps + copy_s + quantize_launch_s,
+        kv.pack_exposed / steps + copy_s + write_s + sinks.choice_s + quantize_launch_s,
         "s",
-        "mean over steps of what packing new tokens adds, plus copies of packed buffers, plus launches",
+        "mean over steps of what packing new tokens adds, plus copies of packed buffers, bursts written, and launches",
         "docs/model.md, Dequantisation",
         paths=", ".join(sorted(set(paths.values()))),
         busy_s=kv.pack_busy / steps,
         copy_s=copy_s,
+        **({"write_s": write_s} if write_s else {}),
+        **scheduled,
         launch_s=quantize_launch_s,
         launches_per_step=n_pack,
+        **({"sink_choice_s": sinks.choice_s} if sinks.choice_s else {}),
         rates_elements_per_s=_rates(device, paths),
     )
     unpack_rates = _unpack_rates(device, stack, plan, paths)
@@ -156,7 +173,12 @@ def evaluate(
             unpack_rates,
             "elements unpacked / rate, materialised traffic / BW",
         ),
-        ("quantize_busy_s", kv.pack_busy / steps, _rates(device, paths), "elements packed / rate, traffic / BW"),
+        (
+            "quantize_busy_s",
+            kv.pack_busy / steps + write_s,
+            _rates(device, paths),
+            "elements packed / rate, traffic / BW",
+        ),
     ):
         trace.note(
             name,
@@ -177,7 +199,7 @@ def evaluate(
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
     )
-    prefill_s, prefill_shares = _prefill(device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
+    prefill_s, prefill_shares = _prefill(whole_device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
     return StepTimes(
         matrices.seconds,
         attention_s,
@@ -186,12 +208,24 @@ def evaluate(
         decode_step_s,
         prefill_s,
         trace.call("wave_s", throughput.wave_s, output_tokens=steps, decode_step_s=decode_step_s, prefill_s=prefill_s),
-        kv.pack_busy / steps,
+        kv.pack_busy / steps + write_s,
         kv.unpack_busy / steps,
         matrices,
         Waits(attention_s, kv.read / steps, kv.compute / steps, (kv.fixed + kv.unit) / steps),
         prefill_shares,
+        busy_cores,
     )
+
+
+def _generation_cores(device: HardwareSpec, n_sequences: int, trace: Trace) -> tuple[HardwareSpec, int | None]:
+    """The device with the arithmetic of the cores that a decode step keeps busy, and their number."""
+    if device.token_cores is None:
+        trace.note("busy_cores", None, "1", "the device names no token_cores", scheduling.busy_cores.source)
+        return device, None
+    busy = trace.call(
+        "busy_cores", scheduling.busy_cores, n_sequences=n_sequences, token_cores=device.token_cores.count
+    )
+    return kv_sums.in_generation(device, n_sequences), busy
 
 
 def _hides_behind(stack: StackSpec | None) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 from dse import catalog, plan, point
 from dse.errors import LimitError
 from dse.measurements import CLOSED, Bits
+from dse.specs import HardwareSpec
 from dse.workload import Workload
 
 #: points of one in-memory table; about 0.2 ms and 1 kB each
@@ -16,7 +17,7 @@ MAX_POINTS = 1_000_000
 
 
 def grid(
-    devices: Sequence[str],
+    devices: Sequence[str | HardwareSpec],
     models: Sequence[str],
     quantizer_names: Sequence[str],
     batches: Sequence[int],
@@ -29,6 +30,7 @@ def grid(
     """Every combination of the axes as a row with the columns of `dse.point.RESULT_UNITS`.
 
     Rows are in the order of the axes, the last axis fastest. Points that do not fit stay, with their reason.
+    A device is a name or a spec: `device.model_copy(update={"name": ..., "kv_page": ...})` varies any field.
     `base` gives what the axes do not (lengths, admission, weights' bits, ...), `bits` says where the bits come from.
     Raises LimitError above `max_points`, and InputError for unknown names or values outside their range.
     """
@@ -43,7 +45,8 @@ def grid(
         raise LimitError(f"grid of {n_points:,} points: at most {max_points:,} fit in one table: pass max_points")
     rows = []
     for device_name, model_name, quantizer_name in product(devices, models, quantizer_names):
-        device, quantizer = catalog.device(device_name), bits.quantizer(quantizer_name)
+        device = catalog.device(device_name) if isinstance(device_name, str) else device_name
+        quantizer = bits.quantizer(quantizer_name)
         kv = plan.build(catalog.model(model_name), quantizer, quantizer)
         for batch, n_in, n_out in product(batches, input_tokens, output_tokens):
             work = replace(base, batch=batch, input_tokens=n_in, output_tokens=n_out)
@@ -72,5 +75,5 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
 INTEGERS = frozenset({
     "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "kv_bytes",
     "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "capacity_bytes",
-    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves",
+    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves", "busy_cores",
 })  # fmt: skip

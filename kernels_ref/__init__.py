@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kernels_ref.fp8 import FP8
     from kernels_ref.inputs import fp16_patterns
     from kernels_ref.integers import PerTensorInteger, PerTokenInteger
+    from kernels_ref.jit import inner, kernel, prange, sequential
     from kernels_ref.kivi import KIVI, KIVICache
     from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
     from kernels_ref.nf4 import NF4
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS", "FP8", "KIVI", "NF4", "PARTS", "Atom", "KIVICache", "KVQuantKeys", "KVQuantValues", "NumberFormat",
     "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger", "Profiler", "QServe", "Quanto", "RowCache", "SinkQ",
-    "SinkQCache", "StorageConstants", "Tender", "Thresholds", "fp16_patterns", "storage",
+    "SinkQCache", "StorageConstants", "Tender", "Thresholds", "fp16_patterns", "inner", "kernel", "prange",
+    "sequential", "storage",
 ]  # fmt: skip
 
 #: module -> public names that it defines
 _MODULES = {
     "atom": ("Atom",), "fp8": ("FP8",), "inputs": ("fp16_patterns",),
     "integers": ("PerTensorInteger", "PerTokenInteger"),
+    "jit": ("inner", "kernel", "prange", "sequential"),
     "kivi": ("KIVI", "KIVICache"), "kvquant": ("KVQuantKeys", "KVQuantValues"), "nf4": ("NF4",),
     "oaken": ("Oaken", "Profiler", "Thresholds"), "packed": ("Packed",), "qserve": ("QServe",), "quanto": ("Quanto",),
     "rows": ("RowCache",), "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",),

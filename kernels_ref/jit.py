@@ -117,6 +117,11 @@ def kernel(function: F) -> F:
     return Kernel(function, parallel=True)  # type: ignore[return-value]
 
 
+def sequential(function: F) -> F:
+    """An entry point called from Python that runs on one thread. It must not raise."""
+    return Kernel(function, parallel=False)  # type: ignore[return-value]
+
+
 def inner(function: F) -> F:
     """A function that kernels call: compiled into them, vectorised on its own, never cached by itself."""
     return numba.njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]

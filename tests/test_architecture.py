@@ -33,6 +33,7 @@ LEVELS = [
         "dse.peaks",
         "dse.memory",
         "dse.packing",
+        "dse.sink_work",
         "dse.kv_sums",
         "dse.steps",
         "dse.point",
