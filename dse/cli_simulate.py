@@ -68,7 +68,7 @@ def simulate(
     A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
     out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.
     """
-    from dse import catalog, plan, simulate_report
+    from dse import catalog, plan, report_simulation
     from dse import simulate as simulator
     from dse.measurements import bits_from
     from dse.workload import Workload
@@ -85,18 +85,18 @@ def simulate(
         from dse import files
 
         files.prepare(out)
-    ask = simulate_report.Traffic(trace, rate, n_requests, seed)
-    requests = simulate_report.requests_of(ask, work, progress_bar)
-    drawn = simulate_report.rate_of(ask)
-    result, run = simulate_report.evaluate(
+    ask = report_simulation.Traffic(trace, rate, n_requests, seed)
+    requests = report_simulation.requests_of(ask, work, progress_bar)
+    drawn = report_simulation.rate_of(ask)
+    result, run = report_simulation.evaluate(
         spec, kv, work, requests, batching, chunk_tokens, progress_bar,  # type: ignore[arg-type]
         drawn if isinstance(drawn, float) else None,
     )  # fmt: skip
     result = {**result, "trace": trace, "seed": seed}
-    written = simulate_report.write(out, result, run) if out is not None else []
+    written = report_simulation.write(out, result, run) if out is not None else []
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
-        click.echo(simulate_report.text(result))
+        click.echo(report_simulation.text(result))
         for path in written:
             click.echo(f"wrote {path}")

@@ -31,7 +31,7 @@ BATCHING = {"static": kernel.STATIC, "continuous": kernel.CONTINUOUS, "chunked":
 WATERMARK_FRAC = 0.01
 MAX_REQUESTS = 20_000_000
 #: moments kept of what runs and what memory holds
-MAX_SAMPLES = 2048
+MAX_SAMPLES = 512
 #: share of the requests after whose end a saturated run counts as warm
 WARM_SHARE = 0.1
 #: times between tokens are counted in steps of one percent, from a microsecond to hours
@@ -84,6 +84,15 @@ class Simulation:
     def duration_s(self) -> float:
         """From the first arrival to the last token."""
         return float(self.finish_s.max())
+
+    def gap_s(self, share: float) -> float | None:
+        """The time between two tokens of an answer that `share` of them do not exceed, up to one percent more."""
+        n = int(self.gap_counts.sum())
+        if n == 0:
+            return None
+        place = int(np.searchsorted(np.cumsum(self.gap_counts), np.ceil(share * n)))
+        edge = float(GAP_EDGES_S[place]) if place < len(GAP_EDGES_S) else self.longest_gap_s
+        return min(edge, self.longest_gap_s)
 
 
 def run(

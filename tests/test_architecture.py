@@ -41,17 +41,9 @@ LEVELS = [
         "dse.serving",
         "dse.admission",
     },
-    {
-        "dse.simulate",
-        "dse.sweep",
-        "dse.pareto",
-        "dse.pareto_kernels",
-        "dse.systems",
-        "dse.tables",
-        "dse.claims",
-    },
+    {"dse.simulate", "dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
-    {"dse.report", "dse.simulate_report", "dse.explorer", "dse.cli", "dse.__main__"},
+    {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
 ]
 
 

@@ -9,7 +9,7 @@ from dse.plots.chart import Axis, Chart, Panel, Series
 def _line(table: pd.DataFrame, column: str, name: str, which: int) -> Series:
     look = style.STYLES[which]
     x, y = (tuple(float(v) for v in table[of]) for of in ("time_s", column))
-    return Series(name, "line", x=x, y=y, colour=look.colour, dash=look.dash, marker="")
+    return Series(name, "line", x=x, y=y, colour=look.colour, marker="")
 
 
 def chart(table: pd.DataFrame) -> Chart:
@@ -23,7 +23,7 @@ def chart(table: pd.DataFrame) -> Chart:
     memory = [*table["used_bytes"], float(first["free_bytes"])]
     panels = (
         Panel("requests", time(), axes.linear("requests", "sequences", counts),
-              (_line(table, "running", "running", 0), _line(table, "waiting", "waiting", 2))),
+              (_line(table, "running", "running", 0), _line(table, "waiting", "waiting", 10))),
         Panel("memory", time(), axes.linear("keys and values", "GB", memory, axes.GB),
               (_line(table, "used_bytes", "held", 3), _line(table, "free_bytes", "there is", 7))),
         Panel("tokens", time(), axes.linear("throughput", "token/s", table["tokens_per_s"]),
@@ -31,4 +31,4 @@ def chart(table: pd.DataFrame) -> Chart:
     )  # fmt: skip
     title = f"{first['device']}, {first['model']}, {first['quantizer']}, {first['batching']}, {first['admission']}"
     note = f"{len(table):,} moments of the run, evenly over its steps; throughput is the mean since the one before."
-    return Chart(title, panels, n_columns=2, panel_height_pt=130, notes=(note,))
+    return Chart(title, panels, panel_height_pt=95, notes=(note,))
