@@ -50,6 +50,8 @@ class Tables:
     licence: str
     attribution: str
     moments: Moments
+    #: prompt and answer of the longest request together: none that is sampled is longer
+    longest_tokens: int
     input_tokens: Floats
     output_tokens: Floats
     gap_s: Floats
@@ -62,7 +64,8 @@ class Tables:
         cells = np.minimum(np.searchsorted(BIN_LEVELS, output_share, "right") - 1, len(BIN_LEVELS) - 2)
         # where the share lies within its cell rounds the cell's mean up or down, so that the mean stays
         within = (output_share - BIN_LEVELS[cells]) / np.diff(BIN_LEVELS)[cells]
-        return inputs, np.floor(self.joint[bins, cells] + within).astype(np.int64)
+        outputs = np.floor(self.joint[bins, cells] + within).astype(np.int64)
+        return inputs, np.maximum(np.minimum(outputs, self.longest_tokens - inputs), 1)
 
     def quantiles(self, shares: Iterable[float]) -> tuple[list[int], list[int]]:
         """Prompt and answer that the given shares of the requests do not exceed."""
@@ -93,6 +96,7 @@ def make(name: str, requests: Requests, **about: str) -> Tables:
     joint = [_cell_means(part, BIN_LEVELS) for part in np.array_split(requests.output_tokens[order], N_BINS)]
     return Tables(
         name, moments=Moments.of(requests),
+        longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
         input_tokens=np.quantile(requests.input_tokens, LEVELS).round(),
         output_tokens=np.quantile(requests.output_tokens, LEVELS).round(),
         gap_s=np.quantile(np.diff(requests.arrival_s), LEVELS), joint=np.array(joint).round(1), **about,
@@ -112,7 +116,8 @@ def to_toml(tables: Tables) -> str:
     lines = [
         "# Derived numbers of a request trace: moments and quantiles. Not the trace itself.",
         *(f"{name} = {_quoted(getattr(tables, name))}" for name in ("name", "title", "source", "licence")),
-        f"attribution = {_quoted(tables.attribution)}", 'kind = "derived"', "",
+        f"attribution = {_quoted(tables.attribution)}", 'kind = "derived"',
+        "# prompt and answer of the longest request", f"longest_tokens = {tables.longest_tokens}", "",
         "# means over all requests, exact; the squares and products are token^2", "[moments]",
         *(f"{name} = {value!r}" for name, value in asdict(tables.moments).items()), "",
         "# at the shares `levels` of the requests; gaps are between one arrival and the next", "[quantiles]",
@@ -146,7 +151,8 @@ def _shipped(path: Path) -> Tables:
     about = {name: document[name] for name in ("name", "title", "source", "licence", "attribution")}
     quantiles = {name: np.array(document["quantiles"][name], np.float64) for name in _QUANTILES}
     joint = np.array(document["joint"]["output_tokens"], np.float64)
-    return Tables(**about, moments=Moments(**document["moments"]), joint=joint, **quantiles)  # type: ignore[arg-type]
+    moments, longest = Moments(**document["moments"]), document["longest_tokens"]
+    return Tables(**about, moments=moments, longest_tokens=longest, joint=joint, **quantiles)  # type: ignore[arg-type]
 
 
 def load(name: str) -> Tables:

@@ -15,6 +15,8 @@ by_trace = pytest.mark.parametrize("name", TRACES)
 GAINS = {"azure-conv": (2.400, 2.663, 2.975, 3.322), "azure-code": (5.666, 8.287, 11.806, 16.363)}
 #: the same of prompts
 PADDING = {"azure-conv": (3.284, 3.714, 3.995, 4.338), "azure-code": (3.174, 3.497, 3.614, 3.631)}
+#: prompt and answer of the longest request, by awk
+LONGEST = {"azure-conv": 14089, "azure-code": 7841}
 #: requests, mean prompt, mean answer, mean decode context, seconds from first to last
 KNOWN = {
     "azure-conv": (19366, 1154.697408, 211.125942, 1227.479005, 3501.721937),
@@ -49,6 +51,16 @@ def test_every_file_names_source_licence_and_change(name):
     assert document["quantiles"]["levels"] == traffic_tables.LEVELS.tolist()
     assert document["joint"]["levels"] == traffic_tables.BIN_LEVELS.tolist()
     assert path.read_text() == traffic_tables.to_toml(traffic_tables.load(name))
+
+
+@by_trace
+def test_no_sampled_request_is_longer_than_the_trace(name):
+    tables = traffic_tables.load(name)
+    typical = tables.typical()
+    assert (typical.input_tokens + typical.output_tokens).max() == tables.longest_tokens
+    assert tables.longest_tokens == LONGEST[name]
+    drawn = traffic_tables.sample(name, 200_000)
+    assert (drawn.input_tokens + drawn.output_tokens).max() <= tables.longest_tokens
 
 
 MOMENTS = (
