@@ -12,6 +12,8 @@ from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
 from dse.cli_ring import ring
+from dse.cli_simulate import simulate
+from dse.cli_traffic import traffic
 from dse.cli_validate import validate
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
 
@@ -38,6 +40,8 @@ cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)
 cli.add_command(ring)
+cli.add_command(traffic)
+cli.add_command(simulate)
 
 
 @cli.command(short_help="Everything about one design point.")

@@ -132,12 +132,12 @@ def command(
 
 def table_files(found: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     """CSV and Parquet of every table; the results are report.csv and report.parquet."""
-    files = {}
+    content = {}
     for name, table in found.items():
         stem = "report" if name == "results" else f"tables/{name}"
-        files[f"{stem}.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
-        files[f"{stem}.parquet"] = _parquet(table)
-    return files
+        content[f"{stem}.csv"] = files.csv_of(table)
+        content[f"{stem}.parquet"] = _parquet(table)
+    return content
 
 
 def _parquet(table: pd.DataFrame) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dse import plan, point, quantizers, sweep, token_policies, units
+from dse import plan, point, quantizers, sweep, tables_traffic, token_policies, units
 from dse.errors import LimitError
 from dse.formulas import attention, linear, weights
 from dse.measurements import CLOSED, Bits
@@ -241,7 +241,10 @@ def _roofline_rows(
 
 
 #: tables that are no design points
-OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {"ledger": ledger, "roofline": roofline}
+OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {
+    "ledger": ledger, "roofline": roofline, "traffic": tables_traffic.throughput_of_traces,
+    "traffic_lengths": tables_traffic.lengths_of_traces,
+}  # fmt: skip
 
 
 def check(request: Request) -> None:

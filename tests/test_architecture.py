@@ -39,8 +39,11 @@ LEVELS = [
         "dse.point",
         "dse.ring",
         "dse.utilisation",
+        "dse.step_times",
+        "dse.serving",
+        "dse.admission",
     },
-    {"dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
+    {"dse.simulate", "dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
 ]

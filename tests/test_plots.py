@@ -48,8 +48,8 @@ def _texts(chart: Chart) -> list[str]:
 
 def test_figures_of_the_issue_are_there():
     assert list(FIGURES) == [
-        "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length", "tokens_bits",
-        "latency_breakdown", "bit_ledger", "roofline",
+        "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length",
+        "throughput_trace", "trace_lengths", "tokens_bits", "latency_breakdown", "bit_ledger", "roofline",
     ]  # fmt: skip
     known = {*tables.POINTS, *tables.OTHERS}
     assert all(figure.table in known and figure.question.endswith("?") for figure in FIGURES.values())

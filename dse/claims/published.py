@@ -42,8 +42,3 @@ SINKQ_TABLE_8 = {
 }
 #: SinkQ 4.3: compression at G = 128, as measured by its authors
 SINKQ_COMPRESSION_G128 = 6.4
-
-#: Azure LLM inference trace 2023, conversation (19,366 requests; Splitwise, ISCA 2024; CC BY 4.0, Microsoft):
-#: mean prompt and output tokens
-AZURE_CONVERSATION_INPUT_TOKENS = 1154.70
-AZURE_CONVERSATION_OUTPUT_TOKENS = 211.13

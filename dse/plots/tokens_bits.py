@@ -60,5 +60,5 @@ FIGURE = Figure(
     "Is it better to keep fewer tokens or fewer bits, and what do both give (SinkQ Table 7: 16 % of the prompt kept)?",
     "tokens",
     chart,
-    order=55,
+    order=58,
 )
