@@ -72,7 +72,7 @@ def fits(
     where sizes are beyond 64 bits.
     """
     longest = longest_tokens(plan, lengths, max_tokens)
-    paths = point.dequant_paths(device, plan, work)
+    plan, paths = point.laid_out_for_traffic(device, plan, replace(work, prefix_tokens=0))
     memory = Memory(device, plan, replace(work, prefix_tokens=0), paths)
     if 2 * memory.own(longest) > _MAX_NUMERATOR:
         raise LimitError(f"{longest:,} tokens of {plan.model.name}: sizes beyond 64 bits: take a shorter trace")
@@ -83,6 +83,7 @@ def fits(
     n_steps = lengths.n_steps
     n_final = len(at)
     used = _dot(at, stored[:n_final])
+    stored = stored + _byte_page_tails(plan, longest)
     free = memory.free_bytes * memory.unit
     held: dict[Rule, tuple[int, int]] = {
         "longest": (int(stored.max()) * n_steps, int((stored + extra).max()) * n_steps),
@@ -120,13 +121,24 @@ def _padding(plan: KvPlan, last: int, page_tokens: int) -> Sizes:
     slots = np.resize(one_page, last + 1)
     sizes = np.zeros(last + 1, np.int64)
     for g in plan.groups:
-        kept = np.minimum(np.arange(last + 1), g.window_tokens)
-        sizes += g.n_stored_layers * g.tail_bits * slots[kept]
+        if not g.page_row_bits:
+            kept = np.minimum(np.arange(last + 1), g.window_tokens)
+            sizes += g.n_stored_layers * g.tail_bits * slots[kept]
+    return sizes
+
+
+def _byte_page_tails(plan: KvPlan, last: int) -> Sizes:
+    """What pages of bytes (`dse.memory_unit`) leave unused, at index s = 0..last, whatever the rule."""
+    sizes = np.zeros(last + 1, np.int64)
+    for g in plan.groups:
+        if g.page_row_bits:
+            kept = np.minimum(np.arange(last + 1), g.window_tokens)
+            sizes += g.n_stored_layers * sum(-kept * bits % g.page_row_bits for bits in g.streams)
     return sizes
 
 
 def _extra(memory: Memory, last: int) -> Sizes:
     """Activations and workspace (numerator) of a sequence, at index s = 0..last."""
-    if all(path != "materialised" for path in memory.paths.values()):
+    if memory.workload.prompt_chunk_tokens == 1 and "materialised" not in memory.paths.values():
         return np.full(last + 1, memory.extra(1), np.int64)
     return np.array([memory.extra(s) for s in range(last + 1)], np.int64)

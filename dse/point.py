@@ -67,6 +67,16 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
     return memory_unit.attach(device, plan, paths), paths
 
 
+def laid_out_for_traffic(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
+    """`laid_out` for requests of mixed lengths, whose own prompts a policy cannot know here; InputError otherwise."""
+    for name, value, only in (
+        ("prefix", work.prefix_tokens, 0), ("tokens", work.token_policy.name, "full"), ("kv-cache", work.kv_cache, True)
+    ):  # fmt: skip
+        if value != only:
+            raise InputError(f"{name} = {show(value)}: traffic is modelled with {show(only)} only: leave it out")
+    return laid_out(device, plan, work)
+
+
 def _check_without_cache(plan: KvPlan, work: Workload) -> None:
     """Without a KV cache nothing is stored, so nothing can be quantised. Raises InputError."""
     if not work.kv_cache and any(g.layout.needs_unpacking for g in plan.groups):

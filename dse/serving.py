@@ -94,11 +94,9 @@ def steady(
     rates and times are None.
 
     Exact means but for: a count of sequences that does not vary, one mean context for all, prompts that each cost
-    their own products. Within 5 % of `dse.simulate` on its tests. Raises InputError for a prefix (traffic has none),
+    their own products. Within 5 % of `dse.simulate` on its tests. Raises InputError for a prefix or a token policy,
     n_sequences < 1, chunk < 1.
     """
-    if work.prefix_tokens:
-        raise InputError(f"prefix = {show(work.prefix_tokens)}: traffic is modelled without a shared prefix: leave it")
     if n_sequences is not None and n_sequences < 1:
         raise InputError(f"n_sequences = {show(n_sequences)}: must be at least 1")
     if batching == "chunked" and chunk_tokens < 1:
@@ -113,7 +111,7 @@ def steady(
         "mean_decode_context_tokens", serving.mean_decode_context_tokens, mean_input_output=moments.mean_input_output,
         mean_output_squared=moments.mean_output_squared, mean_output_tokens=moments.mean_output_tokens,
     )  # fmt: skip
-    fitting = fitting_sequences(device, plan, work, exact.paths, moments)
+    fitting = fitting_sequences(device, exact.plan, work, exact.paths, moments)
     n = n_sequences or min(work.batch, fitting)
     result: dict[str, Any] = {
         "n_sequences": n, "fitting_sequences": fitting, "mean_decode_context_tokens": context, "decode_step_s": None,

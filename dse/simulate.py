@@ -129,7 +129,7 @@ def run(
     fits = held[-(-final // memory.pages)] <= capacity
     if not fits.any():
         least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
-        reason = Memory(device, plan, least, memory.paths).infeasible_reason or "its memory is too small"
+        reason = Memory(device, memory.plan, least, memory.paths).infeasible_reason or "its memory is too small"
         raise InputError(f"device = {show(device.name)}: no request fits: {reason}")
     served = Requests(requests.arrival_s[fits], requests.input_tokens[fits], requests.output_tokens[fits])
     places = most_sequences(work, held, capacity, len(served.arrival_s))
@@ -161,14 +161,13 @@ def check(work: Workload, n_requests: int, batching: str, chunk_tokens: int) -> 
         raise InputError(f"requests = {show(n_requests)}: must be at least 1")
     if n_requests > MAX_REQUESTS:
         raise LimitError(f"requests = {n_requests:,}: at most {MAX_REQUESTS:,} are simulated at once")
-    if work.prefix_tokens:
-        raise InputError(f"prefix = {show(work.prefix_tokens)}: traffic is modelled without a shared prefix: leave it")
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, longest_tokens: int) -> Memory:
     """Memory for sequences of up to `longest_tokens` (2 or more)."""
     there = replace(work, input_tokens=max(longest_tokens - 1, 1), output_tokens=1)
-    return Memory(device, plan, there, point.dequant_paths(device, plan, work))
+    plan, paths = point.laid_out_for_traffic(device, plan, work)
+    return Memory(device, plan, there, paths)
 
 
 def held_memory(memory: Memory) -> NDArray[np.int64]:

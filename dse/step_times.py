@@ -104,9 +104,10 @@ class Exact:
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Exact":
         """`work` gives model kind, stack, weights' bits and dequantisation path; its batch and lengths do not count.
 
-        Raises what `dse.point.stack_of` and `dequant_paths` raise.
+        Raises what `dse.point.stack_of` and `laid_out_for_traffic` raise.
         """
-        return cls(device, plan, work, point.dequant_paths(device, plan, work), *point.stack_of(device, work))
+        plan, paths = point.laid_out_for_traffic(device, plan, work)
+        return cls(device, plan, work, paths, *point.stack_of(device, work))
 
     def _at(self, n_sequences: int, input_tokens: int, output_tokens: int) -> steps.StepTimes:
         work = replace(self.work, input_tokens=input_tokens, output_tokens=output_tokens, prefix_tokens=0)

@@ -63,7 +63,8 @@ def small_groups_against_kivi() -> str:
 def _memory(quantizer: str, n_tokens: int) -> Memory:
     device, work = catalog.device(LENGTH_DEVICE), Workload(1, 1, n_tokens - 1)
     kv = build(MODEL, quantizer)
-    return Memory(device, kv, work, point.dequant_paths(device, kv, work))
+    kv, paths = point.laid_out(device, kv, work)
+    return Memory(device, kv, work, paths)
 
 
 @cache

@@ -83,10 +83,10 @@ def test_the_trace_says_how():
     assert {"request_s", "throughput_tokens_per_s", "mean_decode_context_tokens"} <= set(trace.steps)
 
 
-@pytest.mark.parametrize("change", [{"prefix_tokens": 16}])
+@pytest.mark.parametrize("change", [{"prefix_tokens": 16}, {"tokens": "snapkv"}])
 def test_bad_input(change):
     spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
-    with pytest.raises(InputError, match="prefix = 16"):
+    with pytest.raises(InputError, match=" only: leave it out"):
         serving.steady(spec, kv, replace(Workload(), **change), serving.FixedLengths(99, 10))
     with pytest.raises(InputError, match="chunk = 0"):
         serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), batching="chunked", chunk_tokens=0)
