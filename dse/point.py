@@ -38,6 +38,8 @@ RESULT_UNITS = {
 }  # fmt: skip
 
 
+#: assumed numbers that reach energy and cost only
+ENERGY_AND_COST = ("board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour")
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for

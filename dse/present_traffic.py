@@ -17,8 +17,6 @@ from dse.workload import MAX_BATCH, Workload
 #: shares of the requests whose lengths are shown
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0)
 BATCHES = (16, 32, 64, 128)
-#: assumed numbers of a device that nothing here rests on
-_NOT_HERE = ("board_power", "usd_per_hour")
 
 
 @dataclass(frozen=True)
@@ -99,13 +97,12 @@ def fitting(
             "used_bytes": fit.used_bytes, "waste_share": fit.waste_share, "throughput_tokens_per_s": rate,
         })  # fmt: skip
     stack_name, stack = point.stack_of(device, work)
-    paths = point.dequant_paths(device, plan, work)
     return {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
         "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "page_tokens": work.page_tokens,
         "weights_bits": work.weights_bits,
         "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens), "rules": rows,
-        "assumptions": [name for name in point.assumptions(device, plan, paths, stack) if name not in _NOT_HERE],
+        "assumptions": serving.assumptions(device, plan, work),
     }  # fmt: skip
 
 

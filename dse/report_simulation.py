@@ -24,8 +24,6 @@ SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 #: arrivals that are no rate: all at once, and as in the trace
 FULL, AS_TRACE = "full", "trace"
 MAX_RATE_PER_S = 1e9
-#: assumed numbers of a device that nothing here rests on
-_NOT_HERE = ("board_power", "usd_per_hour")
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,6 @@ def evaluate(
     several = served.output_tokens > 1
     per_token = (run.finish_s - run.first_s)[several] / (served.output_tokens[several] - 1)
     stack_name, stack = point.stack_of(device, work)
-    paths = point.dequant_paths(device, plan, work)
     duration = run.duration_s
     result = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
@@ -146,7 +143,7 @@ def evaluate(
         "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()), "n_steps": run.n_steps,
         "steady": steady,
         "is_stable": None if offered is None else bool(offered <= (steady["requests_per_s"] or 0.0)),
-        "assumptions": [n for n in point.assumptions(device, plan, paths, stack) if n not in _NOT_HERE],
+        "assumptions": serving.assumptions(device, plan, work),
     }  # fmt: skip
     return result, run
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from dse import point
 from dse.errors import InputError, show
 from dse.formulas import serving, throughput
 from dse.formulas import steady as equations
@@ -134,6 +135,13 @@ def steady(
         "requests_per_s": trace.call("requests_per_s", equations.requests_per_s, request_s=request_s),
         "throughput_tokens_per_s": tokens_per_s,
     }  # fmt: skip
+
+
+def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]:
+    """Names of the assumed numbers that rates and times of traffic rest on: none of energy and cost."""
+    plan, paths = point.laid_out_for_traffic(device, plan, work)
+    _, stack = point.stack_of(device, work)
+    return [name for name in point.assumptions(device, plan, paths, stack) if name not in point.ENERGY_AND_COST]
 
 
 def fitting_sequences(

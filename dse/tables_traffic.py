@@ -66,7 +66,7 @@ def evaluate(system: System, kv: plan.KvPlan, trace: Trace, work: Workload) -> d
         request_s = steady.steady_request_s(mean_out, n, found["decode_step_s"], padding * found["prefill_s"])
         tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
     assumptions = [
-        *point.assumptions(device, kv, point.dequant_paths(device, kv, work), stack),
+        *serving.assumptions(device, kv, work),
         *([trace.assumption] if trace.assumption else []),
     ]
     return {
