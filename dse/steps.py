@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dse import kv_sums, memory_unit, packing, sink_work, units
-from dse.formulas import attention, calibrated, dequantize, scheduling, throughput, weights
+from dse import kv_sums, steps_packing, units
+from dse.formulas import attention, calibrated, scheduling, throughput, weights
 from dse.formulas.core import Formula
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec, StackSpec
@@ -69,10 +69,7 @@ def evaluate(
     """Times of `n_sequences` running together: at peak rates (docs/model.md), or as the kernels of `stack` run."""
     model, steps, whole_device = plan.model, work.output_tokens, device
     device, busy_cores = _generation_cores(device, n_sequences, trace)
-    scheduled = {"hideable_share": kv_sums.engine_hides(device, n_sequences), "busy_cores": busy_cores}
-    scheduled = scheduled if busy_cores else {}
     bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
-    reached = kv_sums.stack_bandwidth(device, stack)
     active = float(model.active_parameters)
 
     touched = (
@@ -119,107 +116,34 @@ def evaluate(
         **({"mean_fixed_s": kv.fixed / steps, "mean_unit_s": kv.unit / steps, **stack.attention_terms()}
            if stack and stack.attention else {}),
     )  # fmt: skip
-    first = work.input_tokens + 1
-    fit = stack.materialised if stack else None
-    in_place = {side: "none" if fit and path == "materialised" else path for side, path in paths.items()}
-    n_read = packing.read_launches(plan, first, work.final_tokens, in_place) / steps
-    n_copies = packing.copies(plan, first, work.final_tokens, paths) / steps if fit else 0
-    n_pack = packing.pack_launches(plan, work.input_tokens, work.final_tokens, paths) / steps
-    dequantize_launch_s = dequantize.launch_s(n_read, device.kernel_launch.si)
-    copies_start_s = dequantize.launch_s(n_copies, fit.launch.si) if fit else 0.0
-    quantize_launch_s = dequantize.launch_s(n_pack, device.kernel_launch.si)
-    copy_s = n_sequences * packing.copy_s(device, plan, work.input_tokens, work.final_tokens, paths, reached) / steps
-    write_s = memory_unit.write_s(plan, n_sequences, bandwidth)
-    sinks = sink_work.seconds(plan, work, n_sequences, reached)
-    dequantize_s = trace.note(
-        "dequantize_s",
-        kv.unpack_exposed / steps + sinks.scores_s + dequantize_launch_s + copies_start_s,
-        "s",
-        f"mean over steps of what unpacking adds to {_hides_behind(stack)}, plus launches",
-        "docs/model.md, Dequantisation",
-        paths=", ".join(sorted(set(paths.values()))),
-        busy_s=kv.unpack_busy / steps,
-        materialised_traffic_s=kv.materialised / steps,
-        mean_kv_read_s=kv.read / steps,
-        **({} if n_copies else {"launch_s": dequantize_launch_s, "launches_per_step": n_read}),
-        **({"copies_per_step": n_copies, "start_of_a_copy_s": fit.launch.si} if fit and n_copies else {}),
-        **({"sink_scores_s": sinks.scores_s} if sinks.scores_s else {}),
-        **scheduled,
-        rates_elements_per_s=_unpack_rates(device, stack, plan, paths),
-    )
-    quantize_s = trace.note(
-        "quantize_s",
-        kv.pack_exposed / steps + copy_s + write_s + sinks.choice_s + quantize_launch_s,
-        "s",
-        "mean over steps of what packing new tokens adds, plus copies of packed buffers, bursts written, and launches",
-        "docs/model.md, Dequantisation",
-        paths=", ".join(sorted(set(paths.values()))),
-        busy_s=kv.pack_busy / steps,
-        copy_s=copy_s,
-        **({"write_s": write_s} if write_s else {}),
-        **scheduled,
-        launch_s=quantize_launch_s,
-        launches_per_step=n_pack,
-        **({"sink_choice_s": sinks.choice_s} if sinks.choice_s else {}),
-        rates_elements_per_s=_rates(device, paths),
-    )
-    unpack_rates = _unpack_rates(device, stack, plan, paths)
-    for name, busy_s, rates, what in (
-        (
-            "dequantize_busy_s",
-            kv.unpack_busy / steps,
-            unpack_rates,
-            "elements unpacked / rate, materialised traffic / BW",
-        ),
-        (
-            "quantize_busy_s",
-            kv.pack_busy / steps + write_s,
-            _rates(device, paths),
-            "elements packed / rate, traffic / BW",
-        ),
-    ):
-        trace.note(
-            name,
-            busy_s,
-            "s",
-            f"mean over steps of {what}; overlap, copies and launches not counted",
-            "docs/model.md, Dequantisation",
-            paths=", ".join(sorted(set(paths.values()))),
-            rates_elements_per_s=rates,
-            n_sequences=n_sequences,
-            unpacked_elements_at_end=n_sequences * plan.unpacked_elements(work.final_tokens),
-        )
+    packed = steps_packing.evaluate(device, plan, work, n_sequences, paths, trace, stack, kv, busy_cores)
     decode_step_s = trace.call(
         "decode_step_s",
         throughput.decode_step_s,
         linear_s=matrices.seconds,
         attention_s=attention_s,
-        quantize_s=quantize_s,
-        dequantize_s=dequantize_s,
+        quantize_s=packed.quantize_s,
+        dequantize_s=packed.dequantize_s,
     )
     prompt = prefill_of(whole_device, plan, work, n_sequences, paths, prefix_tokens, trace, stack)
     prefill_s = prompt.seconds
     return StepTimes(
         matrices.seconds,
         attention_s,
-        quantize_s,
-        dequantize_s,
+        packed.quantize_s,
+        packed.dequantize_s,
         decode_step_s,
         prefill_s,
         trace.call("wave_s", throughput.wave_s, output_tokens=steps, decode_step_s=decode_step_s, prefill_s=prefill_s),
-        kv.pack_busy / steps + write_s,
+        packed.quantize_busy_s,
         kv.unpack_busy / steps,
         matrices,
         Waits(attention_s, kv.read / steps, kv.compute / steps, (kv.fixed + kv.unit) / steps),
         prompt.shares,
         Amounts(
-            kv.read / steps * reached,
+            kv.read / steps * kv_sums.stack_bandwidth(device, stack),
             kv.compute / steps * peak * (calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0),
-            kv.materialised
-            / steps
-            * (kv_sums.copy_bandwidth(device, stack) if stack and stack.attention else bandwidth)
-            + write_s * bandwidth
-            + (sinks.scores_s + sinks.choice_s + copy_s) * reached,
+            packed.n_bytes,
             prompt.n_tokens,
             prompt.attention_flops,
             prompt.attention_s,
@@ -240,26 +164,5 @@ def _generation_cores(device: HardwareSpec, n_sequences: int, trace: Trace) -> t
     return kv_sums.in_generation(device, n_sequences), busy
 
 
-def _hides_behind(stack: StackSpec | None) -> str:
-    return "the kernel's ceilings" if stack and stack.attention else "max(FLOP / F, KV bytes / BW)"
-
-
-def _unpack_rates(device: HardwareSpec, stack: StackSpec | None, plan: KvPlan, paths: dict[str, str]) -> str:
-    """Elements per second that unpack, and where they come from."""
-    if stack is None or stack.attention is None:
-        return _rates(device, paths)
-    found = {}
-    for g in plan.groups:
-        if fit := kv_sums.packed_fit(stack, g, paths[g.which]) if g.layout.needs_unpacking else None:
-            rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
-            found[kv_sums.kv_code(g)] = rate
-    return "; ".join(f"{code} {rate}" for code, rate in found.items()) or _rates(device, paths)
-
-
 def _attention_form(stack: StackSpec | None) -> Formula:
     return calibrated.attention_layer_s if stack and stack.attention else attention.attention_s
-
-
-def _rates(device: HardwareSpec, paths: dict[str, str]) -> str:
-    found = {path: device.rate(path) for path in paths.values() if path in ("engine", "fused")}
-    return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"
