@@ -73,8 +73,8 @@ def _table_4(found: pd.DataFrame) -> str:
         ratios = [_shown(row[f"{kind}_ratio"], 2) for kind in ("published", "ideal", "calibrated")]
         sizes = [_shown(row[name] / units.to_base(1, "GB"), 1) for name in ("published_bytes", "ours_bytes")]
         lines.append(
-            f"<tr><td>{html.escape(row['model'])}</td><td class=n>{row['batch']}</td>"
-            f"<td class=n>{row['input_tokens']}</td><td>{html.escape(row['system'])}</td>"
+            f"<tr><td class=name>{html.escape(row['model'])}</td><td class=n>{row['batch']}</td>"
+            f"<td class=n>{row['input_tokens']}</td><td class=name>{html.escape(row['system'])}</td>"
             + "".join(f"<td class=n>{text}</td>" for text in (*speeds, *ratios, *sizes))
             + "</tr>"
         )

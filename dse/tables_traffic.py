@@ -48,7 +48,7 @@ def traces() -> tuple[Trace, ...]:
         tables = traffic_tables.load(name)
         found.append(Trace(title, tables.moments, Lengths.of(tables.typical())))
     longer = replace(
-        found[0], name="long answers",
+        found[0], name="Long answers",
         moments=found[0].moments.with_longer_answers(LONGER_ANSWERS), assumption="answer_lengths",
     )  # fmt: skip
     return (*found, longer)

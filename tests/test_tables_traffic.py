@@ -70,7 +70,7 @@ def test_long_answers_gain_more_from_fewer_bits(table):
 
     for batch in tables_traffic.FIGURE_BATCHES:
         for model in tables_traffic.MODELS:
-            assert gain(model, "long answers", batch) > gain(model, "Conversation", batch)
+            assert gain(model, "Long answers", batch) > gain(model, "Conversation", batch)
             assert gain(model, "Conversation", batch) > gain(model, "Code", batch) > 1
         assert gain("llama2-13b", "Conversation", batch) > gain("mixtral-8x7b", "Conversation", batch)
 
@@ -84,9 +84,9 @@ def test_more_requests_at_once_are_never_slower_without_padding(table):
 
 
 def test_assumed_lengths_are_named(table):
-    longer = table[table["trace"] == "long answers"]
+    longer = table[table["trace"] == "Long answers"]
     assert longer["assumptions"].str.contains("answer_lengths").all()
-    assert not table[table["trace"] != "long answers"]["assumptions"].str.contains("answer_lengths").any()
+    assert not table[table["trace"] != "Long answers"]["assumptions"].str.contains("answer_lengths").any()
 
 
 def test_a_users_report_shows_its_own_systems():
