@@ -30,7 +30,7 @@ LEVELS = [
     },
     {"dse.catalog", "dse.plan", "dse.trace", "dse.traffic", "dse.workload"},
     {"dse.peaks", "dse.memory", "dse.packing", "dse.kv_sums", "dse.steps", "dse.point"},
-    {"dse.sweep", "dse.pareto", "dse.pareto_kernels", "dse.systems", "dse.tables", "dse.claims"},
+    {"dse.sweep", "dse.pareto", "dse.pareto_kernels", "dse.systems", "dse.tables", "dse.claims", "dse.questions"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
 ]
