@@ -9,7 +9,7 @@ from dse.plots import axes, best_quantizer, crossover, need_curve, tornado
 from dse.plots.chart import Axis, Chart
 from dse.questions import crossing
 from dse.questions.best_map import BestMap
-from dse.questions.common import Measure
+from dse.questions.common import Measure, assumption_text
 from dse.questions.crossing import Crossing
 from dse.questions.need import NUMBERS, Need, NeedBits
 from dse.questions.sensitivity import Sensitivity, range_text
@@ -99,7 +99,7 @@ def _need(answer: Need) -> Chart:
         _result_axis(measure, values, goal.value), marks, (f"target: {goal.text()}", goal.value),
         f"Smallest {name} for {goal.text()}: {found}",
         (asked, f"{'What stops a smaller one' if answer.value is not None else 'Cannot be met'}: {answer.why()}.",
-         "Hollow: misses the target."),
+         "Hollow: misses the target.", assumption_text([answer.result], measure)),
     )  # fmt: skip
 
 
@@ -112,7 +112,8 @@ def _bits(answer: NeedBits) -> Chart:
         (f"target: {answer.target.text()}", answer.target.value),
         f"Most stored bits for {answer.target.text()}: {found}",
         (f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in.",
-         f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}."),
+         f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.",
+         assumption_text(answer.candidates, measure)),
     )  # fmt: skip
 
 

@@ -40,7 +40,8 @@ def chart(
         mark = Series(
             f"the better design changes (as given: {winner})", "scatter",
             (x.high - 0.03 * (x.high - x.low),) * len(flips), tuple(float(len(labels) - 1 - i) for i in flips),
-            style.VERMILLION, marker="star", hover=tuple(f"changes at {table['flips_at'].iloc[i]}" for i in flips), is_note=True,
+            style.VERMILLION, marker="star", is_note=True,
+            hover=tuple(f"changes at {table['flips_at'].iloc[i]}" for i in flips),
         )  # fmt: skip
         panels[0] = Panel(panels[0].title, x, y, (*panels[0].series, mark))
     return Chart(title, tuple(panels), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)

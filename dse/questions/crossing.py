@@ -16,6 +16,8 @@ INPUTS = (512, 2048, 8192, 32768)
 #: every batch up to the largest is evaluated, about a millisecond each; prompts are searched
 MAX_BATCH, MAX_INPUT = 4096, 2**20
 MEASURES = ("throughput", "step")
+#: stretches that a line of text tells one by one
+MAX_SHOWN = 4
 
 #: why a design pays, or not; the texts are those of tables and figures
 PAYS = {
@@ -283,14 +285,26 @@ def _answer(line: Line) -> str:
     elif start is not None:
         head = f"from {start:,} on"
     elif pays:
-        head = "not up to the end, only in " + ", ".join(_ends(*ends) for ends in pays)
+        head = "not up to the end, only in " + _list([_ends(*ends) for ends in pays])
     else:
         head = "never"
     if start is not None and len(pays) > 1:
-        head += ", and before that in " + ", ".join(_ends(*ends) for ends in pays[:-1])
+        head += ", and before that in " + _list([_ends(*ends) for ends in pays[:-1]])
     shown = [run for run in line.runs if run.verdict != "no"] if len(line.runs) > 1 or pays else []
-    tail = "; ".join(f"{_ends(run.first, run.last)} {VERDICTS[run.verdict]}{_gain(run)}" for run in shown)
+    reasons = {run.verdict for run in shown}
+    if len(shown) > MAX_SHOWN or (
+        len(shown) > 1 and len(reasons) == 1
+    ):  # the stretches stand in the head: say once why
+        tail = " or ".join(text for verdict, text in VERDICTS.items() if verdict in reasons)
+    else:
+        tail = "; ".join(f"{_ends(run.first, run.last)} {VERDICTS[run.verdict]}{_gain(run)}" for run in shown)
     return f"{head}: {tail}" if tail else head
+
+
+def _list(texts: list[str]) -> str:
+    """The first few of a list, and how many more there are."""
+    more = f" and {len(texts) - MAX_SHOWN} more (--json has all)" if len(texts) > MAX_SHOWN else ""
+    return ", ".join(texts[:MAX_SHOWN]) + more
 
 
 def _ends(first: int, last: int) -> str:
