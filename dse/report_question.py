@@ -106,6 +106,7 @@ def _need(answer: Need) -> Chart:
 def _bits(answer: NeedBits) -> Chart:
     measure, table = answer.target.measure, answer.table()
     values = [float(value) for value in table[measure.column].dropna()]
+    out = ("No bar: does not run.",) if len(values) < len(table) else ()
     found = f"{answer.best['stored_bits']:.4g} bits ({answer.best['quantizer']})" if answer.best else "none meets it"
     return need_curve.bits_chart(
         table, _result_axis(measure, values, answer.target.value),
@@ -113,7 +114,7 @@ def _bits(answer: NeedBits) -> Chart:
         f"Most stored bits for {answer.target.text()}: {found}",
         (f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in.",
          f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.",
-         assumption_text(answer.candidates, measure)),
+         *out, assumption_text(answer.candidates, measure)),
     )  # fmt: skip
 
 

@@ -52,14 +52,26 @@ def spread(line):
 
 CASES = [
     # device, model, quantizer, against, memory in GB, what else, batches and prompts up to
-    ("a100-80gb", "opt-30b", "nqkv", "fp16", 80, {"output_tokens": 256}, 40, 300),
+    ("a100-80gb", "opt-30b", "nqkv", "fp16", 80, {"output_tokens": 256}, 40, 250),
     ("a100-80gb", "opt-30b", "nqkv", "fp16", 66, {"output_tokens": 128, "admission": "paged"}, 40, 400),
     ("oaken-lpddr", "llama2-7b", "oaken", "qserve", 20, {"output_tokens": 100, "admission": "paged"}, 24, 500),
     ("h100", "llama3.1-8b", "kivi:bits=4", "fp16", 20, {"output_tokens": 128}, 20, 500),
-    ("h100", "llama3.1-8b", "kivi:bits=4", "fp16", 17, {"output_tokens": 150}, 20, 700),  # no whole periods
-    ("h100", "llama3.1-8b", "sinkq:bits=4", "kivi:bits=4", 18, {"output_tokens": 200, "admission": "paged"}, 16, 400),
-    ("h100", "llama3.1-8b", "fp8", "fp16", 18, {"output_tokens": 64}, 40, 600),
-    ("a100-80gb", "mixtral-8x7b", "qserve", "fp16", 97, {"output_tokens": 64, "prefix_tokens": 50}, 30, 400),
+    ("h100", "llama3.1-8b", "kivi:bits=4", "fp16", 17, {"output_tokens": 150}, 20, 400),  # no whole periods
+    ("h100", "llama3.1-8b", "sinkq:bits=4", "kivi:bits=4", 18, {"output_tokens": 200, "admission": "paged"}, 10, 300),
+    ("h100", "llama3.1-8b", "fp8", "fp16", 18, {"output_tokens": 64}, 40, 400),
+    ("a100-80gb", "mixtral-8x7b", "qserve", "fp16", 97, {"output_tokens": 64, "prefix_tokens": 50}, 20, 200),
+    # right after KIVI has packed a group it reads less than Oaken, with up to 128 tokens in FP16 more
+    ("oaken-hbm", "llama2-7b", "kivi:bits=2", "oaken", 80, {"output_tokens": 3}, 30, 600),
+    (
+        "a100-80gb",
+        "llama2-7b",
+        "qserve",
+        "fp16",
+        15.5,
+        {"output_tokens": 64},
+        12,
+        900,
+    ),  # more at once from some prompt on
     ("l40s", "llama2-13b", "nqkv", "fp16", 48, {"output_tokens": 256, "model_kind": "ideal"}, 60, 500),
 ]
 
