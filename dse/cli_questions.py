@@ -154,9 +154,9 @@ def sensitivity(
 
     Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
     as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
-    rates of the ideal model down to half.
+    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
     """
-    from dse import catalog
+    from dse import catalog, plan
     from dse.measurements import bits_from
     from dse.questions import common
     from dse.questions import sensitivity as module
@@ -165,7 +165,13 @@ def sensitivity(
     spec, lm, source = catalog.device(device), catalog.model(model), bits_from(bits, measurements)
     one = common.design(spec, lm, key_quantizer or quantizer, value_quantizer or quantizer, source)
     other = common.design(spec, lm, against, bits=source) if against else None
-    found = module.sensitivity(one, Workload(**work), common.measure(measure), other, ranges, progress_bar)
+    counted = []
+    if bits == "closed":
+        as_measured = bits_from("measured", measurements)
+        for each in (one, other) if other else (one,):
+            sides = [as_measured.quantizer(q.name) for q in (each.plan.key_quantizer, each.plan.value_quantizer)]
+            counted.append(common.Design(spec, plan.build(lm, *sides)))
+    found = module.sensitivity(one, Workload(**work), common.measure(measure), other, ranges, progress_bar, counted)
     _answer(found, as_json, out, static)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import catalog, point
+from dse import catalog, measurements, plan, point
 from dse.errors import InputError, LimitError
 from dse.questions import best_map, common, crossing, need, sensitivity
 from dse.workload import Workload
@@ -320,6 +320,21 @@ def test_effects_are_what_evaluating_gives():
     assert not a > b * (1 + 1e-9)
     a, b = at(flip * (1 + 1e-6))
     assert a > b * (1 + 1e-9)
+
+
+def test_bits_as_measured_are_one_more_number():
+    work = Workload(batch=64)
+    model, device = catalog.model("llama2-13b"), catalog.device("oaken-hbm")
+    one = common.design(device, model, "oaken")
+    spec = measurements.Bits("measured").quantizer("oaken")
+    counted = common.Design(device, plan.build(model, spec, spec))
+    found = sensitivity.sensitivity(one, work, THROUGHPUT, as_measured=[counted])
+    (effect,) = [e for e in found.effects if e.number.name == "stored_bits"]
+    results = [one.evaluate(work), counted.evaluate(work)]
+    results.sort(key=lambda result: result["stored_bits"])
+    assert (effect.number.low, effect.number.high) == tuple(r["stored_bits"] for r in results)
+    assert (effect.at_low, effect.at_high) == tuple(r["throughput_tokens_per_s"] for r in results)
+    assert effect.at_low > effect.at_high
 
 
 def test_ranges_by_kind_and_given():

@@ -14,6 +14,7 @@ from dse.questions.common import (
     Design,
     Measure,
     Progress,
+    Result,
     assumption_text,
     context,
     each,
@@ -265,9 +266,11 @@ def sensitivity(
     other: Design | None = None,
     ranges: Iterable[str] = (),
     progress: Progress | None = None,
+    as_measured: Sequence[Design] = (),
 ) -> Sensitivity:
     """Vary every number that the result rests on inside its range, one at a time; `other` runs on the same device.
 
+    `as_measured` are the same designs with outliers and sinks as data had them: one more number, the stored bits.
     Ranges are those of `BY_KIND`, `BY_NAME`, a fit's stated error, or as given. Where the winner at an end of a range
     differs from the one as given, `flips_at` is where it changes, by halving. Raises InputError where the design does
     not run as given, or the device lacks what the measure needs.
@@ -302,12 +305,33 @@ def sensitivity(
         effects.append(
             Effect(number, ends[0][0], ends[1][0], others[0], others[1], winners[0], winners[1], tuple(flips))
         )
+    if as_measured:
+        counted = [d.evaluate(work) for d in as_measured]
+        pair = [measure.value(result) for result in counted]
+        effects.append(_bits_effect(base, counted, values, pair, (first, winner(pair))))
     effects.sort(key=lambda effect: -effect.span(values[0]))
     return Sensitivity(
         measure, f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
         design.name, other.name if other else "", values[0], values[1] if other else None, first, tuple(effects),
         assumption_text(base, measure),
     )  # fmt: skip
+
+
+def _bits_effect(
+    base: Sequence[Result], counted: Sequence[Result], values: Sequence[float | None], pair: Sequence[float | None],
+    winners: tuple[str, str],
+) -> Effect:  # fmt: skip
+    """The stored bits as one number: with nominal shares of outliers and sinks, or as measured."""
+    bits = base[0]["stored_bits"], counted[0]["stored_bits"]
+    rule = f"nominal outliers and sinks, or as measured on {counted[0]['measured_on'] or 'no data of this quantizer'}"
+    number = Number("stored_bits", bits[0], min(bits), max(bits), "bit", ASSUMED, rule, "dse quantize")
+    ends = list(zip((values, pair), winners, strict=True))
+    if bits[1] < bits[0]:
+        ends.reverse()
+    (low, low_winner), (high, high_winner) = ends
+    others = [side[1] if len(side) > 1 else None for side in (low, high)]
+    flips = (bits[1],) if winners[0] != winners[1] else ()
+    return Effect(number, low[0], high[0], others[0], others[1], low_winner, high_winner, flips)
 
 
 def _flip(is_same: Callable[[float], bool], inside: float, outside: float) -> float:
