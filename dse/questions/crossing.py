@@ -152,6 +152,13 @@ class Pair:
         periods = [period_of(design, self.work) for design in (self.new, self.old)]
         if last - first + 1 < 2 * max(periods):
             return False
+        # the ends alone say where there is no hope, without a whole period of evaluations
+        return self._is_decided(batch, first, last, [1, 1]) and (
+            periods == [1, 1] or self._is_decided(batch, first, last, periods)
+        )
+
+    def _is_decided(self, batch: int, first: int, last: int, periods: list[int]) -> bool:
+        """True when the bounds that the first and the last period give leave one verdict only."""
         new, old = (
             self._ends(is_new, batch, range(first, first + period), range(last - period + 1, last + 1))
             for is_new, period in zip((True, False), periods, strict=True)
@@ -330,7 +337,8 @@ def crossing(
     """From which batch at each of `inputs` (prompt tokens), and from which prompt at each of `batches`, `new` pays.
 
     Batches from 1 to the largest of `batches` and prompts from 1 (or the shared prefix) to the largest of `inputs` are
-    searched; every integer is decided, those in between by monotony (`Pair.is_sure`). `work` gives the rest.
+    searched; every integer is decided, those in between by monotony (`Pair.is_sure`). `work` gives the rest. Quantizers
+    that pack groups take minutes where the output is not whole groups: then a period is evaluated at each end.
     Paying means a better `measure` by more than a tie; a step time counts only where the whole batch runs at once.
     Raises InputError where the designs are the same or a list is empty, LimitError beyond MAX_BATCH or MAX_INPUT.
     """
