@@ -11,6 +11,7 @@ from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
+from dse.cli_questions import ask
 from dse.cli_ring import ring
 from dse.cli_simulate import simulate
 from dse.cli_traffic import traffic
@@ -39,6 +40,7 @@ cli.add_command(thresholds)
 cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)
+cli.add_command(ask)
 cli.add_command(ring)
 cli.add_command(traffic)
 cli.add_command(simulate)

@@ -43,7 +43,7 @@ LEVELS = [
         "dse.serving",
         "dse.admission",
     },
-    {"dse.simulate", "dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims"},
+    {"dse.simulate", "dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims", "dse.questions"},
     {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
 ]

@@ -11,6 +11,8 @@ MILLISECOND = units.to_base(1, "ms")
 
 #: room beyond the outermost points of a logarithmic axis, in octaves or as a share of the range
 LOG_ROOM = 0.35
+#: the same of a linear axis that need not start at zero, as a share of the range
+ROOM = 0.12
 
 
 def _text(value: float) -> str:
@@ -27,6 +29,19 @@ def linear(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0,
     high = top * 1.08
     ticks = tuple((i * step * per_unit, _text(round(i * step, 12))) for i in range(int(high / step) + 1))
     return Axis(name, unit, 0.0, high * per_unit, ticks, per_unit=per_unit)
+
+
+def around(name: str, unit: str, values: list[float], n_ticks: int = 4) -> Axis:
+    """A linear axis that need not start at zero, ticks at 1, 2, 2.5 or 5 times ten to the n."""
+    low, high = min(values), max(values)
+    room = ROOM * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = low - room, high + room
+    raw = (high - low) / n_ticks
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    ticks = tuple((round(i * step, 10), f"{round(i * step, 10):g}") for i in range(first, last + 1))
+    return Axis(name, unit, low, high, ticks)
 
 
 def tokens_text(n_tokens: int) -> str:

@@ -1,0 +1,64 @@
+"""How far each number, inside its range, moves a result, the largest first; drawn by `dse ask sensitivity`."""
+
+import pandas as pd
+
+from dse.plots import axes, style
+from dse.plots.chart import Axis, Chart, Panel, Series
+
+#: numbers shown
+MAX_BARS = 15
+
+
+def chart(
+    table: pd.DataFrame, labels: list[str], measure: tuple[str, str, float], base: tuple[float, float | None],
+    names: tuple[str, str], winner: str, title: str, notes: tuple[str, ...],
+) -> Chart:  # fmt: skip
+    """A panel per design, a bar per number from the result at the low end of its range to that at the high end.
+
+    Columns at_low, at_high, other_at_low, other_at_high, winner_at_low, winner_at_high, flips_at, in the order of
+    `labels`. `measure` is (name, unit, its size), `base` the results as given (the other design's may be missing),
+    `winner` the better design as given.
+    """
+    left_out = len(table) - MAX_BARS
+    table, labels = table.iloc[:MAX_BARS], labels[:MAX_BARS]
+    if left_out > 0:
+        notes = (f"The {MAX_BARS} numbers of most effect are drawn; the table has all.", *notes)
+    y = axes.categories("number and its range", labels[::-1])
+    panels = []
+    sides = [(names[0], base[0], "at_low", "at_high")]
+    if base[1] is not None and names[1]:
+        sides.append((names[1], base[1], "other_at_low", "other_at_high"))
+    columns = [column for _, _, *pair in sides for column in pair]
+    values = [float(v) for column in columns for v in table[column].dropna()] + [value for _, value, *_ in sides]
+    shown = axes.around(measure[0], measure[1], [value / measure[2] for value in values], n_ticks=7)
+    ticks = tuple((at * measure[2], text) for at, text in shown.ticks)
+    x = Axis(measure[0], measure[1], shown.low * measure[2], shown.high * measure[2], ticks, per_unit=measure[2])
+    for name, value, low, high in sides:
+        panels.append(Panel(name, x, y, tuple(_bars(table, labels, (low, high), value, x))))
+    flips = [i for i in range(len(table)) if table["flips_at"].iloc[i]]
+    if flips:
+        mark = Series(
+            f"the better design changes (as given: {winner})", "scatter",
+            (x.high - 0.03 * (x.high - x.low),) * len(flips), tuple(float(len(labels) - 1 - i) for i in flips),
+            style.VERMILLION, marker="star", is_note=True,
+            hover=tuple(f"changes at {table['flips_at'].iloc[i]}" for i in flips),
+        )  # fmt: skip
+        panels[0] = Panel(panels[0].title, x, y, (*panels[0].series, mark))
+    return Chart(title, tuple(panels), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)
+
+
+def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: float, x: Axis) -> list[Series]:
+    """Two bars a number, from the result as given to that at each end; nothing reaches to 0 where it does not run."""
+    found = []
+    sides = ((ends[0], "low end of the range", style.ORANGE, "/"), (ends[1], "high end of the range", style.BLUE, ""))
+    for column, name, colour, hatch in sides:
+        values = [float(v) if pd.notna(v) else 0.0 for v in table[column]]
+        found.append(Series(
+            name, "hbar", tuple(abs(v - base) for v in values),
+            tuple(float(len(labels) - 1 - i) for i in range(len(labels))), colour, hatch=hatch, width=0.6,
+            base=tuple(min(v, base) for v in values),
+            hover=tuple(f"{labels[i]}\n{name}: {x.shown(values[i]):,.5g} {x.unit}" for i in range(len(labels))),
+        ))  # fmt: skip
+    ends_y = (-0.6, len(labels) - 0.4)
+    found.append(Series("as given", "line", (base, base), ends_y, style.BLACK, marker="", is_note=True))
+    return found

@@ -1,0 +1,136 @@
+"""Best quantizer map: which of several quantizers is best at each batch and prompt length on a device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from dse.errors import InputError, LimitError
+from dse.questions.common import Design, Measure, Progress, assumption_text, context, each
+from dse.workload import Workload
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+INPUTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+#: quantizers compared by default: those of the source papers that GPUs or Oaken run, and FP8
+QUANTIZERS = ("fp16", "fp8", "kivi:bits=4", "qserve", "nqkv", "oaken")
+#: evaluations of one map, about a millisecond each
+MAX_POINTS = 100_000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One batch and prompt length: the best quantizers (several where they tie) and the measure of each that runs."""
+
+    batch: int
+    input_tokens: int
+    best: tuple[str, ...]
+    values: dict[str, float]
+    bounds: dict[str, str]
+
+    def gain(self, over: str, sense: str) -> float | None:
+        """How many times as good the best is as `over`; None where either does not run."""
+        if not self.best or over not in self.values:
+            return None
+        a, b = self.values[self.best[0]], self.values[over]
+        return a / b if sense == "max" else b / a
+
+
+@dataclass(frozen=True)
+class BestMap:
+    """The answer: a cell for each batch and prompt length, batches fastest."""
+
+    measure: Measure
+    context: str
+    quantizers: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    assumptions: str
+
+    @property
+    def over(self) -> str:
+        """The quantizer that gains are told over: FP16 where it is among them, else the first."""
+        return "fp16" if "fp16" in self.quantizers else self.quantizers[0]
+
+    def table(self) -> pd.DataFrame:
+        """A row per cell: batch, input_tokens, best (ties joined by " = "), its measure and gain, then every one's."""
+        column = self.measure.column
+        return pd.DataFrame([
+            {"batch": cell.batch, "input_tokens": cell.input_tokens, "best": " = ".join(cell.best),
+             column: cell.values[cell.best[0]] if cell.best else None,
+             f"gain_over_{self.over}": cell.gain(self.over, self.measure.sense),
+             "bound": cell.bounds[cell.best[0]] if cell.best else "capacity",
+             **{f"{column} {name}": cell.values.get(name) for name in self.quantizers}}
+            for cell in self.cells
+        ])  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data in base units."""
+        return {
+            "question": "map", "context": self.context, "quantizers": list(self.quantizers),
+            "measure": self.measure.column, "gain_over": self.over,
+            "cells": [
+                {"batch": cell.batch, "input_tokens": cell.input_tokens, "best": list(cell.best),
+                 "gain": cell.gain(self.over, self.measure.sense), "values": cell.values}
+                for cell in self.cells
+            ],
+            "assumptions": self.assumptions,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """A grid of names, prompts down and batches across; gains over FP16 beside the names."""
+        batches = sorted({cell.batch for cell in self.cells})
+        inputs = sorted({cell.input_tokens for cell in self.cells})
+        at = {(cell.batch, cell.input_tokens): cell for cell in self.cells}
+        rows = [["prompt", *(f"batch {batch:,}" for batch in batches)]]
+        for n in inputs:
+            rows.append([f"{n:,}", *(self._cell_text(at[batch, n]) for batch in batches)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        grid = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        head = f"Which quantizer is best?  ({self.measure.title}; gain over {self.over})"
+        return "\n".join([head, self.context, "", *grid, "", self.assumptions])
+
+    def _cell_text(self, cell: Cell) -> str:
+        if not cell.best:
+            return "none runs"
+        gain = cell.gain(self.over, self.measure.sense)
+        return " = ".join(cell.best) + (f" {gain:.2f}x" if gain is not None else f" ({self.over} does not run)")
+
+
+def best_map(
+    designs: Sequence[Design],
+    work: Workload,
+    measure: Measure,
+    batches: Sequence[int] = BATCHES,
+    inputs: Sequence[int] = INPUTS,
+    progress: Progress | None = None,
+) -> BestMap:
+    """The best of the designs (one device and model) at each batch and prompt length; ties (to 1e-9) name all.
+
+    A step time counts only where the whole batch runs at once. Raises InputError for an empty list or two equal
+    designs, LimitError above MAX_POINTS evaluations.
+    """
+    for name, values in (("quantizers", designs), ("batches", batches), ("inputs", inputs)):
+        if not values:
+            raise InputError(f"{name} = []: must name at least one")
+    names = [design.name for design in designs]
+    if len(set(names)) < len(names):
+        raise InputError(f"quantizers = {', '.join(names)}: names one twice: leave it out")
+    batches, inputs = sorted(set(batches)), sorted(set(inputs))
+    n_points = len(designs) * len(batches) * len(inputs)
+    if n_points > MAX_POINTS:
+        raise LimitError(f"map of {n_points:,} points: at most {MAX_POINTS:,}: take fewer batches or inputs")
+    works = [replace(work, batch=batch, input_tokens=n) for n in inputs for batch in batches]
+    cells, results = [], []
+    for one in each(works, progress, "cells"):
+        results = [design.evaluate(one) for design in designs]
+        cells.append(_cell(one, measure, dict(zip(names, results, strict=True))))
+    return BestMap(
+        measure, context(designs[0].device, designs[0].plan.model, work, results[0]), tuple(names), tuple(cells),
+        assumption_text(results, measure),
+    )  # fmt: skip
+
+
+def _cell(work: Workload, measure: Measure, results: dict[str, dict[str, Any]]) -> Cell:
+    values = {name: value for name, r in results.items() if (value := measure.value(r)) is not None}
+    best = tuple(name for name in values if not any(measure.is_better(v, values[name]) for v in values.values()))
+    return Cell(work.batch, work.input_tokens, best, values, {name: str(results[name]["bound"]) for name in values})

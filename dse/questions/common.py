@@ -1,0 +1,159 @@
+"""What all questions share: designs, measures, what a tie is, and progress."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dse import plan, point, units
+from dse.errors import InputError, did_you_mean, show
+from dse.measurements import CLOSED, Bits
+from dse.plan import KvPlan
+from dse.quantity import Quantity
+from dse.specs import HardwareSpec, ModelSpec
+from dse.workload import Workload
+
+Result = dict[str, Any]
+#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
+Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
+
+#: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/calibration.md)
+TIE = 1e-9
+
+
+@dataclass(frozen=True)
+class Design:
+    """A device with a model laid out under its quantizers."""
+
+    device: HardwareSpec
+    plan: KvPlan
+
+    @property
+    def name(self) -> str:
+        """The quantizer's name: what tells designs of one device and model apart."""
+        return self.plan.quantizer_name
+
+    def evaluate(self, work: Workload) -> Result:
+        """All results at `work`."""
+        return point.evaluate(self.device, self.plan, work)
+
+
+def design(device: HardwareSpec, model: ModelSpec, key: str, value: str = "", bits: Bits = CLOSED) -> Design:
+    """The design with quantizer `key` for keys and `value` (default: the same) for values. Raises InputError."""
+    return Design(device, plan.build(model, bits.required(key), bits.required(value or key)))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A result that designs are compared by: a column of `RESULT_UNITS`, and which way is better."""
+
+    name: str
+    column: str
+    sense: Literal["max", "min"]
+    title: str
+    #: unit that texts and figures show, and its size in base units
+    shown_unit: str
+    per_unit: float
+
+    @property
+    def unit(self) -> str:
+        """Base unit."""
+        return point.RESULT_UNITS[self.column]
+
+    def value(self, result: Result) -> float | None:
+        """The number in base units; None where nothing fits, or (step) where the batch does not run at once.
+
+        A step time of fewer requests than asked for is not what was asked.
+        """
+        if not result["feasible"] or (self.name == "step" and not result["fits_whole_batch"]):
+            return None
+        number = result[self.column]
+        return None if number is None else float(number)
+
+    def is_better(self, a: float | None, b: float | None) -> bool:
+        """True when `a` beats `b` by more than a tie; any number beats None."""
+        if a is None or b is None:
+            return a is not None
+        return a > b * (1 + TIE) if self.sense == "max" else a < b * (1 - TIE)
+
+    def text(self, value: float | None) -> str:
+        """The number as people read it."""
+        if value is None:
+            return "does not run"
+        shown = value / self.per_unit
+        return f"{shown:,.0f} {self.shown_unit}" if shown >= 1e4 else f"{shown:,.4g} {self.shown_unit}"
+
+
+MEASURES = {
+    m.name: m
+    for m in (
+        Measure("throughput", "throughput_tokens_per_s", "max", "throughput", "token/s", 1.0),
+        Measure("step", "decode_step_s", "min", "decode step of the whole batch", "ms", units.to_base(1, "ms")),
+        Measure("energy", "joules_per_token", "min", "energy", "J/token", 1.0),
+        Measure("cost", "usd_per_million_tokens", "min", "cost of a million tokens", "USD", 1.0),
+    )
+}
+
+
+def measure(name: str, among: Iterable[str] = MEASURES) -> Measure:
+    """The measure of that name. Raises InputError."""
+    if name not in (known := list(among)):
+        raise InputError(f"measure = {show(name)}: {did_you_mean(name, known)}")
+    return MEASURES[name]
+
+
+def with_number(device: HardwareSpec, name: str, si: float, source: str) -> HardwareSpec:
+    """A copy of the device with one number replaced; `name` may lead into a stack (stacks.vllm.gemm.launch).
+
+    `si` is in base units; the copy's number is of kind derived. The bounds of files are not checked.
+    """
+    number = Quantity(value=si, unit=base_unit(device, name), source=source, kind="derived")
+    found: HardwareSpec = _replaced(device, name.split("."), number)
+    return found
+
+
+def base_unit(device: HardwareSpec, name: str) -> str:
+    """The base unit of a number of the device."""
+    number = lookup(device, name)
+    return units.base_of(number.unit) if number else "element/s"  # a rate that the file leaves out
+
+
+def lookup(device: HardwareSpec, name: str) -> Quantity | None:
+    """The number at a place such as `memory_bandwidth` or `stacks.vllm.gemm.launch`; None where there is none."""
+    at: Any = device
+    for part in name.split("."):
+        at = at.get(part) if isinstance(at, dict) else getattr(at, part)
+    return at if isinstance(at, Quantity) else None
+
+
+def _replaced(spec: Any, path: Sequence[str], number: Quantity) -> Any:
+    head, rest = path[0], path[1:]
+    if isinstance(spec, dict):
+        return {**spec, head: _replaced(spec[head], rest, number)}
+    return spec.model_copy(update={head: _replaced(getattr(spec, head), rest, number) if rest else number})
+
+
+def each(items: Sequence[Any], progress: Progress | None, label: str) -> Iterator[Any]:
+    """The items one by one, behind a progress bar where one is wanted."""
+    if progress is None:
+        yield from items
+        return
+    with progress(items, label=label, length=len(items)) as shown:
+        yield from shown
+
+
+def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Result) -> str:
+    """Device, model and what of the workload a question keeps fixed, as the head of a text or a figure's note."""
+    how = f"calibrated model, {result['stack']}" if result["stack"] else "ideal model"
+    return f"{device.name}, {model.name}, {work.output_tokens:,} out, {work.admission}, {how}"
+
+
+#: assumed numbers that reach energy and cost only
+_ENERGY_AND_COST = ("board_power", "usd_per_hour")
+
+
+def assumption_text(results: Iterable[Result], measure: Measure) -> str:
+    """One line that names the assumed numbers behind a measure of some results."""
+    names = {name for result in results for name in result["assumptions"]}
+    kept = sorted(name for name in names if name not in _ENERGY_AND_COST or measure.name in ("energy", "cost"))
+    return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."

@@ -1,0 +1,384 @@
+"""Crossover: from which batch, and from which prompt length, does one quantizer pay against another on a device?"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from dse.errors import InputError, LimitError
+from dse.questions.common import TIE, Design, Measure, Progress, Result, assumption_text, context, each, with_number
+from dse.workload import Workload
+
+BATCHES = (1, 4, 16, 64, 256)
+INPUTS = (512, 2048, 8192, 32768)
+#: every batch up to the largest is evaluated, about a millisecond each; prompts are searched
+MAX_BATCH, MAX_INPUT = 4096, 2**20
+MEASURES = ("throughput", "step")
+#: stretches that a line of text tells one by one
+MAX_SHOWN = 4
+
+#: why a design pays, or not; the texts are those of tables and figures
+PAYS = {
+    "speed": "a step is faster",
+    "both": "faster, and more requests at once",
+    "capacity": "only capacity: more requests at once",
+    "prompt": "the prompt is faster",
+}
+VERDICTS = {**PAYS, "no": "does not pay", "none": "neither fits"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stretch first..last of batches or prompts with one verdict; how many times as good the ends are (or None)."""
+
+    first: int
+    last: int
+    verdict: str
+    gain_at_first: float | None = None
+    gain_at_last: float | None = None
+
+    @property
+    def pays(self) -> bool:
+        """True where the quantizer is better."""
+        return self.verdict in PAYS
+
+
+@dataclass(frozen=True)
+class Line:
+    """One search: along `axis` ("batch" or "input_tokens"), the other held at `at`. Runs cover the whole range."""
+
+    axis: str
+    at: int
+    runs: tuple[Run, ...]
+
+    @property
+    def pays_in(self) -> list[tuple[int, int]]:
+        """The intervals on which the quantizer pays, whatever the reason."""
+        found: list[tuple[int, int]] = []
+        for run in self.runs:
+            if run.pays and found and found[-1][1] + 1 == run.first:
+                found[-1] = (found[-1][0], run.last)
+            elif run.pays:
+                found.append((run.first, run.last))
+        return found
+
+    @property
+    def pays_from(self) -> int | None:
+        """The smallest from which on it pays, to the end of the range or to where neither fits; None without one."""
+        pays = self.pays_in
+        fits = self.runs[:-1] if self.runs[-1].verdict == "none" else self.runs
+        return pays[-1][0] if pays and pays[-1][1] == fits[-1].last else None
+
+
+#: memory in which every batch of interest runs at once: a step's time does not depend on the memory
+ROOM_BYTES = 2**53
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What holds for one design on a stretch of prompts: it does not run (None: not everywhere), else bounds."""
+
+    is_out: bool | None
+    #: fewest and most requests at once
+    running: tuple[int, int] = (0, 0)
+    #: lowest and highest seconds: of all requests, or of a step where that is the measure
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass
+class Pair:
+    """Two designs under one measure; remembers what it has evaluated."""
+
+    new: Design
+    old: Design
+    work: Workload
+    measure: Measure
+    seen: dict[tuple[Any, ...], Result] = field(default_factory=dict)
+
+    def result(self, is_new: bool, batch: int, input_tokens: int, has_room: bool = False) -> Result:
+        """The results of one of the designs; with `has_room` in as much memory as it needs."""
+        key = (is_new, batch, input_tokens, has_room)
+        if key not in self.seen:
+            work = replace(self.work, batch=batch, input_tokens=input_tokens)
+            design = self.new if is_new else self.old
+            if has_room:
+                roomy = with_number(design.device, "memory_capacity", ROOM_BYTES, "any")
+                design = replace(design, device=roomy)
+            self.seen[key] = design.evaluate(work)
+        return self.seen[key]
+
+    def step_s(self, is_new: bool, n_running: int, input_tokens: int) -> float:
+        """Seconds of a decode step of `n_running` requests, whether they fit or not."""
+        return float(self.result(is_new, n_running, input_tokens, has_room=True)["decode_step_s"])
+
+    def verdict(self, batch: int, input_tokens: int) -> str:
+        """Why the new design pays at a point, or that it does not (`VERDICTS`)."""
+        a, b = self.result(True, batch, input_tokens), self.result(False, batch, input_tokens)
+        new, old = self.measure.value(a), self.measure.value(b)
+        if new is None and old is None:
+            return "none"
+        if not self.measure.is_better(new, old):
+            return "no"
+        if old is None:
+            return "capacity"
+        if self.measure.name == "step":
+            return "speed"
+        both = min(a["running_batch"], b["running_batch"])
+        more = a["running_batch"] > b["running_batch"]
+        steps = [
+            result["decode_step_s"] if result["running_batch"] == both else self.step_s(is_new, both, input_tokens)
+            for is_new, result in ((True, a), (False, b))
+        ]
+        if steps[0] < steps[1] * (1 - TIE):
+            return "both" if more else "speed"
+        return "capacity" if more else "prompt"
+
+    def gain(self, batch: int, input_tokens: int) -> float | None:
+        """How many times as good the new design is; None where one of them does not run."""
+        new, old = (self.measure.value(self.result(is_new, batch, input_tokens)) for is_new in (True, False))
+        if new is None or old is None:
+            return None
+        return new / old if self.measure.sense == "max" else old / new
+
+    def is_sure(self, batch: int, first: int, last: int) -> bool:
+        """True when the verdict is the same on all prompts first..last, by what only grows with the prompt.
+
+        A longer prompt takes more time and memory, so fewer requests run at once; more requests at once take longer
+        steps. That holds at equal phase of the packing (`period_of`): so what is lowest in the first period is lowest
+        of all, and what is highest in the last one highest.
+        """
+        periods = [period_of(design, self.work) for design in (self.new, self.old)]
+        if last - first + 1 < 2 * max(periods):
+            return False
+        # the ends alone say where there is no hope, without a whole period of evaluations
+        return self._is_decided(batch, first, last, [1, 1]) and (
+            periods == [1, 1] or self._is_decided(batch, first, last, periods)
+        )
+
+    def _is_decided(self, batch: int, first: int, last: int, periods: list[int]) -> bool:
+        """True when the bounds that the first and the last period give leave one verdict only."""
+        new, old = (
+            self._ends(is_new, batch, range(first, first + period), range(last - period + 1, last + 1))
+            for is_new, period in zip((True, False), periods, strict=True)
+        )
+        if new.is_out is None or old.is_out is None:
+            return False
+        if new.is_out or old.is_out:
+            return True
+        if not _are_apart(new.seconds, old.seconds):
+            return False
+        if new.seconds[0] > old.seconds[0] or self.measure.name == "step":
+            return True
+        (new_few, new_many), (old_few, old_many) = new.running, old.running
+        are_equal = new_few == new_many == old_few == old_many
+        if not (are_equal or new_few > old_many or new_many < old_few):
+            return False
+        few, many = min(new_few, old_few), min(new_many, old_many)
+        return _are_apart(*(
+            self._steps(is_new, range(first, first + period), range(last - period + 1, last + 1), few, many)
+            for is_new, period in zip((True, False), periods, strict=True)
+        ))  # fmt: skip
+
+    def _ends(self, is_new: bool, batch: int, low: range, high: range) -> Ends:
+        """What holds for one design from the first to the last prompt; `low` and `high` are a period each."""
+        lows, highs = ([self.result(is_new, batch, n) for n in ends] for ends in (low, high))
+        out = {self.measure.value(result) is None for result in (*lows, *highs)}
+        if True in out:
+            return Ends(True if out == {True} else None)
+        if self.measure.name == "step":
+            return Ends(False, (batch, batch), self._steps(is_new, low, high, batch, batch))
+        running = min(r["running_batch"] for r in highs), max(r["running_batch"] for r in lows)
+        return Ends(False, running, (min(r["total_s"] for r in lows), max(r["total_s"] for r in highs)))
+
+    def _steps(self, is_new: bool, low: range, high: range, few: int, many: int) -> tuple[float, float]:
+        """Lowest and highest seconds of a step of few..many requests."""
+        return min(self.step_s(is_new, few, n) for n in low), max(self.step_s(is_new, many, n) for n in high)
+
+
+def _are_apart(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """True when two ranges (lowest, highest) differ everywhere, by more than a tie."""
+    return a[1] < b[0] * (1 - TIE) or b[1] < a[0] * (1 - TIE)
+
+
+def period_of(design: Design, work: Workload) -> int:
+    """Prompt tokens after which times and sizes have surely not fallen: 1 where they only grow.
+
+    A quantizer that packs groups takes less right after it has packed one. Over an output of whole periods one more
+    prompt token swaps a decode step for another at the same phase, which is never smaller.
+    """
+    steps = {g.step_tokens for g in design.plan.groups}
+    if steps == {1}:
+        return 1
+    period = math.lcm(work.page_tokens if work.admission == "paged" else 1, *steps)
+    return 1 if work.output_tokens % period == 0 else period
+
+
+def runs(verdict: Callable[[int], str], is_sure: Callable[[int, int], bool], low: int, high: int) -> Iterator[Run]:
+    """Maximal stretches of equal verdict that cover low..high, by halving whatever is not sure; exact."""
+    todo, start, last, current = [(low, high)], low, low - 1, ""
+    while todo:
+        a, b = todo.pop()
+        if a < b and not is_sure(a, b):
+            middle = (a + b) // 2
+            todo += [(middle + 1, b), (a, middle)]
+            continue
+        found = verdict(a)
+        if found != current and current:
+            yield Run(start, last, current)
+            start = a
+        current, last = found, b
+    yield Run(start, last, current)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The answer: a line of runs for each prompt (along the batch) and for each batch (along the prompt)."""
+
+    new: str
+    old: str
+    measure: Measure
+    context: str
+    from_batch: tuple[Line, ...]
+    from_input: tuple[Line, ...]
+    assumptions: str
+
+    def table(self) -> pd.DataFrame:
+        """A row per run: axis, at, first, last, verdict, pays, gain_at_first, gain_at_last (ratios)."""
+        rows = [
+            {"axis": line.axis, "at": line.at, **asdict(run), "pays": run.pays}
+            for line in (*self.from_batch, *self.from_input) for run in line.runs
+        ]  # fmt: skip
+        columns = ["axis", "at", "first", "last", "verdict", "pays", "gain_at_first", "gain_at_last"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, tokens and requests as integers."""
+
+        def of(line: Line, fixed: str) -> dict[str, Any]:
+            return {
+                fixed: line.at, "pays_from": line.pays_from, "pays_in": [list(ends) for ends in line.pays_in],
+                "runs": [asdict(run) for run in line.runs],
+            }  # fmt: skip
+
+        return {
+            "question": "cross", "context": self.context, "quantizer": self.new, "against": self.old,
+            "measure": self.measure.column, "from_batch": [of(line, "input_tokens") for line in self.from_batch],
+            "from_input": [of(line, "batch") for line in self.from_input], "assumptions": self.assumptions,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """The answer in words, a line per search."""
+        head = f"From where on does {self.new} pay against {self.old}?  ({self.measure.title})"
+        parts = [head, self.context]
+        for lines, what, fixed in (
+            (self.from_batch, "batch", "prompt of {:,}"), (self.from_input, "prompt", "batch {:,}"),
+        ):  # fmt: skip
+            if lines:
+                ends = lines[0].runs[0].first, lines[0].runs[-1].last
+                parts += ["", f"From which {what} on, of {ends[0]:,} to {ends[1]:,}?"]
+                names = [fixed.format(line.at) for line in lines]
+                width = max(map(len, names))
+                parts += [f"  {name:<{width}}  {_answer(line)}" for name, line in zip(names, lines, strict=True)]
+        return "\n".join([*parts, "", self.assumptions])
+
+
+def _answer(line: Line) -> str:
+    """From where on, then what holds in each stretch, where there is more than one to tell."""
+    start, pays = line.pays_from, line.pays_in
+    if start == line.runs[0].first:
+        head = "always" if line.runs[-1].verdict != "none" else "wherever one fits"
+    elif start is not None:
+        head = f"from {start:,} on"
+    elif pays:
+        head = "not up to the end, only in " + _list([_ends(*ends) for ends in pays])
+    else:
+        head = "never"
+    if start is not None and len(pays) > 1:
+        head += ", and before that in " + _list([_ends(*ends) for ends in pays[:-1]])
+    shown = [run for run in line.runs if run.verdict != "no"] if len(line.runs) > 1 or pays else []
+    reasons = {run.verdict for run in shown}
+    if len(shown) > MAX_SHOWN or (
+        len(shown) > 1 and len(reasons) == 1
+    ):  # the stretches stand in the head: say once why
+        tail = " or ".join(text for verdict, text in VERDICTS.items() if verdict in reasons)
+    else:
+        tail = "; ".join(f"{_ends(run.first, run.last)} {VERDICTS[run.verdict]}{_gain(run)}" for run in shown)
+    return f"{head}: {tail}" if tail else head
+
+
+def _list(texts: list[str]) -> str:
+    """The first few of a list, and how many more there are."""
+    more = f" and {len(texts) - MAX_SHOWN} more (--json has all)" if len(texts) > MAX_SHOWN else ""
+    return ", ".join(texts[:MAX_SHOWN]) + more
+
+
+def _ends(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,}-{last:,}"
+
+
+def _gain(run: Run) -> str:
+    if run.gain_at_first is None or run.gain_at_last is None or not run.pays:
+        return ""
+    first, last = f"{run.gain_at_first:.2f}", f"{run.gain_at_last:.2f}"
+    return f" ({first}x)" if first == last else f" ({first}x to {last}x)"
+
+
+def crossing(
+    new: Design,
+    old: Design,
+    work: Workload,
+    measure: Measure,
+    batches: Sequence[int] = BATCHES,
+    inputs: Sequence[int] = INPUTS,
+    progress: Progress | None = None,
+) -> Crossing:
+    """From which batch at each of `inputs` (prompt tokens), and from which prompt at each of `batches`, `new` pays.
+
+    Batches from 1 to the largest of `batches` and prompts from 1 (or the shared prefix) to the largest of `inputs` are
+    searched; every integer is decided, those in between by monotony (`Pair.is_sure`). `work` gives the rest. Quantizers
+    that pack groups take minutes where the output is not whole groups: then a period is evaluated at each end.
+    Paying means a better `measure` by more than a tie; a step time counts only where the whole batch runs at once.
+    Raises InputError where the designs are the same or a list is empty, LimitError beyond MAX_BATCH or MAX_INPUT.
+    """
+    if new == old:
+        raise InputError(f"against = {old.name}: is the same as the quantizer: name another")
+    for name, values, limit in (("batches", batches, MAX_BATCH), ("inputs", inputs, MAX_INPUT)):
+        if not values:
+            raise InputError(f"{name} = []: must name at least one")
+        if max(values) > limit:
+            raise LimitError(f"{name} = {max(values):,}: must be at most {limit:,}: take smaller ones")
+    shortest = max(1, work.prefix_tokens)
+    for batch in batches:
+        replace(work, batch=batch)
+    for n in inputs:
+        replace(work, input_tokens=n)
+    pair = Pair(new, old, work, measure)
+    searches: list[tuple[str, int]] = [("batch", n) for n in sorted(set(inputs))]
+    searches += [("input_tokens", batch) for batch in sorted(set(batches))]
+    lines = []
+    for axis, at in each(searches, progress, "searches"):
+        if axis == "batch":
+            found = runs(lambda b, n=at: pair.verdict(b, n), lambda a, b: False, 1, max(batches))  # type: ignore[misc]
+        else:
+            found = runs(
+                lambda n, b=at: pair.verdict(b, n),  # type: ignore[misc]
+                lambda first, last, b=at: pair.is_sure(b, first, last),  # type: ignore[misc]
+                shortest, max(inputs),
+            )  # fmt: skip
+        lines.append(Line(axis, at, tuple(_with_gains(pair, axis, at, run) for run in found)))
+        pair.seen.clear()
+    example = new.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
+    other = old.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
+    return Crossing(
+        new.name, old.name, measure, context(new.device, new.plan.model, work, example),
+        tuple(line for line in lines if line.axis == "batch"),
+        tuple(line for line in lines if line.axis == "input_tokens"), assumption_text((example, other), measure),
+    )  # fmt: skip
+
+
+def _with_gains(pair: Pair, axis: str, at: int, run: Run) -> Run:
+    points = [(n, at) if axis == "batch" else (at, n) for n in (run.first, run.last)]
+    first, last = (pair.gain(*where) for where in points)
+    return replace(run, gain_at_first=first, gain_at_last=last)

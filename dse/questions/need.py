@@ -1,0 +1,336 @@
+"""Inverse design: the smallest bandwidth, memory or peak FLOP/s, or the most bits, that meets a target.
+
+Everything else is as given. A target is a throughput to reach, or a step time to keep with the whole batch at once.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from dse import quantizers, units
+from dse.errors import InputError, did_you_mean, show
+from dse.questions.common import (
+    MEASURES,
+    Design,
+    Measure,
+    Progress,
+    Result,
+    assumption_text,
+    context,
+    each,
+    with_number,
+)
+from dse.specs import HardwareSpec
+from dse.workload import Workload
+
+What = Literal["bandwidth", "capacity", "flops", "bits"]
+#: what can be asked for: the number of the device that is varied, and its name in texts
+NUMBERS = {
+    "bandwidth": ("memory_bandwidth", "memory bandwidth"),
+    "capacity": ("memory_capacity", "memory"),
+    "flops": ("peak_flops", "peak FLOP/s"),
+}
+#: ends of the search in base units: next to nothing, and for all that matters infinite; whole bytes up to 2**53
+LOWEST, ENDLESS, MOST_BYTES = 1.0, 1e300, 2**53
+#: points of a figure's curve, and how far it reaches to both sides of the answer and the device
+N_CURVE, REACH = 65, 4.0
+
+_WHY = {
+    "bandwidth": "reading weights, keys and values takes most of the time",
+    "compute": "arithmetic takes most of the time",
+    "latency": "launching and scheduling kernels takes most of the time",
+    "dequantization": "packing and unpacking keys and values takes most of the time",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A measure (throughput or step) and the value that it must reach, in base units."""
+
+    measure: Measure
+    value: float
+
+    def is_met(self, result: Result) -> bool:
+        """True when the result is at least as good as the target."""
+        value = self.measure.value(result)
+        if value is None:
+            return False
+        return value >= self.value if self.measure.sense == "max" else value <= self.value
+
+    def text(self) -> str:
+        """The target as a condition."""
+        return f"{'at least' if self.measure.sense == 'max' else 'at most'} {self.measure.text(self.value)}"
+
+
+def target(tokens_per_s: float | None, step_ms: float | None) -> Target:
+    """The target behind `--throughput` or `--step-ms`. Raises InputError unless exactly one is given, above 0."""
+    given = [("throughput", tokens_per_s, 1.0), ("step-ms", step_ms, units.to_base(1, "ms"))]
+    chosen = [(name, value, size) for name, value, size in given if value is not None]
+    if len(chosen) != 1:
+        raise InputError("target: give one of --throughput (token/s) and --step-ms")
+    name, value, size = chosen[0]
+    if not 0 < value < 1e15:
+        raise InputError(f"{name} = {show(value)}: must be above 0 and below 1e15")
+    return Target(MEASURES["throughput" if name == "throughput" else "step"], value * size)
+
+
+@dataclass(frozen=True)
+class Need:
+    """The answer for a number of the device. `value` is None where no value meets the target."""
+
+    what: str
+    unit: str
+    target: Target
+    context: str
+    design: str
+    #: the device's own value
+    given: float
+    value: float | None
+    #: at the answer, or where there is none at the end of the search
+    result: Result
+    #: at the next smaller value
+    result_below: Result | None
+    curve: pd.DataFrame
+
+    @property
+    def binding(self) -> str:
+        """What stops a smaller one, or what keeps the target out of reach: a name of `bound`, or capacity."""
+        if self.what == "capacity" and self.value is not None:
+            return "capacity"
+        return _binding(self.result, self.target)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data in base units."""
+        measure = self.target.measure
+        return {
+            "question": f"need {self.what}", "context": self.context, "quantizer": self.design,
+            "batch": self.result["batch"], "input_tokens": self.result["input_tokens"],
+            "output_tokens": self.result["output_tokens"], "measure": measure.column, "target": self.target.value,
+            "can_be_met": self.value is not None, "value": self.value, "unit": self.unit, "given": self.given,
+            "measure_at_value": measure.value(self.result), "binding": self.binding, "why": self.why(),
+            "measure_below": measure.value(self.result_below) if self.result_below else None,
+            "assumptions": assumption_text([self.result], self.target.measure),
+        }  # fmt: skip
+
+    def why(self) -> str:
+        """What stops a smaller value, or what keeps the target out of reach, as a sentence."""
+        measure = self.target.measure
+        if self.value is None:
+            at = "in any memory" if self.what == "capacity" else f"at infinite {NUMBERS[self.what][1]}"
+            value = measure.value(self.result)
+            reached = f"still {measure.text(value)}" if value is not None else "still nothing"
+            return f"{at} {reached}: {_reason(self.result, self.target)}"
+        below = self.result_below
+        if below is None:
+            return "the smallest that the search knows meets it"
+        if not below["feasible"]:
+            return f"less does not run at all: {below['infeasible_reason']}"
+        if self.what == "capacity":
+            few, many = below["running_batch"], self.result["running_batch"]
+            if measure.name == "step":
+                return f"a byte less and the whole batch no longer runs at once: {below['max_batch']:,} do"
+            return f"a byte less and {few:,} instead of {many:,} requests run at once: {measure.text(_of(below))}"
+        return f"any less misses the target; what binds there is {_reason(self.result, self.target)}"
+
+    def text(self) -> str:
+        """The answer in words."""
+        name = NUMBERS[self.what][1]
+        asked = f"batch {self.result['batch']:,}, {self.result['input_tokens']:,} in"
+        head = f"Smallest {name} for {self.target.text()} ({self.target.measure.title})"
+        lines = [head, f"{self.context}, {self.design}, {asked}", ""]
+        given = units.human(self.given, self.unit)
+        if self.value is None:
+            lines.append(f"  cannot be met: {self.why()}")
+            lines.append(f"  the device has {given}")
+        else:
+            share = self.value / self.given
+            lines.append(f"  {units.human(self.value, self.unit)}  ({share:.4g} x the {given} of the device)")
+            lines.append(f"  gives {self.target.measure.text(self.target.measure.value(self.result))}")
+            lines.append(f"  what stops a smaller one: {self.why()}")
+        return "\n".join([*lines, "", assumption_text([self.result], self.target.measure)])
+
+
+def _of(result: Result) -> float | None:
+    value = result["throughput_tokens_per_s"]
+    return None if value is None else float(value)
+
+
+def _binding(result: Result, target: Target) -> str:
+    if not result["feasible"] or (target.measure.name == "step" and not result["fits_whole_batch"]):
+        return "capacity"
+    return str(result["bound"])
+
+
+def _reason(result: Result, target: Target) -> str:
+    """What binds a result, with what to look at."""
+    if not result["feasible"]:
+        return f"capacity: {result['infeasible_reason']}"
+    if _binding(result, target) == "capacity":
+        n = result["running_batch"] if target.measure.name == "throughput" else result["max_batch"]
+        return (
+            f"capacity: {n:,} of {result['batch']:,} requests run at once; `dse ask need capacity` says what is missing"
+        )
+    return f"{result['bound']}: {_WHY[result['bound']]}"
+
+
+def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
+    """The smallest bandwidth (B/s), capacity (B) or peak FLOP/s with which `work` meets the goal.
+
+    Bisection down to neighbouring numbers (floats, whole bytes): the value meets the goal, the next smaller does not.
+    More of each never hurts, so it is the smallest. Raises InputError for an unknown `what`.
+    """
+    if what not in NUMBERS:
+        raise InputError(f"need {show(what)}: {did_you_mean(what, [*NUMBERS, 'bits'])}")
+    field = NUMBERS[what][0]
+    given = float(getattr(design.device, field).si)
+
+    def at(value: float) -> Result:
+        return Design(varied(design.device, what, value), design.plan).evaluate(work)
+
+    is_whole = what == "capacity"
+    low, high = (1, MOST_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
+    of: Callable[[int], float] = (lambda key: key) if is_whole else _number
+    if not goal.is_met(at(of(high))):
+        value, best, below = None, at(of(high)), None
+    elif goal.is_met(at(of(low))):
+        value, best, below = of(low), at(of(low)), None
+    else:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if goal.is_met(at(of(middle))) else (middle, high)
+        value, best, below = of(high), at(of(high)), at(of(low))
+    ends = [given, *([value] if value is not None else [])]
+    return Need(
+        what, units.base_of(getattr(design.device, field).unit), goal, context(design.device, design.plan.model, work,
+        best), design.name, given, value, best, below, _curve(at, what, goal, ends),
+    )  # fmt: skip
+
+
+def varied(device: HardwareSpec, what: str, value: float) -> HardwareSpec:
+    """The device with another bandwidth, capacity or peak FLOP/s."""
+    return with_number(device, NUMBERS[what][0], value, "inverse design")
+
+
+def _curve(at: Callable[[float], Result], what: str, goal: Target, ends: list[float]) -> pd.DataFrame:
+    """The measure around the answer, a row per value; missing where the workload does not run."""
+    low, high = min(ends) / REACH, max(ends) * REACH
+    steps = [low * (high / low) ** (i / (N_CURVE - 1)) for i in range(N_CURVE)]
+    rows = []
+    for value in sorted({*ends, *(float(int(step)) if what == "capacity" else step for step in steps)}):
+        result = at(value)
+        rows.append({
+            NUMBERS[what][0]: value, goal.measure.column: goal.measure.value(result),
+            "running_batch": result["running_batch"], "bound": result["bound"], "meets": goal.is_met(result),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _key(value: float) -> int:
+    """The bits of a positive float as an integer: neighbouring floats are neighbouring integers."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def _number(key: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<q", key))[0])
+
+
+@dataclass(frozen=True)
+class NeedBits:
+    """The answer for bits: every candidate, the most stored bits first. `best` is None where none meets the target."""
+
+    target: Target
+    context: str
+    batch: int
+    input_tokens: int
+    candidates: tuple[Result, ...]
+    best: Result | None
+    #: the candidate with the next more bits, which misses the target
+    above: Result | None
+
+    def table(self) -> pd.DataFrame:
+        """A row per quantizer: bits, the measure, whether it meets the target, what binds."""
+        measure = self.target.measure
+        columns = ["quantizer", "stored_bits", "effective_bits", "max_batch", "running_batch", "bound"]
+        return pd.DataFrame([
+            {**{name: result[name] for name in columns}, measure.column: measure.value(result),
+             "meets": self.target.is_met(result)}
+            for result in self.candidates
+        ])  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data in base units."""
+        names = ("quantizer", "stored_bits", "effective_bits", "bound")
+        measure = self.target.measure
+        return {
+            "question": "need bits", "context": self.context, "batch": self.batch, "input_tokens": self.input_tokens,
+            "measure": measure.column, "target": self.target.value, "can_be_met": self.best is not None,
+            "value": self.best["stored_bits"] if self.best else None, "unit": "bit",
+            "quantizer": self.best["quantizer"] if self.best else None, "why": self.why(),
+            "candidates": [
+                {**{name: r[name] for name in names}, measure.column: measure.value(r), "meets": self.target.is_met(r)}
+                for r in self.candidates
+            ],
+            "assumptions": assumption_text(self.candidates, self.target.measure),
+        }  # fmt: skip
+
+    def why(self) -> str:
+        """What stops more bits, or keeps the target out of reach."""
+        measure = self.target.measure
+        if self.best is None:
+            runs = [r for r in self.candidates if measure.value(r) is not None]
+            if not runs:
+                return f"no quantizer runs this: {_reason(self.candidates[-1], self.target)}"
+            sign = -1 if measure.sense == "max" else 1
+            top = min(runs, key=lambda r: sign * (measure.value(r) or 0.0))
+            return f"the best is {top['quantizer']}: {measure.text(measure.value(top))}, {_reason(top, self.target)}"
+        if self.above is None:
+            return "no quantization is needed: the most bits of all meet it"
+        value = measure.text(measure.value(self.above))
+        name = f"{self.above['quantizer']} ({self.above['stored_bits']:.3g} bits)"
+        return f"{name}: {value}, {_reason(self.above, self.target)}"
+
+    def text(self) -> str:
+        """The answer and all candidates."""
+        measure = self.target.measure
+        head = f"Most stored bits for {self.target.text()} ({measure.title}): more bits, less error"
+        lines = [head, f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in", ""]
+        if self.best is None:
+            lines.append(f"  cannot be met: {self.why()}")
+        else:
+            lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}")
+            lines.append(f"  what stops more: {self.why()}")
+        width = max(len(r["quantizer"]) for r in self.candidates)
+        lines.append("")
+        for r in self.candidates:
+            met = "meets" if self.target.is_met(r) else "misses"
+            bound = r["infeasible_reason"] or r["bound"]
+            lines.append(
+                f"  {r['stored_bits']:7.4g} bits  {r['quantizer']:<{width}}  {met:<6}  "
+                f"{measure.text(measure.value(r)):>14}  {bound}"
+            )
+        return "\n".join([*lines, "", assumption_text(self.candidates, self.target.measure)])
+
+
+#: quantizers that bits are chosen from by default: every family, and KIVI and SinkQ in their other width
+CANDIDATES = (*quantizers.FAMILIES, "kivi:bits=4", "sinkq:bits=4")
+
+
+def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress: Progress | None = None) -> NeedBits:
+    """Of the designs (one device and model, several quantizers) the one with most stored bits that meets the goal.
+
+    Fewer bits mean more error, so the question is how many may be kept. Of equal bits the better measure counts.
+    """
+    if not designs:
+        raise InputError("quantizers = []: must name at least one")
+    found = [design.evaluate(work) for design in each(list(designs), progress, "quantizers")]
+    sign = 1 if goal.measure.sense == "max" else -1
+    found.sort(key=lambda r: (-r["stored_bits"], -sign * (goal.measure.value(r) or 0.0), r["quantizer"]))
+    best = next((i for i, result in enumerate(found) if goal.is_met(result)), None)
+    first = designs[0]
+    return NeedBits(
+        goal, context(first.device, first.plan.model, work, found[0]), work.batch, work.input_tokens, tuple(found),
+        None if best is None else found[best], found[best - 1] if best else None,
+    )  # fmt: skip

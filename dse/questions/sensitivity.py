@@ -1,0 +1,349 @@
+"""Sensitivity: which number, inside its stated range, moves a result most, or changes which of two designs wins."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from dse import catalog, kv_sums, point, units
+from dse.errors import InputError, did_you_mean, show
+from dse.quantity import ASSUMED, Quantity
+from dse.questions.common import (
+    Design,
+    Measure,
+    Progress,
+    Result,
+    assumption_text,
+    context,
+    each,
+    lookup,
+    with_number,
+)
+from dse.specs import HardwareSpec
+from dse.specs_stacks import Fit
+from dse.workload import Workload
+
+#: range of a number by its kind, as factors of it. Assumed by this project: what is assumed may be half or twice as
+#: large; what a vendor prints is taken as printed (`--range` to vary it). Fits take their own stated error instead.
+BY_KIND = {
+    "assumed": (0.5, 2.0),
+    "derived": (0.8, 1.25),
+    "measured": (0.9, 1.1),
+    "published": (0.95, 1.05),
+    "datasheet": (1.0, 1.0),
+}
+#: ranges of numbers that a factor does not suit, in base units; assumed
+BY_NAME = {
+    "usable_frac": (0.8, 1.0, "serving stacks leave 0 to 20 % of the memory (vLLM's default: 10 %)"),
+    "runtime_overhead": (0.0, 4e9, "0 to 4 GB of runtime, graphs and buffers"),
+}
+#: share of its peak that the ideal model's bandwidth and FLOP/s may reach: fitted kernels of the shipped GPUs reach
+#: 0.52 to 0.96 of the bandwidth and 0.57 to 1 of the FLOP/s
+PEAK_REACHED = (0.5, 1.0)
+#: numbers that are whole
+WHOLE = ("memory_capacity", "token_cores", "kv_page", "kv_burst")
+#: numbers that are shares of one
+SHARES = ("usable_frac", "memory_frac", "flops_frac")
+#: halvings to the value at which the winner changes
+N_HALVINGS = 60
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that results rest on, with the range it is varied in; all in base units."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    kind: str
+    #: where the range comes from
+    rule: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one number does: the measure of both designs at the ends of its range; None where a design does not run."""
+
+    number: Number
+    at_low: float | None
+    at_high: float | None
+    other_at_low: float | None = None
+    other_at_high: float | None = None
+    #: the winner at the ends of the range: the design, the other one, or "tie"
+    winner_at_low: str = ""
+    winner_at_high: str = ""
+    #: where inside the range the winner changes
+    flips_at: tuple[float, ...] = ()
+
+    def span(self, base: float | None) -> float:
+        """How far the measure moves over the range, as a share of its value; infinite where it stops to run."""
+        if self.at_low is None or self.at_high is None:
+            return 0.0 if self.at_low == self.at_high else float("inf")
+        return abs(self.at_high - self.at_low) / base if base else float("inf")
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The answer: effects, the largest first."""
+
+    measure: Measure
+    context: str
+    design: str
+    other: str
+    base: float | None
+    other_base: float | None
+    winner: str
+    effects: tuple[Effect, ...]
+    assumptions: str
+
+    def table(self) -> pd.DataFrame:
+        """A row per number: its range, the measure at both ends, its span, the winners, where they change."""
+        rows = []
+        for effect in self.effects:
+            row = {**asdict(effect.number), **asdict(effect), "span": effect.span(self.base)}
+            del row["number"]
+            rows.append({**row, "flips_at": " ".join(f"{at:.6g}" for at in effect.flips_at)})
+        return pd.DataFrame(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data in base units; a span is None where the design stops to run."""
+        return {
+            "question": "sensitivity", "context": self.context, "quantizer": self.design,
+            "against": self.other or None, "measure": self.measure.column, "base": self.base,
+            "against_base": self.other_base, "winner": self.winner or None,
+            "effects": [
+                {**asdict(effect), "span": span if (span := effect.span(self.base)) != float("inf") else None}
+                for effect in self.effects
+            ],
+            "assumptions": self.assumptions,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """A line per number that moves the result, the others in one."""
+        m = self.measure
+        lines = [f"What moves {m.title}, and by how much?", f"{self.context}, {self.design}", ""]
+        lines.append(f"  {m.text(self.base)} as given" + (
+            f"; {self.other}: {m.text(self.other_base)}; better: {self.winner}" if self.other else ""
+        ))  # fmt: skip
+        moving = [e for e in self.effects if e.span(self.base) > 0 or e.flips_at]
+        width = max([len(e.number.name) for e in moving], default=0)
+        ranges = [range_text(e.number) for e in moving]
+        range_width = max(map(len, ranges), default=0)
+        for effect, text in zip(moving, ranges, strict=True):
+            ends = f"{m.text(effect.at_low)} to {m.text(effect.at_high)}"
+            line = f"  {effect.number.name:<{width}}  {text:<{range_width}}  {effect.number.kind:<9}  {ends}"
+            if self.other:
+                line += f"  {self._flip_text(effect)}"
+            lines.append(line.rstrip())
+        still = [e.number.name for e in self.effects if e not in moving]
+        if still:
+            lines += ["", f"Without effect inside their ranges: {', '.join(still)}."]
+        return "\n".join([*lines, "", self.assumptions])
+
+    def _flip_text(self, effect: Effect) -> str:
+        if not effect.flips_at:
+            return ""
+        unit = effect.number.unit
+        ends = [(effect.winner_at_low, "below"), (effect.winner_at_high, "above")]
+        other = [(winner, side) for winner, side in ends if winner != self.winner]
+        return "flips: " + ", ".join(
+            f"{winner} {side} {units.human(at, unit)}"
+            for (winner, side), at in zip(other, effect.flips_at, strict=True)
+        )
+
+
+def range_text(number: Number) -> str:
+    """The range as people read it."""
+    low, high = (units.human(end, number.unit, 3) for end in (number.low, number.high))
+    if low == high:
+        return low
+    shared = low.split(" ")[1:] == high.split(" ")[1:]
+    return f"{low.split(' ')[0] if shared else low} to {high}"
+
+
+def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list[Number]:
+    """Every number of the device that the measure of the designs (of one device) rests on, with its range."""
+    device = with_stacks(designs[0].device, work)
+    stack_name, stack = point.stack_of(device, work)
+    names = ["memory_bandwidth", "memory_capacity", "peak_flops", "usable_frac", "runtime_overhead", "kernel_launch"]
+    places = [(d, point.dequant_paths(device, d.plan, work)) for d in designs]
+    used = {path for _, paths in places for path in paths.values()}
+    names += [f"{path}_rate" for path in ("engine", "fused") if path in used]
+    optional = ["token_cores", *(("kv_page", "kv_burst") if "engine" in used else ())]
+    optional += ["peak_ops_int8", "peak_flops_fp8"] if work.activation_bits < units.FP16_BITS else []
+    names += [name for name in optional if lookup(device, name)]
+    names += {"energy": ["board_power"], "cost": ["usd_per_hour"]}.get(measure.name, [])
+    found = [_number(device, name, lookup(device, name) or device.rate(name.removesuffix("_rate")), not stack)
+             for name in names]  # fmt: skip
+    if stack is None:
+        return found
+    codes = {kv_sums.kv_code(g) for d, paths in places for g in d.plan.groups if paths[g.which] == "fused"}
+    for place, fit in stack.fits().items():
+        if (place.startswith("kv.") and place[3:] not in codes) or (place == "materialised" and place not in used):
+            continue
+        for field, quantity in fit.quantities().items():
+            name = f"stacks.{stack_name}.{place}.{field}"
+            found.append(_fitted(name, quantity, fit, device.stacks_of))
+    return found
+
+
+def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
+    """The device with the stacks it is run by in its own file, so that their numbers can be varied."""
+    if device.stacks or not point.stack_of(device, work)[1]:
+        return device
+    other = catalog.device(point.DEFAULT_STACKS_OF).stacks
+    return device.model_copy(update={"stacks": other, "stacks_of": point.DEFAULT_STACKS_OF})
+
+
+def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool) -> Number:
+    unit, value = units.base_of(quantity.unit), quantity.si
+    low, high = (factor * value for factor in BY_KIND[quantity.kind])
+    rule = f"kind {quantity.kind}"
+    if name in BY_NAME:
+        low, high, rule = BY_NAME[name]
+        low, high = min(low, value), max(high, value)
+    elif is_ideal and name in ("memory_bandwidth", "peak_flops"):
+        low, high = min(low, PEAK_REACHED[0] * value), max(high, PEAK_REACHED[1] * value)
+        rule = "peak rates: kernels reach half to all of it"
+    if name in WHOLE:
+        low, high = float(int(low)), float(int(high))
+    return Number(name, value, low, min(high, 1.0) if name in SHARES else high, unit, quantity.kind, rule,
+                  quantity.source)  # fmt: skip
+
+
+def _fitted(name: str, quantity: Quantity, fit: Fit, stacks_of: str | None) -> Number:
+    """A fitted parameter: within the error of its fit, or as assumed where the fit is another device's."""
+    error = fit.serving_error if fit.serving_error is not None else fit.held_out_error
+    low, high = BY_KIND[ASSUMED] if stacks_of else (max(1 - error, 0.1), 1 + error)
+    rule = f"fitted on {stacks_of}: assumed here" if stacks_of else f"error of its fit: {100 * error:.3g} %"
+    ends = (low * quantity.si, high * quantity.si)
+    top = min(ends[1], 1.0) if name.endswith("_frac") else ends[1]
+    kind = ASSUMED if stacks_of else quantity.kind
+    return Number(name, quantity.si, ends[0], top, units.base_of(quantity.unit), kind, rule, quantity.source)
+
+
+def with_ranges(found: Sequence[Number], texts: Iterable[str]) -> list[Number]:
+    """The numbers with the ranges given as NAME=LOW:HIGH, each end a factor (x0.5) or a value (1.6TB/s, 0.9).
+
+    NAME may be the last part of a longer name (gemm.launch). Raises InputError.
+    """
+    numbers_by_name = {number.name: number for number in found}
+    for text in texts:
+        match = re.fullmatch(r"([A-Za-z0-9_.-]+)=([^:]+):([^:]+)", text.strip())
+        if not match:
+            raise InputError(f"range = {show(text)}: must be NAME=LOW:HIGH, such as fused_rate=x0.5:x2")
+        hits = [name for name in numbers_by_name if name == match[1] or name.endswith("." + match[1])]
+        if len(hits) != 1:
+            hint = f"means any of {', '.join(hits)}" if hits else did_you_mean(match[1], numbers_by_name)
+            raise InputError(f"range = {show(text)}: {hint}")
+        number = numbers_by_name[hits[0]]
+        low, high = (_end(text, end.strip(), number) for end in (match[2], match[3]))
+        if not 0 <= low <= high or (high > 1 and number.name.split(".")[-1] in SHARES):
+            limit = " and at most 1" if number.name.split(".")[-1] in SHARES else ""
+            raise InputError(f"range = {show(text)}: must rise, from 0 on{limit}")
+        numbers_by_name[hits[0]] = Number(
+            number.name, number.value, low, high, number.unit, number.kind, "as given", number.source
+        )
+    return list(numbers_by_name.values())
+
+
+def _end(text: str, end: str, number: Number) -> float:
+    match = re.fullmatch(r"(x?)([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(\S*)", end, re.ASCII)
+    if not match or (match[1] and match[3]):
+        raise InputError(f"range = {show(text)}: {show(end)} must be a factor (x0.5) or a value with its unit")
+    if match[1]:
+        return float(match[2]) * number.value
+    unit = match[3] or number.unit
+    if unit not in units.UNITS or units.base_of(unit) != number.unit:
+        raise InputError(f"range = {show(text)}: unit must be one of {', '.join(units.units_of(number.unit))}")
+    return units.to_base(float(match[2]), unit)
+
+
+def sensitivity(
+    design: Design,
+    work: Workload,
+    measure: Measure,
+    other: Design | None = None,
+    ranges: Iterable[str] = (),
+    progress: Progress | None = None,
+    as_measured: Sequence[Design] = (),
+) -> Sensitivity:
+    """Vary every number that the result rests on inside its range, one at a time; `other` runs on the same device.
+
+    `as_measured` are the same designs with outliers and sinks as data had them: one more number, the stored bits.
+    Ranges are those of `BY_KIND`, `BY_NAME`, a fit's stated error, or as given. Where the winner at an end of a range
+    differs from the one as given, `flips_at` is where it changes, by halving. Raises InputError where the design does
+    not run as given, or the device lacks what the measure needs.
+    """
+    designs = [design] if other is None else [design, other]
+    device = with_stacks(design.device, work)
+    base = [d.evaluate(work) for d in designs]
+    values = [measure.value(result) for result in base]
+    if values[0] is None:
+        reason = base[0]["infeasible_reason"] or "the batch does not run at once, or the device lacks a number for it"
+        raise InputError(f"measure = {measure.name}: {design.name} has none: {reason}")
+
+    def measured(name: str, si: float) -> list[float | None]:
+        varied = with_number(device, name, si, "varied")
+        return [measure.value(Design(varied, d.plan).evaluate(work)) for d in designs]
+
+    def winner(pair: Sequence[float | None]) -> str:
+        if other is None:
+            return ""
+        return design.name if measure.is_better(*pair) else other.name if measure.is_better(*pair[::-1]) else "tie"
+
+    first = winner(values)
+    effects = []
+    for number in each(with_ranges(numbers(designs, work, measure), ranges), progress, "numbers"):
+        ends = [measured(number.name, end) for end in (number.low, number.high)]
+        winners = [winner(pair) for pair in ends]
+        flips = []
+        for end, name in zip((number.low, number.high), winners, strict=True):
+            if name != first:
+                flips.append(_flip(lambda si, n=number: winner(measured(n.name, si)) == first, number.value, end))  # type: ignore[misc]
+        others = (ends[0][1], ends[1][1]) if other else (None, None)
+        effects.append(
+            Effect(number, ends[0][0], ends[1][0], others[0], others[1], winners[0], winners[1], tuple(flips))
+        )
+    if as_measured:
+        counted = [d.evaluate(work) for d in as_measured]
+        pair = [measure.value(result) for result in counted]
+        effects.append(_bits_effect(base, counted, values, pair, (first, winner(pair))))
+    effects.sort(key=lambda effect: -effect.span(values[0]))
+    return Sensitivity(
+        measure, f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
+        design.name, other.name if other else "", values[0], values[1] if other else None, first, tuple(effects),
+        assumption_text(base, measure),
+    )  # fmt: skip
+
+
+def _bits_effect(
+    base: Sequence[Result], counted: Sequence[Result], values: Sequence[float | None], pair: Sequence[float | None],
+    winners: tuple[str, str],
+) -> Effect:  # fmt: skip
+    """The stored bits as one number: with nominal shares of outliers and sinks, or as measured."""
+    bits = base[0]["stored_bits"], counted[0]["stored_bits"]
+    rule = f"nominal outliers and sinks, or as measured on {counted[0]['measured_on'] or 'no data of this quantizer'}"
+    number = Number("stored_bits", bits[0], min(bits), max(bits), "bit", ASSUMED, rule, "dse quantize")
+    ends = list(zip((values, pair), winners, strict=True))
+    if bits[1] < bits[0]:
+        ends.reverse()
+    (low, low_winner), (high, high_winner) = ends
+    others = [side[1] if len(side) > 1 else None for side in (low, high)]
+    flips = (bits[1],) if winners[0] != winners[1] else ()
+    return Effect(number, low[0], high[0], others[0], others[1], low_winner, high_winner, flips)
+
+
+def _flip(is_same: Callable[[float], bool], inside: float, outside: float) -> float:
+    """A value between `inside`, where the winner is as given, and `outside`, where it is not, at which it changes."""
+    for _ in range(N_HALVINGS):
+        middle = (inside + outside) / 2
+        if middle in (inside, outside):
+            break
+        inside, outside = (middle, outside) if is_same(middle) else (inside, middle)
+    return outside
