@@ -1,15 +1,21 @@
-"""Many design points at once: a grid of devices, models, quantizers and workloads as one table."""
+"""Many design points at once: a grid as one table, or a sweep of any size into a directory of Parquet files."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import product
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from dse import catalog, plan, point
+from dse import catalog, point, sweep_axes, sweep_points, sweep_spec
 from dse.errors import LimitError
 from dse.measurements import CLOSED, Bits
+from dse.sweep_points import INTEGERS
+from dse.sweep_run import Stored, in_memory, stored, to_directory
+from dse.sweep_spec import Sweep, from_dict, read
 from dse.workload import Workload
+
+__all__ = ["MAX_POINTS", "Stored", "Sweep", "Workload", "from_dict", "grid", "read", "run", "stored", "to_table"]
 
 #: points of one in-memory table; about 0.2 ms and 1 kB each
 MAX_POINTS = 1_000_000
@@ -33,22 +39,25 @@ def grid(
     Raises LimitError above `max_points`, and InputError for unknown names or values outside their range.
     """
     base = base or Workload()
-    input_tokens = (base.input_tokens,) if input_tokens is None else input_tokens
-    output_tokens = (base.output_tokens,) if output_tokens is None else output_tokens
-    axes = (devices, models, quantizer_names, batches, input_tokens, output_tokens)
-    n_points = 1
-    for axis in axes:
-        n_points *= len(axis)
+    work_axes = {
+        "batch": batches,
+        "input_tokens": (base.input_tokens,) if input_tokens is None else input_tokens,
+        "output_tokens": (base.output_tokens,) if output_tokens is None else output_tokens,
+    }
+    n_points = math.prod(map(len, (devices, models, quantizer_names, *work_axes.values())))
     if n_points > max_points:
         raise LimitError(f"grid of {n_points:,} points: at most {max_points:,} fit in one table: pass max_points")
-    rows = []
-    for device_name, model_name, quantizer_name in product(devices, models, quantizer_names):
-        device, quantizer = catalog.device(device_name), bits.quantizer(quantizer_name)
-        kv = plan.build(catalog.model(model_name), quantizer, quantizer)
-        for batch, n_in, n_out in product(batches, input_tokens, output_tokens):
-            work = replace(base, batch=batch, input_tokens=n_in, output_tokens=n_out)
-            rows.append(point.evaluate(device, kv, work))
-    return to_table(rows)
+    if not n_points:
+        return to_table([])
+    axes = [
+        sweep_axes.of_items("device", [catalog.device(name) for name in devices]),
+        sweep_axes.of_items("model", [catalog.model(name) for name in models]),
+        sweep_axes.of_items("quantizer", [bits.quantizer(name) for name in quantizer_names]),
+        *(sweep_axes.of_items(name, values) for name, values in work_axes.items()),
+    ]
+    found = sweep_spec.of_axes(axes, base, bits)
+    digits = sweep_points.decode(found, 0, n_points)
+    return to_table(point.evaluate(*found.designs.at(*places)) for places in found.designs.rows(digits))
 
 
 def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
@@ -68,9 +77,20 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
     return table
 
 
-#: columns of whole numbers (missing where nothing fits or nothing limits)
-INTEGERS = frozenset({
-    "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "kv_bytes",
-    "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "capacity_bytes",
-    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves",
-})  # fmt: skip
+def run(
+    spec: Sweep | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    threads: int | None = None,
+    max_points: int = MAX_POINTS,
+    limits: bool = True,
+) -> pd.DataFrame | Stored:
+    """Run a sweep: a file, a dict with the keys of a file, or a `Sweep`.
+
+    Without `out` its table, of at most `max_points`; with `out` a handle on the Parquet files that are written there,
+    or that an earlier run finished. `limits=False` lifts those on points and disk. Raises InputError, SpecError,
+    LimitError, BusyError and OutputError (exit status 2, 2, 5, 3, 4 of `dse sweep`).
+    """
+    found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
+    if out is None:
+        return in_memory(found, max_points)
+    return to_directory(found, out, threads, limits)
