@@ -22,6 +22,8 @@ Kind = Literal["text", "whole", "number"]
 Role = Literal["device", "model", "quantizer", "parameter", "device_field", "workload"]
 #: values of one axis
 MAX_VALUES = 1_000_000
+#: from so many values on, a range is checked at its ends
+MANY_VALUES = 1000
 #: digits that values of a range keep, so that no library's last bit decides what a sweep holds
 DIGITS = 12
 QUANTIZER_AXES = ("quantizer", "key_quantizer", "value_quantizer")
@@ -192,9 +194,12 @@ def _of_workload(name: str, raw: Any) -> Axis:
         items = _rounded(_spread(raw)) if kind == "whole" else _spread(raw)
     else:
         items = _listed(raw)
-    roomy = {"input_tokens": MAX_INPUT_TOKENS} if name == "prefix_tokens" else {}
-    for i, item in enumerate(items):
-        _tried(lambda item=item: Workload(**{**roomy, name: item}), i)
+    roomy: dict[str, Any] = {"input_tokens": MAX_INPUT_TOKENS} if name == "prefix_tokens" else {}
+    if isinstance(raw, dict) and len(items) > MANY_VALUES:  # what lies between two good numbers is good
+        _tried(lambda: [Workload(**{**roomy, name: item}) for item in (items[0], items[-1])])
+    else:
+        for i, item in enumerate(items):
+            _tried(lambda item=item: Workload(**{**roomy, name: item}), i)
     values = tuple((AUTO if item is None else str(item).lower() if kind == "text" else item) for item in items)
     _refuse_twice(values)
     return Axis(name, kind, "workload", values, tuple(items), _unit(name))

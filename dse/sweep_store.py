@@ -170,12 +170,14 @@ def locked(out: str | Path) -> Iterator[Path]:
                 who = f" (process {holder})" if holder.isdigit() else ""
                 raise BusyError(f"{show(text)} is being written by another sweep{who}: wait for it") from None
             raise OutputError(f"cannot lock {show(text)}: {_reason(error)}: give a local directory") from error
-        with contextlib.suppress(OSError):  # who holds it is for messages only
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield folder
-        with contextlib.suppress(OSError):
-            os.ftruncate(handle, 0)
+        try:
+            with contextlib.suppress(OSError):  # who holds it is for messages only
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            yield folder
+        finally:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)
     finally:
         os.close(handle)
 

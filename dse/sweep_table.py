@@ -71,9 +71,13 @@ def _type(sweep: Sweep, name: str) -> pa.DataType:
 
 
 def to_frame(table: pa.Table) -> pd.DataFrame:
-    """A DataFrame: names as categories, whole numbers as Int64 where some may be missing."""
+    """A DataFrame: names as categories in order of the alphabet, whole numbers as Int64, since some may be missing."""
     whole = {pa.int64(): pd.Int64Dtype()}
     found: pd.DataFrame = table.unify_dictionaries().to_pandas(types_mapper=whole.get)
+    for field in table.schema:
+        if pa.types.is_dictionary(field.type):
+            names = found[field.name].cat
+            found[field.name] = names.reorder_categories(sorted(names.categories))
     return found
 
 
