@@ -11,7 +11,7 @@ from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
-from dse.cli_sweep import sweep
+from dse.cli_sweep import pareto, sweep
 from dse.cli_validate import validate
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
 
@@ -38,6 +38,7 @@ cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)
 cli.add_command(sweep)
+cli.add_command(pareto)
 
 
 @cli.command(short_help="Everything about one design point.")

@@ -144,3 +144,51 @@ def _bar(n_points: int) -> Iterator[Callable[[int, int], None]]:
             bar.update(done - bar.pos, f"{rate:,.0f} points/s")
 
         yield progress
+
+
+@click.command(short_help="The designs of a sweep or a table that no other beats.")
+@click.argument("source", metavar="DIR|TABLE")
+@click.option("--maximize", metavar="A,B", help="Columns of which more is better.")
+@click.option("--minimize", metavar="C,D", help="Columns of which less is better.")
+@click.option("--by", metavar="MODEL,...", help="A front for each value of these columns.")
+@click.option("--drop-missing", is_flag=True, help="Leave out designs whose objectives are unknown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the front as JSON, in SI base units.")
+@click.option("--out", metavar="DIR", help="Write the front as CSV, page and figures into this directory.")
+@click.option("--static", type=click.Choice(["auto", "kaleido", "matplotlib"]), default="auto", show_default=True,
+              help="What draws PNG, SVG and PDF.")  # fmt: skip
+def pareto(
+    source: str,
+    maximize: str | None,
+    minimize: str | None,
+    by: str | None,
+    drop_missing: bool,
+    as_json: bool,
+    out: str | None,
+    static: str,
+) -> None:
+    """The Pareto front of a sweep's directory, of any size, or of a .csv or .parquet TABLE.
+
+    A design is on the front when no other is at least as good in every objective and better in one. Designs that do
+    not fit (column feasible) are not considered. A knee is the design closest to being best in everything.
+    """
+    import shlex
+
+    from dse import pareto_designs, report_front
+    from dse.cli_options import split_list
+
+    objectives = pareto_designs.objectives_of(
+        split_list("maximize", maximize) or [], split_list("minimize", minimize) or []
+    )
+    found = pareto_designs.of_file(source, objectives, split_list("by", by) or [], drop_missing)
+    page = ""
+    if out is not None:
+        options = {"--maximize": maximize, "--minimize": minimize, "--by": by}
+        words = [word for name, value in options.items() if value for word in (name, value)]
+        words += ["--drop-missing"] if drop_missing else []
+        page = report_front.write(found, out, shlex.join(["dse", "pareto", source, *words, "--out", out]), static)
+    if as_json:
+        click.echo(json.dumps(report_front.to_json(found), allow_nan=False))
+        return
+    click.echo(report_front.text(found))
+    if page:
+        click.echo(f"front: {page}")

@@ -159,7 +159,9 @@ def _of_device_field(name: str, raw: Any) -> Axis:
     if isinstance(raw, dict):
         first = quantity(raw.get("from"), "from")
         base = units.base_of(first.unit)
-        numbers = _spread({**raw, "from": first.si, "to": quantity(raw.get("to"), "to").si, "step": _si(raw, base)})
+        numbers: list[Any] = _spread(
+            {**raw, "from": first.si, "to": quantity(raw.get("to"), "to").si, "step": _si(raw, base)}
+        )
         numbers = _rounded(numbers) if base == "B" else numbers
     else:
         found = [quantity(value, i) for i, value in enumerate(_listed(raw))]

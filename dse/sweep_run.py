@@ -77,15 +77,16 @@ class Stored:
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """The table part by part: memory stays flat. Raises InputError for unknown columns or unreadable parts."""
         for path in self.paths:
-            yield sweep_table.to_frame(_read(path, columns))
+            yield sweep_table.to_frame(read_part(path, columns))
 
     def read(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The whole table, or some columns of it, in memory."""
-        tables = [_read(path, columns) for path in self.paths]
+        tables = [read_part(path, columns) for path in self.paths]
         return sweep_table.to_frame(pa.concat_tables(tables))
 
 
-def _read(path: Path, columns: Sequence[str] | None) -> pa.Table:
+def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A Parquet file, or some columns of it. Raises InputError where it cannot be read."""
     try:
         return sweep_table.read_part(path, None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
