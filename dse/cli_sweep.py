@@ -52,26 +52,33 @@ def sweep(
     found = sweep_spec.read(file)
     if not no_limit:
         sweep_run.check_limits(found, out)
-    expected = sweep_run.estimate(found)
-    if not as_json:
-        click.echo(_expected_text(found, expected))
     if dry_run:
-        if as_json:
-            click.echo(json.dumps({"n_points": expected.n_points, "n_bytes_at_most": expected.n_bytes,
-                                   "expected_s": expected.seconds}))  # fmt: skip
+        click.echo(_expected(found, as_json))
         return
     start = time.monotonic()
     with _stopping(ctx, file, out), _bar(found.n_points) as progress:
         done = sweep_run.to_directory(
-            found, out, n_threads, limits=False, progress=progress, say=lambda line: click.echo(line, err=True)
+            found,
+            out,
+            n_threads,
+            limits=False,
+            progress=progress,
+            say=lambda line: click.echo(line, err=True),
+            ready=lambda: None if as_json else click.echo(_expected(found, False)),
         )
     click.echo(_summary(done, time.monotonic() - start, as_json))
 
 
-def _expected_text(found: Any, expected: Any) -> str:
-    from dse import units
+def _expected(found: Any, as_json: bool) -> str:
+    """Points, time and bytes that a sweep will take."""
+    from dse import sweep_run, units
     from dse.cli_options import duration
 
+    expected = sweep_run.estimate(found)
+    if as_json:
+        return json.dumps(
+            {"n_points": expected.n_points, "n_bytes_at_most": expected.n_bytes, "expected_s": expected.seconds}
+        )
     dropped = ", less those that conditions drop" if found.where else ""
     return (
         f"{expected.n_points:,} points{dropped}; about {duration(expected.seconds)} on one core; "

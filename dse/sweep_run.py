@@ -166,16 +166,20 @@ def to_directory(
     limits: bool = True,
     progress: Callable[[int, int], None] = lambda done, of: None,
     say: Callable[[str], None] = lambda line: None,
+    ready: Callable[[], None] = lambda: None,
 ) -> Stored:
     """Run a sweep into a directory, or finish what an earlier run left; the files come out the same either way.
 
-    `progress(done, of)` is called from this thread with points, `say` with a line for what was set aside. Raises
+    `ready` is called once the directory is known to be usable and before the first part is written; `progress(done,
+    of)` now and then, with points; `say` with a line for each thing that was set aside; all from this thread. Raises
     LimitError, BusyError, InputError (the directory holds something else), OutputError (full or unwritable: what is
     finished stays); KeyboardInterrupt once the running threads have stopped and the manifest is written.
     """
     n_threads = check_threads(threads)
     if limits:
         check_limits(sweep, out)
+    if sweep_store.is_folder(out):
+        sweep_store.check(Path(out), sweep)  # before a lock is put into a directory of something else
     with sweep_store.locked(out) as folder:
         try:
             manifest, notes = sweep_store.begin(folder, sweep)
@@ -183,6 +187,7 @@ def to_directory(
             raise OutputError(f"cannot read {show(str(folder))}: {(error.strerror or str(error)).lower()}") from error
         for note in notes:
             say(note)
+        ready()
         todo = [number for number in range(manifest.n_parts) if number not in manifest.parts]
         write_parts(folder, sweep, manifest, todo, n_threads, progress)
         spec, _ = sweep_store.manifest_of(folder)

@@ -142,6 +142,18 @@ def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
+def is_folder(out: str | Path) -> bool:
+    """True for a directory, False for what could become one. Raises InputError for a file or no name."""
+    text = str(out)
+    if not text or "\0" in text:
+        raise InputError(f"out = {show(text)}: is not a directory name: give another --out")
+    with contextlib.suppress(OSError):
+        if Path(out).exists() and not Path(out).is_dir():
+            raise InputError(f"out = {show(text)}: is a file: give a directory")
+        return Path(out).is_dir()
+    return False
+
+
 @contextlib.contextmanager
 def locked(out: str | Path) -> Iterator[Path]:
     """The directory, created if need be, held by this process alone until the block ends.
@@ -149,13 +161,9 @@ def locked(out: str | Path) -> Iterator[Path]:
     The lock is `flock`'s, so that it dies with its holder. Raises InputError for a file or a bad name, BusyError where
     another process holds it, OutputError where it cannot be written.
     """
-    text = str(out)
-    if not text or "\0" in text:
-        raise InputError(f"out = {show(text)}: is not a directory name: give another --out")
-    folder = Path(out)
+    is_folder(out)
+    text, folder = str(out), Path(out)
     try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"out = {show(text)}: is a file: give a directory")
         folder.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = os.open(folder / LOCK, flags, 0o666)
@@ -182,27 +190,33 @@ def locked(out: str | Path) -> Iterator[Path]:
         os.close(handle)
 
 
+def check(folder: Path, sweep: Sweep) -> None:
+    """Raises InputError where an existing directory holds something else than this sweep; changes nothing."""
+    spec, manifest = load_json(folder / SPEC), load_json(folder / MANIFEST)
+    if spec is not None:
+        _same(folder, spec, header(sweep))
+        return
+    own = {LOCK, SPEC, MANIFEST}
+    others = sorted(
+        path.name for path in folder.iterdir() if path.name not in own and not _TEMPORARY.fullmatch(path.name)
+    )
+    begun = manifest is not None and manifest.get("spec_sha256") == sweep.sha256
+    if not begun and (others or (folder / SPEC).exists() or (folder / MANIFEST).exists()):
+        what = f"files such as {show(others[0])}" if others else "a sweep whose _spec.json is damaged"
+        raise InputError(f"out = {show(str(folder))}: holds {what}: give another directory")
+
+
 def begin(folder: Path, sweep: Sweep) -> tuple[Manifest, list[str]]:
     """The finished parts of an earlier run that can be trusted, and a line for each thing that was set aside.
 
     A new directory gets its _spec.json. Raises InputError where the directory holds something else.
     """
+    check(folder, sweep)
     notes: list[str] = []
     wanted = header(sweep)
     spec, manifest = load_json(folder / SPEC), load_json(folder / MANIFEST)
-    own = {LOCK, SPEC, MANIFEST}
-    if spec is None:
-        others = sorted(
-            path.name for path in folder.iterdir() if path.name not in own and not _TEMPORARY.fullmatch(path.name)
-        )
-        begun = manifest is not None and manifest.get("spec_sha256") == sweep.sha256
-        if not begun and (others or (folder / SPEC).exists() or (folder / MANIFEST).exists()):
-            what = f"files such as {show(others[0])}" if others else "a sweep whose _spec.json is damaged"
-            raise InputError(f"out = {show(str(folder))}: holds {what}: give another directory")
-        if (folder / SPEC).exists():
-            notes.append(_set_aside(folder / SPEC, "is damaged"))
-    else:
-        _same(folder, spec, wanted)
+    if spec is None and (folder / SPEC).exists():
+        notes.append(_set_aside(folder / SPEC, "is damaged"))
     _clean(folder)
     if spec is None or spec != json.loads(json.dumps(wanted)):
         files.write(folder / SPEC, _json(wanted))

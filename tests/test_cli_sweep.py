@@ -70,7 +70,7 @@ def test_verify(run):
     assert run("sweep", "--verify", "out") == (0, f"verified: out ({N_ROWS} rows, 1 parts)\n", "")
     part = Path("out/part-000000.parquet")
     good = part.read_bytes()
-    part.write_bytes(good[:-5] + b"\0" + good[-4:])
+    part.write_bytes(good[:99] + bytes([good[99] ^ 1]) + good[100:])
     status, out, err = run("sweep", "--verify", "out")
     assert status == 4
     assert out == "part-000000.parquet is damaged (its SHA-256 is another)\n"
@@ -112,8 +112,8 @@ def test_limits_and_the_flag_that_lifts_them(run, monkeypatch):
         ([], 2, "FILE is missing"),
         (["none.toml", "--out", "out"], 2, "none.toml: cannot be read"),
         (["spec.toml", "--out", "spec.toml"], 2, "out = 'spec.toml': is a file: give a directory"),
-        (["spec.toml", "--out", "."], 2, "holds files such as 'spec.toml', not a sweep: give another directory"),
-        (["spec.toml", "--out", "/proc/none/out"], 4, "cannot write '/proc/none/out'"),
+        (["spec.toml", "--out", "."], 2, "holds files such as 'spec.toml': give another directory"),
+        (["spec.toml", "--out", "spec.toml/out"], 4, "cannot write 'spec.toml/out': not a directory"),
         (["spec.toml", "--out", ""], 2, "is not a directory name"),
         (["spec.toml", "--out", "out", "--threads", "0"], 2, "threads = 0"),
         (["spec.toml", "--out", "out", "--threads", "many"], 2, "threads = 'many': must be a whole number"),
@@ -129,13 +129,13 @@ def test_bad_arguments(run, args, status, text):
     assert (found, out) == (status, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert text in err.replace("not a sweep: ", "not a sweep: ")
-    assert not Path("out").exists()
+    assert text in err
+    assert {path.name for path in Path().iterdir()} == {"spec.toml"}
 
 
 def test_in_use_by_another(run):
     with sweep_store.locked("out"):
-        status, out, err = run("sweep", "spec.toml", "--out", "out")
+        status, _, err = run("sweep", "spec.toml", "--out", "out")
     assert status == 3
     assert err == f"error: 'out' is being written by another sweep (process {os.getpid()}): wait for it\n"
 
@@ -163,7 +163,7 @@ def test_ctrl_c_in_a_process_of_its_own(run):
         assert child.poll() is None
     time.sleep(0.3)
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert err == "stopped: finished parts are kept: `dse sweep spec.toml --out out` goes on\n"
     assert not [path for path in Path("out").iterdir() if path.name.endswith(".part")]
