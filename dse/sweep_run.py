@@ -120,13 +120,17 @@ def row_bytes(sweep: Sweep) -> int:
 
 
 def check_limits(sweep: Sweep, out: str | Path) -> int:
-    """Bytes that the files take at most. Raises LimitError for too many points or more than the disk holds."""
-    n_bytes = sweep.n_points * row_bytes(sweep)
+    """Bytes that the files of the points not yet done take at most. Raises LimitError for too many points, or for more
+    bytes than the disk holds."""
     if sweep.n_points > MAX_POINTS:
         raise LimitError(
             f"sweep of {sweep.n_points:,} points: at most {MAX_POINTS:,}: shorten an axis, or lift it with --no-limit"
         )
     folder = Path(out).absolute()
+    n_done = 0
+    if sweep_store.is_folder(out) and (manifest := sweep_store.load_json(folder / sweep_store.MANIFEST)):
+        n_done = sum(part.last - part.first for part in sweep_store.parts_of(manifest).values())
+    n_bytes = max(sweep.n_points - n_done, 0) * row_bytes(sweep)
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free

@@ -399,10 +399,16 @@ def test_limits(tmp_path, monkeypatch):
         sweep.run(large, tmp_path / "out")
     with pytest.raises(LimitError, match="give a directory"):
         sweep.run(large)
+    # three quarters are there already: 81 MB are left to write
+    parts = {0: sweep_store.Part(0, 0, 3_000_000, 0, "", (0,) * 5)}
+    (tmp_path / "begun").mkdir()
+    manifest = sweep_store.Manifest(large.sha256, 2, parts)
+    (tmp_path / "begun" / "_manifest.json").write_bytes(manifest.to_json())
+    assert sweep_run.check_limits(large, tmp_path / "begun") == 81_000_000
 
 
 class _Usage:
-    free = 100_000_000
+    free = 100_000_000  # of which 83 MB may be taken
 
 
 @pytest.mark.parametrize("threads", [0, -1, True, 1.5, 100_000])
