@@ -148,7 +148,7 @@ def test_killed_at_random_100_times(small, whole, tmp_path):
 
 
 def test_killed_at_every_step(small, whole, tmp_path, monkeypatch):
-    """Just before each sync, rename and removal, and in the middle of each write of a file."""
+    """Just before each sync and each rename, when files are written but not yet safe or in place."""
     real_sync, real_replace = os.fsync, os.replace
 
     def run_until(step, folder):
@@ -426,7 +426,13 @@ def test_verify_needs_a_sweep(tmp_path):
 def test_same_bytes_in_other_processes(tmp_path):
     """Hash seed, time zone, locale and directory reach no byte."""
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({"axes": {"device": "h100", "model": "llama2-7b", "batch": [1, 2]}, "keep": "all"}))
+    axes = {
+        "device": ["h100", "a100-80gb", "oaken-hbm", "l40s"],
+        "model": "llama2-7b",
+        "quantizer": ["kivi", "fp16", "oaken"],
+        "batch": [1, 512],
+    }
+    spec.write_text(json.dumps({"axes": axes, "keep": "all"}))
     found = []
     for i, seed in enumerate(("0", "77")):
         env = {**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC{i}", "LC_ALL": "C", "PYTHONOPTIMIZE": str(2 * i)}
