@@ -30,6 +30,8 @@ DISK_SHARE = 1 / 1.2
 MAX_THREADS = 1024
 #: points timed to say how long a sweep will take
 SAMPLE_POINTS = 64
+#: seconds after which that is enough
+SAMPLE_S = 0.5
 #: seconds between two writes of the manifest, and between two looks at the progress
 MANIFEST_S, LOOK_S = 2.0, 0.2
 
@@ -146,10 +148,13 @@ def estimate(sweep: Sweep) -> Estimate:
     """Points, bytes and time, from a few points spread over the sweep that are evaluated and timed."""
     places = [i * sweep.n_points // SAMPLE_POINTS for i in range(min(SAMPLE_POINTS, sweep.n_points))]
     sweep_points.evaluate_chunk(sweep, 0, 1)  # whatever is compiled or loaded once
-    start = time.perf_counter()
+    start, n_done = time.perf_counter(), 0
     for place in places:
         sweep_points.evaluate_chunk(sweep, place, place + 1)
-    seconds = (time.perf_counter() - start) / max(len(places), 1) * sweep.n_points
+        n_done += 1
+        if time.perf_counter() - start > SAMPLE_S:
+            break
+    seconds = (time.perf_counter() - start) / n_done * sweep.n_points
     return Estimate(sweep.n_points, sweep.n_points * row_bytes(sweep), seconds)
 
 

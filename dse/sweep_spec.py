@@ -147,7 +147,11 @@ def _sha256(data: Any) -> str:
 
 def read(path: str | Path) -> Sweep:
     """The sweep of a TOML or JSON file. Raises InputError, SpecError or LimitError with file and line."""
-    document = specfile.read(path)
+    return of_document(specfile.read(path))
+
+
+def of_document(document: specfile.Document) -> Sweep:
+    """The sweep of a file that has been read. Raises SpecError or LimitError with file and line."""
     try:
         given = SweepFile.model_validate(document.data)
     except ValidationError as error:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import cli, point, quantizers, sweep, sweep_axes, sweep_points, sweep_spec, sweep_where
-from dse.errors import InputError, LimitError
+from dse import cli, point, quantizers, specfile, sweep, sweep_axes, sweep_points, sweep_spec, sweep_where
+from dse.errors import DseError, InputError, LimitError
 from dse.sweep_axes import AxisError
 from dse.workload import Workload
 
@@ -409,6 +409,30 @@ def test_axes_that_are_refused(name, raw, text):
 def test_too_many_values(raw):
     with pytest.raises(LimitError, match="at most 1,000,000"):
         sweep_spec.from_dict({"axes": {**BASE, "batch": raw}})
+
+
+PIECES = re.findall(r"[A-Za-z_.]+|[0-9.]+|\n|[^A-Za-z_.0-9\n]", EXAMPLE.read_text())
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(0, len(PIECES) - 1), st.one_of(
+    st.sampled_from([*sorted(set(PIECES)), "", "-1", "0", "1e400", "nan", '""', "[]", "{}", "10" * 20, "'", "1e-320"]),
+    st.text(max_size=3),
+)), max_size=3))  # fmt: skip
+def test_any_file_is_a_sweep_or_lines_that_say_why_not(changes):
+    pieces = list(PIECES)
+    for place, piece in changes:
+        pieces[place] = piece
+    lines = []
+    try:
+        found = sweep_spec.of_document(specfile.parse("FILE", "".join(pieces)))
+    except DseError as error:
+        lines = error.lines()
+    if lines:
+        assert all("FILE" in line and len(line) <= 300 for line in lines)
+        return
+    assert 0 < found.n_points <= sweep_spec.MAX_POINTS
+    sweep_points.evaluate_chunk(found, found.n_points // 2, found.n_points // 2 + 1)
 
 
 HEAD = 'title = "t"\n[axes]\ndevice = ["h100"]\nmodel = ["llama3-8b"]\n'
