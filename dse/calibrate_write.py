@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -293,16 +292,7 @@ def _csv(table: Table, predicted: Any) -> bytes:
     places = [table.header.index(name) for name in header]
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerow([*(_harmless(name) for name in header), PREDICTED])
+    writer.writerow([*(files.harmless(name) for name in header), PREDICTED])
     for cells, value in zip(table.cells, predicted, strict=True):
-        writer.writerow([*(_harmless(cells[place]) for place in places), f"{value:.6g}"])
+        writer.writerow([*(files.harmless(cells[place]) for place in places), f"{value:.6g}"])
     return written.getvalue().encode()
-
-
-def _harmless(cell: str) -> str:
-    if cell[:1] not in ("=", "+", "-", "@", "\t", "\r"):
-        return cell
-    try:
-        return cell if math.isfinite(float(cell)) else "'" + cell
-    except ValueError:
-        return "'" + cell

@@ -11,7 +11,10 @@ from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
+from dse.cli_ring import ring
+from dse.cli_simulate import simulate
 from dse.cli_sweep import pareto, sweep
+from dse.cli_traffic import traffic
 from dse.cli_validate import validate
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
 
@@ -39,6 +42,9 @@ cli.add_command(predict)
 cli.add_command(validate)
 cli.add_command(sweep)
 cli.add_command(pareto)
+cli.add_command(ring)
+cli.add_command(traffic)
+cli.add_command(simulate)
 
 
 @cli.command(short_help="Everything about one design point.")
@@ -47,6 +53,7 @@ cli.add_command(pareto)
 @bits_options
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 @click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
+@click.option("--operations", is_flag=True, help="Show what each operation takes, and its shares of the peak rates.")
 def point(
     device: str,
     model: str,
@@ -57,6 +64,7 @@ def point(
     measurements: str | None,
     as_json: bool,
     explain: str | None,
+    operations: bool,
     **work: Any,
 ) -> None:
     """Everything about one design point: memory, time, throughput, and what binds."""
@@ -74,13 +82,18 @@ def point(
         source.required(value_quantizer or quantizer),
     )
     trace = Trace(keep=explain is not None)
-    result = design_point.evaluate(spec, kv, Workload(**work), trace)
-    ledger = present.bit_ledger(kv, result)
+    asked = Workload(**work)
+    result = design_point.evaluate(spec, kv, asked, trace)
+    ledger = present.bit_ledger(design_point.laid_out(spec, kv, asked)[0], result)
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
         click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))
-    elif as_json:
-        click.echo(json.dumps({**result, "bit_ledger": ledger}, indent=2, allow_nan=False))
+        return
+    each = design_point.operations(spec, kv, Workload(**work), result)
+    if as_json:
+        click.echo(json.dumps({**result, "bit_ledger": ledger, "operations": each}, indent=2, allow_nan=False))
+    elif operations:
+        click.echo(present.operations_text(each) if each else f"does not fit: {result['infeasible_reason']}")
     else:
         click.echo(present.point_text(result, spec, kv, ledger, device))
 
@@ -93,6 +106,9 @@ def point(
 @click.option("--batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128,256.")
 @click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens.")
 @click.option("--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens.")
+@click.option(
+    "--tokens", metavar="A,B", help="Token policies of `fewer tokens against fewer bits` (`dse list tokens`)."
+)
 @click.option(
     "--static",
     type=click.Choice(["auto", "kaleido", "matplotlib"]),
@@ -110,6 +126,7 @@ def report(
     batches: str | None,
     input_tokens: int,
     output_tokens: int,
+    tokens: str | None,
     static: str,
     bits: str,
     measurements: str | None,
@@ -134,6 +151,7 @@ def report(
         measurements=measurements,
         model_kind=model_kind,
         stack=stack,
+        tokens=split_list("tokens", tokens),
     )
     click.echo(f"report: {index}")
 
@@ -152,14 +170,15 @@ def check(file: str) -> None:
         click.echo(listing.model_summary(catalog.model_from(document)))
 
 
-@cli.command("list", short_help="Devices, models or quantizers known by name.")
-@click.argument("kind", metavar="devices|models|quantizers")
+@cli.command("list", short_help="Devices, models, quantizers or token policies by name.")
+@click.argument("kind", metavar="devices|models|quantizers|tokens")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(kind: str, as_json: bool) -> None:
-    """What the tool knows by name: devices, models or quantizers."""
+    """What the tool knows by name: devices, models, quantizers or token policies."""
     from dse import listing
 
-    kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers}
+    kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers,
+             "tokens": listing.list_tokens}  # fmt: skip
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
     rows = kinds[kind]()
@@ -171,7 +190,7 @@ def list_(kind: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print the shipped file itself, to copy and edit.")
 def show_(name: str, as_json: bool, as_toml: bool) -> None:
-    """A device, model or quantizer with every number, unit and source."""
+    """A device, model, quantizer or token policy with every number, unit and source."""
     from dse import listing
 
     if as_toml:

@@ -33,6 +33,24 @@ def parse_whole(name: str, text: str) -> int:
 WHOLE = Whole()
 
 
+class Share(click.ParamType):
+    """A decimal number in ASCII digits; its range is checked where the workload is built."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or InputError naming the option."""
+        if isinstance(value, float):
+            return value
+        if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?", value, re.ASCII):
+            name = param.opts[0].removeprefix("--") if param and param.opts else "value"
+            raise InputError(f"{name} = {show(value)}: must be a share from 0 to 1, such as 0.5")
+        return float(value)
+
+
+SHARE = Share()
+
+
 def split_list(option: str, text: str | None) -> list[str] | None:
     """The names given to `--option`, separated by commas; the commas inside `sinkq:bits=2,group=32` do not separate."""
     if text is None:
@@ -58,6 +76,9 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4."),
         click.option(
+            "--activation-bits", type=WHOLE, default=16, show_default=True, help="Bits of activations: 16, or 8 (W8A8)."
+        ),
+        click.option(
             "--admission",
             default="reserve",
             show_default=True,
@@ -72,6 +93,28 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
             default=0,
             show_default=True,
             help="Prompt tokens that all requests share.",
+        ),
+        click.option(
+            "--tokens",
+            default="full",
+            show_default=True,
+            metavar="POLICY",
+            help="Which tokens are stored and read, e.g. snapkv:share=0.16 (`dse list tokens`).",
+        ),
+        click.option(
+            "--prompt-chunk",
+            "prompt_chunk_tokens",
+            type=WHOLE,
+            default=1,
+            show_default=True,
+            help="Prompt tokens of a request whose activations are in memory at once.",
+        ),
+        click.option("--kv-cache/--no-kv-cache", default=True, help="Without: each step runs the whole prefix."),
+        click.option(
+            "--cached-input-discount",
+            type=SHARE,
+            metavar="FRAC",
+            help="How much cheaper a cached input token is, 0 to 1; default: what sharing the prefix saves.",
         ),
         click.option(
             "--dequant-path",

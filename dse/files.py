@@ -1,10 +1,12 @@
 """Writing files: each appears complete under its name or not at all."""
 
 import contextlib
+import math
 import os
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from dse.errors import InputError, OutputError, show
 
@@ -75,3 +77,21 @@ def sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def harmless(cell: str) -> str:
+    """A cell for a CSV file; text that a spreadsheet would run as a formula gets a quote in front. Numbers stay."""
+    if cell[:1] not in ("=", "+", "-", "@", "\t", "\r") or cell == "-":
+        return cell
+    try:
+        return cell if math.isfinite(float(cell)) else "'" + cell
+    except ValueError:
+        return "'" + cell
+
+
+def csv_of(table: Any) -> bytes:
+    """A pandas table as a CSV file, its text cells made harmless: names in it may come from files of the user."""
+    texts = table.select_dtypes(include=["object", "string"])
+    safe = {name: texts[name].map(lambda cell: harmless(cell) if isinstance(cell, str) else cell) for name in texts}
+    content: str = table.assign(**safe).to_csv(index=False, lineterminator="\n")
+    return content.encode()

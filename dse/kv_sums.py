@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dse import packing, units
-from dse.formulas import attention, calibrated, dequantize, generation
+from dse.formulas import attention, calibrated, dequantize, generation, scheduling
 from dse.plan import KvPlan, TensorGroup
 from dse.specs import HardwareSpec, StackSpec
 from dse.specs_stacks import PackedFit
@@ -39,6 +39,7 @@ def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, 
     per_path = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
     pack_hidden = n_sequences * per_path["engine"] / work.output_tokens
     pack_paid = n_sequences * (per_path["fused"] + per_path["materialised"])
+    hides = engine_hides(device, n_sequences)
     total_attention = read = compute = unpack_busy = unpack_exposed = materialised = pack_exposed = 0.0
     for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
         m = piece.n_steps
@@ -53,14 +54,17 @@ def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, 
         unpack_0 = n_sequences * engine_0 / engine_rate + n_sequences * fused_0 / fused_rate
         unpack_1 = n_sequences * engine_1 / engine_rate + n_sequences * fused_1 / fused_rate
         unpack_busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
-        unpack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, unpack_0, unpack_1, m)
+        behind = (flop_0, flop_1, read_0, read_1)
+        for_engine = tuple(hides * line for line in behind)
+        hidden_by = for_engine if engine_0 or engine_1 else behind
+        unpack_exposed += generation.sum_of_excess(*hidden_by, unpack_0, unpack_1, m)
         extra_0, extra_1 = (
             n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"]
         )
         extra = generation.sum_of_line(extra_0, extra_1, 0, m)
         materialised += extra
         if pack_hidden:
-            pack_exposed += generation.sum_of_excess(flop_0, flop_1, read_0, read_1, pack_hidden, 0.0, m)
+            pack_exposed += generation.sum_of_excess(*for_engine, pack_hidden, 0.0, m)
     return KvSums(
         total_attention,
         read,
@@ -75,6 +79,24 @@ def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, 
     )
 
 
+def engine_hides(device: HardwareSpec, n_sequences: int) -> float:
+    """Share of attention's time behind which engine work can hide: all of it where nothing is known of the cores."""
+    if device.token_cores is None:
+        return 1.0
+    return float(scheduling.hideable_share(scheduling.busy_cores(n_sequences, device.token_cores.count)))
+
+
+def in_generation(device: HardwareSpec, n_sequences: int) -> HardwareSpec:
+    """The device as decode steps have it: with the arithmetic of the cores that have a token to work on."""
+    if device.token_cores is None or n_sequences >= device.token_cores.count:
+        return device
+    share = n_sequences / device.token_cores.count
+    peaks = {name: getattr(device, name) for name in ("peak_flops", "peak_flops_fp8", "peak_ops_int8")}
+    return device.model_copy(
+        update={name: rate.model_copy(update={"value": rate.value * share}) for name, rate in peaks.items() if rate}
+    )
+
+
 def calibrated_sums(
     device: HardwareSpec, stack: StackSpec, plan: KvPlan, work: Workload, n_sequences: int, paths: Paths
 ) -> KvSums:
@@ -86,7 +108,7 @@ def calibrated_sums(
     sums = [0.0] * 6
     for index, (_, n_layers) in enumerate(plan.layers):
         kernel = _LayerKernel.of(device, stack, plan, index, n_sequences, paths)
-        breaks = [calibrated.SPLIT_TOKENS + 1, kernel.busy_from]
+        breaks = [kernel.groups[0].length_of(n) for n in (calibrated.SPLIT_TOKENS + 1, kernel.busy_from)]
         for start, n_steps in plan.spans(first, last, kernel.groups, breaks):
             sums = [total + n_layers * more for total, more in zip(sums, kernel.piece(start, n_steps), strict=True)]
     total, plain, read, compute, unit, fixed = sums
@@ -100,7 +122,8 @@ def calibrated_sums(
         if g.layout.needs_unpacking and paths[g.which] in ("fused", "engine") and rate:
             elements = n_sequences * g.n_read_layers * g.n_elements
             for start, n_steps in plan.spans(first, last, [g]):
-                line = (attention.time_at_rate(elements * n, rate) for n in (g.packed(start), g.packed_slope(start)))
+                packed_line = (g.read_packed(start), g.read_packed_slope(start))
+                line = (attention.time_at_rate(elements * n, rate) for n in packed_line)
                 unpack_busy += generation.sum_of_line(*line, 0, n_steps)
     reached = stack_bandwidth(device, stack)
     packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, reached)
@@ -194,7 +217,7 @@ class _LayerKernel:
 
     @property
     def busy_from(self) -> int:
-        """Length from which on every core has work: unpacking is a straight line of the length from there."""
+        """Tokens from which on every core has work: unpacking is a straight line of the tokens from there."""
         return -(-calibrated.SPLIT_TOKENS * self.n_cores // self.n_units)
 
     def _core_lines(self, start: int) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -203,8 +226,8 @@ class _LayerKernel:
         plain = [0.0, 0.0]
         for g, packed_s in zip(self.groups, self.packed_core_s, strict=True):
             n = self.n_sequences * g.n_elements
-            kept, grows = min(start, g.window_tokens), start < g.window_tokens
-            packed, packs = (g.packed(start), g.packed_slope(start)) if g.layout.needs_unpacking else (0, 0)
+            kept, grows = g.read(start), g.read_token_slope(start)
+            packed, packs = (g.read_packed(start), g.read_packed_slope(start)) if g.layout.needs_unpacking else (0, 0)
             stored[0] += n * (packed * packed_s + (kept - packed) * self.plain_core_s)
             stored[1] += n * (packs * packed_s + (grows - packs) * self.plain_core_s)
             plain[0] += n * kept * self.plain_core_s
@@ -214,17 +237,19 @@ class _LayerKernel:
     def piece(self, start: int, n_steps: int) -> tuple[float, ...]:
         """(attention, the same with 16-bit elements, memory, compute, unit, fixed) summed over a straight piece."""
         terms, n = self.terms, self.n_sequences
-        window = self.groups[0].window_tokens
-        length, grows = min(start, window), start < window
-        kv_bytes = n * sum(g.bits(start) for g in self.groups) / self.per_byte
-        kv_slope = n * sum(g.slope(start) for g in self.groups) / self.per_byte
+        keys = self.groups[0]
+        length, grows = keys.read(start), keys.read_token_slope(start)
+        flops = length * self.flops_per_token + keys.stored(start) * keys.index_flops
+        flops_slope = grows * self.flops_per_token + keys.stored_slope(start) * keys.index_flops
+        kv_bytes = n * sum(g.read_bits(start) for g in self.groups) / self.per_byte
+        kv_slope = n * sum(g.read_slope(start) for g in self.groups) / self.per_byte
         memory = (
             calibrated.attention_memory_s(kv_bytes, self.io_bytes, terms["memory_frac"], self.bandwidth),
             calibrated.attention_memory_s(kv_slope, 0, terms["memory_frac"], self.bandwidth),
         )
         compute = (
-            calibrated.attention_compute_s(n * length * self.flops_per_token, self.peak),
-            calibrated.attention_compute_s(n * grows * self.flops_per_token, self.peak),
+            calibrated.attention_compute_s(n * flops, self.peak),
+            calibrated.attention_compute_s(n * flops_slope, self.peak),
         )
         unit = calibrated.attention_unit_s(self.n_units, terms["unit_s"], self.n_cores)
         fixed = terms["launch_s"] + terms["copy_s"] * self.n_copies
@@ -239,16 +264,16 @@ class _LayerKernel:
         self, start: int, n_steps: int, memory: tuple[float, float], compute: tuple[float, float], unit: float
     ) -> Iterator[float]:
         """Sums of the roots of squares: with the elements as stored, and with 16-bit ones."""
-        window = self.groups[0].window_tokens
+        window, entered = self.groups[0].read_window_tokens, self.groups[0].entered(start)
         for first, slope in self._core_lines(start):
-            split = calibrated.SPLIT_TOKENS < start < self.busy_from and window > calibrated.SPLIT_TOKENS
+            split = calibrated.SPLIT_TOKENS < entered < self.busy_from and window > calibrated.SPLIT_TOKENS
             if (first or slope) and split:  # more cores join with every token: no straight line
                 total = 0.0
                 for i in range(n_steps):
-                    cores = calibrated.active_cores(min(start + i, window), self.n_units, self.n_cores)
+                    cores = calibrated.active_cores(min(entered + i, window), self.n_units, self.n_cores)
                     lines = (memory[0] + memory[1] * i, 0.0, unit, 0.0, (first + slope * i) / cores, 0.0)
                     total += generation.sum_of_root(*lines, compute[0] + compute[1] * i, 0.0, 1)
                 yield total
                 continue
-            cores = calibrated.active_cores(min(start, window), self.n_units, self.n_cores)
+            cores = calibrated.active_cores(min(entered, window), self.n_units, self.n_cores)
             yield generation.sum_of_root(*memory, unit, 0.0, first / cores, slope / cores, *compute, n_steps)

@@ -4,12 +4,13 @@ import math
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
-from dse import catalog, plan, specfile, units
+from dse import catalog, plan, specfile, token_policies, units
 from dse.errors import InputError, did_you_mean
 from dse.errors import show as show_value
-from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, parse
+from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, parse
 from dse.specs import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 
 Rows = list[dict[str, Any]]
@@ -103,6 +104,25 @@ def list_quantizers() -> Rows:
     return rows
 
 
+def list_tokens() -> Rows:
+    """One row per token policy."""
+    rows = []
+    for name, family in token_policies.FAMILIES.items():
+        params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
+        rows.append({
+            "name": name, "parameters": params or "-", "source": family.source, "validity": family.validity or "-",
+        })  # fmt: skip
+    return rows
+
+
+def _parameter_rows(params: Sequence[Param], values: dict[str, Any]) -> Rows:
+    return [
+        {"name": param.name, "value": _default(values[param.name]) or "-", "unit": "", "kind": "parameter",
+         "source": param.help + ("" if param.allowed() == param.help else f"; {param.allowed()}")}
+        for param in params
+    ]  # fmt: skip
+
+
 def _default(value: object) -> str:
     return str(value) if isinstance(value, int | str) else f"{float(value):g}"  # type: ignore[arg-type]
 
@@ -123,14 +143,7 @@ def show(name: str) -> Rows:
     """Every number of a device, model or quantizer with its unit, kind and source."""
     family = FAMILIES.get(name.partition(":")[0].lower())
     if family:
-        values = dict(parse(name).values)
-        rows = []
-        for param in family.params:
-            allowed = "" if param.allowed() == param.help else f"; {param.allowed()}"
-            rows.append({
-                "name": param.name, "value": _default(values[param.name]) or "-", "unit": "", "kind": "parameter",
-                "source": param.help + allowed,
-            })  # fmt: skip
+        rows = _parameter_rows(family.params, dict(parse(name).values))
         bits = {
             "name": "effective_bits",
             "value": _bits(parse(name)),
@@ -139,6 +152,14 @@ def show(name: str) -> Rows:
             "source": family.source + "; 32 heads of 128",
         }
         return [*rows, bits]
+    if name.partition(":")[0].lower() in token_policies.FAMILIES:
+        policy = token_policies.parse(name)
+        about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}
+        rows = _parameter_rows(policy.family.params, dict(policy.values))
+        return rows + [
+            {"name": key, "value": policy.family.title, "unit": "", "kind": "", "source": text}
+            for key, text in about.items()
+        ]
     known = {**catalog.device_files(), **catalog.model_files()}
     if name.lower() in catalog.model_files():
         return _model_rows(catalog.model(name))
@@ -149,7 +170,9 @@ def show(name: str) -> Rows:
         if catalog.looks_like_device(document.data):
             return _device_rows(catalog.device_from(document))
         return _model_rows(catalog.model_from(document))
-    raise InputError(f"unknown name {show_value(name)}: {did_you_mean(name, [*known, *FAMILIES])}")
+    raise InputError(
+        f"unknown name {show_value(name)}: {did_you_mean(name, [*known, *FAMILIES, *token_policies.FAMILIES])}"
+    )
 
 
 def _device_rows(device: HardwareSpec) -> Rows:
@@ -162,7 +185,18 @@ def _device_rows(device: HardwareSpec) -> Rows:
             "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
             "source": f"{source}; see docs/model.md, Dequantisation",
         })  # fmt: skip
-    return rows + _stack_rows(device)
+    return rows + _area_rows(device) + _stack_rows(device)
+
+
+def _area_rows(device: HardwareSpec) -> Rows:
+    """Areas of a compute core's modules, each with its share of the core."""
+    core = device.core_area.get("compute_core")
+    rows = _quantity_rows(device.core_area)
+    for row, area in zip(rows, device.core_area.values(), strict=True):
+        row["name"] = f"core_area.{row['name']}"
+        if core:
+            row["source"] += f"; {100 * area.si / core.si:.2f} % of the core"
+    return rows
 
 
 def _stack_rows(device: HardwareSpec) -> Rows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dse import peaks, units
-from dse.formulas import capacity, weights
+from dse.formulas import activations, capacity, weights
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec
 from dse.trace import Trace
@@ -58,10 +58,30 @@ class Memory:
         """Numerator of what all sequences of `n_tokens` share."""
         return self.plan.shared_bits(n_tokens, self.prefix_tokens) if self.prefix_tokens else 0
 
+    def activation_tokens(self, n_tokens: int) -> int:
+        """Tokens of one sequence that are worked on at once at a context of `n_tokens`: all without a KV cache."""
+        work = self.workload
+        if not work.kv_cache:
+            return n_tokens
+        return activations.activation_tokens(n_tokens, work.input_tokens, work.output_tokens, work.prompt_chunk_tokens)
+
+    def activations(self, n_tokens: int) -> int:
+        """Bytes of activations of one sequence at a context of `n_tokens`: the widest operation of a layer."""
+        return activations.activation_bytes(
+            self.activation_tokens(n_tokens), self.plan.model.activation_elements, self.logits_elements,
+            self.workload.activation_bits,
+        )  # fmt: skip
+
+    @property
+    def logits_elements(self) -> int:
+        """Elements per token of the output head: the logits, and two rows of the hidden size beside them."""
+        model = self.plan.model
+        return min(model.activation_elements, 2 * model.hidden_size + model.vocab_size)
+
     @cached_property
     def activation_bytes(self) -> int:
-        """Activations of one sequence in a decode step: the widest operation of a layer, FP16."""
-        return FP16_BYTES * self.plan.model.activation_elements
+        """Activations of one sequence at its final length."""
+        return self.activations(self.workload.final_tokens)
 
     def workspace_bytes(self, n_tokens: int) -> int:
         """FP16 keys and values of one layer and sequence that the materialised path keeps."""
@@ -69,7 +89,7 @@ class Memory:
 
     def extra(self, n_tokens: int) -> int:
         """Numerator of activations and workspace of one sequence."""
-        return self.unit * (self.activation_bytes + self.workspace_bytes(n_tokens))
+        return self.unit * (self.activations(n_tokens) + self.workspace_bytes(n_tokens))
 
     @cached_property
     def pages(self) -> int:
@@ -77,7 +97,9 @@ class Memory:
         return self.workload.page_tokens if self.workload.admission == "paged" else 1
 
     def sequence(self, n_tokens: int) -> int:
-        """Numerator of one sequence's keys and values, page padding included."""
+        """Numerator of one sequence's keys and values, page padding included; 0 where none are kept."""
+        if not self.workload.kv_cache:
+            return 0
         return self.plan.bits(n_tokens) + self.plan.padding_bits(n_tokens, self.pages)
 
     def own(self, n_tokens: int) -> int:
@@ -111,7 +133,11 @@ class Memory:
         work = self.workload
         first, n, steps = work.input_tokens + 1, work.final_tokens, work.output_tokens
         shared = peaks.sum_of_shared_bits(self.plan, first, n, self.prefix_tokens) if self.prefix_tokens else 0
-        resident = self.plan.sum_of_bits(first, n) + self.plan.sum_of_padding_bits(first, n, work.page_tokens)
+        resident = (
+            0
+            if not work.kv_cache
+            else self.plan.sum_of_bits(first, n) + self.plan.sum_of_padding_bits(first, n, work.page_tokens)
+        )
         return max(self.shared(s) for s in self.passed), resident - shared + steps * self.extra(n), steps
 
     @cached_property
@@ -303,17 +329,27 @@ class Memory:
             "activation_bytes",
             work.batch * self.activation_bytes,
             "B",
-            "batch * 2 bytes * elements of the widest operation of a layer (or the output head)",
-            "docs/model.md, Capacity",
+            f"batch * {activations.activation_bytes.equation}",
+            activations.activation_bytes.source,
             batch=work.batch,
+            n_tokens=self.activation_tokens(n),
             activation_elements=model.activation_elements,
+            logits_elements=self.logits_elements,
+            activation_bits=work.activation_bits,
         )
         trace.note(
             "workspace_bytes",
             work.batch * self.workspace_bytes(n),
             "B",
-            "batch * 2 bytes * materialised elements of one layer and sequence",
+            "batch * 2 bytes * materialised elements of one layer and sequence, padded to tiles of tokens where the "
+            "method's code pads them",
             "docs/model.md, Capacity",
             batch=work.batch,
             materialised_elements=plan.workspace_elements(n, self.paths),
+            **self._tiles(),
         )
+
+    def _tiles(self) -> dict[str, int]:
+        """Padded elements of one sequence: of the layer in work, and of a cache that were stored padded."""
+        one_layer, every_layer = self.plan.tile_padding(self.workload.final_tokens, self.paths)
+        return {"padded_elements": one_layer, "padded_elements_if_stored_padded": every_layer} if one_layer else {}

@@ -8,9 +8,13 @@ from dse.specs import HardwareSpec
 
 def packed_ever(g: TensorGroup, n_tokens: int) -> int:
     """Tokens quantised by length n, whether or not a window still keeps them; none where a window never packs."""
+    return _packed_of(g, g.entered(n_tokens))
+
+
+def _packed_of(g: TensorGroup, entered: int) -> int:
     if g.window_tokens < g.step_tokens + g.residual_tokens:
         return 0
-    return kv_cache.packed_tokens(n_tokens, g.step_tokens, g.residual_tokens)
+    return kv_cache.packed_tokens(entered, g.step_tokens, g.residual_tokens)
 
 
 def seconds(
@@ -46,7 +50,7 @@ def copy_s(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dic
                 packed_ever(g, first) // g.step_tokens,
                 packed_ever(g, last) // g.step_tokens,
                 g.step_tokens,
-                packed_ever(g, g.window_tokens) // g.step_tokens,
+                _packed_of(g, g.window_tokens) // g.step_tokens,
             )
             bits += copied * g.n_stored_layers * g.packed_bits / plan.den
     return attention.time_at_rate(bits / units.BITS_PER_BYTE, bandwidth)
@@ -79,7 +83,7 @@ def read_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) ->
 def steps_with_packed(g: TensorGroup, first: int, last: int) -> int:
     """Lengths among first..last at which a tensor holds packed tokens."""
     starts = g.step_tokens + g.residual_tokens
-    return max(last + 1 - max(first, starts), 0) if g.window_tokens >= starts else 0
+    return max(last + 1 - max(first, g.length_of(starts)), 0) if g.read_window_tokens >= starts else 0
 
 
 def pack_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:

@@ -10,12 +10,13 @@ def lengths(plan: KvPlan, first: int, last: int, prefix_tokens: int = 0, page_to
     """Lengths in first..last among which n sequences, sharing `prefix_tokens`, are largest, for any n.
 
     Between two packing events a batch only grows. From one event to the next the dip repeats, ever higher, within a
-    regime: no window fills, the prefix stays packed or unpacked. So the largest length is the end of a regime, or
-    lies at most one period before it, just before a group is packed; where pages are counted, at a page's first token.
+    regime: no window fills, no token of the prompt is dropped, the prefix stays packed or unpacked. So the largest
+    length is the end of a regime, or lies at most one period before it, just before a group is packed; where pages
+    are counted, at a page's first token.
     """
     ends = {last}
     for g in plan.groups:
-        ends.add(g.window_tokens)
+        ends.update((g.length_of(g.window_tokens), *g.limits.ends))
         if prefix_tokens:
             ends.update((prefix_tokens, _prefix_packed(g, prefix_tokens) - 1))
     period = math.lcm(page_tokens, *(g.step_tokens for g in plan.groups))
@@ -25,9 +26,9 @@ def lengths(plan: KvPlan, first: int, last: int, prefix_tokens: int = 0, page_to
             found.add(end)
             for g in plan.groups:
                 if g.step_tokens > 1:
-                    event = end - (end - g.residual_tokens) % g.step_tokens
+                    event = end - (g.entered(end) - g.residual_tokens) % g.step_tokens
                     found.update(e - 1 for e in range(event, max(end - period, first), -g.step_tokens))
-    starts = {length - (length - 1) % page_tokens for length in found}
+    starts = {length - (plan.limits.entered(length) - 1) % page_tokens for length in found}
     return sorted(found | {length for length in starts if length >= first})
 
 
@@ -40,7 +41,13 @@ def sum_of_shared_bits(plan: KvPlan, first: int, last: int, prefix_tokens: int) 
     """`plan.shared_bits` summed over the lengths first..last >= prefix_tokens; closed form, exact."""
     total = 0
     for g in plan.groups:
-        inside_window = min(last, g.window_tokens)
+        inside_window = min(last, g.whole_tokens)
+        if g.page_row_bits:  # the same pages from the first token after the prefix to the window's end
+            n_lengths = max(inside_window + 1 - first, 0)
+            at_prefix = g.shared_bits(prefix_tokens, prefix_tokens) if first == prefix_tokens else 0
+            after = g.shared_bits(prefix_tokens + 1, prefix_tokens) if inside_window > prefix_tokens else 0
+            total += g.n_stored_layers * (at_prefix + after * (n_lengths - (first == prefix_tokens)))
+            continue
         turn = min(max(_prefix_packed(g, prefix_tokens), first), inside_window + 1)
 
         def packed_up_to(n: int, g: TensorGroup = g) -> int:
@@ -49,8 +56,9 @@ def sum_of_shared_bits(plan: KvPlan, first: int, last: int, prefix_tokens: int) 
         if turn > first:  # some tokens of the prefix are not packed yet
             packed = packed_up_to(turn - 1) - packed_up_to(first - 1)
             unpacked = (turn - first) * prefix_tokens - packed
-            total += g.n_stored_layers * (packed * g.packed_bits + unpacked * g.full_bits)
+            index = (turn - first) * prefix_tokens * g.index_bits
+            total += g.n_stored_layers * (packed * g.packed_bits + unpacked * g.full_bits + index)
         if inside_window >= turn:  # whole groups of it are shared
             whole = prefix_tokens // g.step_tokens * g.step_tokens
-            total += g.n_stored_layers * (inside_window + 1 - turn) * whole * g.packed_bits
+            total += g.n_stored_layers * (inside_window + 1 - turn) * whole * (g.packed_bits + g.index_bits)
     return total

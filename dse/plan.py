@@ -5,80 +5,22 @@ over its groups of a formula from `dse.formulas`. Bits are exact integers over t
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dse.errors import LimitError
 from dse.formulas import attention, kv_cache
+from dse.plan_groups import NO_WINDOW, TensorGroup
 from dse.quantizers import QuantizerSpec, TensorShape
-from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS, TensorLayout
+from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS
 from dse.specs import LayerKV, ModelSpec
+from dse.token_policies import FULL, TokenLimits
 
-#: stands for "no window": beyond any length that the tool accepts
-NO_WINDOW = 2**61
+__all__ = ["NO_WINDOW", "KvPlan", "Piece", "TensorGroup", "build"]
+
 #: straight pieces of one generation; more than this would take seconds
 MAX_PIECES = 2_000_000
-
-
-@dataclass(frozen=True)
-class TensorGroup:
-    """Equal tensors (keys or values) of several layers. Bit fields are numerators over the plan's denominator."""
-
-    which: str
-    quantizer: QuantizerSpec
-    layout: TensorLayout
-    #: keys and values of the same layers carry the same index
-    shape_index: int
-    n_stored_layers: int
-    n_read_layers: int
-    n_elements: int
-    window_tokens: int
-    packed_bits: int
-    full_bits: int
-    once_bits: int
-    pool_bits: int
-    step_tokens: int
-    residual_tokens: int
-
-    def bits(self, n_tokens: int) -> int:
-        """Bits of one layer and sequence at a context of `n_tokens`."""
-        return kv_cache.tensor_bits(
-            kv_cache.kept_tokens(n_tokens, self.window_tokens),
-            self.packed_bits,
-            self.full_bits,
-            self.once_bits,
-            self.pool_bits,
-            self.step_tokens,
-            self.residual_tokens,
-        )
-
-    def slope(self, n_tokens: int) -> int:
-        """Bits that the next token adds inside the straight piece at `n_tokens`."""
-        return kv_cache.piece_slope(
-            n_tokens, self.packed_bits, self.full_bits, self.step_tokens, self.residual_tokens, self.window_tokens
-        )
-
-    def packed(self, n_tokens: int) -> int:
-        """Packed tokens at a context of `n_tokens`."""
-        return kv_cache.packed_tokens(
-            kv_cache.kept_tokens(n_tokens, self.window_tokens), self.step_tokens, self.residual_tokens
-        )
-
-    def packed_slope(self, n_tokens: int) -> int:
-        """Packed tokens that the next token adds inside the straight piece at `n_tokens`."""
-        return kv_cache.piece_slope(n_tokens, 1, 0, self.step_tokens, self.residual_tokens, self.window_tokens)
-
-    def padding_bits(self, n_tokens: int, page_tokens: int) -> int:
-        """Bits of the unused slots of the last page of one layer and sequence."""
-        kept = kv_cache.kept_tokens(n_tokens, self.window_tokens)
-        return self.tail_bits * kv_cache.padding_tokens(kept, page_tokens)
-
-    @property
-    def tail_bits(self) -> int:
-        """Bits of the slot that the next token will take: what an unused slot of a page costs."""
-        per_token = self.step_tokens == 1 and self.residual_tokens == 0
-        return self.packed_bits if per_token else self.full_bits
 
 
 @dataclass(frozen=True)
@@ -106,6 +48,28 @@ class KvPlan:
     den: int
     #: layer shapes by `shape_index`, and how many layers of the model have them
     layers: tuple[tuple[LayerKV, int], ...]
+    #: what a token policy means for the prompt of a workload; see `under`
+    limits: TokenLimits = FULL
+
+    def under(self, limits: TokenLimits) -> "KvPlan":
+        """The same plan under a token policy; each layer keeps its own window where that is smaller."""
+        if limits == self.limits:
+            return self
+        groups = []
+        for g in self.groups:
+            indexed = g.which == "key" and g.window_tokens > limits.read_limit_tokens
+            groups.append(replace(
+                g, limits=limits, window_tokens=min(g.window_tokens, limits.window_tokens),
+                index_bits=limits.index_bits * self.den * indexed, index_flops=limits.index_flops * indexed,
+            ))  # fmt: skip
+        return replace(self, groups=tuple(groups), limits=limits)
+
+    def mean_tokens(self, n_tokens: int) -> tuple[Fraction, Fraction]:
+        """Tokens stored and tokens that a step reads at a context of `n_tokens`: means over all layers."""
+        keys = [g for g in self.groups if g.which == "key"]
+        n_layers = sum(g.n_read_layers for g in keys)
+        stored = Fraction(sum(g.n_read_layers * g.stored(n_tokens) for g in keys), n_layers)
+        return stored, Fraction(sum(g.n_read_layers * g.read(n_tokens) for g in keys), n_layers)
 
     @property
     def quantizer_name(self) -> str:
@@ -122,9 +86,7 @@ class KvPlan:
 
     def elements(self, n_tokens: int) -> int:
         """Elements that one sequence stores at a context of `n_tokens`."""
-        return sum(
-            g.n_stored_layers * g.n_elements * kv_cache.kept_tokens(n_tokens, g.window_tokens) for g in self.groups
-        )
+        return sum(g.n_stored_layers * g.n_elements * g.stored(n_tokens) for g in self.groups)
 
     def bits(self, n_tokens: int) -> int:
         """Bits (numerator) that one sequence stores, without page padding."""
@@ -136,45 +98,43 @@ class KvPlan:
 
     def read_bits(self, n_tokens: int) -> int:
         """Bits (numerator) that a decode step reads for one sequence."""
-        return sum(g.n_read_layers * g.bits(n_tokens) for g in self.groups)
+        return sum(g.n_read_layers * g.read_bits(n_tokens) for g in self.groups)
 
     def flops(self, n_tokens: int) -> int:
-        """Operations of attention in one decode step of one sequence."""
-        return sum(
-            layer.n_layers
-            * kv_cache.kept_tokens(n_tokens, _window(layer))
-            * attention.attention_flops_per_token(self.model.n_q_heads, layer.score_dim)
-            for layer in self.model.layers
-        )
+        """Operations of attention in one decode step of one sequence, scoring for sparse reading included."""
+        entered = self.limits.entered(n_tokens)
+        return self._flops(lambda window: kv_cache.kept_tokens(entered, window), self.limits.read_limit_tokens)
 
     def prompt_flops(self, n_tokens: int) -> int:
         """Operations of causal attention over a prompt of one sequence."""
-        return sum(
-            layer.n_layers
-            * kv_cache.sum_of_kept_tokens(n_tokens, _window(layer))
-            * attention.attention_flops_per_token(self.model.n_q_heads, layer.score_dim)
-            for layer in self.model.layers
+        return self._flops(
+            lambda window: kv_cache.sum_of_kept_tokens(n_tokens, window), self.limits.prompt_window_tokens, prompt=True
         )
+
+    def _flops(self, pairs: Callable[[int], int], read_limit: int, prompt: bool = False) -> int:
+        """Operations over the query-key pairs that `pairs` counts for a window, index scores included."""
+        total = 0
+        for layer in self.model.layers:
+            window = _window(layer) if prompt else min(_window(layer), self.limits.window_tokens)
+            per_pair = attention.attention_flops_per_token(self.model.n_q_heads, layer.score_dim)
+            total += layer.n_layers * pairs(min(window, read_limit)) * per_pair
+            if self.limits.index_flops and _window(layer) > self.limits.read_limit_tokens:
+                total += layer.n_layers * pairs(window) * self.limits.index_flops
+        return total
 
     def shared_bits(self, n_tokens: int, prefix_tokens: int) -> int:
         """Bits (numerator) of the part of a sequence of `n_tokens` that a common prefix lets sequences share."""
-        total = 0
-        for g in self.groups:
-            kept = kv_cache.kept_tokens(n_tokens, g.window_tokens)
-            if kept < n_tokens:  # the window has moved past the start of the prompt
-                continue
-            packed = g.packed(n_tokens)
-            shared = kv_cache.shareable_tokens(min(prefix_tokens, n_tokens), packed, g.step_tokens)
-            inside = min(shared, packed)
-            total += g.n_stored_layers * (inside * g.packed_bits + (shared - inside) * g.full_bits)
-        return total
+        return sum(g.n_stored_layers * g.shared_bits(n_tokens, prefix_tokens) for g in self.groups)
 
     def ledger(self, n_tokens: int, page_tokens: int = 1) -> dict[str, Fraction]:
         """Bits of one sequence by part; the parts add up to bits + padding_bits, exactly."""
         parts = {part: Fraction(0) for part in PARTS}
         for g in self.groups:
-            for part, bits in g.layout.ledger(kv_cache.kept_tokens(n_tokens, g.window_tokens)).items():
+            for part, bits in g.layout.ledger(g.stored(n_tokens)).items():
                 parts[part] += g.n_stored_layers * bits
+            if g.index_bits:
+                index = Fraction(g.n_stored_layers * g.stored(n_tokens) * g.index_bits, self.den)
+                parts["index"] = parts.get("index", Fraction(0)) + index
         parts["padding"] += Fraction(self.padding_bits(n_tokens, page_tokens), self.den)
         return parts
 
@@ -188,39 +148,55 @@ class KvPlan:
 
     def sum_of_padding_bits(self, first: int, last: int, page_tokens: int) -> int:
         """Page padding (numerator) summed over the lengths first..last; closed form, exact."""
-        total = 0
-        for g in self.groups:
-
-            def padding_up_to(n: int, window: int = g.window_tokens) -> int:
-                inside = min(n, window)
-                slots = page_tokens * kv_cache.sum_of_pages(inside, page_tokens)
-                beyond = (n - inside) * kv_cache.padding_tokens(inside, page_tokens)
-                return slots - inside * (inside + 1) // 2 + beyond
-
-            total += g.n_stored_layers * g.tail_bits * (padding_up_to(last) - padding_up_to(first - 1))
-        return total
+        return sum(
+            g.n_stored_layers
+            * (g.sum_of_padding_bits(last, page_tokens) - g.sum_of_padding_bits(first - 1, page_tokens))
+            for g in self.groups
+        )
 
     def unpacked_elements(self, n_tokens: int) -> int:
         """Packed elements that a decode step reads for one sequence."""
-        return sum(g.n_read_layers * g.n_elements * g.packed(n_tokens) for g in self.groups if g.layout.needs_unpacking)
+        return sum(
+            g.n_read_layers * g.n_elements * g.read_packed(n_tokens) for g in self.groups if g.layout.needs_unpacking
+        )
 
     def workspace_elements(self, n_tokens: int, paths: dict[str, str]) -> int:
-        """FP16 elements of one sequence that the materialised path keeps for the layer it works on."""
+        """FP16 elements of one sequence that the materialised path keeps for the layer it works on.
+
+        Where a method's code pads the token dimension for its product (NQKV 3.3), the padding counts.
+        """
         by_layer: dict[int, int] = {}
-        for g in self.groups:
-            if paths[g.which] == "materialised" and g.layout.needs_unpacking:
-                elements = g.n_elements * kv_cache.kept_tokens(n_tokens, g.window_tokens)
-                by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
+        for g in self.materialised(paths):
+            kept = g.read(n_tokens)
+            elements = g.n_elements * (kept + kv_cache.padding_tokens(kept, g.tile_tokens))
+            by_layer[g.shape_index] = by_layer.get(g.shape_index, 0) + elements
         return max(by_layer.values(), default=0)
+
+    def materialised(self, paths: dict[str, str]) -> list[TensorGroup]:
+        """The tensors that are written back as FP16 before they are used."""
+        return [g for g in self.groups if paths[g.which] == "materialised" and g.layout.needs_unpacking]
+
+    def tile_padding(self, n_tokens: int, paths: dict[str, str]) -> tuple[int, int]:
+        """What padding the token dimension costs one sequence (NQKV Figure 7), in padded elements.
+
+        First where only the layer in work is padded, then where the stored cache is: in every layer.
+        """
+        by_layer: dict[int, tuple[int, int]] = {}
+        for g in self.materialised(paths):
+            elements = g.n_elements * kv_cache.padding_tokens(g.read(n_tokens), g.tile_tokens)
+            so_far, n_layers = by_layer.get(g.shape_index, (0, g.n_stored_layers))
+            by_layer[g.shape_index] = (so_far + elements, n_layers)
+        one_layer = max((elements for elements, _ in by_layer.values()), default=0)
+        return one_layer, sum(elements * n_layers for elements, n_layers in by_layer.values())
 
     def spans(
         self, first: int, last: int, groups: Sequence[TensorGroup], breaks: Sequence[int] = ()
     ) -> Iterator[tuple[int, int]]:
         """(start, n_steps) of the straight pieces of `groups` that cover first..last; each of `breaks` starts one."""
-        shapes = {(g.step_tokens, g.residual_tokens, g.window_tokens) for g in groups}
+        shapes = {(g.step_tokens, g.residual_tokens, g.window_tokens): g for g in groups}  # limits are the plan's
         length, n_pieces = first, 0
         while length <= last:
-            end = min(min(kv_cache.next_break(length, *shape) for shape in shapes), last + 1)
+            end = min(min(g.next_break(length) for g in shapes.values()), last + 1)
             end = min([end, *(at for at in breaks if at > length)])
             yield length, end - length
             length, n_pieces = end, n_pieces + 1
@@ -238,15 +214,15 @@ class KvPlan:
                     per_token = g.n_read_layers * g.n_elements
                     now, slope = unpacked[paths[g.which]]
                     unpacked[paths[g.which]] = (
-                        now + per_token * g.packed(start),
-                        slope + per_token * g.packed_slope(start),
+                        now + per_token * g.read_packed(start),
+                        slope + per_token * g.read_packed_slope(start),
                     )
             flops = self.flops(start)
             yield Piece(
                 start,
                 n_steps,
                 read_bits=self.read_bits(start),
-                read_slope=sum(g.n_read_layers * g.slope(start) for g in self.groups),
+                read_slope=sum(g.n_read_layers * g.read_slope(start) for g in self.groups),
                 flops=flops,
                 flops_slope=self.flops(start + 1) - flops if n_steps > 1 else 0,
                 unpacked=unpacked,

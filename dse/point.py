@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dse import catalog, steps, units
+from dse import catalog, memory_unit, point_times, units, utilisation
 from dse.errors import InputError, show
-from dse.formulas import capacity, effective_bits, energy, throughput
+from dse.formulas import FORMULAS, effective_bits
 from dse.memory import Memory
-from dse.plan import KvPlan
+from dse.plan import NO_WINDOW, KvPlan
 from dse.specs import ASSUMED, HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
@@ -14,22 +14,32 @@ from dse.workload import Workload
 #: result names in the order of the table, with units ("" for names and yes/no)
 RESULT_UNITS = {
     "device": "", "model": "", "quantizer": "", "key_quantizer": "", "value_quantizer": "", "model_kind": "",
-    "stack": "", "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "",
-    "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "key_dequant_path": "",
+    "stack": "", "tokens": "", "batch": "sequence", "input_tokens": "token", "output_tokens": "token", "admission": "",
+    "page_tokens": "token", "prefix_tokens": "token", "weights_bits": "bit", "activation_bits": "bit",
+    "prompt_chunk_tokens": "token", "kv_cache": "", "cached_input_discount": "1", "key_dequant_path": "",
     "value_dequant_path": "",
-    "effective_bits": "bit", "stored_bits": "bit", "bits_kind": "", "measured_bits": "bit", "mse": "1",
+    "stored_tokens": "token", "read_tokens": "token",
+    "effective_bits": "bit", "stored_bits": "bit", "page_tail_bits": "bit", "write_amplification": "1",
+    "bits_kind": "", "measured_bits": "bit", "mse": "1",
     "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
     "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
     "capacity_bytes": "B", "free_bytes": "B", "min_capacity_bytes": "B", "feasible": "", "infeasible_reason": "",
     "fits_whole_batch": "", "max_batch": "sequence", "max_context_tokens": "token", "running_batch": "sequence",
     "n_waves": "1", "linear_s": "s", "attention_s": "s", "quantize_s": "s", "dequantize_s": "s",
-    "quantize_busy_s": "s", "dequantize_busy_s": "s", "decode_step_s": "s", "prefill_s": "s", "total_s": "s",
+    "quantize_busy_s": "s", "dequantize_busy_s": "s", "busy_cores": "1", "decode_step_s": "s", "prefill_s": "s",
+    "total_s": "s", "ttft_s": "s", "tpot_s": "s",
     "throughput_tokens_per_s": "token/s", "bound": "", "linear_bound": "", "attention_bound": "",
-    "joules_per_token": "J/token", "usd_per_million_tokens": "USD",
+    "compute_utilisation": "1", "bandwidth_utilisation": "1", "prefill_compute_utilisation": "1",
+    "prefill_bandwidth_utilisation": "1",
+    "joules_per_token": "J/token", "joules_per_token_by_parts": "J/token", "memory_joules_per_token": "J/token",
+    "compute_joules_per_token": "J/token", "idle_joules_per_token": "J/token",
+    "usd_per_million_tokens": "USD", "usd_per_request": "USD",
     "effective_bandwidth_bytes_per_s": "B/s", "effective_capacity_bytes": "B", "assumptions": "",
 }  # fmt: skip
 
 
+#: assumed numbers that reach energy and cost only
+ENERGY_AND_COST = ("board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour")
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
@@ -51,6 +61,32 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     return paths
 
 
+def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
+    """The plan as this device and workload hold it, under the token policy and in the device's pages; and its paths."""
+    plan = plan.under(work.token_policy.limits(work.input_tokens))
+    paths = dequant_paths(device, plan, work)
+    _check_without_cache(plan, work)
+    return memory_unit.attach(device, plan, paths), paths
+
+
+def laid_out_for_traffic(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
+    """`laid_out` for requests of mixed lengths, whose own prompts a policy cannot know here; InputError otherwise."""
+    for name, value, only in (
+        ("prefix", work.prefix_tokens, 0), ("tokens", work.token_policy.name, "full"), ("kv-cache", work.kv_cache, True)
+    ):  # fmt: skip
+        if value != only:
+            raise InputError(f"{name} = {show(value)}: traffic is modelled with {show(only)} only: leave it out")
+    return laid_out(device, plan, work)
+
+
+def _check_without_cache(plan: KvPlan, work: Workload) -> None:
+    """Without a KV cache nothing is stored, so nothing can be quantised. Raises InputError."""
+    if not work.kv_cache and any(g.layout.needs_unpacking for g in plan.groups):
+        raise InputError(f"quantizer = {plan.quantizer_name}: without a KV cache nothing is stored: use fp16")
+    if not work.kv_cache and work.token_policy.name != "full":
+        raise InputError(f"tokens = {work.token_policy.name}: without a KV cache nothing is stored: use full")
+
+
 def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
     """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model."""
     if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
@@ -69,7 +105,7 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
 def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | None = None) -> dict[str, Any]:
     """All results of one design point, named and ordered as `RESULT_UNITS`. Times are None where nothing fits."""
     trace = trace or Trace()
-    paths = dequant_paths(device, plan, work)
+    plan, paths = laid_out(device, plan, work)
     stack_name, stack = stack_of(device, work)
     memory = Memory(device, plan, work, paths)
     if trace.keep:
@@ -78,16 +114,19 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     elements = plan.elements(n)
     bits = float(plan.effective_bits)
     per_token_bytes = [
-        (g, (g.bits(n) + g.padding_bits(n, memory.pages)) / (memory.unit * min(n, g.window_tokens)))
-        for g in plan.groups
+        (g, (g.bits(n) + g.padding_bits(n, memory.pages)) / (memory.unit * g.stored(n))) for g in plan.groups
     ]
     result: dict[str, Any] = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
         "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "tokens": work.token_policy.name,
         "batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens,
         "admission": work.admission, "page_tokens": work.page_tokens, "prefix_tokens": work.prefix_tokens,
-        "weights_bits": work.weights_bits, "key_dequant_path": paths["key"], "value_dequant_path": paths["value"],
+        "weights_bits": work.weights_bits, "activation_bits": work.activation_bits,
+        "prompt_chunk_tokens": work.prompt_chunk_tokens, "kv_cache": work.kv_cache,
+        "cached_input_discount": work.cached_input_discount, "key_dequant_path": paths["key"],
+        "value_dequant_path": paths["value"],
+        **_tokens(plan, work, trace),
         "effective_bits": trace.note(
             "effective_bits", bits, "bit", "element-weighted mean of what the methods' papers count",
             plan.key_quantizer.family.source,
@@ -97,10 +136,11 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
             n_elements=elements,
         ),
+        **memory_unit.results(device, plan, n, memory.pages if work.kv_cache else 1, trace),
         **_measured(plan, trace),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
-            sum(g.n_stored_layers * per_token for g, per_token in per_token_bytes),
+            sum(g.n_stored_layers * per_token for g, per_token in per_token_bytes) if work.kv_cache else 0.0,
             "B/token", "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding "
             "included", "docs/model.md, KV bytes", n_tokens=n,
             **{
@@ -115,7 +155,9 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         "fits_whole_batch": memory.max_batch >= work.batch, "max_batch": memory.max_batch,
         "max_context_tokens": memory.max_context_tokens,
     }  # fmt: skip
-    result.update(_times(device, plan, work, memory, trace, stack) if memory.max_batch else _NO_TIMES)
+    result.update(
+        point_times.evaluate(device, plan, work, memory, trace, stack) if memory.max_batch else point_times.NO_TIMES
+    )
     bandwidth, capacity_bytes = device.memory_bandwidth.si, device.capacity_bytes
     result["effective_bandwidth_bytes_per_s"] = trace.call(
         "effective_bandwidth_bytes_per_s",
@@ -129,10 +171,42 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         capacity_bytes=capacity_bytes,
         effective_bits=bits,
     )
-    result["assumptions"] = assumptions(device, plan, paths, stack)
+    result["assumptions"] = assumptions(device, plan, paths, stack, work.activation_bits)
+    if work.token_policy.family.validity:
+        result["assumptions"].append("token_policy")
     if trace.keep:
         _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
+
+
+def _tokens(plan: KvPlan, work: Workload, trace: Trace) -> dict[str, float]:
+    """Tokens stored and read at the final length, means over the layers; whole numbers where they are."""
+    family, limits, found = work.token_policy.family, plan.limits, {}
+    named = zip(("stored_tokens", "read_tokens"), plan.mean_tokens(work.final_tokens), strict=True)
+    for name, mean in named:
+        formula = FORMULAS[name]
+        found[name] = trace.note(
+            name, int(mean) if mean.denominator == 1 else float(mean), "token",
+            f"mean over layers of {formula.equation} at the final length", family.source,
+            n_tokens=work.final_tokens, prompt_kept_tokens=min(limits.prompt_kept_tokens, work.input_tokens),
+            dropped_tokens=limits.dropped_tokens,
+            **{f"window_tokens_{g.n_stored_layers}_layers": g.window_tokens
+               for g in plan.groups if g.window_tokens < NO_WINDOW},
+        )  # fmt: skip
+    return found
+
+
+def operations(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every operation of a decode step and of the prompt of the running batch of `result`; empty where nothing fits.
+
+    Fields of `dse.utilisation.Operation` with both utilisations; the last of each phase, "all", is their sum.
+    """
+    if not result["running_batch"]:
+        return []
+    plan, paths = laid_out(device, plan, work)
+    prefix = Memory(device, plan, work, paths).prefix_tokens
+    _, stack = stack_of(device, work)
+    return [op.as_dict() for op in utilisation.of(device, plan, work, result["running_batch"], paths, prefix, stack)]
 
 
 def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
@@ -168,105 +242,6 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
     return {"bits_kind": kind, **found}
 
 
-_NO_TIMES: dict[str, Any] = {
-    "running_batch": 0, "n_waves": None, "bound": "capacity", "linear_bound": None, "attention_bound": None,
-    **dict.fromkeys((
-        "linear_s", "attention_s", "quantize_s", "dequantize_s", "quantize_busy_s", "dequantize_busy_s",
-        "decode_step_s", "prefill_s", "total_s", "throughput_tokens_per_s", "joules_per_token",
-        "usd_per_million_tokens",
-    )),
-}  # fmt: skip
-
-
-def _times(
-    device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, trace: Trace, stack: StackSpec | None
-) -> dict[str, Any]:
-    paths, prefix = memory.paths, memory.prefix_tokens
-    if work.admission == "reserve":
-        n_waves = trace.call("n_waves", capacity.n_waves, n_sequences=work.batch, max_batch=memory.max_batch)
-        running = trace.call("running_batch", capacity.running_batch, n_sequences=work.batch, n_waves=n_waves)
-        times = steps.evaluate(device, plan, work, running, paths, prefix, trace, stack)
-        n_full = work.batch - n_waves * (running - 1)
-        smaller = (
-            steps.evaluate(device, plan, work, running - 1, paths, prefix, Trace(), stack)
-            if n_full < n_waves
-            else times
-        )
-        total_s = trace.note(
-            "total_s",
-            n_full * times.wave_s + (n_waves - n_full) * smaller.wave_s,
-            "s",
-            "sum over waves of output_tokens * decode_step_s + prefill_s",
-            "docs/model.md, Steps and times",
-            n_waves=n_waves,
-            running_batch=running,
-            wave_s=times.wave_s,
-            n_waves_of_one_less=n_waves - n_full,
-        )
-    else:
-        running = trace.note(
-            "running_batch",
-            min(work.batch, memory.max_batch),
-            "sequence",
-            "min(batch, max_batch): finished requests are replaced at once",
-            "docs/model.md, Capacity",
-            batch=work.batch,
-            max_batch=memory.max_batch,
-        )
-        n_waves = trace.note("n_waves", None, "", "paged admission has no waves", "docs/model.md, Capacity")
-        times = steps.evaluate(device, plan, work, running, paths, prefix, trace, stack)
-        total_s = trace.call(
-            "total_s", throughput.paged_total_s, n_sequences=work.batch, running_batch=running, wave_s=times.wave_s
-        )
-    tokens_per_s = trace.call(
-        "throughput_tokens_per_s",
-        throughput.throughput_tokens_per_s,
-        n_sequences=work.batch,
-        output_tokens=work.output_tokens,
-        total_s=total_s,
-    )
-    power, price = device.board_power, device.usd_per_hour
-    return {
-        "running_batch": running, "n_waves": n_waves, "linear_s": times.linear_s, "attention_s": times.attention_s,
-        "quantize_s": times.quantize_s, "dequantize_s": times.dequantize_s,
-        "quantize_busy_s": times.quantize_busy_s, "dequantize_busy_s": times.dequantize_busy_s,
-        "decode_step_s": times.decode_step_s, "prefill_s": times.prefill_s, "total_s": total_s,
-        "throughput_tokens_per_s": tokens_per_s,
-        **_bounds(times, work, running, trace),
-        "joules_per_token": trace.call(
-            "joules_per_token", energy.joules_per_token, board_power_w=power.si, throughput_tokens_per_s=tokens_per_s
-        ) if power else None,
-        "usd_per_million_tokens": trace.call(
-            "usd_per_million_tokens", energy.usd_per_million_tokens, usd_per_hour=price.si,
-            throughput_tokens_per_s=tokens_per_s,
-        ) if price else None,
-    }  # fmt: skip
-
-
-def _bounds(times: steps.StepTimes, work: Workload, running: int, trace: Trace) -> dict[str, str]:
-    """What the whole, the matrix products and attention wait for."""
-    where = "docs/model.md, Steps and times"
-    shares = dict.fromkeys(("bandwidth", "compute", "latency", "dequantization"), 0.0)
-    bounds = {}
-    for name, waits in (("linear_bound", times.linear), ("attention_bound", times.attention)):
-        bounds[name] = trace.note(
-            name, waits.bound, "", "the largest of reading (bandwidth), multiplying (compute) and launching (latency)",
-            where, bandwidth_s=waits.bandwidth, compute_s=waits.compute, latency_s=waits.latency,
-        )  # fmt: skip
-        for part, seconds in waits.shares().items():
-            shares[part] += seconds
-    for part, seconds in times.prefill_shares.items():
-        shares[part] += seconds / work.output_tokens
-    shares["dequantization"] += times.dequantize_s + times.quantize_s
-    largest = "capacity" if running < work.batch else max(shares, key=lambda name: shares[name])
-    trace.note(
-        "bound", largest, "",
-        "capacity if running_batch < batch, else the largest of these times per decode step, prompt included", where,
-        running_batch=running, batch=work.batch, **{f"{name}_s": seconds for name, seconds in shares.items()},
-    )  # fmt: skip
-    return {"bound": largest, **bounds}
-
-
 def _record_choices(
     device: HardwareSpec, plan: KvPlan, work: Workload, paths: dict[str, str], result: dict[str, Any], trace: Trace
 ) -> None:
@@ -287,8 +262,16 @@ def _record_choices(
         if name == "peak_rates":
             found[name] = "memory and arithmetic are taken to reach the peak of their data sheet"
             continue
+        if name == "token_policy":
+            found[name] = f"{work.token_policy.name}: {work.token_policy.family.validity}"
+            continue
         if name == "stacks_of":
             found[name] = f"kernels as fitted on {device.stacks_of or DEFAULT_STACKS_OF}"
+            continue
+        if name == "eight_bit_kernels":
+            found[name] = (
+                "products of 8 bits are taken to reach the share of their peak that 16-bit ones were fitted to"
+            )
             continue
         number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
         found[name] = f"{number.value:g} {number.unit}: ".replace(" 1:", ":") + number.source
@@ -298,7 +281,9 @@ def _record_choices(
     )  # fmt: skip
 
 
-def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack: StackSpec | None) -> list[str]:
+def assumptions(
+    device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack: StackSpec | None, activation_bits: int = 16
+) -> list[str]:
     """Names of the assumed numbers that this result rests on."""
     # a fitted rate unpacks what is stored; packing new tokens takes the device's rate all the same
     used = {path for path in paths.values() if path in ("engine", "fused")}
@@ -309,10 +294,19 @@ def assumptions(device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack
     )
     if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:
         found.append("kernel_launch")
-    fields = ("board_power", "usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops")
+    if device.token_cores and device.token_cores.kind == ASSUMED:
+        found.append("token_cores")
+    if any(g.streams for g in plan.groups):
+        found += [name for name in ("kv_page", "kv_burst") if (size := getattr(device, name)) and size.kind == ASSUMED]
+    fields = (
+        "board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour", "memory_capacity",
+        "memory_bandwidth", "peak_flops",
+    )  # fmt: skip
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
     if stack and (device.stacks_of or not device.stacks):
         found.append("stacks_of")
+    if stack and stack.gemm and activation_bits < units.FP16_BITS:
+        found.append("eight_bit_kernels")
     if not stack:
         found.append("peak_rates")
     if device.usable_frac.kind == ASSUMED:

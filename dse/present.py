@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from dse import units
+from dse import token_policies, units
 from dse.errors import InputError, did_you_mean
 from dse.errors import show as show_value
 from dse.plan import KvPlan
 from dse.point import RESULT_UNITS
+from dse.ring import RING_UNITS
 from dse.specs import HardwareSpec, ModelSpec, Quantity
 from dse.trace import Trace
 
@@ -44,10 +45,12 @@ _SECTIONS = (
         ("running batch", "running_batch"), ("waves", "n_waves"), ("linear layers", "linear_s"),
         ("attention", "attention_s"), ("quantize, exposed", "quantize_s"), ("dequantize, exposed", "dequantize_s"),
         ("decode step (mean)", "decode_step_s"), ("prefill", "prefill_s"), ("total, all waves", "total_s"),
+        ("time to first token, no queue", "ttft_s"),
     )),
     ("Throughput", (
-        ("throughput", "throughput_tokens_per_s"), ("energy", "joules_per_token"),
-        ("price per million tokens", "usd_per_million_tokens"),
+        ("throughput", "throughput_tokens_per_s"), ("energy, board power", "joules_per_token"),
+        ("energy by bytes, operations and idling", "joules_per_token_by_parts"),
+        ("price per million tokens", "usd_per_million_tokens"), ("price per request", "usd_per_request"),
         ("effective bandwidth", "effective_bandwidth_bytes_per_s"),
         ("effective capacity (all the memory)", "effective_capacity_bytes"),
     )),
@@ -63,7 +66,12 @@ _BOUND_TEXT = {
 
 
 def bit_ledger(plan: KvPlan, result: dict[str, Any]) -> dict[str, float]:
-    """Bits an element by part of one sequence at its final length; they add up to `stored_bits`."""
+    """Bits an element by part of one sequence at its final length; they add up to `stored_bits`.
+
+    `plan` as `point.laid_out` gives it.
+    """
+    if not result["kv_cache"]:
+        return {}
     n_tokens = result["input_tokens"] + result["output_tokens"]
     page = result["page_tokens"] if result["admission"] == "paged" else 1
     elements = plan.elements(n_tokens)
@@ -83,7 +91,12 @@ def point_text(
         f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
         f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
         f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
+        + ("" if result["kv_cache"] else "  no KV cache")
     ]
+    policy = token_policies.parse(result["tokens"]).family
+    if policy.validity:
+        stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
+        lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
     for title, entries in _SECTIONS:
@@ -105,6 +118,55 @@ def point_text(
         lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])} (`dse show {device_name}`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
+    if policy.validity:
+        lines.append(f"Note: {result['tokens']}: {policy.validity}")
+    return "\n".join(lines)
+
+
+_RING_SECTIONS = (
+    ("Context", (
+        ("longest, over the ring", "max_context_tokens"), ("longest, on one device", "max_context_tokens_alone"),
+        ("block of a device", "block_tokens"), ("keys and values of a device", "kv_bytes_per_device"),
+        ("blocks passing through a device", "buffer_bytes_per_device"),
+    )),
+    ("Prompt", (
+        ("prompt", "prefill_s"), ("of it waiting for blocks", "exposed_transfer_s"),
+        ("block that hides its transfer", "hiding_block_tokens"), ("link, one direction", "link_bytes_per_s"),
+    )),
+    ("Decode step, last token", (
+        ("linear layers", "linear_s"), ("attention over a block", "attention_s"), ("quantize, exposed", "quantize_s"),
+        ("dequantize, exposed", "dequantize_s"), ("passing queries and results", "pass_s"),
+        ("decode step", "decode_step_s"),
+    )),
+)  # fmt: skip
+
+
+def ring_text(result: dict[str, Any]) -> str:
+    """The results of `dse.ring.evaluate` as a person would read them."""
+    lines = [
+        f"{result['n_ring']:,} x {result['device']}  {result['model']}  {result['quantizer']}  batch "
+        f"{result['batch']:,}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
+        f"({result['model_kind']} model)"
+    ]
+    if not result["feasible"]:
+        lines += ["", "Does not fit: take more devices, fewer requests or fewer bits"]
+    for title, entries in _RING_SECTIONS:
+        shown = [(label, name) for label, name in entries if result[name] is not None]
+        lines += ["", title, *(f"  {label:<40}{number(result[name], RING_UNITS[name])}" for label, name in shown)]
+    return "\n".join([*lines, "", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"])
+
+
+def operations_text(operations: list[dict[str, Any]]) -> str:
+    """`dse.utilisation.of` as a table: what each operation takes, moves and calculates, and the peak shares it uses."""
+    rows = [("phase", "operation", "time", "FLOP", "bytes", "of peak FLOP/s", "of peak bandwidth")]
+    for op in operations:
+        rows.append((
+            op["phase"], op["name"].replace("_", " "), units.human(op["seconds"], "s"),
+            units.human(op["flops"], "FLOP"), units.human(op["n_bytes"], "B"),
+            f"{100 * op['compute_utilisation']:.3g} %", f"{100 * op['bandwidth_utilisation']:.3g} %",
+        ))  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
 
 
@@ -141,6 +203,7 @@ def _bound_text(result: dict[str, Any]) -> str:
 #: formula parameters that come straight from a device field
 _DEVICE_TERMS = {
     "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
+    "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
     "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
     "launch_s": "kernel_launch",
 }  # fmt: skip
@@ -168,6 +231,8 @@ def explain(name: str, result: dict[str, Any], trace: Trace, device: HardwareSpe
             source = None
             if field := _DEVICE_TERMS.get(term):
                 quantity: Quantity | None = getattr(device, field)
+                if term == "peak_flops_per_s" and value != device.peak_flops.si:  # products of 8 bits
+                    quantity = device.product_peak(units.BITS_PER_BYTE)
                 source = _with_kind(quantity) if quantity else None
             elif term in ("n_parameters", "active_parameters", "n_dense_parameters"):
                 source = f"{model.name}: counted from its shape ({model.source})"
@@ -209,7 +274,8 @@ def _with_kind(quantity: Quantity) -> str:
 #: results that are the request itself
 _GIVEN = frozenset({
     "device", "model", "quantizer", "key_quantizer", "value_quantizer", "batch", "input_tokens", "output_tokens",
-    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes", "tokens", "activation_bits",
+    "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
 })  # fmt: skip
 
 
@@ -219,7 +285,9 @@ def unit_of(name: str) -> str:
         return RESULT_UNITS[name]
     endings = (
         ("bytes_per_s", "B/s"), ("flops_per_s", "FLOP/s"), ("tokens_per_s", "token/s"), ("bytes_per_sequence", "B"),
-        ("_bytes", "B"), ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
+        ("_bytes", "B"), 
+        ("joules_per_token", "J/token"), ("per_byte", "J/B"), ("per_flop", "J/FLOP"),
+        ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
         ("bytes_at_end", "B"),
         ("flops_at_end", "FLOP"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dse import units
-from dse.errors import show
+from dse.errors import InputError, show
 
 Kind = Literal["datasheet", "published", "measured", "derived", "assumed"]
 #: kinds that rest on no document or measurement; figures and tables mark them
@@ -89,6 +89,15 @@ def quantity(base: str, low: float, high: float, whole: bool = False, slip: floa
     return Annotated[Quantity, BeforeValidator(lambda raw: _parse_short(raw, base)), AfterValidator(check)]
 
 
+def named_quantity(name: str, text: str, base: str, low: float, high: float) -> Quantity:
+    """`text` ("300 GB/s") as a number of base unit `base`, kind assumed. Raises InputError naming `name`."""
+    try:
+        fields = _parse_short(text, base)
+        return _check_bounds(Quantity(**{**fields, "source": f"--{name}"}), base, low, high, False, 1.0)
+    except ValueError as error:
+        raise InputError(f"{name} = {show(text)}: {error}") from None
+
+
 def count(unit: str, high: float) -> Any:
     """The type of a field that counts `unit`s, from 1."""
     return quantity(unit, 1, high, whole=True)
@@ -98,6 +107,11 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Bytes: TypeAlias = Quantity
     Bandwidth: TypeAlias = Quantity
     FlopRate: TypeAlias = Quantity
+    OpRate: TypeAlias = Quantity
+    Energy: TypeAlias = Quantity
+    FlopEnergy: TypeAlias = Quantity
+    IdlePower: TypeAlias = Quantity
+    Area: TypeAlias = Quantity
     ElementRate: TypeAlias = Quantity
     Power: TypeAlias = Quantity
     Seconds: TypeAlias = Quantity
@@ -105,6 +119,8 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Share: TypeAlias = Quantity
     Overhead: TypeAlias = Quantity
     Price: TypeAlias = Quantity
+    Page: TypeAlias = Quantity
+    Burst: TypeAlias = Quantity
     Devices: TypeAlias = Quantity
     Cores: TypeAlias = Quantity
     Layers: TypeAlias = Quantity
@@ -119,6 +135,11 @@ else:
     Bytes = quantity("B", 1e6, 1e16, slip=1e3)
     Bandwidth = quantity("B/s", 1e9, 1e15, slip=1e2)
     FlopRate = quantity("FLOP/s", 1e9, 1e19, slip=1e3)
+    OpRate = quantity("OP/s", 1e9, 1e19, slip=1e3)
+    Energy = quantity("J/B", 0.0, 1e-6)
+    FlopEnergy = quantity("J/FLOP", 0.0, 1e-6)
+    IdlePower = quantity("W", 0.0, 1e6)
+    Area = quantity("mm2", 1e-6, 1e6)
     ElementRate = quantity("element/s", 1e6, 1e18, slip=1e3)
     Power = quantity("W", 0.1, 1e6)
     Seconds = quantity("s", 0.0, 1.0)
@@ -126,6 +147,8 @@ else:
     Share = quantity("1", 1e-3, 1.0)
     Overhead = quantity("B", 0.0, 1e16)
     Price = quantity("USD/h", 1e-6, 1e6)
+    Page = quantity("B", 1, 2**30, whole=True)
+    Burst = quantity("B", 1, 2**20, whole=True)
     Devices = count("device", 4096)
     Cores = count("core", 1e6)
     Layers = count("layer", 10_000)

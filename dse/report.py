@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import catalog, files, report_page, report_static, systems, tables
+from dse import catalog, files, report_page, report_static, systems, tables, token_policies
 from dse.errors import InputError
 from dse.measurements import bits_from
 from dse.plots import FIGURES, Figure
@@ -34,6 +34,7 @@ def write(
     measurements: str | None = None,
     model_kind: str = "auto",
     stack: str | None = None,
+    tokens: Sequence[str] | None = None,
 ) -> str:
     """Write the report into directory `out` and return the path of its page.
 
@@ -41,9 +42,11 @@ def write(
     (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last.
     """
     Workload(model_kind=model_kind, stack=stack)  # type: ignore[arg-type]
+    policies = tuple(dict.fromkeys(token_policies.parse(name).name for name in tokens)) if tokens else None
     request = replace(
         ask(devices, models, quantizers, batches, input_tokens, output_tokens), bits=bits_from(bits, measurements),
         model_kind="ideal" if model_kind == "ideal" else "auto", stack=stack,
+        tokens=policies,
     )  # fmt: skip
     tables.check(request)
     report_static.check(static)
@@ -61,7 +64,7 @@ def write(
         drawn_by = brush.name
     files.write(folder / "figures" / "plotly.min.js", report_page.plotly_js().encode())
     again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
-                    model_kind, stack)  # fmt: skip
+                    model_kind, stack, tokens)  # fmt: skip
     page = report_page.page(request, found, fragments, drawn_by, again)
     files.write(folder / INDEX, page.encode())
     files.sync(folder)
@@ -102,6 +105,7 @@ def command(
     measurements: str | None = None,
     model_kind: str = "auto",
     stack: str | None = None,
+    tokens: Sequence[str] | None = None,
 ) -> str:
     """The command line that makes this report again."""
     import shlex
@@ -121,17 +125,19 @@ def command(
         words += ["--model-kind", model_kind]
     if stack:
         words += ["--stack", stack]
+    if tokens:
+        words += ["--tokens", ",".join(tokens)]
     return shlex.join(words)
 
 
 def table_files(found: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     """CSV and Parquet of every table; the results are report.csv and report.parquet."""
-    files = {}
+    content = {}
     for name, table in found.items():
         stem = "report" if name == "results" else f"tables/{name}"
-        files[f"{stem}.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
-        files[f"{stem}.parquet"] = _parquet(table)
-    return files
+        content[f"{stem}.csv"] = files.csv_of(table)
+        content[f"{stem}.parquet"] = _parquet(table)
+    return content
 
 
 def _parquet(table: pd.DataFrame) -> bytes:

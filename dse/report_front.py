@@ -25,7 +25,7 @@ def write(found: DesignFront, out: str, command: str, static: str = "auto") -> s
         found.table, list(found.knee), found.cloud, found.objectives, found.units,
         partial(label, columns=found.design, units=found.units), found.by,
     )  # fmt: skip
-    files.write(folder / "front.csv", rows(found).to_csv(index=False, lineterminator="\n").encode())
+    files.write(folder / "front.csv", files.csv_of(rows(found)))
     with report_static.painter(static) as brush:
         for kind, content in brush.images(chart).items():
             files.write(folder / f"front.{kind}", content)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import __version__, units
+from dse import __version__, report_tokens, units
 from dse.plots import FIGURES, Figure, to_plotly
 from dse.plots.chart import Chart
 from dse.plots.rows import assumption_note, error_notes, run_notes
@@ -102,7 +102,7 @@ def page(
         _summary(request, results),
         "<h2>Figures</h2>",
         f'<p class="soft">PNG, SVG and PDF drawn by {drawn_by}.</p>',
-        *(_figure(figure, fragments[figure.name]) for figure in FIGURES.values()),
+        *(_figure(figure, fragments[figure.name]) + _beside(figure.name) for figure in FIGURES.values()),
         _results(request, results),
         _devices(request),
         "<h2>Made by</h2>",
@@ -126,6 +126,11 @@ def _figure(figure: Figure, drawing: str) -> str:
         f'<a href="{stem}.parquet">Parquet</a>.</figcaption>\n'
         f'<div class="scroll"><div class="paper">{drawing}</div></div>\n</figure>'
     )
+
+
+def _beside(figure: str) -> str:
+    """What belongs under a figure: the published scores of dropping tokens and of dropping bits."""
+    return report_tokens.table_7() if figure == "tokens_bits" else ""
 
 
 def _kind(results: pd.DataFrame) -> str:

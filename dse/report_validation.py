@@ -8,8 +8,20 @@ from typing import Any
 
 import pandas as pd
 
-from dse import __version__, files, report_page, validate, validate_accuracy, validate_silicon
-from dse.plots import accuracy_bits, claims_published, predicted_measured
+from dse import (
+    __version__,
+    catalog,
+    files,
+    report_page,
+    report_papers,
+    report_tokens,
+    validate,
+    validate_accuracy,
+    validate_figures,
+    validate_silicon,
+    validate_tokens,
+)
+from dse.plots import accuracy_bits, claims_published, predicted_measured, sinkq_figure
 from dse.plots.chart import Chart
 from dse.validate import ClaimRow
 from dse.validate_silicon import Scatter, Silicon, SiliconRow
@@ -40,13 +52,18 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
     rows = validate.claim_rows()
     silicon = validate_silicon.run(progress=progress)
     accuracy = {view.name: validate_accuracy.table(view) for view in validate_accuracy.VIEWS}
+    papers = report_papers.tables()
     for name, table in (
+        *papers.items(),
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
+        ("eviction", validate_tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
+        ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
+        ("sinkq-figure-3-length", validate_figures.sinkq_lengths()),
     ):
         files.write(folder / "tables" / f"{name}.csv", _csv(table))
-    files.write(folder / PAGE, page(rows, silicon, accuracy).encode())
+    files.write(folder / PAGE, page(rows, silicon, accuracy, papers).encode())
     files.sync(folder)
     return str(folder / PAGE), rows
 
@@ -57,7 +74,9 @@ def _csv(table: pd.DataFrame) -> bytes:
     return buffer.getvalue().encode()
 
 
-def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame]) -> str:
+def page(
+    rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame], papers: dict[str, pd.DataFrame]
+) -> str:
     """The whole page as one document."""
     body = [
         "<h1>Validation: published and measured numbers beside ours</h1>",
@@ -68,12 +87,18 @@ def page(rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFram
         _paper(claims_chart(rows), "claims-scatter"),
         *(_claims(source, [row for row in rows if row.source == source])
           for source in dict.fromkeys(row.source for row in rows)),
+        '<h2 id="figures">Figures of the papers, as modelled</h2>',
+        *_sinkq_figure(rows),
+        *report_papers.parts(papers),
         '<h2 id="silicon">Measured kernels</h2>',
         _silicon(silicon),
         '<h2 id="accuracy">Published accuracy against effective bits</h2>',
         '<p class="soft">Measured by the papers\' authors, not by this tool; bits are ours. Methods without a '
-        'quantizer here (token eviction, ZipCache) are left out. Table: <a href="tables/accuracy.csv">CSV</a>.</p>',
+        'quantizer here (ZipCache) are left out; token eviction has its own table below. Table: <a '
+        'href="tables/accuracy.csv">CSV</a>.</p>',
         *_accuracy(accuracy),
+        '<h3 id="tokens">Dropping tokens or dropping bits</h3>',
+        report_tokens.table_7(),
         "<h2>Made by</h2>",
         f"<p><code>dse validate report</code><br>dse {html.escape(__version__)}. The same as text: "
         "<code>dse validate claims</code>, <code>dse validate silicon</code>.</p>",
@@ -133,6 +158,30 @@ def _claims(source: str, rows: list[ClaimRow]) -> str:
         f'<div class="scroll"><table class="claims"><thead>{_head(_CLAIM_HEAD, (3, 4, 6))}</thead>\n'
         f"{chr(10).join(groups)}</table></div></details>"
     )
+
+
+def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
+    """SinkQ's Figure 3 with what the paper prints of it beside ours."""
+    by_batch, by_length = (
+        catalog.device(name).name for name in (validate_figures.DEVICE, validate_figures.LENGTH_DEVICE)
+    )
+    chart = sinkq_figure.chart(
+        validate_figures.sinkq_batches(), validate_figures.sinkq_lengths(), by_batch, f"{by_length}, batch 1"
+    )
+    found = {row.id: row for row in rows}
+    lines = "\n".join(
+        f"<tr><td>{_mark(row.verdict)}</td><td>{html.escape(row.quantity)}</td><td>{html.escape(row.published)}</td>"
+        f"<td>{html.escape(validate.shown(row.ours))}</td></tr>"
+        for name in validate_figures.CLAIMS if (row := found.get(name))
+    )  # fmt: skip
+    return [
+        f'<p class="soft">{validate_figures.ABOUT} Tables: <a href="tables/sinkq-figure-3-batch.csv">by batch</a>, '
+        '<a href="tables/sinkq-figure-3-length.csv">by length</a>.</p>',
+        _paper(chart, "sinkq-figure-3"),
+        f'<div class="scroll"><table><thead>{_head(("verdict", "claim", "published", "ours"), ())}</thead>'
+        f"<tbody>{lines}</tbody></table></div>",
+        f'<p class="soft">{html.escape(validate_figures.small_groups_against_kivi())}</p>',
+    ]
 
 
 def claims_chart(rows: list[ClaimRow]) -> Chart:

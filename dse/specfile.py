@@ -12,7 +12,7 @@ import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dse.errors import InputError, show
 
@@ -39,6 +39,26 @@ class Document:
         return self.path
 
 
+def open_regular(path: str | Path, give: str) -> tuple[BinaryIO, int]:
+    """A regular file open for reading, and its size; anything else is an InputError that says what to `give`."""
+    name = str(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = (
+            "is a symbolic link loop"
+            if getattr(error, "errno", 0) == errno.ELOOP
+            else str(getattr(error, "strerror", None) or error).lower()
+        )
+        raise InputError(f"{name}: cannot be read: {reason}") from error
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise InputError(f"{name}: is {kind}: give {give}")
+    return os.fdopen(fd, "rb"), status.st_size
+
+
 def read_bytes(
     path: str | Path,
     max_bytes: int,
@@ -51,26 +71,11 @@ def read_bytes(
     `what` the file is, what to `give` instead and what to do if it is empty are for the messages.
     """
     name = str(path)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        reason = (
-            "is a symbolic link loop"
-            if getattr(error, "errno", 0) == errno.ELOOP
-            else str(getattr(error, "strerror", None) or error).lower()
-        )
-        raise InputError(f"{name}: cannot be read: {reason}") from error
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise InputError(f"{name}: is {kind}: give {give}")
-        if status.st_size > max_bytes:
-            raise InputError(f"{name}: has {status.st_size:,} bytes: a {what} has at most {max_bytes:,}")
-        with os.fdopen(os.dup(fd), "rb") as file:
-            content = file.read(max_bytes + 1)
-    finally:
-        os.close(fd)
+    file, size = open_regular(path, give)
+    with file:
+        if size > max_bytes:
+            raise InputError(f"{name}: has {size:,} bytes: a {what} has at most {max_bytes:,}")
+        content = file.read(max_bytes + 1)
     if not content.strip():
         raise InputError(f"{name}: is empty: {if_empty}")
     return content

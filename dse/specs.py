@@ -15,18 +15,25 @@ from dse import units
 from dse.errors import SpecError, clean, did_you_mean, show
 from dse.quantity import (
     ASSUMED,
+    Area,
     Bandwidth,
+    Burst,
     Bytes,
     Channels,
     Cores,
     Devices,
     ElementRate,
+    Energy,
     Experts,
     FfnChannels,
+    FlopEnergy,
     FlopRate,
     Heads,
+    IdlePower,
     Layers,
+    OpRate,
     Overhead,
+    Page,
     Parameters,
     Power,
     Price,
@@ -58,6 +65,7 @@ def _family(name: str) -> str:
 
 
 FamilyName = Annotated[str, AfterValidator(_family)]
+ModuleName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 
 
@@ -75,15 +83,22 @@ class HardwareSpec(Spec):
     title: str = Field(default="", max_length=120)
     memory_capacity: Bytes
     memory_bandwidth: Bandwidth
-    #: dense FP16; and dense FP8 where the device has it
+    #: dense FP16; and dense FP8 and INT8 where the device has them
     peak_flops: FlopRate
     peak_flops_fp8: FlopRate | None = None
+    peak_ops_int8: OpRate | None = None
     board_power: Power | None = None
+    #: energy by parts: a byte read or written, an FP16 operation, and what is drawn all the time
+    energy_per_byte: Energy | None = None
+    energy_per_flop: FlopEnergy | None = None
+    idle_power: IdlePower | None = None
     usd_per_hour: Price | None = None
     n_devices: Devices = Quantity(value=1, unit="device", source="default", kind="derived")
     n_cores: Cores | None = None
     #: last-level cache: measured rows that fit in it are faster than the memory lets a decode step be
     l2_cache: Bytes | None = None
+    #: to the next device of a ring, one direction
+    link_bandwidth: Bandwidth | None = None
     usable_frac: UsableFrac = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
     runtime_overhead: Overhead = Quantity(value=0, unit="B", source="none counted", kind=ASSUMED)
     kernel_launch: Seconds = Quantity(
@@ -91,12 +106,19 @@ class HardwareSpec(Spec):
     )
     fused_rate: ElementRate | None = None
     engine_rate: ElementRate | None = None
+    #: cores that each work on one token of one request in generation (Oaken 5.3)
+    token_cores: Cores | None = None
+    #: page and burst of the memory unit that holds what the engine packs (Oaken 5.2)
+    kv_page: Page | None = None
+    kv_burst: Burst | None = None
     #: quantizer family -> path; "default" for the rest
     dequant_path: dict[FamilyName, Path] = Field(default_factory=dict)
     #: software stack -> calibrated parameters of its kernels
     stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
     #: a shipped device whose stacks are taken to hold here: the same chip, or one known by its data sheet alone
     stacks_of: Name | None = None
+    #: modules of a compute core and the core itself, where published; the areas of modules do not add up to the core's
+    core_area: dict[ModuleName, Area] = Field(default_factory=dict)
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
@@ -104,12 +126,22 @@ class HardwareSpec(Spec):
             return [("stacks", ", ".join(self.stacks) or self.stacks_of, "need n_cores: add the number of cores")]
         if self.stacks and self.stacks_of:
             return [("stacks_of", self.stacks_of, "cannot stand beside stacks: leave one of them out")]
+        if self.token_cores and (self.stacks or self.stacks_of):
+            return [("token_cores", self.token_cores.count, "cannot stand beside stacks, whose kernels were measured")]
+        if self.kv_page and self.kv_burst and self.kv_page.count % self.kv_burst.count:
+            return [("kv_page", self.kv_page.count, f"must be a multiple of kv_burst = {self.kv_burst.count} B")]
         return []
 
     @property
     def capacity_bytes(self) -> int:
         """Memory in bytes."""
         return self.memory_capacity.count
+
+    def product_peak(self, activation_bits: int) -> Quantity | None:
+        """Peak rate of products with the weights: FP16, or the larger of INT8 and FP8; None where it has neither."""
+        if activation_bits > units.BITS_PER_BYTE:
+            return self.peak_flops
+        return max((q for q in (self.peak_ops_int8, self.peak_flops_fp8) if q), key=lambda q: q.si, default=None)
 
     def path_of(self, family: str) -> Path:
         """How a quantizer family is unpacked here: as the device says, else as GPUs do (and Oaken by its engine)."""

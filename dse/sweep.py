@@ -10,7 +10,8 @@ import pandas as pd
 from dse import catalog, point, sweep_axes, sweep_points, sweep_spec
 from dse.errors import LimitError
 from dse.measurements import CLOSED, Bits
-from dse.sweep_points import INTEGERS
+from dse.specs import HardwareSpec
+from dse.sweep_points import FLAGS, INTEGERS
 from dse.sweep_run import Stored, in_memory, stored, to_directory
 from dse.sweep_spec import Sweep, from_dict, read
 from dse.workload import Workload
@@ -22,7 +23,7 @@ MAX_POINTS = 1_000_000
 
 
 def grid(
-    devices: Sequence[str],
+    devices: Sequence[str | HardwareSpec],
     models: Sequence[str],
     quantizer_names: Sequence[str],
     batches: Sequence[int],
@@ -31,11 +32,14 @@ def grid(
     base: Workload | None = None,
     max_points: int = MAX_POINTS,
     bits: Bits = CLOSED,
+    tokens: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Every combination of the axes as a row with the columns of `dse.point.RESULT_UNITS`.
 
     Rows are in the order of the axes, the last axis fastest. Points that do not fit stay, with their reason.
+    A device is a name or a spec: `device.model_copy(update={"name": ..., "kv_page": ...})` varies any field.
     `base` gives what the axes do not (lengths, admission, weights' bits, ...), `bits` says where the bits come from.
+    `tokens` are token policies (`dse list tokens`), the last axis.
     Raises LimitError above `max_points`, and InputError for unknown names or values outside their range.
     """
     base = base or Workload()
@@ -43,6 +47,7 @@ def grid(
         "batch": batches,
         "input_tokens": (base.input_tokens,) if input_tokens is None else input_tokens,
         "output_tokens": (base.output_tokens,) if output_tokens is None else output_tokens,
+        "tokens": (base.tokens,) if tokens is None else tokens,
     }
     n_points = math.prod(map(len, (devices, models, quantizer_names, *work_axes.values())))
     if n_points > max_points:
@@ -50,7 +55,7 @@ def grid(
     if not n_points:
         return to_table([])
     axes = [
-        sweep_axes.of_items("device", [catalog.device(name) for name in devices]),
+        sweep_axes.of_items("device", [catalog.device(name) if isinstance(name, str) else name for name in devices]),
         sweep_axes.of_items("model", [catalog.model(name) for name in models]),
         sweep_axes.of_items("quantizer", [bits.quantizer(name) for name in quantizer_names]),
         *(sweep_axes.of_items(name, values) for name, values in work_axes.items()),
@@ -66,7 +71,7 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
     for name, unit in point.RESULT_UNITS.items():
         if name == "assumptions":
             table[name] = [", ".join(names) for names in table[name]]
-        elif name in ("feasible", "fits_whole_batch"):
+        elif name in FLAGS:
             table[name] = table[name].astype(bool)
         elif name in INTEGERS:
             table[name] = table[name].astype("Int64")

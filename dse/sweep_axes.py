@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from dse import catalog, quantizers, units
+from dse import catalog, quantizers, token_policies, units
 from dse.errors import DseError, did_you_mean, show
 from dse.quantizers.base import Param, QuantizerSpec
 from dse.specs import ASSUMED, HardwareSpec, Quantity
@@ -29,6 +29,11 @@ DIGITS = 12
 QUANTIZER_AXES = ("quantizer", "key_quantizer", "value_quantizer")
 #: how a file writes "as the device says"
 AUTO = "auto"
+#: where a value of one field is bound by another, the value of the other that lets all through
+_ROOMY: dict[str, dict[str, Any]] = {
+    "prefix_tokens": {"input_tokens": MAX_INPUT_TOKENS},
+    "activation_bits": {"weights_bits": 4},
+}
 KeyPath = tuple[str | int, ...]
 
 
@@ -118,7 +123,7 @@ def of_items(name: str, items: Sequence[Any]) -> Axis:
     """An axis of devices, models, quantizers or numbers of a workload that are known to be right; any may repeat."""
     if name in ("device", "model", *QUANTIZER_AXES):
         return Axis(name, "text", _role(name), tuple(item.name for item in items), tuple(items))
-    return Axis(name, _kind_of(_work_fields()[name]), "workload", tuple(items), tuple(items), _unit(name))
+    return Axis(name, _kind_of(name), "workload", tuple(items), tuple(items), _unit(name))
 
 
 def _role(name: str) -> Any:
@@ -129,10 +134,10 @@ def _unit(name: str) -> str:
     return "bit" if name.endswith("_bits") else "token" if name.endswith("_tokens") else ""
 
 
-def _kind_of(default: Any) -> Kind:
-    if isinstance(default, bool) or not isinstance(default, int | float):
-        return "text"
-    return "whole" if isinstance(default, int) else "number"
+def _kind_of(name: str) -> Kind:
+    """Kind of a workload's field, by its type: whole numbers, others, or names (and yes or no)."""
+    kind = str(Workload.__dataclass_fields__[name].type)
+    return "number" if "float" in kind else "whole" if "int" in kind else "text"
 
 
 def _of_specs(name: str, raw: Any) -> Axis:
@@ -187,17 +192,19 @@ def _si(raw: dict[str, Any], base: str) -> Any:
 
 def _of_workload(name: str, raw: Any) -> Axis:
     default = _work_fields()[name]
-    kind = _kind_of(default)
+    kind = _kind_of(name)
     items: list[Any]
     if kind == "text":
         flags = isinstance(default, bool)
         items = _listed(raw) if flags else _texts(raw)
         items = [None if default is None and item == AUTO else item for item in items]
+        if name == "tokens":
+            items = [_tried(lambda text=text: token_policies.parse(text).name, i) for i, text in enumerate(items)]
     elif isinstance(raw, dict):
         items = _rounded(_spread(raw)) if kind == "whole" else _spread(raw)
     else:
         items = _listed(raw)
-    roomy: dict[str, Any] = {"input_tokens": MAX_INPUT_TOKENS} if name == "prefix_tokens" else {}
+    roomy = _ROOMY.get(name, {})
     if isinstance(raw, dict) and len(items) > MANY_VALUES:  # what lies between two good numbers is good
         _tried(lambda: [Workload(**{**roomy, name: item}) for item in (items[0], items[-1])])
     else:

@@ -15,11 +15,12 @@ from dse.sweep_where import Digits
 
 #: results that are whole numbers (missing where nothing fits or nothing limits)
 INTEGERS = frozenset({
-    "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "kv_bytes",
+    "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "activation_bits",
+    "prompt_chunk_tokens", "kv_bytes",
     "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "capacity_bytes",
-    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves",
+    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves", "busy_cores",
 })  # fmt: skip
-FLAGS = frozenset({"feasible", "fits_whole_batch"})
+FLAGS = frozenset({"feasible", "fits_whole_batch", "kv_cache"})
 
 #: `infeasible_code` of a point and what it means; points that do not run stay in the table
 CODES = (

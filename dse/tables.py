@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dse import plan, point, quantizers, sweep, units
+from dse import plan, point, quantizers, sweep, tables_traffic, token_policies, units
 from dse.errors import LimitError
 from dse.formulas import attention, linear, weights
 from dse.measurements import CLOSED, Bits
@@ -22,6 +22,13 @@ MAX_POINTS = 100_000
 TOTAL_TOKENS = tuple(2**power for power in range(10, 16))
 #: batch of Oaken Figure 13
 LENGTH_BATCH = 16
+#: total lengths, generated tokens, policies and second quantizer of "fewer tokens against fewer bits"; 16 % of the
+#: prompt kept is SinkQ's Table 7, which compares with SinkQ at its default of 2 bits, G = 128
+TOKENS_TOTAL = tuple(2**power for power in range(10, 18))
+TOKENS_OUTPUT = 256
+TOKEN_POLICIES = ("full", "snapkv:share=0.16", "h2o", "streaming", "window", "sparse", "constant")
+TOKENS_WITH_BITS = ("full", "snapkv:share=0.16", "sparse")
+TOKENS_QUANTIZER = "sinkq"
 #: batches of the roofline's linear layers
 ROOFLINE_BATCHES = (1, 16, 64, 256)
 
@@ -44,6 +51,8 @@ class Request:
     #: auto: calibrated where a device has parameters, of `stack` if given
     model_kind: Literal["auto", "ideal"] = "auto"
     stack: str | None = None
+    #: token policies of "fewer tokens against fewer bits", each with FP16 and a quantizer; None: the default ones
+    tokens: tuple[str, ...] | None = None
 
     def pick(self, name: str) -> ModelSpec:
         """The model of that name, else the first one."""
@@ -112,9 +121,29 @@ def _breakdown(request: Request) -> list[Job]:
     return [_job(request, s, model, batch) for s in own for batch in request.batches]
 
 
+def _tokens(request: Request) -> list[Job]:
+    """Token policies with FP16 and with quantized keys and values, long prompts and short outputs, on one device."""
+    first, model = request.systems[0], request.pick("llama2-7b")
+    names = [quantizers.parse(s.quantizer).name for s in request.systems if s.device == first.device]
+    second = next((name for name in names if name != "fp16"), TOKENS_QUANTIZER)
+    second = TOKENS_QUANTIZER if request.is_default else second
+    jobs = []
+    for policy in request.tokens or TOKEN_POLICIES:
+        with_bits = request.tokens or policy in TOKENS_WITH_BITS
+        for name in dict.fromkeys(("fp16", second)) if with_bits else ("fp16",):
+            system = replace(first, quantizer=name, label=f"{token_policies.parse(policy).name}, {name}")
+            jobs += [
+                _job(request, system, model, LENGTH_BATCH, input_tokens=total - TOKENS_OUTPUT,
+                     output_tokens=TOKENS_OUTPUT, tokens=policy)
+                for total in TOKENS_TOTAL
+            ]  # fmt: skip
+    return jobs
+
+
 #: tables of design points by name
 POINTS: dict[str, Callable[[Request], list[Job]]] = {
     "results": _results, "lengths": _lengths, "weights": _weights, "breakdown": _breakdown,
+    "tokens": _tokens,
 }  # fmt: skip
 
 
@@ -212,7 +241,10 @@ def _roofline_rows(
 
 
 #: tables that are no design points
-OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {"ledger": ledger, "roofline": roofline}
+OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {
+    "ledger": ledger, "roofline": roofline, "traffic": tables_traffic.throughput_of_traces,
+    "traffic_lengths": tables_traffic.lengths_of_traces,
+}  # fmt: skip
 
 
 def check(request: Request) -> None:

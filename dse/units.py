@@ -15,13 +15,15 @@ _SMALL = {"n": 1e-9, "u": 1e-6, "m": 1e-3}
 
 def _table() -> dict[str, tuple[str, float]]:
     units: dict[str, tuple[str, float]] = {}
-    for base in ("B", "B/s", "FLOP/s", "element/s", "W", "Hz"):
+    for base in ("B", "B/s", "FLOP/s", "OP/s", "element/s", "W", "Hz"):
         units.update({prefix + base: (base, factor) for prefix, factor in _DECIMAL.items()})
     for base in ("B", "B/s"):
         units.update({prefix + base: (base, factor) for prefix, factor in _BINARY.items()})
     units["%"] = ("1", 0.01)
     units.update({prefix + "s": ("s", factor) for prefix, factor in {"": 1, **_SMALL}.items()})
-    for base in ("1", "token", "layer", "head", "channel", "expert", "core", "device", "parameter", "USD/h"):
+    for base in ("J/B", "J/FLOP"):
+        units.update({f"{prefix}{base}": (base, factor) for prefix, factor in {"": 1, "n": 1e-9, "p": 1e-12}.items()})
+    for base in ("mm2", "1", "token", "layer", "head", "channel", "expert", "core", "device", "parameter", "USD/h"):
         units[base] = (base, 1)
     return units
 

@@ -57,6 +57,47 @@ def pages(n, page):
     return count
 
 
+def page_bits(n, slice_bits, n_heads, page):
+    """Bits of the pages that n tokens take: every head of every stream fills pages of its own, token by token."""
+    total = 0
+    for bits in slice_bits:
+        for _ in range(n_heads):
+            pages_in_use, filled = 0, Fraction(0)
+            for _ in range(n):
+                filled += Fraction(bits)
+                while filled > pages_in_use * page:
+                    pages_in_use += 1
+            total += pages_in_use * page
+    return total
+
+
+def shared_page_bits(n, prefix, slice_bits, other_bits, n_heads, page):
+    """What sequences of n tokens share of a common prefix: the pages that it fills, and a token's other bits.
+
+    Sequences that are nothing but prefix so far share their last pages too.
+    """
+    if n <= prefix:
+        return page_bits(n, slice_bits, n_heads, page) + n * other_bits
+    total = prefix * other_bits
+    for bits in slice_bits:
+        full = 0
+        while (full + 1) * page <= prefix * Fraction(bits):
+            full += 1
+        total += n_heads * full * page
+    return total
+
+
+def written_bits(slice_bits, other_bits, n_heads, burst):
+    """Bits that the memory takes for one token: every slice of a head in whole bursts."""
+    total = Fraction(other_bits)
+    for bits in slice_bits:
+        bursts = 0
+        while bursts * burst < bits:
+            bursts += 1
+        total += n_heads * bursts * burst
+    return total
+
+
 def decode_step(flops, read_bytes, unpack_s, extra_bytes, peak, bandwidth):
     """Attention and exposed dequantisation of one step, in exact fractions of a second."""
     attention = max(Fraction(flops) / peak, Fraction(read_bytes) / bandwidth)

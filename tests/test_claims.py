@@ -19,7 +19,7 @@ MODEL_ROWS = {row.id for row in ROWS.values() if row.kind == "model"} - set(core
 #: where our model is off, by more than the row allows; dse/data/verdicts.csv holds every verdict
 MISSED = {
     "oaken-tput-vs-vllm", "oaken-tput-vs-qserve", "oaken-attn-shorter", "oaken-quant-share", "oaken-dequant-share",
-    "oaken-f13-crossover", "nqkv-f9-seq-fp16", "sinkq-max-gain", "sinkq-sink-share",
+    "oaken-f13-crossover", "sinkq-max-gain", "sinkq-sink-share",
 }  # fmt: skip
 #: errata whose expected value is a formula that fits, not a number
 NO_NUMBER = {f"oaken-t2-bits-tender-llama2-{size}" for size in ("7b", "13b", "70b")}
@@ -102,7 +102,7 @@ def test_model_rows_are_within_or_missed_with_a_reason():
     results = {row.id: claims.evaluate(row.id) for row in ROWS.values() if row.kind == "model"}
     assert {claim_id for claim_id, result in results.items() if result.verdict == "within"} == MODEL_ROWS - MISSED
     assert {claim_id for claim_id, result in results.items() if result.verdict == "missed"} == MISSED
-    assert all(isinstance(results[claim_id].ours, float) and results[claim_id].reason for claim_id in MODEL_ROWS)
+    assert all(isinstance(results[claim_id].ours, float | str) and results[claim_id].reason for claim_id in MODEL_ROWS)
     rest = [results[claim_id] for claim_id in core.NOT_ATTEMPTED]
     assert all(result.verdict == "not attempted" and result.ours is None and result.reason for result in rest)
 
@@ -196,6 +196,10 @@ def test_printed_rounding_is_one_unit_of_the_last_digit(printed, inside, outside
         (row_of(kind="model", published="2", tolerance="10%"), Estimate(2.21, "why"), "missed"),
         (row_of(kind="model", published="2", tolerance="report only"), Estimate(2.6, "why"), "within"),
         (row_of(kind="model", published="2", tolerance="report only"), Estimate(2.61, "why"), "missed"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(6.0, ""), "within"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(13.0, ""), "within"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(13.1, ""), "missed"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(1.3, ""), "missed"),
         (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Estimate(16.0, ""), "within"),
         (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Estimate(17.0, ""), "missed"),
     ],

@@ -57,7 +57,7 @@ def test_sizes_are_in_gb_only(opened):
     assert not any("GiB" in value for value in metrics(opened).values())
 
 
-@pytest.mark.parametrize("key", ["device", "model", "quantizer", "admission", "weights_bits", "model_kind"])
+@pytest.mark.parametrize("key", ["device", "model", "quantizer", "admission", "weights_bits", "model_kind", "tokens"])
 def test_every_choice_is_shown_without_exception(key):
     app = page()
     before = metrics(app)
@@ -77,6 +77,17 @@ def test_every_number_to_its_limits(key):
         app.number_input(key=key).set_value(value).run()
         assert not app.exception, value
         assert len(app.metric) == len(what_if.METRICS), value
+
+
+def test_a_token_policy_shows_what_it_keeps_and_what_it_leaves_out():
+    app = page(tokens="h2o", quantizer="kivi")
+    assert not app.exception
+    assert app.selectbox(key="tokens").value == "h2o"
+    assert "--tokens h2o" in app.code[-1].value
+    shown = "\n".join(caption.value for caption in app.caption)
+    assert "204 tokens stored and 204 tokens read at the end" in shown  # 102 + 102 of 1,024
+    assert "taken to cost no time" in shown
+    assert metrics(app)["KV cache, whole batch"] != metrics(page(quantizer="kivi"))["KV cache, whole batch"]
 
 
 def test_parameters_change_the_result_and_leave_with_their_family():
@@ -139,7 +150,7 @@ def test_command_line_prints_the_same_numbers(capsys):
         cli.main([*words[1:], "--json"])
     assert stop.value.code == 0
     printed = json.loads(capsys.readouterr().out)
-    del printed["bit_ledger"]  # of the command alone
+    del printed["bit_ledger"], printed["operations"]  # of the command alone
     assert printed == request.answer(asked, []).result
 
 

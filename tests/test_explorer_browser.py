@@ -152,6 +152,13 @@ def test_a_change_of_batch_changes_the_throughput_and_the_url_restores_it(page, 
         again.close()
 
 
+def test_a_token_policy_of_the_url_is_asked_for_and_shown(page, server):
+    open_page(page, f"{server}/?tokens=h2o&batch=8")
+    assert "--tokens h2o" in command_line(page)
+    page.get_by_text("204 tokens stored and 204 tokens read at the end").wait_for()
+    assert "tokens=h2o" in page.url
+
+
 def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
     open_page(page, f"{server}/?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)")
     page.get_by_text("must be a whole number from 1 to 16,777,216").wait_for()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import catalog, plan, point, quantizers, specs
+from dse import catalog, plan, point, quantizers, sink_work, specs, token_policies
 from dse.errors import InputError
 from dse.formulas import generation
 from dse.specs import StackSpec
@@ -14,6 +14,10 @@ from dse.workload import Workload
 from test_plan import PLANS, layer, model
 from test_point import build, device
 
+TOKENS = [
+    "full", "full", "window:tokens=150", "streaming:window=40", "snapkv:share=0.5", "h2o:heavy=0.3,recent=0.4",
+    "sparse:k=140", "sparse:k=60,index_heads=900", "constant:c=131",
+]  # fmt: skip
 LINES = st.tuples(st.sampled_from([0.0, 1e-7, 3e-5, 1e-3, 0.2]), st.sampled_from([0.0, 1e-9, 2e-7, 1e-5, 1e-3]))
 
 
@@ -54,13 +58,14 @@ def layer_seconds(dev, fit, kv, index, n, s):
     shape = kv.layers[index][0]
     groups = [g for g in kv.groups if g.shape_index == index]
     cores, attention = dev.n_cores.si, fit.attention
-    kept = min(s, groups[0].window_tokens)
+    kept = groups[0].read(s)  # held against loops in test_tokens.py, as what follows in test_plan.py
     units = n * shape.n_kv_heads
-    n_bytes = sum(g.bits(s) for g in groups)  # held against loops in test_plan.py
+    n_bytes = sum(g.read_bits(s) for g in groups)
     memory = (n * float(n_bytes) / (8 * kv.den) + 2 * n * kv.model.n_q_heads * shape.score_dim) / (
         attention.memory_frac.si * dev.memory_bandwidth.si
     )
-    flops = n * kept * 2 * kv.model.n_q_heads * shape.score_dim / (0.6 * dev.peak_flops.si)
+    scored = groups[0].stored(s) * groups[0].index_flops
+    flops = n * (kept * 2 * kv.model.n_q_heads * shape.score_dim + scored) / (0.6 * dev.peak_flops.si)
     unit = attention.per_unit.si * units / cores
     active = min(cores, units * max(1.0, kept / 128))
     slow = 1 / attention.core_rate.si if attention.core_rate else 0.0
@@ -70,7 +75,7 @@ def layer_seconds(dev, fit, kv, index, n, s):
         fixed += attention.layout_copy.si
     stored = plain = 0.0
     for g in groups:
-        packed = g.packed(s) if g.layout.needs_unpacking else 0
+        packed = g.read_packed(s) if g.layout.needs_unpacking else 0
         rate = fit.kv["int4"].core_rate.si if fit.kv else dev.fused_rate.si / cores
         stored += n * g.n_elements * (packed * max(1 / rate, slow) + (kept - packed) * slow)
         plain += n * g.n_elements * kept * slow
@@ -79,13 +84,14 @@ def layer_seconds(dev, fit, kv, index, n, s):
 
 @given(
     PLANS, st.integers(1, 9), st.integers(1, 300), st.integers(1, 200), st.sampled_from([None, 1e7, 2e8]),
-    st.sampled_from([None, 3e7]), st.booleans(),
+    st.sampled_from([None, 3e7]), st.booleans(), st.sampled_from(TOKENS),
 )  # fmt: skip
-@settings(max_examples=60)
-def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core, kv_core, copy):
+@settings(max_examples=120)
+def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core, kv_core, copy, tokens):
     names = {kv.key_quantizer.family.name, kv.value_quantizer.family.name}
     dev = on(core=core, kv_core=kv_core if not names & {"fp8", "int8"} else None, copy=copy)
-    result = point.evaluate(dev, kv, Workload(batch, n_in, n_out))
+    result = point.evaluate(dev, kv, Workload(batch, n_in, n_out, tokens=tokens))
+    kv = kv.under(token_policies.parse(tokens).limits(n_in))
     assert (result["model_kind"], result["stack"]) == ("calibrated", "toy")
     n = result["running_batch"]
     stored = plain = 0.0
@@ -94,7 +100,8 @@ def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core
             pair = layer_seconds(dev, dev.stacks["toy"], kv, index, n, s)
             stored, plain = stored + n_layers * pair[0], plain + n_layers * pair[1]
     assert result["attention_s"] == pytest.approx(plain / n_out, rel=1e-9)
-    assert result["attention_s"] + result["dequantize_s"] == pytest.approx(stored / n_out, rel=1e-9)
+    sinks = sink_work.seconds(kv, Workload(batch, n_in, n_out), n, 0.8 * 2e10).scores_s  # loop in test_sink_work.py
+    assert result["attention_s"] + result["dequantize_s"] == pytest.approx(stored / n_out + sinks, rel=1e-9)
 
 
 @given(

@@ -49,7 +49,7 @@ def _texts(chart: Chart) -> list[str]:
 def test_figures_of_the_issue_are_there():
     assert list(FIGURES) == [
         "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length",
-        "latency_breakdown", "bit_ledger", "roofline",
+        "throughput_trace", "trace_lengths", "tokens_bits", "latency_breakdown", "bit_ledger", "roofline",
     ]  # fmt: skip
     known = {*tables.POINTS, *tables.OTHERS}
     assert all(figure.table in known and figure.question.endswith("?") for figure in FIGURES.values())

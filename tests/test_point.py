@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from dse import catalog, plan, point, quantizers, specs
+from dse import catalog, plan, point, quantizers, sink_work, specs
 from dse.errors import InputError
 from dse.trace import Trace
 from dse.workload import Workload
@@ -68,7 +68,7 @@ def loop(dev, kv, work, n, paths):
         for g in kv.groups:
             if not g.layout.needs_unpacking:
                 continue
-            packed = naive.packed_tokens(min(s, g.window_tokens), g.step_tokens, g.residual_tokens)
+            packed = naive.packed_tokens(g.read(s), g.step_tokens, g.residual_tokens)
             elements = n * g.n_read_layers * g.n_elements * packed
             if paths[g.which] == "materialised":
                 extra += 4 * elements
@@ -97,6 +97,7 @@ def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth
     result = point.evaluate(dev, kv, work)
     attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
     assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
+    exposed += sink_work.seconds(kv, work, result["running_batch"], bandwidth).scores_s  # loop in test_sink_work.py
     assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)
 
 
@@ -243,6 +244,21 @@ def test_materialised_costs_traffic_and_one_layer_of_workspace():
     assert fused["workspace_bytes"] == 0
 
 
+def test_nqkv_pads_one_layer_to_tiles_of_sixteen_tokens():
+    dev, kv = catalog.device("a100-80gb"), build("opt-6.7b", "nqkv")
+    for n_out, padded in ((5, 1040), (16, 1040), (17, 1056)):  # ceil(1029 / 16) * 16 = 65 * 16
+        result = at(dev, kv, batch=3, output_tokens=n_out)
+        assert result["workspace_bytes"] == 3 * 2 * 4096 * padded * 2  # batch, K and V, channels, FP16
+    paths = {"key": "materialised", "value": "materialised"}
+    # 1040 - 1029 = 11 slots: of one layer, or of each of 32
+    assert kv.tile_padding(1029, paths) == (2 * 4096 * 11, 32 * 2 * 4096 * 11)
+    assert kv.tile_padding(1040, paths) == (0, 0)
+    assert build("opt-6.7b", "oaken").tile_padding(1029, paths) == (0, 0)
+    trace = Trace(keep=True)
+    point.evaluate(dev, kv, Workload(3, 1024, 5), trace)
+    assert trace.steps["workspace_bytes"].terms["padded_elements_if_stored_padded"] == 32 * 2 * 4096 * 11
+
+
 def test_an_engine_that_keeps_pace_costs_nothing_and_a_slow_one_the_rest():
     kv = build("llama2-7b", "oaken")
     keeping = at(device(engine=4e12, oaken="engine"), kv, batch=16)
@@ -365,6 +381,7 @@ def test_every_result_explains_itself(quantizer, admission):
     given = {
         "stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch",
         "input_tokens", "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+        "tokens", "activation_bits", "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
     }  # fmt: skip
     assert set(result) - given <= set(trace.steps)
     for name in set(result) & set(trace.steps) - {"effective_bits"}:

@@ -34,7 +34,8 @@ def _files(folder: Path) -> set[str]:
 
 def test_files(written: Path):
     figures = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("html", "png", "svg", "pdf")}
-    others = {f"tables/{name}.{kind}" for name in ("lengths", "weights", "breakdown", "ledger", "roofline")
+    names = ("lengths", "weights", "breakdown", "ledger", "roofline", "tokens", "traffic", "traffic_lengths")
+    others = {f"tables/{name}.{kind}" for name in names
               for kind in ("csv", "parquet")}  # fmt: skip
     page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
     assert _files(written) == figures | others | page
@@ -105,7 +106,7 @@ def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.Mo
 
     report.write(str(tmp_path / "r"), **_SMALL, static="matplotlib", progress=progress)
     assert seen["figures"] == ["bit_ledger"]
-    assert len(seen["points"]) == 4 + 12 + 8 + 4
+    assert len(seen["points"]) == 4 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
     assert seen["points"][0] == "A100-80GB fp16, llama2-7b"
 
 
@@ -197,3 +198,11 @@ def test_kaleido_draws():
     assert pixels.convert("L").getextrema()[0] < 60
     assert images["pdf"].startswith(b"%PDF-")
     assert images["svg"].startswith(b"<svg")
+
+
+def test_text_that_a_spreadsheet_would_run_is_quoted():
+    table = pd.DataFrame({"data": ["=cmd()", "+a", "-a", "@x", "\tx", "plain", "-", "-5", None], "n": [-1.0] * 9})
+    table["text"] = table["data"].astype("string")
+    lines = files.csv_of(table).decode().splitlines()
+    assert lines[1:6] == ["'=cmd(),-1.0,'=cmd()", "'+a,-1.0,'+a", "'-a,-1.0,'-a", "'@x,-1.0,'@x", "'\tx,-1.0,'\tx"]
+    assert lines[6:] == ["plain,-1.0,plain", "-,-1.0,-", "-5,-1.0,-5", ",-1.0,"]

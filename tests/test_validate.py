@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dse import calibrate, catalog, report_validation, validate, validate_accuracy, validate_silicon
+from dse import calibrate, catalog, report_validation, validate, validate_accuracy, validate_figures, validate_silicon
 from dse.calibrate_table import PACKAGE, Table
-from dse.claims import published
+from dse.claims import core, published
 from dse.claims.core import Claim, Estimate, check
 from dse.cli_validate import validate as command
 from dse.errors import InputError
-from dse.plots import accuracy_bits, claims_published
+from dse.plots import accuracy_bits, claims_published, sinkq_figure
 from dse.specs_stacks import GemmFit
 
 ROWS = validate.claim_rows()
@@ -84,7 +84,7 @@ def test_verdict_at_the_edge_of_the_tolerance(value, verdict, shade):
 
 def test_not_attempted_is_amber_and_says_why():
     rows = [row for row in ROWS if row.verdict == "not attempted"]
-    assert {row.id for row in rows} == {"text-continuous-batching", "text-chunked-prefill"}
+    assert {row.id for row in rows} == set(core.NOT_ATTEMPTED)
     assert all(row.shade == "amber" and row.ours is None and row.difference is None and row.reason for row in rows)
 
 
@@ -224,14 +224,41 @@ def test_page_needs_no_network_and_has_every_claim(tmp_path):
     assert not re.findall(r"https?://", own)
     assert not re.findall(r"<(?:link|img|iframe|script)[^>]+(?:src|href)=", own)
     assert all(f'id="{row.id}"' in own for row in ROWS)
-    for shade, n in (("green", 99), ("amber", 26), ("red", 9)):
+    for shade, n in (("green", 102), ("amber", 24), ("red", 8)):
         assert own.count(f'<tbody class="{shade}"') == n == sum(row.shade == shade for row in ROWS)
     for view in validate_accuracy.VIEWS:
         assert f'id="acc-{view.name}"' in page
     assert {path.name for path in (tmp_path / "out" / "tables").iterdir()} == {
-        "claims.csv", "silicon.csv", "accuracy.csv",
+        "claims.csv", "silicon.csv", "accuracy.csv", "eviction.csv", "nqkv_table_4.csv", "nqkv_figure_8.csv",
+        "nqkv_figure_9.csv", "oaken_figure_3.csv", "sinkq-figure-3-batch.csv", "sinkq-figure-3-length.csv",
     }  # fmt: skip
     assert f"{PACKAGE} is not installed" in own
+    assert 'id="sinkq-table-7"' in own
+
+
+def test_sinkq_figure_3_by_hand():
+    by_batch, by_length = validate_figures.sinkq_batches(), validate_figures.sinkq_lengths()
+    fp16 = by_batch[by_batch["method"] == "FP16"].set_index("batch")
+    # 6,738,415,616 weights, 448 tokens of 32 * 2 * 4096 elements, activations of 32000 + 8192 elements, all FP16
+    request = 2 * (448 * 32 * 2 * 4096 + 32000 + 8192)
+    assert fp16["peak_memory_bytes"][16] == 2 * 6_738_415_616 + 16 * request
+    assert fp16.index[-1] == (80 * 10**9 - 2 * 6_738_415_616) // request == 283
+    assert list(fp16.index[:-1]) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    own = by_length[by_length["method"] == "SinkQ G=32"]
+    ends = own.iloc[[3, 4]]  # far apart and of equal phase up to a group: the slope is 3 bits an element
+    slope = ends["peak_memory_bytes"].diff().iloc[1] / ends["n_tokens"].diff().iloc[1]
+    assert slope == pytest.approx(3 / 8 * 32 * 2 * 4096, rel=0.01)
+    assert by_length.groupby("method")["peak_memory_bytes"].max().between(39.9e9, 40e9).all()
+    assert "1.0" in validate_figures.small_groups_against_kivi()
+
+
+def test_sinkq_figure_3_draws_every_row():
+    by_batch, by_length = validate_figures.sinkq_batches(), validate_figures.sinkq_lengths()
+    chart = sinkq_figure.chart(by_batch, by_length, "one", "other")
+    assert [panel.title for panel in chart.panels] == ["(a) one", "(b) one", "(c) other"]
+    drawn = [sum(len(series.x) for series in panel.series) for panel in chart.panels]
+    assert drawn == [len(by_batch), len(by_batch), len(by_length)]
+    assert [series.name for series in chart.legend()] == list(validate_figures.METHODS)
 
 
 def test_page_with_scatter_plots_of_measured_kernels():

@@ -30,6 +30,14 @@ def evaluate(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dic
     return point.evaluate(catalog.device(name), build(model, quantizer), Workload(**fields))
 
 
+def operations(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every operation of a design point by phase and name, as `evaluate` times them."""
+    fields: dict[str, Any] = {"model_kind": "ideal", **work}
+    device, kv, asked = catalog.device(name), build(model, quantizer), Workload(**fields)
+    found = point.operations(device, kv, asked, point.evaluate(device, kv, asked))
+    return {(op["phase"], op["name"]): op for op in found}
+
+
 def tokens_per_s(name: str, model: str, quantizer: str = "fp16", **work: Any) -> float:
     """Throughput of a design point that fits."""
     throughput: float = evaluate(name, model, quantizer, **work)["throughput_tokens_per_s"]

@@ -7,9 +7,9 @@ from kernel tables (docs/calibration.md).
 from collections.abc import Sequence
 from typing import Any
 
-from dse import catalog, systems
+from dse import catalog, memory_unit, systems
 from dse.claims.core import Estimate, claim, family
-from dse.claims.designs import CALIBRATED, evaluate, tokens_per_s
+from dse.claims.designs import CALIBRATED, build, evaluate, tokens_per_s
 
 #: 6.2: "for a batch size of 256", 1K in and out
 BATCH = 256
@@ -91,23 +91,29 @@ def attention_shorter() -> Estimate:
     )
 
 
-def _busy_share(name: str) -> tuple[float, float]:
-    """Share of the decode latency that an engine works, and the share that is left beside the overlap."""
-    result = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=SHARES_BATCH)
-    busy, exposed, step = result[f"{name}_busy_s"], result[f"{name}_s"], result["decode_step_s"]
-    return busy / (step - exposed + busy), exposed / step
+def _step(name: str, batch: int) -> tuple[float, float, float]:
+    """Seconds of a decode step that the engine or its writes are busy, that are exposed, and that the rest takes."""
+    result = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
+    busy, exposed = result[f"{name}_busy_s"], result[f"{name}_s"]
+    return busy, exposed, result["decode_step_s"] - exposed
 
 
 @family({"oaken-quant-share": ("quantize", 0.0129), "oaken-dequant-share": ("dequantize", 0.0323)})
 def engine_share(name: str, published: float) -> Estimate:
     """Share of a decode step's latency, without overlap, and what overlap leaves."""
-    busy, exposed = _busy_share(name)
-    rate = catalog.device("oaken-lpddr").rate("engine")
-    wanted = rate.si * busy / (1 - busy) * (1 - published) / published
+    busy, exposed, rest = _step(name, SHARES_BATCH)
+    _, alone, rest_alone = _step(name, 1)
+    device, kv = catalog.device("oaken-lpddr"), build(SHARES_MODEL, "oaken")
+    rate = device.rate("engine").si
+    paged = memory_unit.attach(device, kv, {"key": "engine", "value": "engine"})
+    write_s = memory_unit.write_s(paged, SHARES_BATCH, device.memory_bandwidth.si) if name == "quantize" else 0.0
+    wanted = rate * (busy - write_s) / (rest * published / (1 - published) - write_s)
+    written = f", {write_s / (rest + busy):.2%} of it the bursts written" if write_s else ""
     return Estimate(
-        busy,
-        f"decode without overlap, at the assumed {rate.si / 1e12:.2g} T element/s of the engine ({wanted / 1e12:.2g} "
-        f"would give the published share); overlap leaves {exposed:.2%}",
+        busy / (rest + busy),
+        f"decode without overlap{written}, at the assumed {rate / 1e12:.2g} T element/s of the engine "
+        f"({wanted / 1e12:.2g} would give the published share); overlap leaves {exposed / (rest + exposed):.2%}, and "
+        f"{alone / (rest_alone + alone):.2%} for a batch of one, which has nothing to hide behind",
     )
 
 

@@ -15,9 +15,6 @@ OAKEN_ZERO_SHOT = {
     "Oaken": (78.29, 79.71, 82.59, 67.64, 70.56, 76.64, 73.72, 78.24, 83.50),
 }
 
-#: Oaken, Table 4: area in mm2, TSMC 28 nm
-OAKEN_AREA_MM2 = {"quantization engine": 0.074, "dequantization engine": 0.252, "compute core": 3.971}
-
 #: NQKV, Table 4: (model, batch, prompt tokens) -> throughput in token/s and peak memory in GB of SmoothQuant without KV
 #: cache, SmoothQuant with an INT8 KV cache, and NQKV; None: out of memory. 338 tokens are generated.
 NQKV_TABLE_4: dict[tuple[str, int, int], tuple[tuple[float | None, ...], tuple[float | None, ...]]] = {
@@ -45,8 +42,3 @@ SINKQ_TABLE_8 = {
 }
 #: SinkQ 4.3: compression at G = 128, as measured by its authors
 SINKQ_COMPRESSION_G128 = 6.4
-
-#: Azure LLM inference trace 2023, conversation (19,366 requests; Splitwise, ISCA 2024; CC BY 4.0, Microsoft):
-#: mean prompt and output tokens
-AZURE_CONVERSATION_INPUT_TOKENS = 1154.70
-AZURE_CONVERSATION_OUTPUT_TOKENS = 211.13

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import catalog, listing, plan, point, present, quantizers, sweep, workload
+from dse import catalog, listing, plan, point, present, quantizers, sweep, token_policies, workload
 from dse.errors import MAX_LINE, InputError, clean, show
 from dse.measurements import CLOSED
 from dse.trace import Trace
@@ -35,6 +35,7 @@ class Request:
     admission: str = "reserve"
     weights_bits: int = 16
     model_kind: str = "auto"
+    tokens: str = "full"
 
     @property
     def quantizer_text(self) -> str:
@@ -46,7 +47,10 @@ class Request:
         """The workload; raises InputError."""
         admission: Any = self.admission
         kind: Any = self.model_kind
-        return Workload(self.batch, self.input, self.output, admission, weights_bits=self.weights_bits, model_kind=kind)
+        return Workload(
+            self.batch, self.input, self.output, admission, weights_bits=self.weights_bits, model_kind=kind,
+            tokens=self.tokens,
+        )  # fmt: skip
 
     def key(self) -> tuple[tuple[str, Any], ...]:
         """The request as plain values, for the cache."""
@@ -63,6 +67,7 @@ CHOICES: dict[str, Callable[[], Sequence[str | int]]] = {
     "admission": lambda: ["reserve", "paged"],
     "weights_bits": lambda: list(workload.WEIGHT_BITS),
     "model_kind": lambda: ["auto", "ideal"],
+    "tokens": lambda: list(token_policies.FAMILIES),
 }
 #: fields of whole numbers -> smallest, largest
 RANGES = {
@@ -118,6 +123,7 @@ def command(request: Request) -> str:
     words += ["--input", str(request.input), "--output", str(request.output)]
     words += ["--admission", request.admission, "--weights-bits", str(request.weights_bits)]
     words += ["--model-kind", request.model_kind] if request.model_kind != DEFAULT.model_kind else []
+    words += ["--tokens", request.tokens] if request.tokens != DEFAULT.tokens else []
     return shlex.join(words)
 
 

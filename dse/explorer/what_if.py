@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from dse import catalog, units
+from dse import catalog, token_policies, units
 from dse.errors import DseError
 from dse.explorer import bars, figure, request
 from dse.explorer.request import Answer, Request
@@ -102,6 +102,11 @@ def ask() -> tuple[Request, DeltaGenerator]:
         )
         error_place = st.container()
         st.caption(_escaped(f"Defaults: {request.family_defaults(quantizer)}".replace(",", ", ")))
+        tokens = _choose(
+            "Tokens kept and read", "tokens", help="At each policy's defaults; the command line takes more."
+        )
+        policy = token_policies.FAMILIES[tokens]
+        st.caption(_escaped(f"{policy.title}: {policy.source}."))
         batch = _count("Batch (requests)", "batch")
         input_tokens = _count("Prompt (tokens)", "input")
         output_tokens = _count("Generated (tokens)", "output")
@@ -127,6 +132,7 @@ def ask() -> tuple[Request, DeltaGenerator]:
         admission,
         int(weights_bits),
         kind,
+        tokens,
     )
     return asked, error_place
 
@@ -186,6 +192,10 @@ def show_metrics(found: Answer) -> None:
             st.metric(label, shown_value(name, found.result), border=True, width=_METRIC_WIDTH)
     if found.result["assumptions"]:
         st.caption(_escaped(f"Rests on assumed numbers: {', '.join(found.result['assumptions'])}."))
+    policy = token_policies.parse(found.result["tokens"]).family
+    if policy.validity:
+        stored, read = (number(found.result[name], "token") for name in ("stored_tokens", "read_tokens"))
+        st.caption(_escaped(f"{policy.title}: {stored} stored and {read} read at the end; {policy.validity}."))
 
 
 #: two in a row on a phone

@@ -90,6 +90,20 @@ def sum_of_kept_tokens(n_tokens, window_tokens):
 
 @formula(
     "token",
+    "sum over n = 1..N of sum over s = 1..n of min(s, W) = W' (W' + 1) (W' + 2) / 6"
+    " + (N - W') W (W + 1) / 2 + W (N - W') (N - W' + 1) / 2, W' = min(N, W)",
+    "docs/model.md, No KV cache",
+)
+def sum_of_causal_pairs(n_tokens, window_tokens):
+    """Score pairs of causal prompts of 1, 2, ... n_tokens tokens, all together; exact in integers."""
+    inside = min(n_tokens, window_tokens)
+    beyond = n_tokens - inside
+    grown = inside * (inside + 1) // 2 * beyond + window_tokens * (beyond * (beyond + 1) // 2)
+    return inside * (inside + 1) * (inside + 2) // 6 + grown
+
+
+@formula(
+    "token",
     "the first prefix_tokens, in whole groups of step_tokens where they are packed",
     "textbook section 5 (prefix caching); a group that mixes sequences cannot be shared",
 )

@@ -59,6 +59,8 @@ class TensorLayout:
     pool: Mapping[str, Fraction | int] = field(default_factory=dict)
     step: int = 1
     residual: int = 0
+    #: tokens of the pool
+    pool_rows: Fraction | int = 0
     #: False where the stored elements are used as they are
     needs_unpacking: bool = True
 
@@ -125,6 +127,8 @@ class GpuCode:
     pack: tuple[int, int] = (0, 0)
     #: every packing event reads and writes the whole packed buffer again
     copies_to_append: bool = False
+    #: unpacked keys and values are padded to a multiple of so many tokens before the product
+    tile_tokens: int = 1
 
 
 Values = dict[str, Any]

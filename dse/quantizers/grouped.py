@@ -51,6 +51,7 @@ def _sinkq(values: Values, shape: TensorShape) -> TensorLayout:
         shape,
         _kivi_core(values, shape),
         pool={"sinks": pool},
+        pool_rows=sinks,
         step=values["group"],
         residual=values["residual"],
     )
@@ -134,7 +135,8 @@ FAMILIES = (
             Param("block", 256, "elements sharing an absmax", low=1, high=2**20),
             Param("absmax", "fp16", "format of the absmax", choices=("fp16", "fp32")),
         ),
-        gpu_code=GpuCode(read=(1, 1), pack=(1, 1)),  # one dequantisation kernel before the product
+        # one dequantisation kernel before the product; its tiles take 16 tokens (NQKV 3.3)
+        gpu_code=GpuCode(read=(1, 1), pack=(1, 1), tile_tokens=16),
     ),
     Family(
         "qserve",

@@ -1,6 +1,7 @@
 """All families by name, and the parser of `name:key=value,...`."""
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -41,15 +42,18 @@ def _text(value: Any) -> str:
     return f"{float(value):.12g}" if isinstance(value, Fraction) else str(value)
 
 
-def parse(text: str) -> QuantizerSpec:
-    """`oaken`, `sinkq:bits=2,group=32`: a family with parameters. Raises InputError with what is allowed."""
-    where = f"quantizer {show(text)}:"
+def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[str, Any], str]:
+    """`name:key=value,...` as (family, a value for each of its `params`, canonical text: what differs from defaults).
+
+    A family has `name`, `params` and `problem`; `kind` names it in messages. Raises InputError with what is allowed.
+    """
+    where = f"{kind} {show(text)}:"
     if len(text) > MAX_TEXT:
         raise InputError(f"{where} is longer than {MAX_TEXT} characters")
     name, _, tail = text.strip().partition(":")
-    family = FAMILIES.get(name.strip().lower())
+    family = families.get(name.strip().lower())
     if family is None:
-        raise InputError(f"unknown quantizer {show(name)}: {did_you_mean(name, FAMILIES)}")
+        raise InputError(f"unknown {kind} {show(name)}: {did_you_mean(name, families)}")
     params = {param.name: param for param in family.params}
     given: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in tail.split(","))):
@@ -67,5 +71,10 @@ def parse(text: str) -> QuantizerSpec:
     if problem := family.problem(values):
         raise InputError(f"{where} {problem}")
     changed = [f"{key}={_text(values[key])}" for key in params if values[key] != params[key].default]
-    canonical = family.name + (":" + ",".join(changed) if changed else "")
+    return family, values, family.name + (":" + ",".join(changed) if changed else "")
+
+
+def parse(text: str) -> QuantizerSpec:
+    """`oaken`, `sinkq:bits=2,group=32`: a family with parameters. Raises InputError with what is allowed."""
+    family, values, canonical = named("quantizer", text, FAMILIES)
     return QuantizerSpec(family, tuple(values.items()), canonical)

@@ -1,0 +1,102 @@
+"""The command `dse simulate`."""
+
+import json
+
+import click
+
+from dse.cli_options import WHOLE, bits_options, model_options, progress_bar
+
+
+@click.command(short_help="Serve a trace or a rate of requests, step by step.")
+@click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file.")
+@click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json.")
+@click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer with parameters.")
+@click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
+@click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
+@click.option("--trace", metavar="azure-conv|azure-code|FILE", help="Whose lengths (and arrivals); default: all alike.")
+@click.option("--rate", metavar="R|trace|full",
+              help="Requests per second (Poisson), the trace's own arrivals, or all at once; default: as the trace, "
+              "all at once without one.")  # fmt: skip
+@click.option("--requests", "n_requests", type=WHOLE, metavar="N", help="How many; default: 10,000, or all of a FILE.")
+@click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True,
+              help="Prompt tokens, without --trace.")  # fmt: skip
+@click.option("--output", "output_tokens", type=WHOLE, default=256, show_default=True,
+              help="Generated tokens, without --trace.")  # fmt: skip
+@click.option("--batch", type=WHOLE, default=256, show_default=True, help="Most requests that run at once.")
+@click.option("--batching", default="continuous", show_default=True, metavar="static|continuous|chunked",
+              help="Until the longest answer ends; replaced at once; with prompts in chunks.")  # fmt: skip
+@click.option("--chunk", "chunk_tokens", type=WHOLE, default=512, show_default=True,
+              help="Tokens of a step of chunked batching.")  # fmt: skip
+@click.option("--admission", default="paged", show_default=True, metavar="reserve|paged",
+              help="Memory held from the start, or page by page.")  # fmt: skip
+@click.option("--page", "page_tokens", type=WHOLE, default=16, show_default=True, help="Tokens of a page.")
+@click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
+@click.option("--dequant-path", metavar="engine|fused|materialised", help="How keys and values are unpacked.")
+@click.option("--seed", type=WHOLE, default=1, show_default=True, help="Of lengths and arrivals.")
+@model_options
+@bits_options
+@click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")
+@click.option("--out", metavar="DIR", help="Write tables, JSON and the figure over time there.")
+def simulate(
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    trace: str | None,
+    rate: str | None,
+    n_requests: int | None,
+    input_tokens: int,
+    output_tokens: int,
+    batch: int,
+    batching: str,
+    chunk_tokens: int,
+    admission: str,
+    page_tokens: int,
+    weights_bits: int,
+    dequant_path: str | None,
+    seed: int,
+    model_kind: str,
+    stack: str | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+) -> None:
+    """Serve requests step by step, seeded: throughput, time to first token, time per output token, queueing, memory.
+
+    A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
+    out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.
+    """
+    from dse import catalog, plan, report_simulation
+    from dse import simulate as simulator
+    from dse.measurements import bits_from
+    from dse.workload import Workload
+
+    work = Workload(
+        batch, input_tokens, output_tokens, admission, page_tokens, 0, weights_bits,  # type: ignore[arg-type]
+        dequant_path, model_kind, stack,  # type: ignore[arg-type]
+    )  # fmt: skip
+    simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens)
+    spec, source = catalog.device(device), bits_from(bits, measurements)
+    sides = (source.required(name or quantizer) for name in (key_quantizer, value_quantizer))
+    kv = plan.build(catalog.model(model), *sides)
+    if out is not None:
+        from dse import files
+
+        files.prepare(out)
+    ask = report_simulation.Traffic(trace, rate, n_requests, seed)
+    requests = report_simulation.requests_of(ask, work, progress_bar)
+    drawn = report_simulation.rate_of(ask)
+    result, run = report_simulation.evaluate(
+        spec, kv, work, requests, batching, chunk_tokens, progress_bar,  # type: ignore[arg-type]
+        drawn if isinstance(drawn, float) else None,
+    )  # fmt: skip
+    result = {**result, "trace": trace, "seed": seed}
+    written = report_simulation.write(out, result, run) if out is not None else []
+    if as_json:
+        click.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        click.echo(report_simulation.text(result))
+        for path in written:
+            click.echo(f"wrote {path}")

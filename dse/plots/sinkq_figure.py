@@ -1,0 +1,60 @@
+"""SinkQ's Figure 3 as modelled: throughput and peak memory against batch, peak memory against length.
+
+Drawn by `dse validate report`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from dse.plots import axes, style
+from dse.plots.chart import Axis, Chart, Panel, Series
+
+
+def _lines(table: pd.DataFrame, x: str, y: str, hover: Callable[[Any], str]) -> tuple[Series, ...]:
+    found = []
+    for look, method in zip(style.STYLES, dict.fromkeys(table["method"]), strict=False):
+        own = table[table["method"] == method]
+        found.append(Series(
+            method, "line", tuple(map(float, own[x])), tuple(map(float, own[y])), look.colour, look.dash, look.marker,
+            hover=tuple(hover(row) for row in own.itertuples()),
+        ))  # fmt: skip
+    return tuple(found)
+
+
+def _gigabytes(values: pd.Series) -> Axis:
+    return axes.linear("peak memory", "GB", map(float, values), axes.GB)
+
+
+def chart(batches: pd.DataFrame, lengths: pd.DataFrame, by_batch: str, by_length: str) -> Chart:
+    """Three panels. `batches` and `lengths` as `dse.validate_figures` has them; the devices of each are titles."""
+    at_batch = axes.log2("batch", "sequences", map(float, batches["batch"]))
+    rate = axes.linear("throughput", "token/s", map(float, batches["throughput_tokens_per_s"]))
+    length = axes.linear("length", "thousand tokens", map(float, lengths["n_tokens"]), 1000, n_ticks=4)
+
+    def of_batch(row: Any) -> str:
+        return (
+            f"{row.method}, batch {row.batch:,}\n{row.throughput_tokens_per_s:,.0f} token/s\n"
+            f"{row.peak_memory_bytes / axes.GB:.4g} GB"
+        )
+
+    def of_length(row: Any) -> str:
+        return f"{row.method}, {row.n_tokens:,} tokens\n{row.peak_memory_bytes / axes.GB:.4g} GB"
+
+    panels = (
+        Panel(f"(a) {by_batch}", at_batch, rate, _lines(batches, "batch", "throughput_tokens_per_s", of_batch)),
+        Panel(
+            f"(b) {by_batch}", at_batch, _gigabytes(batches["peak_memory_bytes"]),
+            _lines(batches, "batch", "peak_memory_bytes", of_batch),
+        ),
+        Panel(
+            f"(c) {by_length}", length, _gigabytes(lengths["peak_memory_bytes"]),
+            _lines(lengths, "n_tokens", "peak_memory_bytes", of_length),
+        ),
+    )  # fmt: skip
+    return Chart(
+        "SinkQ Figure 3, as modelled", panels, n_columns=3, panel_height_pt=130,
+        notes=("Lines end at the largest batch or length that fits at once. Peak memory: weights, keys and values, "
+               "activations. The paper draws its values and prints only what stands in the table.",),
+    )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Fewer tokens against fewer bits: KV bytes of a request and throughput against context, a line per design."""
+
+import pandas as pd
+
+from dse.plots import Figure, axes, rows, style
+from dse.plots.chart import Chart, Panel, Series
+
+
+def chart(table: pd.DataFrame) -> Chart:
+    """Two panels over the total length, a line per token policy and quantizer, for the first model of the table."""
+    table = table[table["model"] == table["model"].iloc[0]]
+    shown = rows.drawn(table)
+    own = shown.table
+    totals = [float(a + b) for a, b in zip(own["input_tokens"], own["output_tokens"], strict=True)]
+    x = axes.log2_at("total length", "tokens", totals, in_k=True)
+    y = axes.linear("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
+    y = rows.room_for_crosses(y, own, "input_tokens")
+    memory = axes.log2("KV cache of a request at its largest", "GB", own["peak_kv_bytes_per_sequence"], axes.GB)
+    throughput = rows.lines(own, shown, _total, "throughput_tokens_per_s", y)
+    first = table.iloc[0]
+    return Chart(
+        f"Fewer tokens against fewer bits, {first['model']} on {first['device']}, batch {first['batch']:,}, "
+        f"{first['output_tokens']:,} tokens out",
+        (Panel("Memory", x, memory, tuple(_sizes(shown))), Panel("Throughput", x, y, tuple(throughput))),
+        n_columns=2,
+        panel_height_pt=230,
+        keys=rows.mark_keys(own),
+        notes=(
+            *rows.notes(shown),
+            "token_policy: choosing, gathering and moving tokens is taken to cost no time. Accuracy is no part of this "
+            "figure.",
+        ),
+    )
+
+
+def _total(row: pd.Series) -> float:
+    return float(row["input_tokens"] + row["output_tokens"])
+
+
+def _sizes(shown: rows.Drawn) -> list[Series]:
+    """The largest KV cache of a request over the total length, also where the batch or not one request fits."""
+    series = []
+    for system in shown.systems:
+        own = [row for _, row in shown.table[shown.table["system"] == system].iterrows()]
+        look: style.Style = shown.style(system)
+        texts = tuple(
+            f"{rows.hover(row)}\nstored {row['stored_tokens']:,.0f}, read {row['read_tokens']:,.0f} tokens at the end"
+            for row in own
+        )
+        series.append(Series(
+            system, "line", tuple(map(_total, own)), tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
+            look.colour, look.dash, look.marker, hover=texts,
+        ))  # fmt: skip
+    return series
+
+
+FIGURE = Figure(
+    "tokens_bits",
+    "Fewer tokens against fewer bits",
+    "Is it better to keep fewer tokens or fewer bits, and what do both give (SinkQ Table 7: 16 % of the prompt kept)?",
+    "tokens",
+    chart,
+    order=58,
+)

@@ -1,0 +1,38 @@
+"""SinkQ's Table 7: scores of dropping tokens and of dropping bits, beside the KV bytes that this tool computes."""
+
+import pandas as pd
+
+from dse import catalog, plan, quantizers, token_policies, units
+from dse.validate_accuracy import published, quantizer_of
+
+#: 84 % of the prompt's tokens are evicted after the prompt, none while decoding (SinkQ B.2); H2O in equal halves.
+#: StreamingLLM keeps as many tokens there as SnapKV, so that its bytes are the same.
+_KEPT = "snapkv:share=0.16"
+POLICIES = {"SnapKV": _KEPT, "H2O": "h2o:heavy=0.08,recent=0.08,evict=prompt", "StreamingLLM": _KEPT}
+#: Llama 2's context: LongBench prompts fill it
+PROMPT_TOKENS = 4096
+_MODEL = "llama2-7b"
+
+
+def table_7() -> pd.DataFrame:
+    """One row a method: tokens, quantizer, kv_bytes of one prompt, compression against FP16, mean score, and by task.
+
+    Scores as printed (LongBench, Llama2-7B-chat, 0 to 100 each); bytes are ours, after a prompt of PROMPT_TOKENS.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for row in published():
+        if row["source"] == "SinkQ" and row["table"] == "Table 7":
+            scores.setdefault(row["method"], {})[row["task"].removeprefix("longbench_")] = float(row["value"])
+    model, fp16_bytes, rows = catalog.model(_MODEL), 0.0, []
+    for method, own in scores.items():
+        policy = POLICIES.get(method, "full")
+        name = "fp16" if method in POLICIES else quantizer_of("SinkQ", method, "") or "fp16"
+        side = quantizers.parse(name)
+        kv = plan.build(model, side, side).under(token_policies.parse(policy).limits(PROMPT_TOKENS))
+        kv_bytes = kv.bits(PROMPT_TOKENS) / (units.BITS_PER_BYTE * kv.den)
+        fp16_bytes = fp16_bytes or kv_bytes
+        rows.append({
+            "method": method, "tokens": policy, "quantizer": side.name, "kv_bytes": kv_bytes,
+            "compression": fp16_bytes / kv_bytes, "mean_score": sum(own.values()) / len(own), **own,
+        })  # fmt: skip
+    return pd.DataFrame(rows)

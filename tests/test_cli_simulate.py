@@ -1,0 +1,157 @@
+"""`dse simulate`: what it prints, writes and refuses."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dse import cli, report_simulation, simulate
+from dse.plots import simulated, to_matplotlib, to_plotly
+from dse.workload import Workload
+
+BASE = ("--device", "a100-80gb", "--model", "opt-6.7b", "--model-kind", "ideal")
+SMALL = (*BASE, "--input", "100", "--output", "20", "--requests", "50")
+
+
+def run(*args):
+    return CliRunner().invoke(cli.cli, ["simulate", *args])
+
+
+def numbers(*args):
+    outcome = run(*args, "--json")
+    assert outcome.exit_code == 0, outcome.output
+    return json.loads(outcome.output)
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["simulate", *args])
+    shown = capsys.readouterr().err.strip().split("\n")
+    assert len(shown) == 1
+    return caught.value.code, shown[0]
+
+
+def test_every_number_and_the_same_for_a_seed():
+    found = numbers(*SMALL, "--rate", "5", "--seed", "7")
+    assert found == numbers(*SMALL, "--rate", "5", "--seed", "7")
+    assert found["latency_s"] != numbers(*SMALL, "--rate", "5", "--seed", "8")["latency_s"]
+    assert (found["n_requests"], found["n_rejected"]) == (50, 0)
+    assert found["throughput_tokens_per_s"] == pytest.approx(50 * 20 / found["duration_s"])
+    for name in ("ttft_s", "tpot_s", "token_gap_s", "latency_s", "queueing_s"):
+        spread = found[name]
+        assert 0 <= spread["p50"] <= spread["p90"] <= spread["p99"] <= spread["max"]
+        assert spread["mean"] <= spread["max"]
+    assert found["ttft_s"]["p50"] < found["latency_s"]["p50"]
+    assert found["is_stable"] is True
+    # by hand, one request alone: 20 steps and a prompt; the longest of a lightly loaded run is little more
+    assert found["latency_s"]["p50"] == pytest.approx(found["ttft_s"]["p50"] + 19 * found["tpot_s"]["p50"], rel=0.05)
+
+
+def test_a_rate_above_capacity_is_unstable_and_names_the_one_that_holds():
+    found = numbers(*SMALL, "--rate", "1e6")
+    assert found["is_stable"] is False
+    shown = run(*SMALL, "--rate", "1e6").output
+    assert "Unstable: 1e+06 requests/s come" in shown
+    assert f"{found['steady']['requests_per_s']:.4g} can be served" in shown
+
+
+def test_all_at_once_tells_the_throughput_while_full():
+    args = (*SMALL, "--batch", "8", "--input", "400")  # prompts long enough to gain nothing from each other's company
+    found = numbers(*args)
+    assert found["is_stable"] is None
+    assert found["saturated_tokens_per_s"] == pytest.approx(found["steady"]["throughput_tokens_per_s"], rel=0.1)
+    assert "throughput while full" in run(*args).output
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous", "chunked"])
+def test_a_shipped_trace(batching):
+    found = numbers(*BASE, "--trace", "Azure-Conv", "--requests", "40", "--batching", batching)
+    assert found["n_requests"] == 40
+    assert found["batching"] == batching
+    assert found["chunk_tokens"] == (512 if batching == "chunked" else None)
+    assert found["offered_requests_per_s"] > 0
+
+
+def test_a_file_by_hand(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,100,1\n2023-11-16 18:15:56,200,3\n")
+    found = numbers(*BASE, "--trace", str(path))
+    assert (found["n_requests"], found["offered_requests_per_s"]) == (2, 0.1)
+    assert found["queueing_s"]["max"] == 0  # ten seconds apart: nobody waits
+    assert (found["mean_input_tokens"], found["mean_output_tokens"]) == (150, 2)
+    assert 10 < found["duration_s"] < 11
+    assert numbers(*BASE, "--trace", str(path), "--rate", "full")["offered_requests_per_s"] is None
+
+
+def test_out_writes_tables_and_the_figure(tmp_path):
+    outcome = run(*SMALL, "--rate", "20", "--out", str(tmp_path / "run"))
+    assert outcome.exit_code == 0, outcome.output
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written == {"simulation.json", "over_time.csv", "latencies.csv", "simulation.html",
+                       "simulation.png", "simulation.svg", "simulation.pdf"}  # fmt: skip
+    rows = list(csv.DictReader((tmp_path / "run" / "over_time.csv").open()))
+    assert 0 < len(rows) <= simulate.MAX_SAMPLES
+    assert all(float(row["used_bytes"]) <= float(row["free_bytes"]) for row in rows)
+    found = json.loads((tmp_path / "run" / "simulation.json").read_text())
+    latencies = {row["name"]: row for row in csv.DictReader((tmp_path / "run" / "latencies.csv").open())}
+    assert float(latencies["ttft_s"]["p99"]) == found["ttft_s"]["p99"]
+
+
+def test_the_figure_shows_numbers_of_its_table():
+    work = Workload(batch=8, input_tokens=50, output_tokens=300, model_kind="ideal", admission="paged")
+    requests = report_simulation.requests_of(report_simulation.Traffic(rate="3", n_requests=40), work)
+    from dse import catalog, plan
+    from dse.measurements import CLOSED
+
+    fp16 = CLOSED.quantizer("fp16")
+    kv = plan.build(catalog.model("opt-6.7b"), fp16, fp16)
+    table = report_simulation.samples_table(
+        *report_simulation.evaluate(catalog.device("a100-80gb"), kv, work, requests)
+    )
+    chart = simulated.chart(table)
+    for panel in chart.panels:
+        for series in panel.series:
+            assert set(series.x) <= set(table["time_s"])
+            assert panel.y.low <= min(series.y)
+            assert max(series.y) <= panel.y.high
+    assert (np.diff(table["time_s"]) >= 0).all()
+    to_plotly.figure(chart)
+    assert set(to_matplotlib.images(chart)) == {"png", "svg", "pdf"}
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (("--rate", "0"), "rate = '0': must be from"),
+    (("--rate", "-3"), "rate = '-3'"),
+    (("--rate", "nan"), "rate = 'nan'"),
+    (("--rate", "soon"), "rate = 'soon'"),
+    (("--rate", "trace"), "which needs --trace"),
+    (("--requests", "0"), "requests = 0: must be at least 1"),
+    (("--requests", "1.5"), "must be a whole number"),
+    (("--chunk", "0"), "chunk = 0: must be a whole number from 1"),
+    (("--batching", "dynamic"), "batching = 'dynamic': must be one of static, continuous, chunked"),
+    (("--admission", "lazy"), "admission = 'lazy'"),
+    (("--batch", "0"), "batch = 0"),
+    (("--page", "0"), "page = 0"),
+    (("--seed", "-1"), "seed = -1"),
+    (("--trace", "azure-chat"), "did you mean azure-"),
+    (("--trace", "nowhere.csv"), "no such file"),
+    (("--trace", "a\0b"), "trace = "),
+    (("--model", "llama3.1-405b"), "no request fits: weights need"),
+])  # fmt: skip
+def test_bad_input_is_one_line(capsys, args, message):
+    status, line = refused(capsys, *BASE, *args)
+    assert status == 2
+    assert message in line
+
+
+def test_too_many_requests(capsys):
+    status, line = refused(capsys, *BASE, "--requests", "99999999999")
+    assert status == 5
+    assert "at most" in line
+
+
+def test_no_file_is_written_where_the_input_is_wrong(tmp_path, capsys):
+    refused(capsys, *BASE, "--rate", "0", "--out", str(tmp_path / "run"))
+    assert not list(tmp_path.rglob("*.*"))
