@@ -14,6 +14,7 @@ from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, pro
 from dse.cli_questions import ask
 from dse.cli_ring import ring
 from dse.cli_simulate import simulate
+from dse.cli_sweep import pareto, sweep
 from dse.cli_traffic import traffic
 from dse.cli_validate import validate
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
@@ -41,6 +42,8 @@ cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)
 cli.add_command(ask)
+cli.add_command(sweep)
+cli.add_command(pareto)
 cli.add_command(ring)
 cli.add_command(traffic)
 cli.add_command(simulate)

@@ -157,6 +157,14 @@ def bits_options(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
+def duration(seconds: float) -> str:
+    """A time to wait: 20 s, 3 min, 5.2 h, 12 days."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds:.2g} s"
+
+
 def progress_bar(items: Iterable[Any], label: str, length: int) -> Any:
     """A progress bar on the terminal; nothing where standard error is not one."""
     return click.progressbar(

@@ -35,6 +35,12 @@ class SpecError(InputError):
         return [clean(problem, MAX_LINE) for problem in self.problems]
 
 
+class BusyError(DseError):
+    """Something that another process is using."""
+
+    exit_status = 3
+
+
 class OutputError(DseError):
     """A file or directory that cannot be written."""
 

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,13 @@ def write(path: Path, content: bytes) -> None:
                 os.unlink(temporary)
 
 
+_UMASK = threading.Lock()
+
+
 def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
+    with _UMASK:  # reading it sets it: two threads at once would leave it 0
+        mask = os.umask(0)
+        os.umask(mask)
     return mask
 
 

@@ -1,16 +1,22 @@
-"""Many design points at once: a grid of devices, models, quantizers and workloads as one table."""
+"""Many design points at once: a grid as one table, or a sweep of any size into a directory of Parquet files."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import product
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from dse import catalog, plan, point
+from dse import catalog, point, sweep_axes, sweep_points, sweep_spec
 from dse.errors import LimitError
 from dse.measurements import CLOSED, Bits
 from dse.specs import HardwareSpec
+from dse.sweep_points import FLAGS, INTEGERS
+from dse.sweep_run import Stored, in_memory, stored, to_directory
+from dse.sweep_spec import Sweep, from_dict, read
 from dse.workload import Workload
+
+__all__ = ["MAX_POINTS", "Stored", "Sweep", "Workload", "from_dict", "grid", "read", "run", "stored", "to_table"]
 
 #: points of one in-memory table; about 0.2 ms and 1 kB each
 MAX_POINTS = 1_000_000
@@ -37,24 +43,26 @@ def grid(
     Raises LimitError above `max_points`, and InputError for unknown names or values outside their range.
     """
     base = base or Workload()
-    input_tokens = (base.input_tokens,) if input_tokens is None else input_tokens
-    output_tokens = (base.output_tokens,) if output_tokens is None else output_tokens
-    tokens = (base.tokens,) if tokens is None else tokens
-    axes = (devices, models, quantizer_names, batches, input_tokens, output_tokens, tokens)
-    n_points = 1
-    for axis in axes:
-        n_points *= len(axis)
+    work_axes = {
+        "batch": batches,
+        "input_tokens": (base.input_tokens,) if input_tokens is None else input_tokens,
+        "output_tokens": (base.output_tokens,) if output_tokens is None else output_tokens,
+        "tokens": (base.tokens,) if tokens is None else tokens,
+    }
+    n_points = math.prod(map(len, (devices, models, quantizer_names, *work_axes.values())))
     if n_points > max_points:
         raise LimitError(f"grid of {n_points:,} points: at most {max_points:,} fit in one table: pass max_points")
-    rows = []
-    for device_name, model_name, quantizer_name in product(devices, models, quantizer_names):
-        device = catalog.device(device_name) if isinstance(device_name, str) else device_name
-        quantizer = bits.quantizer(quantizer_name)
-        kv = plan.build(catalog.model(model_name), quantizer, quantizer)
-        for batch, n_in, n_out, policy in product(batches, input_tokens, output_tokens, tokens):
-            work = replace(base, batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=policy)
-            rows.append(point.evaluate(device, kv, work))
-    return to_table(rows)
+    if not n_points:
+        return to_table([])
+    axes = [
+        sweep_axes.of_items("device", [catalog.device(name) if isinstance(name, str) else name for name in devices]),
+        sweep_axes.of_items("model", [catalog.model(name) for name in models]),
+        sweep_axes.of_items("quantizer", [bits.quantizer(name) for name in quantizer_names]),
+        *(sweep_axes.of_items(name, values) for name, values in work_axes.items()),
+    ]
+    found = sweep_spec.of_axes(axes, base, bits)
+    digits = sweep_points.decode(found, 0, n_points)
+    return to_table(point.evaluate(*found.designs.at(*places)) for places in found.designs.rows(digits))
 
 
 def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
@@ -63,7 +71,7 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
     for name, unit in point.RESULT_UNITS.items():
         if name == "assumptions":
             table[name] = [", ".join(names) for names in table[name]]
-        elif name in ("feasible", "fits_whole_batch", "kv_cache"):
+        elif name in FLAGS:
             table[name] = table[name].astype(bool)
         elif name in INTEGERS:
             table[name] = table[name].astype("Int64")
@@ -74,10 +82,20 @@ def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
     return table
 
 
-#: columns of whole numbers (missing where nothing fits or nothing limits)
-INTEGERS = frozenset({
-    "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "activation_bits",
-    "prompt_chunk_tokens", "kv_bytes",
-    "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "capacity_bytes",
-    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves", "busy_cores",
-})  # fmt: skip
+def run(
+    spec: Sweep | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    threads: int | None = None,
+    max_points: int = MAX_POINTS,
+    limits: bool = True,
+) -> pd.DataFrame | Stored:
+    """Run a sweep: a file, a dict with the keys of a file, or a `Sweep`.
+
+    Without `out` its table, of at most `max_points`; with `out` a handle on the Parquet files that are written there,
+    or that an earlier run finished. `limits=False` lifts those on points and disk. Raises InputError, SpecError,
+    LimitError, BusyError and OutputError (exit status 2, 2, 5, 3, 4 of `dse sweep`).
+    """
+    found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
+    if out is None:
+        return in_memory(found, max_points)
+    return to_directory(found, out, threads, limits)

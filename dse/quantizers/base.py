@@ -102,6 +102,8 @@ class Param:
     low: float = 0
     high: float = 0
     choices: tuple[int | str, ...] = ()
+    #: a parameter that, where it is given, replaces this one
+    unless: str = ""
 
     def allowed(self) -> str:
         """The range or the choices, for messages and listings."""

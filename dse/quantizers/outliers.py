@@ -79,8 +79,8 @@ FAMILIES = (
         "Oaken sections 4.3 to 4.5, Table 3: 4-bit dense codes, outliers fused with 8- or 16-bit sparse entries",
         _oaken,
         (
-            Param("outer", Fraction("0.04"), "share of the outer group", low=0, high=1),
-            Param("inner", Fraction("0.06"), "share of the inner group", low=0, high=1),
+            Param("outer", Fraction("0.04"), "share of the outer group", low=0, high=1, unless="groups"),
+            Param("inner", Fraction("0.06"), "share of the inner group", low=0, high=1, unless="groups"),
             Param("groups", "", "shares in percent, outermost first, such as 2/2/90/6; replaces outer and inner"),
             Param("dense", 0, "position of the dense group in `groups`, from 1; 0: the largest", low=0, high=5),
             Param("outlier_bits", 5, "bits of an outlier", choices=(4, 5)),

@@ -31,6 +31,12 @@ def _value(param: Param, text: str, where: str) -> Any:
     return value
 
 
+def parameter(family: str, name: str, text: str) -> Any:
+    """One parameter of a family as its type. Raises InputError with what is allowed."""
+    param = next(param for param in FAMILIES[family].params if param.name == name)
+    return _value(param, text, f"quantizer {show(family)}:")
+
+
 def _text(value: Any) -> str:
     """A parameter value as one would write it; fractions as the shortest decimal."""
     return f"{float(value):.12g}" if isinstance(value, Fraction) else str(value)

@@ -1,0 +1,201 @@
+"""The commands `dse sweep` and `dse pareto`."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from dse.errors import InputError, OutputError, clean, show
+
+
+@click.command(short_help="Evaluate all points of a sweep into Parquet files.")
+@click.argument("file", required=False)
+@click.option("--out", metavar="DIR", help="Directory of the result; one that was begun by this sweep is finished.")
+@click.option("--threads", metavar="N", help="Threads; default: one a core. The files do not depend on it.")
+@click.option("--no-limit", is_flag=True, help="Start even if it has over 1e10 points or may not fit on the disk.")
+@click.option("--dry-run", is_flag=True, help="Say what it would take, and stop.")
+@click.option("--verify", metavar="DIR", help="Check the files of a directory against their hashes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.pass_context
+def sweep(
+    ctx: click.Context,
+    file: str | None,
+    out: str | None,
+    threads: str | None,
+    no_limit: bool,
+    dry_run: bool,
+    verify: str | None,
+    as_json: bool,
+) -> None:
+    """Evaluate all points of the sweep in FILE (TOML; notebooks/sweep.toml is an example) into DIR.
+
+    Stop it at any time, by Ctrl-C, a kill or a power cut: the same command goes on where it stopped, and the files are
+    the same, byte for byte. `dse pareto DIR` finds the best designs in them.
+    """
+    if verify is not None:
+        if file is not None or out is not None:
+            raise InputError("verify: takes a directory alone: leave FILE and --out out")
+        _verify(verify, as_json)
+        return
+    if file is None:
+        raise InputError("FILE is missing: see dse sweep --help")
+    if out is None:
+        raise InputError("--out is missing: see dse sweep --help")
+    from dse import sweep_run, sweep_spec
+    from dse.cli_options import parse_whole
+
+    n_threads = sweep_run.check_threads(None if threads is None else parse_whole("threads", threads))
+    found = sweep_spec.read(file)
+    if not no_limit:
+        sweep_run.check_limits(found, out)
+    if dry_run:
+        click.echo(_expected(found, as_json))
+        return
+    start = time.monotonic()
+    with _stopping(ctx, file, out), _bar(found.n_points) as progress:
+        done = sweep_run.to_directory(
+            found,
+            out,
+            n_threads,
+            limits=False,
+            progress=progress,
+            say=lambda line: click.echo(line, err=True),
+            ready=lambda: None if as_json else click.echo(_expected(found, False)),
+        )
+    click.echo(_summary(done, time.monotonic() - start, as_json))
+
+
+def _expected(found: Any, as_json: bool) -> str:
+    """Points, time and bytes that a sweep will take."""
+    from dse import sweep_run, units
+    from dse.cli_options import duration
+
+    expected = sweep_run.estimate(found)
+    if as_json:
+        return json.dumps(
+            {"n_points": expected.n_points, "n_bytes_at_most": expected.n_bytes, "expected_s": expected.seconds}
+        )
+    dropped = ", less those that conditions drop" if found.where else ""
+    return (
+        f"{expected.n_points:,} points{dropped}; about {duration(expected.seconds)} on one core; "
+        f"at most {units.human(expected.n_bytes, 'B')}"
+    )
+
+
+def _summary(done: Any, seconds: float, as_json: bool) -> str:
+    from dse.sweep_points import CODES
+
+    manifest = done.manifest
+    if as_json:
+        return json.dumps({
+            "out": str(done.folder), "n_points": done.spec["n_points"], "n_rows": done.n_rows,
+            "n_parts": manifest.n_parts, "n_parts_written": done.n_written,
+            "rows_by_infeasible_code": dict(enumerate(manifest.codes)), "set_aside": list(done.notes),
+        })  # fmt: skip
+    n_bytes = sum(path.stat().st_size for path in done.paths)
+    from dse import units
+
+    lines = [f"sweep: {done.folder} ({done.n_rows:,} rows, {manifest.n_parts:,} parts, {units.human(n_bytes, 'B')})"]
+    if done.n_written == 0:
+        lines.append("  complete before: every part checked against its hash")
+    elif done.n_written < manifest.n_parts:
+        lines.append(f"  {manifest.n_parts - done.n_written:,} parts were there already, checked against their hashes")
+    lines += [f"  {n:,} rows: {text}" for n, text in zip(manifest.codes, CODES, strict=False) if n]
+    if not done.n_rows:
+        lines.append("  the conditions drop all points")
+    return "\n".join(lines)
+
+
+def _verify(out: str, as_json: bool) -> None:
+    from dse import sweep_store
+
+    manifest, problems = sweep_store.verify(out)
+    if as_json:
+        click.echo(json.dumps({"n_rows": manifest.n_rows, "n_parts": manifest.n_parts, "problems": problems}))
+    else:
+        for problem in problems:
+            click.echo(problem)
+    if problems:
+        raise OutputError(f"{show(out)}: {len(problems):,} problems: run `dse sweep` again, it repairs them")
+    if not as_json:
+        click.echo(f"verified: {out} ({manifest.n_rows:,} rows, {manifest.n_parts:,} parts)")
+
+
+@contextlib.contextmanager
+def _stopping(ctx: click.Context, file: str, out: str) -> Iterator[None]:
+    """Ctrl-C: say how to go on, and leave with the status of an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(clean(f"stopped: finished parts are kept: `dse sweep {file} --out {out}` goes on", 300), err=True)
+        ctx.exit(130)
+
+
+@contextlib.contextmanager
+def _bar(n_points: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar with points per second and the time left; nothing where standard error is no terminal."""
+    start, first = time.monotonic(), [-1]
+    with click.progressbar(
+        length=n_points, label="sweep", file=sys.stderr, hidden=not sys.stderr.isatty(), show_eta=True,
+        item_show_func=lambda text: text,
+    ) as bar:  # fmt: skip
+
+        def progress(done: int, of: int) -> None:
+            if first[0] < 0:
+                first[0] = done
+            rate = (done - first[0]) / max(time.monotonic() - start, 1e-9)
+            bar.update(done - bar.pos, f"{rate:,.0f} points/s")
+
+        yield progress
+
+
+@click.command(short_help="The designs of a sweep or a table that no other beats.")
+@click.argument("source", metavar="DIR|TABLE")
+@click.option("--maximize", metavar="A,B", help="Columns of which more is better.")
+@click.option("--minimize", metavar="C,D", help="Columns of which less is better.")
+@click.option("--by", metavar="MODEL,...", help="A front for each value of these columns.")
+@click.option("--drop-missing", is_flag=True, help="Leave out designs whose objectives are unknown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the front as JSON, in SI base units.")
+@click.option("--out", metavar="DIR", help="Write the front as CSV, page and figures into this directory.")
+@click.option("--static", type=click.Choice(["auto", "kaleido", "matplotlib"]), default="auto", show_default=True,
+              help="What draws PNG, SVG and PDF.")  # fmt: skip
+def pareto(
+    source: str,
+    maximize: str | None,
+    minimize: str | None,
+    by: str | None,
+    drop_missing: bool,
+    as_json: bool,
+    out: str | None,
+    static: str,
+) -> None:
+    """The Pareto front of a sweep's directory, of any size, or of a .csv or .parquet TABLE.
+
+    A design is on the front when no other is at least as good in every objective and better in one. Designs that do
+    not fit (column feasible) are not considered. A knee is the design closest to being best in everything.
+    """
+    import shlex
+
+    from dse import pareto_designs, report_front
+    from dse.cli_options import split_list
+
+    objectives = pareto_designs.objectives_of(
+        split_list("maximize", maximize) or [], split_list("minimize", minimize) or []
+    )
+    found = pareto_designs.of_file(source, objectives, split_list("by", by) or [], drop_missing)
+    page = ""
+    if out is not None:
+        options = {"--maximize": maximize, "--minimize": minimize, "--by": by}
+        words = [word for name, value in options.items() if value for word in (name, value)]
+        words += ["--drop-missing"] if drop_missing else []
+        page = report_front.write(found, out, shlex.join(["dse", "pareto", source, *words, "--out", out]), static)
+    if as_json:
+        click.echo(json.dumps(report_front.to_json(found), allow_nan=False))
+        return
+    click.echo(report_front.text(found))
+    if page:
+        click.echo(f"front: {page}")

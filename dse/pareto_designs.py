@@ -1,0 +1,235 @@
+"""Fronts of designs, whole rows at a time: of a table, a CSV or Parquet file, or a sweep's directory of any size."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse import pareto, point, sweep_axes, sweep_run, sweep_table
+from dse.errors import InputError, did_you_mean, show
+from dse.pareto import Sense
+
+#: bytes of a CSV file that is read into memory
+MAX_CSV_BYTES = 2**30
+#: rows of fronts of parts that are held before they are merged
+MERGE_ROWS = 500_000
+#: columns whose name says their unit to a reader
+COUNTS = ("batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits")
+#: designs beside the front that a figure shows
+CLOUD_ROWS = 3000
+
+
+@dataclass(frozen=True)
+class DesignFront:
+    """The designs that no other beats.
+
+    `table` holds their whole rows in the order they came; `row` their places in it from 0; `knee` marks, for each
+    group, the one closest to being best in everything (`knees`). `cloud` are some of the other designs, objectives
+    only, evenly taken.
+    """
+
+    table: pd.DataFrame
+    row: np.ndarray
+    knee: np.ndarray
+    objectives: dict[str, Sense]
+    by: tuple[str, ...]
+    n_rows: int
+    n_feasible: int
+    #: rows left out because an objective was missing
+    n_missing: int
+    cloud: pd.DataFrame
+    units: dict[str, str]
+    #: columns that tell the designs apart: axes that vary, in the whole table and not only on the front
+    design: tuple[str, ...]
+
+
+def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str, Sense]:
+    """Objectives by name, those to maximise first. Raises InputError for none, or one given twice."""
+    found: dict[str, Sense] = {}
+    for names, sense in ((maximize, "max"), (minimize, "min")):
+        for name in names:
+            if name in found:
+                raise InputError(f"objective {show(name)}: is given twice: leave one")
+            found[name] = sense  # type: ignore[assignment]
+    if not found:
+        raise InputError("objectives: none given: name columns with --maximize and --minimize")
+    return found
+
+
+def of_table(
+    table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False
+) -> DesignFront:
+    """The front of a table; its column `feasible`, if any, says which rows compete. Raises InputError."""
+    known = set(sweep_axes.known_axes())
+    design = [n for n in table.columns if n in known and table[n].nunique(dropna=False) > 1]
+    return _front(
+        [("", table)], lambda _, rows: table.iloc[rows], table.columns, objectives, by, drop_missing, {}, design
+    )
+
+
+def of_file(
+    path: str | Path, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False
+) -> DesignFront:
+    """The front of a sweep's directory, part by part, or of a CSV or Parquet file. Raises InputError."""
+    if not Path(path).is_dir():
+        return of_table(read_table(path), objectives, by, drop_missing)
+    found = sweep_run.stored(path)
+    wanted = list(dict.fromkeys((*objectives, *by, "feasible")))
+    _check_names(wanted[:-1], list(found.columns))
+    paths = {part.name: part for part in found.paths}
+
+    def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
+        return sweep_table.to_frame(sweep_run.read_part(paths[name], None).take(rows))
+
+    pieces = ((name, sweep_table.to_frame(sweep_run.read_part(part, wanted))) for name, part in paths.items())
+    design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
+    return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design)
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """A table from a CSV or Parquet file. Raises InputError for anything else."""
+    file = Path(path)
+    name = show(str(path))
+    try:
+        if not file.is_file():
+            raise InputError(f"{name}: is no file: give the directory of a sweep, or a .csv or .parquet file")
+        if file.suffix.lower() == ".parquet":
+            return sweep_table.to_frame(sweep_run.read_part(file, None))
+        if file.stat().st_size > MAX_CSV_BYTES:
+            raise InputError(f"{name}: has over {MAX_CSV_BYTES:,} bytes: write it as .parquet")
+        table = pd.read_csv(file)
+    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: cannot be read as a table: {reason}") from None
+    if "feasible" in table and table["feasible"].dtype != bool:
+        raise InputError(f"{name}: feasible: must be True or False in every row")
+    return table
+
+
+def _check_names(wanted: Sequence[str], columns: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in columns:
+            raise InputError(f"unknown column {show(name)}: {did_you_mean(name, columns)}")
+
+
+def _front(
+    pieces: Any,
+    whole: Any,
+    columns: Sequence[str],
+    objectives: Mapping[str, Sense],
+    by: Sequence[str],
+    drop_missing: bool,
+    units: Mapping[str, str],
+    design: Sequence[str],
+) -> DesignFront:
+    """Fronts of the pieces, merged; `whole(piece, rows)` gives whole rows."""
+    _check_names((*objectives, *by), columns)
+    names = list(dict.fromkeys((*objectives, *by)))
+    held: list[_Held] = []
+    cloud: list[pd.DataFrame] = []
+    n_rows = n_feasible = n_missing = step = 0
+    pieces_seen: list[str] = []
+    for piece, table in pieces:
+        pieces_seen.append(piece)
+        feasible = table["feasible"].to_numpy(dtype=bool) if "feasible" in table else np.ones(len(table), bool)
+        n_rows_before, n_rows, n_feasible = n_rows, n_rows + len(table), n_feasible + int(feasible.sum())
+        if drop_missing:
+            present = table[list(objectives)].notna().all(axis=1).to_numpy(dtype=bool)
+            n_missing += int((feasible & ~present).sum())
+            feasible = feasible & present
+            table = table.assign(feasible=feasible)
+        try:
+            rows = np.flatnonzero(pareto.front(table, objectives, by))
+        except InputError as error:
+            hint = "; or leave them out with --drop-missing" if "is missing" in str(error) else ""
+            raise InputError(f"{piece + ': ' if piece else ''}{error}{hint}") from None
+        held.append(
+            _Held(_plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows)
+        )
+        step = step or max(int(feasible.sum()) // CLOUD_ROWS, 1)
+        cloud.append(_plain(table[names][feasible].iloc[::step]))
+        if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
+            cloud, step = [pd.concat(cloud).iloc[::2]], 2 * step
+        if sum(len(part.table) for part in held) > MERGE_ROWS:
+            held = [_merged(held, objectives, by)]
+    if not held:
+        raise InputError("the table has no rows: nothing to compare")
+    last = _merged(held, objectives, by)
+    found = [
+        _plain(whole(pieces_seen[number], last.rows[last.piece == number])) for number in np.unique(last.piece)
+    ]  # fmt: skip
+    table = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+    known = {**point.RESULT_UNITS, **units}
+    marks = knees(last.table, objectives, by)
+    shown = {name: known.get(name, "") for name in columns}
+    varied = tuple(name for name in design if name not in objectives)
+    others = pd.concat(cloud, ignore_index=True)
+    return DesignFront(
+        table, last.places, marks, dict(objectives), tuple(by), n_rows, n_feasible, n_missing, others, shown, varied
+    )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows that may be on the front: their objectives, and where they are: a numbered piece, and a row of it."""
+
+    table: pd.DataFrame
+    piece: np.ndarray
+    rows: np.ndarray
+    #: row of the whole table
+    places: np.ndarray
+
+
+def _merged(held: Sequence[_Held], objectives: Mapping[str, Sense], by: Sequence[str]) -> _Held:
+    table = pd.concat([part.table for part in held], ignore_index=True)
+    keep = np.flatnonzero(pareto.front(table, objectives, by))
+    piece, rows, places = (
+        np.concatenate([getattr(part, name) for part in held])[keep] for name in ("piece", "rows", "places")
+    )
+    return _Held(table.iloc[keep].reset_index(drop=True), piece, rows, places)
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without categories, whose names differ from part to part."""
+    names = [name for name in table.columns if isinstance(table[name].dtype, pd.CategoricalDtype)]
+    return table.astype(dict.fromkeys(names, object)) if names else table
+
+
+def knees(front: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = ()) -> np.ndarray:
+    """Mask of the knee of each group: the design closest to the corner that is best in everything.
+
+    Each objective is scaled to 0 (best on the group's front) to 1 (worst); distance is Euclidean; the first of equals.
+    """
+    mask = np.zeros(len(front), dtype=bool)
+    groups = front.groupby(list(by), sort=False, dropna=False).indices.values() if by else [np.arange(len(front))]
+    for rows in groups:
+        if not len(rows):
+            continue
+        distance = np.zeros(len(rows))
+        for name, sense in objectives.items():
+            values = front[name].to_numpy(dtype="float64")[rows]
+            values = values if sense == "min" else -values
+            low, high = values.min(), values.max()
+            if np.isfinite(high - low) and high > low:
+                distance += ((values - low) / (high - low)) ** 2
+        mask[rows[int(distance.argmin())]] = True
+    return mask
+
+
+def label(row: pd.Series, columns: Sequence[str], units: Mapping[str, str]) -> str:
+    """A design in a few words: `H100, oaken, batch 64`."""
+    from dse.units import human
+
+    parts = []
+    for name in columns:
+        value = row[name]
+        if value is None or pd.isna(value):
+            continue
+        unit = "" if name in COUNTS else units.get(name, "")
+        shown = value if isinstance(value, str) else human(value.item() if hasattr(value, "item") else value, unit)
+        is_name = isinstance(value, str) and name in ("device", "model", "quantizer")
+        parts.append(str(shown) if is_name else f"{name} {shown}")
+    return ", ".join(parts)

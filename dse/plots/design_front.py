@@ -1,0 +1,110 @@
+"""Any two objectives against each other with the Pareto front and its knees marked; not a figure of the report."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from dse.plots import axes, style
+from dse.plots.chart import Axis, Chart, Panel, Series
+
+GREY = "#C8C8C8"
+#: shown unit of a base unit: name, size
+_SHOWN = {"B": ("GB", axes.GB), "B/s": ("TB/s", axes.TB), "s": ("ms", axes.MILLISECOND)}
+#: from this ratio of largest to smallest on, an axis is logarithmic; and by powers of ten
+_LOG, _DECADES = 20.0, 1000.0
+MAX_FRONT = 5000
+
+
+def axis(name: str, unit: str, values: Sequence[float]) -> Axis:
+    """An axis around `values` (base units): logarithmic where they span much, from zero where none is negative."""
+    shown, size = _SHOWN.get(unit, (unit, 1.0))
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    if low > 0 and high / low >= _DECADES:
+        return axes.log10(name, shown, finite, size)
+    if low > 0 and high / low >= _LOG:
+        return axes.log2(name, shown, finite, size)
+    if low >= 0:
+        return axes.linear(name, shown, finite, size)
+    room = 0.05 * (high - low) or 1.0
+    ticks = tuple((low + i * (high - low) / 4, f"{(low + i * (high - low) / 4) / size:.3g}") for i in range(5))
+    return Axis(name, shown, low - room, high + room, ticks, per_unit=size)
+
+
+def chart(
+    front: pd.DataFrame,
+    knee: Sequence[bool],
+    cloud: pd.DataFrame,
+    objectives: Mapping[str, str],
+    units: Mapping[str, str],
+    label: Callable[[pd.Series], str],
+    by: Sequence[str] = (),
+) -> Chart:
+    """The first two objectives (one: against the order of the table); each group of `by` has its own mark.
+
+    `label` names a design beside its knee; hovering shows its whole row.
+    """
+    names = list(objectives)[:2]
+    one = len(names) == 1
+    front = front.assign(**{"row of the front": range(1, len(front) + 1)}) if one else front
+    x, y = ("row of the front", names[0]) if one else names
+    cloud = cloud.iloc[:0].assign(**{x: []}) if one else cloud
+    places = [
+        axis(name, units.get(name, ""), [*front[name].astype(float), *cloud[name].astype(float)]) for name in (x, y)
+    ]
+    notes = []
+    if len(front) > MAX_FRONT:
+        keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
+        notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
+        front, knee = front.iloc[keep], [knee[i] for i in keep]
+    series = [Series("other designs", "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
+    groups = [(_group(key), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)] if by else []
+    if len(groups) > style.MAX_SYSTEMS:
+        notes.append(
+            f"The fronts of the first {style.MAX_SYSTEMS} of {len(groups)} groups are drawn; the table has all."
+        )
+        groups = groups[: style.MAX_SYSTEMS]
+    knees: list[Series] = []
+    is_knee = pd.Series(list(knee), index=front.index, dtype=bool)
+    for i, (name, rows) in enumerate(groups or [("front", front)]):
+        look, rows = style.STYLES[i], rows.sort_values(list(names), kind="stable")
+        series.append(
+            Series(
+                name, "line" if len(objectives) == 2 else "scatter", **_points(rows, x, y), colour=look.colour,
+                dash=look.dash, marker=look.marker, size=0.8, hover=tuple(_hover(row) for _, row in rows.iterrows()),
+            )
+        )  # fmt: skip
+        best = rows[is_knee[rows.index]]
+        knees.append(
+            Series(
+                "knee", "scatter", **_points(best, x, y), colour=style.VERMILLION, marker="star", size=1.5,
+                hover=tuple(f"knee of {name}\n{_hover(row)}" for _, row in best.iterrows()),
+            )
+        )  # fmt: skip
+        notes += [f"Knee{f' of {name}' if by else ''}: {label(row)}." for _, row in best.iterrows()]
+    aims = ", ".join(f"{'largest' if sense == 'max' else 'smallest'} {name}" for name, sense in objectives.items())
+    notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
+    notes.append(f"Objectives: {aims}.")
+    title = f"Pareto front: {y} against {x}"
+    panel = Panel("", places[0], places[1], (*series, *knees))
+    return Chart(title, (panel,), panel_height_pt=260, notes=tuple(notes))
+
+
+def _points(rows: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
+    return {"x": tuple(map(float, rows[x])), "y": tuple(map(float, rows[y]))}
+
+
+def _group(key: object) -> str:
+    return ", ".join(str(part) for part in key) if isinstance(key, tuple) else str(key)
+
+
+def _hover(row: pd.Series) -> str:
+    """Every value of the row that is there."""
+    parts = []
+    for name, value in row.items():
+        if value is None or pd.isna(value) or value == "":
+            continue
+        parts.append(f"{name}: {value if isinstance(value, str | bool) else f'{value:,.6g}'}")
+    return "\n".join(parts)

@@ -1,0 +1,180 @@
+"""The points of a sweep: an index decoded into axis values, and stretches of points evaluated into columns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse import point
+from dse.errors import InputError, LimitError
+from dse.sweep_axes import Axis
+from dse.sweep_spec import Block, Sweep
+from dse.sweep_where import Digits
+
+#: results that are whole numbers (missing where nothing fits or nothing limits)
+INTEGERS = frozenset({
+    "batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits", "activation_bits",
+    "prompt_chunk_tokens", "kv_bytes",
+    "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "capacity_bytes",
+    "free_bytes", "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves", "busy_cores",
+})  # fmt: skip
+FLAGS = frozenset({"feasible", "fits_whole_batch", "kv_cache"})
+
+#: `infeasible_code` of a point and what it means; points that do not run stay in the table
+CODES = (
+    "feasible",
+    "the weights alone are larger than the memory",
+    "the weights fit, but not one request beside them",
+    "the combination is not allowed (`dse point` says why)",
+    "beyond a limit: a number of bytes over 2^63, or too many packed groups",
+)
+FEASIBLE, WEIGHTS_TOO_LARGE, REQUEST_TOO_LARGE, NOT_ALLOWED, BEYOND_LIMIT = range(len(CODES))
+
+#: a whole number that is missing
+MISSING = np.iinfo(np.int64).min
+#: points evaluated between two looks at whether to stop; results do not depend on it
+BLOCK_POINTS = 256
+
+
+@dataclass(frozen=True)
+class Names:
+    """A column of names: `codes` are places in `names`, -1 where there is none."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def normal(self) -> "Names":
+        """The same column with names sorted and only those that occur: one form for equal columns."""
+        used = np.unique(self.codes[self.codes >= 0])
+        names = sorted({self.names[code] for code in used})
+        place = {name: i for i, name in enumerate(names)}
+        table = np.full(len(self.names) + 1, -1, dtype=np.int32)  # the last: no name
+        for code in used:
+            table[code] = place[self.names[code]]
+        return Names(table[self.codes], tuple(names))
+
+
+#: by name, equally long: float64 (NaN missing), int64 (MISSING missing), bool, int8 codes, Names
+Columns = dict[str, Any]
+
+
+def decode(sweep: Sweep, first: int, last: int) -> dict[str, NDArray[np.int32]]:
+    """Place of the value of each axis for the points first..last-1 of the grid; -1 where a point has no such axis.
+
+    The first dimension is the slowest digit, as in `itertools.product`.
+    """
+    rest = np.arange(first, last, dtype=np.int64)
+    found = {axis.name: np.full(len(rest), -1, dtype=np.int32) for axis in sweep.axes}
+    for dimension in reversed(sweep.dimensions):
+        rest, digit = np.divmod(rest, dimension.size)
+        if len(dimension.blocks) == 1:
+            _decode_block(dimension.blocks[0], digit, slice(None), found)
+            continue
+        starts = np.array([block.start for block in dimension.blocks], dtype=np.int64)
+        which = np.searchsorted(starts, digit, side="right") - 1
+        for number in np.unique(which):
+            inside = which == number
+            _decode_block(dimension.blocks[number], digit[inside] - starts[number], inside, found)
+    return found
+
+
+def _decode_block(block: Block, rest: NDArray[np.int64], where: Any, found: dict[str, NDArray[np.int32]]) -> None:
+    for name, value in block.fixed:
+        found[name][where] = value
+    for axis in reversed(block.varying):
+        rest, digit = np.divmod(rest, len(axis))
+        found[axis.name][where] = digit
+
+
+def kept_digits(sweep: Sweep, first: int, last: int) -> Digits:
+    """`decode` of the points first..last-1 that meet all conditions."""
+    digits = decode(sweep, first, last)
+    if not sweep.where:
+        return digits
+    keep = np.ones(last - first, dtype=bool)
+    for condition in sweep.where:
+        keep &= condition.keep(digits)
+    return digits if keep.all() else {name: column[keep] for name, column in digits.items()}
+
+
+def evaluate_chunk(sweep: Sweep, first: int, last: int) -> Columns:
+    """The table of the grid's points first..last-1 that meet the conditions, in order: columns of `sweep.columns`."""
+    digits = kept_digits(sweep, first, last)
+    axes = {axis.name: _axis_column(axis, digits[axis.name]) for axis in sweep.axes}
+    return {name: column for name, column in (axes | evaluate_points(sweep, digits)).items() if name in sweep.columns}
+
+
+def _axis_column(axis: Axis, digits: NDArray[np.int32]) -> Any:
+    if axis.kind == "text":
+        return Names(digits, axis.values)
+    if axis.kind == "whole":
+        return np.array([*axis.values, MISSING], dtype=np.int64)[digits]
+    return np.array([*axis.values, np.nan], dtype=np.float64)[digits]
+
+
+def evaluate_points(sweep: Sweep, digits: Digits) -> Columns:
+    """Results of points, one by one: `feasible`, `infeasible_code` and the columns of `sweep.keep`.
+
+    This is the seam for a faster evaluation of many points: same columns, same bits.
+    """
+    rows: list[Mapping[str, Any]] = []
+    codes: list[int] = []
+    for places in sweep.designs.rows(digits):
+        try:
+            row: Mapping[str, Any] = point.evaluate(*sweep.designs.at(*places))
+            code = FEASIBLE if row["feasible"] else WEIGHTS_TOO_LARGE if row["free_bytes"] < 0 else REQUEST_TOO_LARGE
+            if any(row[name] is not None and abs(row[name]) >= 2**63 for name in sweep.keep if name in INTEGERS):
+                row, code = {}, BEYOND_LIMIT
+        except InputError:
+            row, code = {}, NOT_ALLOWED
+        except (LimitError, OverflowError):
+            row, code = {}, BEYOND_LIMIT
+        rows.append(row)
+        codes.append(code)
+    code_column = np.array(codes, dtype=np.int8)
+    columns: Columns = {"feasible": code_column == FEASIBLE, "infeasible_code": code_column}
+    for name in sweep.keep:
+        columns[name] = _result_column(name, [row.get(name) for row in rows])
+    return columns
+
+
+def _result_column(name: str, values: Sequence[Any]) -> Any:
+    if name in FLAGS:
+        return np.array([bool(value) for value in values], dtype=bool)
+    if name in INTEGERS:
+        return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
+    if point.RESULT_UNITS[name]:
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    texts = [", ".join(value) if isinstance(value, list) else value for value in values]
+    place = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
+    return Names(np.array([place.get(text, -1) for text in texts], dtype=np.int32), tuple(place))
+
+
+def join(chunks: Sequence[Columns]) -> Columns:
+    """Chunks one after the other."""
+    if len(chunks) == 1:
+        return chunks[0]
+    joined: Columns = {}
+    for name, column in chunks[0].items():
+        columns = [chunk[name] for chunk in chunks]
+        joined[name] = _join_names(columns) if isinstance(column, Names) else np.concatenate(columns)
+    return joined
+
+
+def _join_names(columns: Sequence[Names]) -> Names:
+    place: dict[str, int] = {}
+    codes = []
+    for column in columns:
+        table = np.array([*(place.setdefault(name, len(place)) for name in column.names), -1], dtype=np.int32)
+        codes.append(table[column.codes])
+    return Names(np.concatenate(codes), tuple(place))
+
+
+def stretches(first: int, last: int, size: int) -> list[tuple[int, int]]:
+    """first..last-1 in pieces of at most `size`."""
+    return [(start, min(start + size, last)) for start in range(first, last, size)]

@@ -1,0 +1,298 @@
+"""Running a sweep into a directory: what it will take, threads that write parts, and the finished table."""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from dse import files, sweep_points, sweep_store, sweep_table
+from dse.errors import DseError, InputError, LimitError, OutputError, show
+from dse.sweep_points import FLAGS, Columns
+from dse.sweep_spec import Sweep
+from dse.sweep_store import Manifest, Part
+from dse.units import human
+
+#: points of a sweep, unless its limits are lifted
+MAX_POINTS = 10**10
+#: part of the free space that a sweep may take
+DISK_SHARE = 1 / 1.2
+MAX_THREADS = 1024
+#: points timed to say how long a sweep will take
+SAMPLE_POINTS = 64
+#: seconds after which that is enough
+SAMPLE_S = 0.5
+#: seconds between two writes of the manifest, and between two looks at the progress
+MANIFEST_S, LOOK_S = 2.0, 0.2
+
+
+class Stopped(Exception):
+    """The sweep was asked to stop."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sweep will take: points of its grid, bytes of its files at most, seconds."""
+
+    n_points: int
+    n_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A finished sweep in a directory."""
+
+    folder: Path
+    spec: dict[str, Any]
+    manifest: Manifest
+    #: what was set aside when it was resumed
+    notes: tuple[str, ...] = ()
+    #: parts that this run wrote; the others were there already
+    n_written: int = 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table."""
+        return self.manifest.n_rows
+
+    @property
+    def paths(self) -> list[Path]:
+        """The Parquet files, in order."""
+        return [self.folder / part.name for _, part in sorted(self.manifest.parts.items())]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Columns and their units."""
+        return dict(self.spec["columns"])
+
+    def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
+        """The table part by part: memory stays flat. Raises InputError for unknown columns or unreadable parts."""
+        for path in self.paths:
+            yield sweep_table.to_frame(read_part(path, columns))
+
+    def read(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """The whole table, or some columns of it, in memory."""
+        tables = [read_part(path, columns) for path in self.paths]
+        return sweep_table.to_frame(pa.concat_tables(tables))
+
+
+def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A Parquet file, or some columns of it. Raises InputError where it cannot be read."""
+    try:
+        return sweep_table.read_part(path, None if columns is None else list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{show(str(path))} cannot be read ({type(error).__name__}): `dse sweep --verify`") from error
+
+
+def stored(out: str | Path) -> Stored:
+    """The finished sweep of a directory. Raises InputError where there is none."""
+    spec, manifest = sweep_store.manifest_of(Path(out))
+    if not manifest.complete:
+        raise InputError(
+            f"{show(str(out))}: {len(manifest.parts):,} of {manifest.n_parts:,} parts are done: "
+            "run `dse sweep` again, it goes on"
+        )
+    return Stored(Path(out), spec, manifest)
+
+
+def check_threads(threads: int | None) -> int:
+    """Threads to use: all cores that this process may use, unless given. Raises InputError."""
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise InputError(f"threads = {show(threads)}: must be a whole number from 1 to {MAX_THREADS:,}")
+    return threads
+
+
+def row_bytes(sweep: Sweep) -> int:
+    """Bytes of a row of the files at most: 8 a number, 1 a name or flag; axes repeat and take next to nothing."""
+    names = sum(1 for name in sweep.keep if not sweep.columns[name] or name in FLAGS)
+    return 8 * (len(sweep.keep) - names) + names + len(sweep.axes) + 2
+
+
+def check_limits(sweep: Sweep, out: str | Path) -> int:
+    """Bytes that the files of the points not yet done take at most. Raises LimitError for too many points, or for more
+    bytes than the disk holds."""
+    if sweep.n_points > MAX_POINTS:
+        raise LimitError(
+            f"sweep of {sweep.n_points:,} points: at most {MAX_POINTS:,}: shorten an axis, or lift it with --no-limit"
+        )
+    folder = Path(out).absolute()
+    n_done = 0
+    if sweep_store.is_folder(out) and (manifest := sweep_store.load_json(folder / sweep_store.MANIFEST)):
+        n_done = sum(part.last - part.first for part in sweep_store.parts_of(manifest).values())
+    n_bytes = max(sweep.n_points - n_done, 0) * row_bytes(sweep)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free * DISK_SHARE:
+        raise LimitError(
+            f"sweep of {sweep.n_points:,} points: up to {human(n_bytes, 'B')}, the disk has {human(free, 'B')} free: "
+            "keep fewer columns, or start with --no-limit"
+        )
+    return n_bytes
+
+
+def estimate(sweep: Sweep) -> Estimate:
+    """Points, bytes and time, from a few points spread over the sweep that are evaluated and timed."""
+    places = [i * sweep.n_points // SAMPLE_POINTS for i in range(min(SAMPLE_POINTS, sweep.n_points))]
+    sweep_points.evaluate_chunk(sweep, 0, 1)  # whatever is compiled or loaded once
+    start, n_done = time.perf_counter(), 0
+    for place in places:
+        sweep_points.evaluate_chunk(sweep, place, place + 1)
+        n_done += 1
+        if time.perf_counter() - start > SAMPLE_S:
+            break
+    seconds = (time.perf_counter() - start) / n_done * sweep.n_points
+    return Estimate(sweep.n_points, sweep.n_points * row_bytes(sweep), seconds)
+
+
+def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
+    """The whole table at once. Raises LimitError above `max_points`."""
+    if sweep.n_points > max_points:
+        raise LimitError(
+            f"sweep of {sweep.n_points:,} points: at most {max_points:,} in memory: give a directory `out`"
+        )
+    chunks = _blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None)
+    return sweep_table.to_frame(sweep_table.to_arrow(sweep, chunks))
+
+
+def to_directory(
+    sweep: Sweep,
+    out: str | Path,
+    threads: int | None = None,
+    limits: bool = True,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    say: Callable[[str], None] = lambda line: None,
+    ready: Callable[[], None] = lambda: None,
+) -> Stored:
+    """Run a sweep into a directory, or finish what an earlier run left; the files come out the same either way.
+
+    `ready` is called once the directory is known to be usable and before the first part is written; `progress(done,
+    of)` now and then, with points; `say` with a line for each thing that was set aside; all from this thread. Raises
+    LimitError, BusyError, InputError (the directory holds something else), OutputError (full or unwritable: what is
+    finished stays); KeyboardInterrupt once the running threads have stopped and the manifest is written.
+    """
+    n_threads = check_threads(threads)
+    if limits:
+        check_limits(sweep, out)
+    if sweep_store.is_folder(out):
+        sweep_store.check(Path(out), sweep)  # before a lock is put into a directory of something else
+    with sweep_store.locked(out) as folder:
+        try:
+            manifest, notes = sweep_store.begin(folder, sweep)
+        except OSError as error:
+            raise OutputError(f"cannot read {show(str(folder))}: {(error.strerror or str(error)).lower()}") from error
+        for note in notes:
+            say(note)
+        ready()
+        todo = [number for number in range(manifest.n_parts) if number not in manifest.parts]
+        write_parts(folder, sweep, manifest, todo, n_threads, progress)
+        spec, _ = sweep_store.manifest_of(folder)
+        return Stored(folder, spec, manifest, tuple(notes), len(todo))
+
+
+def write_parts(
+    folder: Path,
+    sweep: Sweep,
+    manifest: Manifest,
+    todo: Sequence[int],
+    n_threads: int,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> None:
+    """Write the parts of `todo`, in any order, and the manifest beside them."""
+    stop, counter = threading.Event(), _Counter()
+    before = sum(part.last - part.first for part in manifest.parts.values())
+    running: set[Future[Part]] = set()
+    started: list[Future[Part]] = []
+    waiting, written_at = iter(todo), time.monotonic()
+
+    def collect() -> None:
+        for future in started:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                manifest.parts[future.result().number] = future.result()
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        try:
+            while True:
+                while len(running) < 2 * n_threads and (number := next(waiting, None)) is not None:
+                    future = pool.submit(_write_part, folder, sweep, number, stop, counter.add)
+                    running.add(future)
+                    started.append(future)
+                if not running:
+                    break
+                done, running = wait(running, LOOK_S, FIRST_COMPLETED)
+                progress(before + counter.total, sweep.n_points)
+                for future in done:
+                    future.result()
+                    collect()
+                    started.remove(future)
+                if done and running and time.monotonic() - written_at > MANIFEST_S:
+                    manifest.write(folder)
+                    written_at = time.monotonic()
+        except BaseException as error:
+            stop.set()
+            for future in started:
+                future.cancel()
+            wait(started)
+            collect()
+            with contextlib.suppress(DseError):
+                manifest.write(folder)
+            if isinstance(error, OutputError):
+                raise OutputError(
+                    f"{_cause(error)}: {len(manifest.parts):,} of {manifest.n_parts:,} parts are done: free space and "
+                    "run the same command again, it goes on"
+                ) from error
+            raise
+    manifest.write(folder)
+
+
+def _cause(error: OutputError) -> str:
+    cause = error.__cause__
+    return f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
+
+
+class _Counter:
+    """A number that threads add to."""
+
+    def __init__(self) -> None:
+        self.total, self._lock = 0, threading.Lock()
+
+    def add(self, n: int) -> None:
+        """Add `n`."""
+        with self._lock:
+            self.total += n
+
+
+def _blocks(sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None]) -> Columns:
+    chunks = []
+    for start, end in sweep_points.stretches(first, last, sweep_points.BLOCK_POINTS):
+        if stop.is_set():
+            raise Stopped
+        chunks.append(sweep_points.evaluate_chunk(sweep, start, end))
+        count(end - start)
+    return sweep_points.join(chunks)
+
+
+def _write_part(folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None]) -> Part:
+    """Evaluate a part and put its file in place: temporary name, sync, rename, sync of the directory."""
+    first = number * sweep.part_points
+    last = min(first + sweep.part_points, sweep.n_points)
+    columns = _blocks(sweep, first, last, stop, count)
+    content = sweep_table.encode(sweep, columns)
+    files.write(folder / sweep_store.part_name(number), content)
+    files.sync(folder)
+    codes = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
+    digest = hashlib.sha256(content).hexdigest()
+    return Part(number, first, last, len(columns["feasible"]), digest, tuple(int(n) for n in codes))

@@ -1,0 +1,87 @@
+"""Columns of a sweep as an Arrow table, a DataFrame, and the bytes of a Parquet file: the same bytes each time."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dse import point
+from dse.sweep_points import FLAGS, INTEGERS, MISSING, Columns, Names
+from dse.sweep_spec import Sweep
+
+#: of zstd: speed counts, the columns of axes are small whatever it is
+COMPRESSION_LEVEL = 1
+_NAMES = pa.dictionary(pa.int32(), pa.string())
+
+
+def schema(sweep: Sweep) -> pa.Schema:
+    """Types and units of the columns; they depend on the sweep alone, never on its values."""
+    fields = []
+    for name, unit in sweep.columns.items():
+        axis = sweep.axis.get(name)
+        if axis is not None:
+            kind = {"text": _NAMES, "whole": pa.int64(), "number": pa.float64()}[axis.kind]
+        elif name in FLAGS:
+            kind = pa.bool_()
+        elif name == "infeasible_code":
+            kind = pa.int8()
+        elif name in INTEGERS:
+            kind = pa.int64()
+        else:
+            kind = pa.float64() if point.RESULT_UNITS[name] else _NAMES
+        fields.append(pa.field(name, kind, metadata={"unit": unit} if unit else None))
+    return pa.schema(fields)
+
+
+def to_arrow(sweep: Sweep, columns: Columns) -> pa.Table:
+    """The columns as a table; NaN, MISSING and -1 become nulls."""
+    types = schema(sweep)
+    return pa.table([_array(columns[field.name], field.type) for field in types], schema=types)
+
+
+def _array(column: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, Names):
+        normal = column.normal()
+        indices = pa.array(normal.codes, mask=normal.codes < 0)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(normal.names, type=pa.string()))
+    if column.dtype == np.float64:
+        return pa.array(column, type=kind, mask=np.isnan(column))
+    if column.dtype == np.int64:
+        return pa.array(column, type=kind, mask=column == MISSING)
+    return pa.array(column, type=kind)
+
+
+def encode(sweep: Sweep, columns: Columns) -> pa.Buffer:
+    """The Parquet file of a part. No time, host or path is in it; pyarrow's version is."""
+    sink = pa.BufferOutputStream()
+    small = [name for name in sweep.columns if name in sweep.axis or pa.types.is_dictionary(_type(sweep, name))]
+    pq.write_table(
+        to_arrow(sweep, columns), sink, version="2.6", data_page_version="1.0", compression="zstd",
+        compression_level=COMPRESSION_LEVEL, use_dictionary=small, write_statistics=True, store_schema=True,
+        row_group_size=max(sweep.part_points, 1),
+    )  # fmt: skip
+    return sink.getvalue()
+
+
+def _type(sweep: Sweep, name: str) -> pa.DataType:
+    return schema(sweep).field(name).type
+
+
+def to_frame(table: pa.Table) -> pd.DataFrame:
+    """A DataFrame: names as categories in order of the alphabet, whole numbers as Int64, since some may be missing."""
+    whole = {pa.int64(): pd.Int64Dtype()}
+    found: pd.DataFrame = table.unify_dictionaries().to_pandas(types_mapper=whole.get)
+    for field in table.schema:
+        if pa.types.is_dictionary(field.type):
+            names = found[field.name].cat
+            found[field.name] = names.reorder_categories(sorted(names.categories))
+    return found
+
+
+def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """One part, or some of its columns."""
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=columns, use_threads=False)

@@ -1,0 +1,232 @@
+"""Fronts of whole designs: parts merged against the whole, knees by hand, the command and its figure."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dse import cli, pareto, pareto_designs, report_front, sweep, sweep_points, sweep_spec
+from dse.errors import InputError
+from dse.plots import design_front
+
+SPEC = {
+    "axes": {
+        "device": ["a100-80gb", "h100"],
+        "model": ["llama2-7b", "llama3-8b"],
+        "quantizer": ["fp16", "oaken"],
+        "oaken.outer": [0.0, 0.05, 0.1],
+        "batch": {"from": 1, "to": 40, "step": 1},
+    },
+    "keep": ["throughput_tokens_per_s", "decode_step_s", "joules_per_token", "max_batch", "bound"],
+}
+
+
+def scattered(found, digits):
+    """Results without sense or cost: whole numbers, so that many are equal, and some designs that do not run."""
+    total = sum((7 * i + 3) * (digits[axis.name].astype(np.int64) + 2) for i, axis in enumerate(found.axes))
+    codes = (total % 5 == 0).astype(np.int8)
+    columns = {"feasible": codes == 0, "infeasible_code": codes}
+    for i, name in enumerate(found.keep):
+        values = total * (i + 17) ** 3 % 41
+        if name == "bound":
+            columns[name] = sweep_points.Names((values % 2).astype(np.int32), ("bandwidth", "compute"))
+        elif name == "max_batch":
+            columns[name] = values
+        else:
+            columns[name] = np.where(codes, np.nan, values + 1.0)
+    return columns
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_points, "evaluate_points", scattered)
+    monkeypatch.setattr(sweep_spec, "MIN_PART_POINTS", 16)
+    sweep.run(SPEC, tmp_path / "sweep")
+    return tmp_path / "sweep"
+
+
+@pytest.mark.parametrize("merge_rows", [1, 10, 10**6])
+@pytest.mark.parametrize("by", [(), ("model",), ("device", "bound")])
+@pytest.mark.parametrize(
+    "objectives",
+    [
+        {"throughput_tokens_per_s": "max", "decode_step_s": "min"},
+        {"decode_step_s": "min", "joules_per_token": "min", "max_batch": "max"},
+        {"max_batch": "max"},
+    ],
+)
+def test_the_front_of_a_directory_is_that_of_its_table(folder, monkeypatch, merge_rows, by, objectives):
+    monkeypatch.setattr(pareto_designs, "MERGE_ROWS", merge_rows)
+    table = sweep.stored(folder).read()
+    assert len(sweep.stored(folder).paths) > 20
+    found = pareto_designs.of_file(folder, objectives, by)
+    mask = pareto.front(table, objectives, by)
+    assert found.row.tolist() == np.flatnonzero(mask).tolist()
+    pd.testing.assert_frame_equal(
+        found.table, table[mask].reset_index(drop=True), check_exact=True, check_dtype=False, check_categorical=False
+    )
+    assert (found.n_rows, found.n_feasible) == (len(table), int(table["feasible"].sum()))
+    assert found.knee.sum() == (len(table[mask][list(by)].drop_duplicates()) if by else 1)
+    whole = pareto_designs.of_table(table, objectives, by)
+    assert whole.row.tolist() == found.row.tolist()
+    assert whole.knee.tolist() == found.knee.tolist()
+    assert found.design == whole.design == ("device", "model", "quantizer", "oaken.outer", "batch")
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=40), st.integers(1, 10), st.booleans())
+def test_fronts_of_parts_make_the_front_of_the_whole(rows, size, grouped):
+    table = pd.DataFrame(rows, columns=["a", "b", "g"], dtype="float64")
+    objectives, by = {"a": "max", "b": "min"}, ["g"] if grouped else []
+    pieces = [(str(i), table.iloc[i : i + size]) for i in range(0, len(table), size)]
+    found = pareto_designs._front(
+        pieces,
+        lambda piece, places: table.iloc[int(piece) + places],
+        list(table.columns),
+        objectives,
+        by,
+        False,
+        {},
+        [],
+    )
+    assert found.row.tolist() == np.flatnonzero(pareto.front(table, objectives, by)).tolist()
+    assert found.table.equals(table.iloc[found.row].reset_index(drop=True))
+
+
+def test_knees():
+    # scaled to 0..1: (0, 1), (0.1, 0.1), (1, 0): squared distances 1, 0.02, 1
+    front = pd.DataFrame({"x": [0.0, 1.0, 10.0], "y": [10.0, 1.0, 0.0]})
+    assert pareto_designs.knees(front, {"x": "min", "y": "min"}).tolist() == [False, True, False]
+    # best in x is 10 now: (1, 1), (0.9, 0.1), (0, 0)
+    assert pareto_designs.knees(front, {"x": "max", "y": "min"}).tolist() == [False, False, True]
+    groups = pd.DataFrame({"x": [3.0, 3.0, 5.0], "g": ["a", "a", "b"]})
+    assert pareto_designs.knees(groups, {"x": "min"}, ["g"]).tolist() == [True, False, True]
+    assert pareto_designs.knees(front.iloc[:0], {"x": "min"}).tolist() == []
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*args):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return stop.value.code, out, err
+
+    return call
+
+
+def test_the_command(folder, run, tmp_path):
+    aims = ["--maximize", "throughput_tokens_per_s", "--minimize", "decode_step_s", "--by", "model"]
+    status, out, err = run("pareto", folder, *aims, "--json")
+    assert (status, err) == (0, "")
+    answer = json.loads(out)
+    expected = pareto.front(
+        sweep.stored(folder).read(), {"throughput_tokens_per_s": "max", "decode_step_s": "min"}, ["model"]
+    )
+    assert answer["n_front"] == len(answer["front"]) == expected.sum()
+    assert [row["row"] for row in answer["front"]] == np.flatnonzero(expected).tolist()
+    assert [row["model"] for row in answer["front"] if row["knee"]] == ["llama2-7b", "llama3-8b"]
+    status, out, _ = run("pareto", folder, *aims, "--out", tmp_path / "front", "--static", "matplotlib")
+    assert status == 0
+    assert out.startswith(f"front: {expected.sum()} of 640 designs (")
+    assert "knee" in out
+    assert out.splitlines()[-1] == f"front: {tmp_path}/front/front.html"
+    assert {path.name for path in (tmp_path / "front").iterdir()} == {
+        "front.csv", "front.html", "front.png", "front.svg", "front.pdf"
+    }  # fmt: skip
+    page = (tmp_path / "front" / "front.html").read_text()
+    assert "dse pareto" in page
+    # the whole design is in the hover box of a point of the front
+    assert "oaken.outer: 0.1" in page
+    assert "max_batch: " in page
+    table = pd.read_csv(tmp_path / "front" / "front.csv")
+    assert len(table) == expected.sum()
+    # its rows are a front of their own
+    status, out, _ = run("pareto", tmp_path / "front" / "front.csv", *aims, "--json")
+    assert json.loads(out)["n_front"] == expected.sum()
+    part = sweep.stored(folder).paths[3]
+    assert run("pareto", part, *aims)[0] == 0
+
+
+def test_missing_objectives(run, tmp_path):
+    table = pd.DataFrame({"device": ["a", "b", "c"], "cost": [1.0, None, 3.0], "speed": [1.0, 9.0, 2.0]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    status, out, err = run("pareto", tmp_path / "t.csv", "--minimize", "cost", "--maximize", "speed")
+    assert (status, out) == (2, "")
+    assert err == "error: row 1: cost is missing: drop such rows, or mark them by a column `feasible`" + (
+        "; or leave them out with --drop-missing\n"
+    )
+    status, out, _ = run(
+        "pareto", tmp_path / "t.csv", "--minimize", "cost", "--maximize", "speed", "--drop-missing", "--json"
+    )
+    answer = json.loads(out)
+    assert [row["device"] for row in answer["front"]] == ["a", "c"]
+    assert (answer["n_rows"], answer["n_feasible"], answer["n_missing"]) == (3, 3, 1)
+
+
+def test_bad_input(folder, run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "t.csv").write_text('a,feasible\n1,yes\n2,"no')
+    (tmp_path / "yes.csv").write_text("a,feasible\n1,yes\n")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
+    (tmp_path / "none.csv").write_text("")
+    for source, aims, text in (
+        (folder, [], "none given"),
+        (folder, ["--maximize", "throughput"], "did you mean throughput_tokens_per_s"),
+        (folder, ["--maximize", "bound"], "is not a column of numbers"),
+        (folder, ["--maximize", "max_batch", "--minimize", "max_batch"], "is given twice"),
+        (folder, ["--maximize", "max_batch,"], "empty entry"),
+        (folder, ["--maximize", "max_batch", "--by", "modle"], "did you mean model"),
+        (tmp_path / "empty", ["--maximize", "a"], "holds no sweep"),
+        (tmp_path / "gone", ["--maximize", "a"], "is no file"),
+        (tmp_path / "t.csv", ["--maximize", "a"], "cannot be read as a table"),
+        (tmp_path / "yes.csv", ["--maximize", "a"], "feasible: must be True or False"),
+        (tmp_path / "t.parquet", ["--maximize", "a"], "cannot be read"),
+        (tmp_path / "none.csv", ["--maximize", "a"], "cannot be read as a table"),
+    ):
+        status, out, err = run("pareto", source, *aims)
+        assert (status, out) == (2, ""), err
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert text in err
+
+
+def test_a_front_of_nothing(tmp_path):
+    table = pd.DataFrame({"device": ["a"], "cost": [1.0], "speed": [2.0], "feasible": [False]})
+    found = pareto_designs.of_table(table, {"cost": "min", "speed": "max"}, ["device"])
+    assert (len(found.table), found.n_rows, found.n_feasible) == (0, 1, 0)
+    assert report_front.text(found).startswith("front: 0 of 1 designs")
+    assert report_front.to_json(found)["front"] == []
+    report_front.write(found, str(tmp_path / "out"), "dse pareto", "matplotlib")
+    with pytest.raises(InputError, match="none given"):
+        pareto_designs.objectives_of([], [])
+
+
+@pytest.mark.parametrize(
+    ("values", "log"), [([1.0, 5.0], False), ([1.0, 100.0], True), ([1.0, 1e9], True), ([0.0, 1e9], False),
+                        ([-40.0, 30.0], False), ([-3.0, -3.0], False), ([], False), ([math.inf, 1.0], False)]
+)  # fmt: skip
+def test_axes_hold_their_values(values, log):
+    axis = design_front.axis("x", "", values)
+    assert axis.log == log
+    assert all(axis.low <= value <= axis.high for value in values if math.isfinite(value))
+    assert all(axis.low <= at <= axis.high * (1 + 1e-9) for at, _ in axis.ticks)
+
+
+def test_figures_of_many_groups_and_of_one_objective():
+    n = 40
+    table = pd.DataFrame({"device": [f"d{i % 20}" for i in range(n)], "a": range(n), "b": range(n)}, dtype=object)
+    table = table.astype({"a": float, "b": float})
+    found = pareto_designs.of_table(table, {"a": "max", "b": "min"}, ["device"])
+    arguments = (found.table, list(found.knee), found.cloud)
+    chart = design_front.chart(*arguments, found.objectives, found.units, lambda row: row["device"], found.by)
+    assert any("first 12 of 20 groups" in note for note in chart.notes)
+    assert sum(len(s.x) for s in chart.panels[0].series if s.kind == "line") == 24
+    one = design_front.chart(*arguments, {"a": "max"}, found.units, lambda row: row["device"])
+    assert [s.name for s in one.panels[0].series] == ["front", "knee"]
+    stars = [s for s in one.panels[0].series if s.name == "knee"]
+    assert "device: d0" in "".join(stars[0].hover)
