@@ -5,7 +5,8 @@ replaces a finished request at once and computes a new prompt whole, while the o
 up to `chunk` tokens with parts of prompts. Memory: `reserve` holds a request's final length from the start; `paged`
 holds pages as it grows, leaves WATERMARK_FRAC of the memory free when it admits, and where pages run out sends the
 youngest request back to the head of the line, to be computed again (as vLLM does by default; arXiv:2309.06180, 4.5).
-Requests are served in order of arrival.
+Requests are served in order of arrival. The first token of an answer is known when its prompt is computed; all O decode
+steps are run for an answer of O tokens, one more than servers need.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from dse.workload import Workload
 
 Floats = NDArray[np.float64]
 BATCHING = {"static": kernel.STATIC, "continuous": kernel.CONTINUOUS, "chunked": kernel.CHUNKED}
+#: tokens of prompts that are worked on together, whole: vLLM's default of max_num_batched_tokens; a longer one alone
+PROMPT_STEP_TOKENS = 2048
 #: share of the memory that admission leaves free: vLLM's block manager has 0.01
 WATERMARK_FRAC = 0.01
 MAX_REQUESTS = 20_000_000
@@ -105,38 +108,28 @@ def run(
     times: step_times.StepTimes | None = None,
     progress: Progress | None = None,
     compiled: bool | None = None,
+    prompt_step_tokens: int = PROMPT_STEP_TOKENS,
 ) -> Simulation:
     """Serve `requests`. `work` gives batch (most sequences at once), admission, page, weights' bits, path, model kind.
 
-    Requests that do not fit alone are rejected and counted. `times`: step times made by `tables_for`, to share between
-    runs. `compiled`: True or False forces it; the numbers are the same. Raises InputError where a value is out of range
-    or no request fits, LimitError above MAX_REQUESTS.
+    Whole prompts share a step up to `prompt_step_tokens`. Requests that do not fit alone are rejected and counted.
+    `times`: step times made by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers are
+    the same. Raises InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
     """
     n = len(requests.arrival_s)
-    check(work, n, batching, chunk_tokens)
+    check(work, n, batching, chunk_tokens, prompt_step_tokens)
     if batching == "static" and work.admission == "paged":
         rule_admission = kernel.RESERVE  # nothing is admitted later: pages are held to the end of the answer
     else:
         rule_admission = kernel.RESERVE if work.admission == "reserve" else kernel.PAGED
-    for name, values in (("input", requests.input_tokens), ("output", requests.output_tokens)):
-        if values.min() < 1 or values.max() > MAX_TOKENS:
-            off = int(values.min() if values.min() < 1 else values.max())
-            raise InputError(f"{name} = {show(off)}: must be a whole number from 1 to {MAX_TOKENS:,}")
-    memory = memory_of(device, plan, work, int(np.max(requests.input_tokens + requests.output_tokens)))
-    held = held_memory(memory)
+    served, memory, held = served_of(device, plan, work, requests)
     capacity = memory.free_bytes * memory.unit
-    final = requests.input_tokens + requests.output_tokens
-    fits = held[-(-final // memory.pages)] <= capacity
-    if not fits.any():
-        least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
-        reason = Memory(device, memory.plan, least, memory.paths).infeasible_reason or "its memory is too small"
-        raise InputError(f"device = {show(device.name)}: no request fits: {reason}")
-    served = Requests(requests.arrival_s[fits], requests.input_tokens[fits], requests.output_tokens[fits])
     places = most_sequences(work, held, capacity, len(served.arrival_s))
-    times = times or tables_for(device, plan, work, served, batching, chunk_tokens, places)
+    times = times or tables_for(device, plan, work, served, batching, chunk_tokens, places, prompt_step_tokens)
     rule = np.zeros(kernel.N_RULE, np.int64)
     rule[kernel.BATCHING], rule[kernel.ADMISSION] = BATCHING[batching], rule_admission
     rule[kernel.MAX_BATCH], rule[kernel.CHUNK], rule[kernel.PAGE] = places, chunk_tokens, memory.pages
+    rule[kernel.PROMPT_STEP] = prompt_step_tokens
     rule[kernel.CAPACITY], rule[kernel.WATERMARK] = capacity, int(capacity * WATERMARK_FRAC)
     rule[kernel.WARM_COUNT] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
     state = new_state(served, rule, held)
@@ -151,16 +144,40 @@ def run(
     return _simulation(state, served, n - len(served.arrival_s), memory)
 
 
-def check(work: Workload, n_requests: int, batching: str, chunk_tokens: int) -> None:
+def check(
+    work: Workload, n_requests: int, batching: str, chunk_tokens: int, prompt_step_tokens: int = PROMPT_STEP_TOKENS
+) -> None:
     """Raises InputError or LimitError for what cannot be simulated."""
     if batching not in BATCHING:
         raise InputError(f"batching = {show(batching)}: must be one of {', '.join(BATCHING)}")
-    if isinstance(chunk_tokens, bool) or not 1 <= chunk_tokens <= MAX_TOKENS:
-        raise InputError(f"chunk = {show(chunk_tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+    for name, tokens in (("chunk", chunk_tokens), ("prompt-batch", prompt_step_tokens)):
+        if isinstance(tokens, bool) or not 1 <= tokens <= MAX_TOKENS:
+            raise InputError(f"{name} = {show(tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
     if n_requests < 1:
         raise InputError(f"requests = {show(n_requests)}: must be at least 1")
     if n_requests > MAX_REQUESTS:
         raise LimitError(f"requests = {n_requests:,}: at most {MAX_REQUESTS:,} are simulated at once")
+
+
+def served_of(
+    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests
+) -> tuple[Requests, Memory, NDArray[np.int64]]:
+    """The requests that fit alone, the memory, and what it holds by pages. Raises InputError where none fits."""
+    for name, values in (("input", requests.input_tokens), ("output", requests.output_tokens)):
+        if values.min() < 1 or values.max() > MAX_TOKENS:
+            off = int(values.min() if values.min() < 1 else values.max())
+            raise InputError(f"{name} = {show(off)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+    final = requests.input_tokens + requests.output_tokens
+    memory = memory_of(device, plan, work, int(np.max(final)))
+    held = held_memory(memory)
+    fits = held[-(-final // memory.pages)] <= memory.free_bytes * memory.unit
+    if not fits.any():
+        least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
+        reason = Memory(device, memory.plan, least, memory.paths).infeasible_reason or "its memory is too small"
+        raise InputError(f"device = {show(device.name)}: no request fits: {reason}")
+    return (
+        Requests(requests.arrival_s[fits], requests.input_tokens[fits], requests.output_tokens[fits]), memory, held
+    )  # fmt: skip
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, longest_tokens: int) -> Memory:
@@ -196,11 +213,11 @@ def most_sequences(work: Workload, held: NDArray[np.int64], capacity: int, n_req
 
 def tables_for(
     device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests, batching: Batching, chunk_tokens: int,
-    max_sequences: int,
+    max_sequences: int, prompt_step_tokens: int = PROMPT_STEP_TOKENS,
 ) -> step_times.StepTimes:  # fmt: skip
     """Step times that a run of these requests looks up."""
     longest = int(np.max(requests.input_tokens + requests.output_tokens))
-    most_tokens = max(chunk_tokens, max_sequences) if batching == "chunked" else kernel.PROMPT_STEP_TOKENS
+    most_tokens = max(chunk_tokens, max_sequences) if batching == "chunked" else prompt_step_tokens
     return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens)
 
 

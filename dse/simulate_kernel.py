@@ -16,8 +16,6 @@ from dse.step_times import Tables, attention_s
 
 STATIC, CONTINUOUS, CHUNKED = 0, 1, 2
 RESERVE, PAGED = 0, 1
-#: tokens of prompts that are worked on together, whole: vLLM's default of max_num_batched_tokens; a longer one alone
-PROMPT_STEP_TOKENS = 2048
 #: no link in a list, no request in a place
 NONE = -1
 
@@ -30,7 +28,7 @@ NONE = -1
 # places in State.f: seconds
 NOW, LAST_DECODE, BUSY, RUNNING_S, USED_S, PROMPT_S, GAPS_S, LONGEST_GAP, WARM_AT, FULL_AT, N_F = range(11)
 # places in State.rule: what does not change
-BATCHING, ADMISSION, MAX_BATCH, CHUNK, PAGE, CAPACITY, WATERMARK, WARM_COUNT, N_RULE = range(9)
+BATCHING, ADMISSION, MAX_BATCH, CHUNK, PAGE, CAPACITY, WATERMARK, WARM_COUNT, PROMPT_STEP, N_RULE = range(10)
 # rows of State.sample
 S_TIME, S_RUNNING, S_WAITING, S_USED, S_TOKENS, N_SAMPLE_ROWS = range(6)
 
@@ -47,7 +45,8 @@ class State(NamedTuple):
     output_tokens: NDArray[np.int64]
     #: memory that a sequence of k pages holds
     held: NDArray[np.int64]
-    #: requests: found. `last_s` is the end of the latest token, `generated` the tokens before it was sent back
+    #: requests: found. `first_s` is 0 until known; `last_s` is the end of the latest token, `generated` the tokens made
+    #: before it was sent back
     start_s: NDArray[np.float64]
     first_s: NDArray[np.float64]
     finish_s: NDArray[np.float64]
@@ -157,11 +156,13 @@ def _release(s, place):
 
 
 def _join(s, place):
-    """A prompt is done: from the next step on its request decodes."""
+    """A prompt is done: its first token is known, and from the next step on its request decodes."""
     i = s.i
     request = s.request[place]
     context = s.input_tokens[request] + s.generated[request]
     s.offset[place], s.joined_at[place], s.is_new[place] = context - i[STEP], i[STEP], True
+    if s.first_s[request] == 0.0:  # one sent back before it decoded keeps its first token
+        s.first_s[request] = s.last_s[request] = s.f[NOW]
     s.new[i[N_NEW]] = place
     i[N_NEW] += 1
     i[N_DECODING] += 1
@@ -232,12 +233,12 @@ def _whole_prompts(s, tables):
     """Admit requests whose prompts are computed whole, together. Returns (their tokens, seconds of their attention)."""
     i = s.i
     n_tokens, seconds = 0, 0.0
-    while n_tokens < PROMPT_STEP_TOKENS:
+    while n_tokens < s.rule[PROMPT_STEP]:
         if n_tokens:  # would the next one fit into the step?
             request = s.again[i[N_AGAIN] - 1] if i[N_AGAIN] > 0 else i[NEXT_FRESH]
             if request >= i[NOW_ARRIVED]:
                 break
-            if n_tokens + s.input_tokens[request] + s.generated[request] > PROMPT_STEP_TOKENS:
+            if n_tokens + s.input_tokens[request] + s.generated[request] > s.rule[PROMPT_STEP]:
                 break
         place = _admit(s)
         if place == NONE:
@@ -276,19 +277,15 @@ def _chunks(s, tables):
 
 
 def _decoded(s):
-    """One more token for every live sequence, at `NOW`: gaps, first tokens, and who is done."""
+    """One more token for every live sequence, at `NOW`: gaps, and who is done."""
     i, f = s.i, s.f
     n_new = 0
     for k in range(i[N_NEW]):
         place = s.new[k]
         if s.is_new[place]:
             s.is_new[place] = False
-            request = s.request[place]
             n_new += 1
-            if s.generated[request] == 0:
-                s.first_s[request] = f[NOW]
-            else:
-                _count_gap(s, f[NOW] - s.last_s[request], 1)
+            _count_gap(s, f[NOW] - s.last_s[s.request[place]], 1)
     i[N_NEW] = 0
     if i[N_LIVE] > n_new:
         _count_gap(s, f[NOW] - f[LAST_DECODE], i[N_LIVE] - n_new)

@@ -144,10 +144,7 @@ def serve(arrivals, inputs, outputs, times, own, capacity, *, batching, admissio
         run.prompt_tokens += n_tokens
         for r in live:
             r.made += 1
-            if r.made == 1:
-                r.first = now
-            else:
-                run.gaps.append(now - r.last)
+            run.gaps.append(now - r.last)
             r.last = now
             if r.made == r.n_out:
                 r.finish = now
@@ -158,4 +155,6 @@ def serve(arrivals, inputs, outputs, times, own, capacity, *, batching, admissio
             static_open = True
         for r, part in parts:
             r.computed += part
+            if r.computed == r.to_compute and math.isnan(r.first):
+                r.first = r.last = now
     return run

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dse import catalog, plan, serving, simulate, simulate_kernel
+from dse import catalog, plan, serving, simulate
 from dse.errors import InputError, LimitError
 from dse.formulas import serving as formulas
 from dse.measurements import CLOSED
@@ -64,14 +64,15 @@ def room_for(kv, work, n_tokens):
     return a100(memory_capacity=(WEIGHTS + memory.to_bytes(memory.own(n_tokens))) / 1e9)
 
 
-def both(case, prompt_step, compiled=False):
+def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
     requests, work, quantizer, tokens_of_room, batching, chunk = case
     kv = PLANS[quantizer]
     device = room_for(kv, work, tokens_of_room)
     times = times_of(kv, 6)
     memory = simulate.memory_of(device, kv, work, 200)
     try:
-        found = simulate.run(device, kv, work, requests, batching, chunk, times=times, compiled=compiled)
+        found = simulate.run(device, kv, work, requests, batching, chunk, times=times, compiled=compiled,
+                             prompt_step_tokens=prompt_step)  # fmt: skip
     except InputError:
         assume(False)
     requests = found.requests
@@ -99,18 +100,13 @@ def same(found, wanted, memory):
 @settings(max_examples=200)
 @given(case=cases(), prompt_step=st.sampled_from([8, 50, 2048]))
 def test_the_kernel_is_its_naive_twin(case, prompt_step):
-    before = simulate_kernel.PROMPT_STEP_TOKENS
-    simulate_kernel.PROMPT_STEP_TOKENS = prompt_step
-    try:
-        same(*both(case, prompt_step))
-    finally:
-        simulate_kernel.PROMPT_STEP_TOKENS = before
+    same(*both(case, prompt_step))
 
 
 @settings(max_examples=40)
 @given(case=cases())
 def test_compiled_is_its_naive_twin(case):
-    same(*both(case, simulate_kernel.PROMPT_STEP_TOKENS, compiled=True))
+    same(*both(case, compiled=True))
 
 
 def lengths(n, mean_in, mean_out, seed=1, kind="lognormal"):
@@ -197,9 +193,10 @@ def test_conserved_within_memory_and_repeatable(batching, admission):
     found = simulate.run(device, kv, work, requests, batching, 128)
     assert found.n_rejected == 0
     n_out = int(requests.output_tokens.sum())
-    # tokens: every answer whole, every gap between two tokens of an answer counted once, prompts computed
+    # tokens: every answer whole, every gap before a decode step of an answer counted once, prompts computed
     assert found.n_tokens == n_out
-    assert int(found.gap_counts.sum()) == n_out - 400
+    assert int(found.gap_counts.sum()) == n_out
+    assert found.mean_gap_s * n_out == pytest.approx(np.sum(found.finish_s - found.first_s), rel=1e-9)
     if found.n_preempted == 0:
         assert found.n_prompt_tokens == requests.input_tokens.sum()
     else:
@@ -212,7 +209,7 @@ def test_conserved_within_memory_and_repeatable(batching, admission):
     # time: a request arrives, starts, gives its first token, ends; the device is never busy for longer than it lasts
     assert (requests.arrival_s <= found.start_s).all()
     assert (found.start_s < found.first_s).all()
-    assert (found.first_s <= found.finish_s).all()
+    assert (found.first_s < found.finish_s).all()
     assert found.busy_s <= found.duration_s * (1 + 1e-12)
     again = simulate.run(device, kv, work, requests, batching, 128, compiled=False)
     assert again.finish_s.tolist() == found.finish_s.tolist()
@@ -258,21 +255,22 @@ def test_what_does_not_fit_is_rejected_and_counted():
 
 
 def test_by_hand():
-    """Two requests of 10 in, 2 out, at once: both prompts in one step, then two decode steps of both."""
+    """Two requests of 10 in, 2 out, at once: both prompts in one step, at whose end their first tokens are known, then
+    two decode steps of both."""
     kv, work = PLANS["fp16"], Workload(batch=4, model_kind="ideal")
     times = times_of(kv, 6)
     found = simulate.run(a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), times=times)
     prompts = times.matrix_s(20) + 2 * times.prompt_s(0, 10)
-    first = prompts + times.decode_step_s(2, 22)
-    assert found.first_s.tolist() == [first, first]
-    assert found.finish_s.tolist() == pytest.approx([first + times.decode_step_s(2, 24)] * 2, rel=1e-15)
+    assert found.first_s.tolist() == [prompts, prompts]
+    end = prompts + times.decode_step_s(2, 22) + times.decode_step_s(2, 24)
+    assert found.finish_s.tolist() == pytest.approx([end, end], rel=1e-15)
     # chunks of 12: ten tokens of one and two of the other; then one decodes while the other's last eight are computed
     found = simulate.run(a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), "chunked", 12,
                          times=times)  # fmt: skip
     one = times.matrix_s(12) + times.prompt_s(0, 10) + times.prompt_s(0, 2)
     two = one + times.matrix_s(1 + 8) + times.prompt_s(2, 10) + times.attention_s(1, 11)
     three = two + times.decode_step_s(2, 12 + 11)
-    assert found.first_s.tolist() == pytest.approx([two, three], rel=1e-12)
+    assert found.first_s.tolist() == pytest.approx([one, two], rel=1e-12)
     assert found.finish_s.tolist() == pytest.approx([three, three + times.decode_step_s(1, 12)], rel=1e-12)
 
 
