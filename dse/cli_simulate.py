@@ -14,9 +14,10 @@ from dse.cli_options import WHOLE, bits_options, model_options, progress_bar
 @click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
 @click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
 @click.option("--trace", metavar="azure-conv|azure-code|FILE", help="Whose lengths (and arrivals); default: all alike.")
-@click.option("--rate", metavar="R|trace|full",
-              help="Requests per second (Poisson), the trace's own arrivals, or all at once; default: as the trace, "
-              "all at once without one.")  # fmt: skip
+@click.option("--rate", metavar="R|70%|trace|full",
+              help="Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals (a "
+              "shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all at once "
+              "without one.")  # fmt: skip
 @click.option("--requests", "n_requests", type=WHOLE, metavar="N", help="How many; default: 10,000, or all of a FILE.")
 @click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True,
               help="Prompt tokens, without --trace.")  # fmt: skip
@@ -27,8 +28,10 @@ from dse.cli_options import WHOLE, bits_options, model_options, progress_bar
               help="Until the longest answer ends; replaced at once; with prompts in chunks.")  # fmt: skip
 @click.option("--chunk", "chunk_tokens", type=WHOLE, default=512, show_default=True,
               help="Tokens of a step of chunked batching.")  # fmt: skip
+@click.option("--prompt-batch", "prompt_step_tokens", type=WHOLE, default=2048, show_default=True,
+              help="Tokens up to which whole prompts share a step; a longer one has its own.")  # fmt: skip
 @click.option("--admission", default="paged", show_default=True, metavar="reserve|paged",
-              help="Memory held from the start, or page by page.")  # fmt: skip
+              help="Memory held from the start, or page by page; static batching reserves.")  # fmt: skip
 @click.option("--page", "page_tokens", type=WHOLE, default=16, show_default=True, help="Tokens of a page.")
 @click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
 @click.option("--dequant-path", metavar="engine|fused|materialised", help="How keys and values are unpacked.")
@@ -51,6 +54,7 @@ def simulate(
     batch: int,
     batching: str,
     chunk_tokens: int,
+    prompt_step_tokens: int,
     admission: str,
     page_tokens: int,
     weights_bits: int,
@@ -67,8 +71,10 @@ def simulate(
 
     A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
     out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.
+
+    The first token is known when the prompt is computed. Arrivals that are drawn are scaled to the rate asked for.
     """
-    from dse import catalog, plan, report_simulation
+    from dse import catalog, cli_unused, plan, report_simulation, simulate_requests
     from dse import simulate as simulator
     from dse.measurements import bits_from
     from dse.workload import Workload
@@ -77,7 +83,19 @@ def simulate(
         batch, input_tokens, output_tokens, admission, page_tokens, 0, weights_bits,  # type: ignore[arg-type]
         dequant_path, model_kind, stack,  # type: ignore[arg-type]
     )  # fmt: skip
-    simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens)
+    simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens, prompt_step_tokens)
+    unused = {"prompt_step_tokens": "with --batching chunked"}
+    if batching != "chunked":
+        unused = {"chunk_tokens": "without --batching chunked"}
+    if trace is not None:
+        unused |= dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
+    if batching == "static":
+        unused |= {"page_tokens": "with --batching static, which reserves memory"}
+        if admission == "paged":
+            unused |= {"admission": "with --batching static, which reserves memory"}
+    elif admission == "reserve":
+        unused |= {"page_tokens": "with --admission reserve"}
+    cli_unused.refuse(unused)
     spec, source = catalog.device(device), bits_from(bits, measurements)
     sides = (source.required(name or quantizer) for name in (key_quantizer, value_quantizer))
     kv = plan.build(catalog.model(model), *sides)
@@ -85,14 +103,17 @@ def simulate(
         from dse import files
 
         files.prepare(out)
-    ask = report_simulation.Traffic(trace, rate, n_requests, seed)
-    requests = report_simulation.requests_of(ask, work, progress_bar)
-    drawn = report_simulation.rate_of(ask)
-    result, run = report_simulation.evaluate(
-        spec, kv, work, requests, batching, chunk_tokens, progress_bar,  # type: ignore[arg-type]
-        drawn if isinstance(drawn, float) else None,
+    ask = simulate_requests.Traffic(trace, rate, n_requests, seed)
+    requests = simulate_requests.requests_of(
+        ask, work, progress_bar,
+        lambda found: simulate_requests.rate_that_holds(
+            spec, kv, work, found, batching, chunk_tokens,  # type: ignore[arg-type]
+        ),
     )  # fmt: skip
-    result = {**result, "trace": trace, "seed": seed}
+    result, run = report_simulation.evaluate(
+        spec, kv, work, requests, batching, chunk_tokens, progress_bar, prompt_step_tokens,  # type: ignore[arg-type]
+    )  # fmt: skip
+    result = {**result, "trace": trace, "seed": seed, "arrivals": ask.arrivals}
     written = report_simulation.write(out, result, run) if out is not None else []
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))

@@ -43,14 +43,19 @@ def traffic(
 
     FILE is a CSV file of Azure's schema (TIMESTAMP, ContextTokens, GeneratedTokens) or BurstGPT's (Timestamp, Request
     tokens, Response tokens; rows without tokens failed and are left out), of any size. With --device and --model: how
-    many of its requests fit at once with the longest length reserved for each, its own final length, or paged memory.
+    many of its requests fit at once with the longest length reserved for each, its own final length, or paged memory,
+    and the requests and tokens per second of so many in steady state.
     """
-    from dse import present_traffic
+    from dse import cli_unused, present_traffic
 
     sizes = [parse_whole("batch", text) for text in split_list("batch", batches) or []] or present_traffic.BATCHES
     if (device is None) != (model is None):
         missing = "device" if device is None else "model"
         raise InputError(f"{missing} is missing: give both --device and --model, or neither")
+    if device is None:
+        why = "without a device"
+        of_plan = ("quantizer", "key_quantizer", "value_quantizer", "weights_bits", "page_tokens", "dequant_path")
+        cli_unused.refuse(dict.fromkeys((*of_plan, "model_kind", "stack"), why))
     if device is None and max_tokens is not None:
         raise InputError(f"max-tokens = {max_tokens}: says what a device reserves: give --device and --model too")
     spec = plan = work = None

@@ -57,7 +57,7 @@ def batching(trace: Trace, batches: Sequence[int] = BATCHES) -> list[dict[str, f
     rows = []
     for batch in batches:
         if not 1 <= batch <= MAX_BATCH:
-            raise InputError(f"batches = {show(batch)}: must be whole numbers from 1 to {MAX_BATCH:,}")
+            raise InputError(f"batch = {show(batch)}: must be whole numbers from 1 to {MAX_BATCH:,}")
         largest, longest = trace.lengths.largest_output(batch), trace.lengths.longest_input(batch)
         rows.append({
             "batch": batch, "largest_output_tokens": largest, "longest_input_tokens": longest,
@@ -88,13 +88,14 @@ def fitting(
     """What of the trace fits on a device under each rule, and the tokens per second of so many in steady state."""
     rows = []
     for fit in admission.fits(device, plan, work, trace.lengths, max_tokens):
-        rate = None
+        rate = requests_per_s = None
         if fit.n_sequences:
             steady = serving.steady(device, plan, work, trace.moments, min(fit.n_sequences, MAX_BATCH))
-            rate = steady["throughput_tokens_per_s"]
+            rate, requests_per_s = steady["throughput_tokens_per_s"], steady["requests_per_s"]
         rows.append({
             "rule": fit.rule, "n_sequences": fit.n_sequences, "held_bytes": fit.held_bytes,
             "used_bytes": fit.used_bytes, "waste_share": fit.waste_share, "throughput_tokens_per_s": rate,
+            "requests_per_s": requests_per_s,
         })  # fmt: skip
     stack_name, stack = point.stack_of(device, work)
     return {
@@ -102,8 +103,27 @@ def fitting(
         "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "page_tokens": work.page_tokens,
         "weights_bits": work.weights_bits,
         "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens), "rules": rows,
+        "max_position_tokens": plan.model.max_position_tokens, "n_beyond_positions": _n_beyond(trace, plan),
         "assumptions": serving.assumptions(device, plan, work),
     }  # fmt: skip
+
+
+def _n_beyond(trace: Trace, plan: KvPlan) -> int:
+    """Requests that need more positions than the model was trained for (of a shipped trace by its quantiles)."""
+    most, counts = plan.model.max_position_tokens, trace.lengths.final_counts
+    share = float(counts[most + 1 :].sum() / counts.sum()) if most else 0.0
+    return round(share * trace.moments.n_requests)
+
+
+def plural(n: int, noun: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def beyond_positions(n: int, most: int) -> str:
+    """What to say of `n` requests that are longer than a model was made for."""
+    are = "is" if n == 1 else "are"
+    return f"{plural(n, 'request')} {are} longer than the {most:,} positions the model was trained for"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1) -> list[str]:
@@ -156,16 +176,19 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
         lines += ["", f"{fit['device']}  {fit['model']}  {fit['quantizer']}  "
                       f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})"]  # fmt: skip
         lines += _table(
-            ("memory", "requests at once", "held for a request", "of it empty", "steady throughput"),
+            ("memory", "requests at once", "held for a request", "of it empty", "steady throughput", "requests/s"),
             [
                 (_rule_text(row["rule"], fit), f"{row['n_sequences']:,}", units.human(row["held_bytes"], "B"),
                  f"{row['waste_share']:.1%}", f"{row['throughput_tokens_per_s']:,.4g} token/s"
-                 if row["throughput_tokens_per_s"] else "-")
+                 if row["throughput_tokens_per_s"] else "-",
+                 f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-")
                 for row in fit["rules"]
             ],
         )  # fmt: skip
         if not any(row["n_sequences"] for row in fit["rules"]):
             lines.append("  the longest request of the trace does not fit")
+        if fit["n_beyond_positions"]:
+            lines += ["", "Note: " + beyond_positions(fit["n_beyond_positions"], fit["max_position_tokens"])]
         if fit["assumptions"]:
             lines += ["", f"Rests on assumed numbers: {', '.join(fit['assumptions'])}"]
     if found["source"]:

@@ -1,95 +1,26 @@
-"""What `dse simulate` tells of a run: requests from a trace or a rate, the numbers, their text, tables and figure."""
+"""What `dse simulate` tells of a run: the numbers, their text, tables and figure."""
 
 import json
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dse import files, point, present, report_static, serving, simulate, traffic_file, traffic_tables
-from dse.errors import InputError, did_you_mean, show
+from dse import files, point, present, report_static, serving, simulate
 from dse.plan import KvPlan
 from dse.plots import simulated, to_plotly
+from dse.present_traffic import beyond_positions, plural
 from dse.simulate import Simulation
 from dse.specs import HardwareSpec
-from dse.traffic import MAX_TOKENS, Lengths, Requests
+from dse.traffic import Lengths, Requests
 from dse.workload import Workload
 
 #: the shares of latencies that are shown
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-#: arrivals that are no rate: all at once, and as in the trace
-FULL, AS_TRACE = "full", "trace"
-MAX_RATE_PER_S = 1e9
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What to serve. `trace` is a shipped one's name, a file, or None for `work`'s lengths, all alike.
-
-    `rate`: requests per second (Poisson), "trace" for the trace's own arrivals, "full" for all at once; None: as the
-    trace where there is one. `n_requests` None: all of a file, else 10,000.
-    """
-
-    trace: str | None = None
-    rate: str | None = None
-    n_requests: int | None = None
-    seed: int = 1
-
-
-def requests_of(ask: Traffic, work: Workload, progress: Any = None) -> Requests:
-    """The requests, the same for the same seed. Raises InputError, LimitError."""
-    simulate.check(work, 1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
-    if not 0 <= ask.seed < 2**63:
-        raise InputError(f"seed = {show(ask.seed)}: must be a whole number from 0 to {2**63 - 1:,}")
-    rate = rate_of(ask)
-    n = ask.n_requests or 10_000
-    own = rate == AS_TRACE
-    if ask.trace is None:
-        for name, value in (("input", work.input_tokens), ("output", work.output_tokens)):
-            if value > MAX_TOKENS:
-                raise InputError(f"{name} = {show(value)}: must be a whole number from 1 to {MAX_TOKENS:,}")
-        found = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
-    elif ask.trace.strip().lower() in traffic_tables.files():
-        found = traffic_tables.sample(ask.trace.strip().lower(), n, None, ask.seed)
-    elif ask.trace.lower().endswith(".csv") or os.path.exists(ask.trace.replace("\0", "")):
-        found = traffic_file.read(ask.trace, progress, max_requests=simulate.MAX_REQUESTS)
-        k = ask.n_requests or len(found.arrival_s)
-        if k > len(found.arrival_s):
-            raise InputError(f"requests = {k:,}: the trace has {len(found.arrival_s):,}: ask for no more")
-        found = Requests(found.arrival_s[:k], found.input_tokens[:k], found.output_tokens[:k])
-    else:
-        known = did_you_mean(ask.trace, traffic_tables.files())
-        raise InputError(f"trace = {show(ask.trace)}: {known}; or give the path of a .csv file")
-    if own:
-        return found
-    n = len(found.arrival_s)
-    arrivals = np.zeros(n)
-    if rate != FULL:
-        gaps = np.random.Generator(np.random.PCG64([ask.seed, 1])).exponential(1.0, n)
-        gaps[0] = 0.0
-        arrivals = np.cumsum(gaps) / float(rate)
-    return Requests(arrivals, found.input_tokens, found.output_tokens)
-
-
-def rate_of(ask: Traffic) -> str | float:
-    """A rate, "full" or "trace". Raises InputError."""
-    if ask.rate is None:
-        return AS_TRACE if ask.trace else FULL
-    word = ask.rate.strip().lower()
-    if word == FULL or (word == AS_TRACE and ask.trace):
-        return word
-    try:
-        rate = float(word)
-    except ValueError:
-        rate = 0.0
-    if not 1e-9 <= rate <= MAX_RATE_PER_S:
-        others = f"full or trace{'' if ask.trace else ' (which needs --trace)'}"
-        raise InputError(f"rate = {show(ask.rate)}: must be from 1e-9 to 1e9 requests per second, or {others}")
-    return rate
+#: above this load a design is called close to its limit: closed form and simulation agree within 5 %
+NEAR_LOAD = 0.95
 
 
 def evaluate(
@@ -100,52 +31,65 @@ def evaluate(
     batching: serving.Batching = "continuous",
     chunk_tokens: int = serving.CHUNK_TOKENS,
     progress: Callable[..., Any] | None = None,
-    rate_per_s: float | None = None,
+    prompt_step_tokens: int = simulate.PROMPT_STEP_TOKENS,
 ) -> tuple[dict[str, Any], Simulation]:
-    """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself.
-
-    `rate_per_s` is the rate that arrivals were drawn with; default: what they had.
-    """
-    simulate.check(work, len(requests.arrival_s), batching, chunk_tokens)
+    """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
+    simulate.check(work, len(requests.arrival_s), batching, chunk_tokens, prompt_step_tokens)
+    how: dict[str, Any] = {"prompt_step_tokens": prompt_step_tokens}
     if progress is None:
-        run = simulate.run(device, plan, work, requests, batching, chunk_tokens)
+        run = simulate.run(device, plan, work, requests, batching, chunk_tokens, **how)
     else:
         with progress(None, "requests", len(requests.arrival_s)) as bar:
             tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
-            run = simulate.run(device, plan, work, requests, batching, chunk_tokens, progress=tell)
+            run = simulate.run(device, plan, work, requests, batching, chunk_tokens, progress=tell, **how)
     served = run.requests
     lengths = Lengths.of(served)
     steady = serving.steady(
         device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
     )
-    offered = rate_per_s or Lengths.of(requests).moments.rate_per_s
-    several = served.output_tokens > 1
-    per_token = (run.finish_s - run.first_s)[several] / (served.output_tokens[several] - 1)
+    offered = Lengths.of(requests).moments.rate_per_s
+    load = None
+    if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
+        load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
+    thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
+    latency = _spread(run.finish_s - served.arrival_s)
+    per_token = (run.finish_s - run.first_s) / served.output_tokens
     stack_name, stack = point.stack_of(device, work)
     duration = run.duration_s
+    # nothing is admitted later to a static batch: what its requests will need is reserved
+    admission = "reserve" if batching == "static" else work.admission
+    most = plan.model.max_position_tokens
     result = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
         "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "batching": batching,
-        "chunk_tokens": chunk_tokens if batching == "chunked" else None, "admission": work.admission,
-        "page_tokens": work.page_tokens if work.admission == "paged" else None, "batch": work.batch,
+        "chunk_tokens": chunk_tokens if batching == "chunked" else None,
+        "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None, "admission": admission,
+        "page_tokens": work.page_tokens if admission == "paged" else None, "batch": work.batch,
         "offered_requests_per_s": offered, "n_requests": len(served.arrival_s), "n_rejected": run.n_rejected,
         "mean_input_tokens": lengths.moments.mean_input_tokens,
-        "mean_output_tokens": lengths.moments.mean_output_tokens,
+        "mean_output_tokens": lengths.moments.mean_output_tokens, "max_position_tokens": most,
+        "n_beyond_positions": int(np.sum(served.input_tokens + served.output_tokens > most)) if most else 0,
         "duration_s": duration, "requests_per_s": len(served.arrival_s) / duration,
         "throughput_tokens_per_s": run.n_tokens / duration,
         "saturated_tokens_per_s": run.saturated_tokens_per_s if offered is None else None,
         "ttft_s": _spread(run.first_s - served.arrival_s), "tpot_s": _spread(per_token),
-        "token_gap_s": _gaps(run), "latency_s": _spread(run.finish_s - served.arrival_s),
-        "queueing_s": _spread(run.start_s - served.arrival_s),
+        "token_gap_s": _gaps(run), "latency_s": latency, "queueing_s": _spread(run.start_s - served.arrival_s),
+        "queueing_thirds_s": thirds,
         "mean_running": run.mean_running, "peak_running": run.peak_running,
         "mean_used_bytes": run.mean_used_bytes, "peak_used_bytes": run.peak_used_bytes, "free_bytes": run.free_bytes,
         "utilisation": min(run.busy_s / duration, 1.0), "n_preempted": run.n_preempted,
         "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()), "n_steps": run.n_steps,
-        "steady": steady,
-        "is_stable": None if offered is None else bool(offered <= (steady["requests_per_s"] or 0.0)),
+        "steady": steady, "load": load,
+        "is_stable": None if offered is None else bool(load is not None and load <= 1),
+        "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
         "assumptions": serving.assumptions(device, plan, work),
     }  # fmt: skip
     return result, run
+
+
+def _grows(thirds: list[float], latency_s: float) -> bool:
+    """Whether requests wait longer and longer: a line that grows steadily gives thirds as 1 to 3 to 5."""
+    return len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2] > max(2 * thirds[0], 0.1 * latency_s)
 
 
 def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
@@ -170,43 +114,103 @@ _LATENCIES = (
 _COLUMNS = ("mean", *SHARES, "max")
 
 
+#: what a step waits for, in words, and the least share that is told
+_WAITS = {
+    "bandwidth": "reading", "compute": "arithmetic", "latency": "launching kernels",
+    "dequantization": "packing and unpacking",
+}  # fmt: skip
+_TOLD_SHARE = 0.02
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.4g} requests/s" if per_s < 1e4 else f"{per_s:,.0f} requests/s"
+
+
+def _how_batched(r: dict[str, Any]) -> str:
+    tokens = r["chunk_tokens"] or r["prompt_batch_tokens"]
+    what = "" if r["chunk_tokens"] else "whole prompts, up to "
+    return f"{r['batching']} ({what}{plural(tokens, 'token')} a step)"
+
+
+def _limit(r: dict[str, Any]) -> str:
+    """What keeps more from running at once in steady state."""
+    s = r["steady"]
+    if s["limited_by"] == "chunk":
+        return f"the chunk, not memory ({s['fitting_sequences']:,} fit), limits how many run: raise --chunk"
+    if s["limited_by"] == "batch":
+        return f"--batch, not memory ({s['fitting_sequences']:,} fit), limits how many run"
+    return "memory limits how many run"
+
+
+def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
+    s = r["steady"]
+    if not s["requests_per_s"]:
+        return [("steady state, closed form", "not one request of the mean length fits")]
+    waits = sorted(s["waits_s"].items(), key=lambda item: -item[1])
+    scale = s["decode_step_s"] / sum(s["waits_s"].values())  # at whole numbers of sequences and tokens
+    parts = [f"{_WAITS[name]} {present.number(seconds * scale, 's')}" for name, seconds in waits
+             if seconds * scale > _TOLD_SHARE * s["decode_step_s"]]  # fmt: skip
+    running = f"{s['running_sequences']:,.{0 if s['running_sequences'] >= 10 else 2}f}"
+    return [
+        ("steady state, closed form", f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
+         f"{_rate(s['requests_per_s'])} with {running} running"),
+        ("", _limit(r)),
+        ("", f"a decode step takes {present.number(s['decode_step_s'], 's')}: {', '.join(parts)}"),
+        ("", f"prompts take {100 * s['prompt_share']:.3g} % of the time"),
+    ]  # fmt: skip
+
+
 def text(result: dict[str, Any]) -> str:
     """The run as a person reads it."""
     r, s = result, result["steady"]
-    how = f"{r['batching']}{', ' + format(r['chunk_tokens'], ',') + ' tokens a step' if r['chunk_tokens'] else ''}"
-    per_s = f"{r['offered_requests_per_s']:.4g} requests/s" if r["offered_requests_per_s"] else "all at once"
+    offered = r["offered_requests_per_s"]
+    arrivals = (
+        f"{_rate(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
+    )
     lines = [
-        f"{r['device']}  {r['model']}  {r['quantizer']}  at most {r['batch']:,} at once  {how}  {r['admission']}  "
-        f"({r['model_kind']} model{', ' + r['stack'] if r['stack'] else ''})",
-        f"{r['n_requests']:,} requests, {per_s}; {r['mean_input_tokens']:,.4g} tokens in, "
+        f"{r['device']}  {r['model']}  {r['quantizer']}  at most {r['batch']:,} at once  {_how_batched(r)}  "
+        f"{r['admission']}  ({r['model_kind']} model{', ' + r['stack'] if r['stack'] else ''})",
+        f"{plural(r['n_requests'], 'request')}, {arrivals}; {r['mean_input_tokens']:,.4g} tokens in, "
         f"{r['mean_output_tokens']:,.4g} out in the mean",
     ]
     if r["n_rejected"]:
-        lines.append(f"{r['n_rejected']:,} more do not fit alone and were rejected")
+        does, was = ("does", "was") if r["n_rejected"] == 1 else ("do", "were")
+        lines.append(f"{r['n_rejected']:,} more {does} not fit alone and {was} rejected")
     lines += ["", f"{'Latency':<26}" + "".join(f"{name.upper() if name[0] == 'p' else name:>12}" for name in _COLUMNS)]
     for label, name in _LATENCIES:
         cells = "".join(f"{present.number(r[name][column], 's'):>12}" for column in _COLUMNS)
         lines.append(f"  {label:<24}{cells}")
+    again = plural(r["recomputed_tokens"], "token")
     whole = (
         ("throughput", present.number(r["throughput_tokens_per_s"], "token/s")),
-        ("", f"{r['requests_per_s']:,.4g} requests/s over {present.number(r['duration_s'], 's')}"),
+        ("", f"{_rate(r['requests_per_s'])} over {present.number(r['duration_s'], 's')}"),
         *([("throughput while full", present.number(r["saturated_tokens_per_s"], "token/s"))]
           if r["saturated_tokens_per_s"] else []),
-        ("steady state, closed form", f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
-         f"{s['requests_per_s'] or 0:,.4g} requests/s with {s['n_sequences']:,} running"),
+        *_steady_lines(r),
+        *([("load", f"{100 * r['load']:.4g} % of the rate that holds in steady state")] if r["load"] else []),
+        ("busy", f"{100 * r['utilisation']:.4g} % of the time, however few requests run"),
         ("running", f"{r['mean_running']:,.4g} in the mean, at most {r['peak_running']:,}"),
         ("memory of requests", f"{present.number(round(r['mean_used_bytes']), 'B')} in the mean"),
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
-        ("busy", f"{100 * r['utilisation']:.4g} % of the time"),
-        ("sent back for memory", f"{r['n_preempted']:,} times, {r['recomputed_tokens']:,} tokens computed again"),
+        ("sent back for memory", f"{plural(r['n_preempted'], 'time')}, {again} computed again"),
     )  # fmt: skip
     lines += ["", "Whole run", *(f"  {label:<40}{value}" for label, value in whole)]
     if r["is_stable"] is False:
         lines += [
             "",
-            f"Unstable: {r['offered_requests_per_s']:.4g} requests/s come, {s['requests_per_s'] or 0:.4g} can be "
-            "served: the line grows as long as they come, and latencies with the number of requests",
+            f"Unstable: {_rate(offered)} come, {s['requests_per_s'] or 0:,.4g} can be served: the line grows as long "
+            "as they come, and latencies with the number of requests",
         ]
+    elif r["is_near_limit"]:
+        first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])
+        lines += [
+            "",
+            f"Close to its limit: load {100 * r['load']:.4g} %, and the closed form may be 5 % off; requests waited "
+            f"{first} for a place in the first third of the run, {last} in the last: where that grows, so do latencies "
+            "with the number of requests",
+        ]
+    if r["n_beyond_positions"]:
+        lines += ["", "Note: " + beyond_positions(r["n_beyond_positions"], r["max_position_tokens"])]
     if r["assumptions"]:
         lines += ["", f"Rests on assumed numbers: {', '.join(r['assumptions'])} (`dse show {r['device'].lower()}`)"]
     return "\n".join(lines)

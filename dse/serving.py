@@ -90,9 +90,11 @@ def steady(
 
     `work` gives batch (most sequences at once), admission, page, weights' bits, path and model kind; its lengths do
     not count. `n_sequences` (default: what fits at the mean residency, at most the batch) run at all times, a prompt
-    in chunks among them. Static batching runs as long as the longest answer of a batch, `largest_output(n)` in
-    expectation (`dse.traffic.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
-    rates and times are None.
+    in chunks among them, unless the chunk allows fewer: `running_sequences` run, `limited_by` (batch, memory, chunk)
+    keeps more from it. `waits_s` is what a decode step of so many waits for, `prompt_share` the share of the time that
+    goes into prompts. Static batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
+    (`dse.traffic.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and rates and
+    times are None.
 
     Exact means but for: a count of sequences that does not vary, one mean context for all, prompts that each cost
     their own products. Within 5 % of `dse.simulate` on its tests. Raises InputError for a prefix or a token policy,
@@ -116,22 +118,31 @@ def steady(
     n = n_sequences or min(work.batch, fitting)
     result: dict[str, Any] = {
         "n_sequences": n, "fitting_sequences": fitting, "mean_decode_context_tokens": context, "decode_step_s": None,
-        "prefill_s": None, "request_s": None, "tpot_s": None, "requests_per_s": None, "throughput_tokens_per_s": None,
+        "running_sequences": 0.0, "limited_by": "memory", "waits_s": None, "prefill_s": None, "prompt_share": None,
+        "request_s": None, "tpot_s": None, "requests_per_s": None, "throughput_tokens_per_s": None,
     }  # fmt: skip
     if n == 0:
         return result
+    running, decoding = float(n), float(n)
+    limit = "batch" if n_sequences or work.batch <= fitting else "memory"
+    mean_out = moments.mean_output_tokens
     if batching == "chunked":
-        step_s, prefill_s, request_s = _chunked(exact, n, context, moments, chunk_tokens, trace)
+        step_s, prefill_s, request_s, decoding = _chunked(exact, n, context, moments, chunk_tokens, trace)
+        running = _running(n, decoding, moments, chunk_tokens)
+        limit = "chunk" if running < n - 0.5 else limit
+        prompt_share = 1 - mean_out * step_s / (decoding * request_s)
     else:
         factor = largest_output(n) / moments.mean_output_tokens if batching == "static" and largest_output else 1.0
         step_s, prefill_s, request_s = _whole_prompts(exact, n, context, moments, trace, factor)
+        prompt_share = prefill_s / request_s
     tokens_per_s = trace.call(
         "throughput_tokens_per_s", throughput.throughput_tokens_per_s, n_sequences=1,
-        output_tokens=moments.mean_output_tokens, total_s=request_s,
+        output_tokens=mean_out, total_s=request_s,
     )  # fmt: skip
     return {
         **result, "decode_step_s": step_s, "prefill_s": prefill_s, "request_s": request_s,
-        "tpot_s": n / tokens_per_s,
+        "running_sequences": running, "limited_by": limit, "waits_s": _waits(exact, decoding, context),
+        "prompt_share": prompt_share, "tpot_s": decoding / tokens_per_s,
         "requests_per_s": trace.call("requests_per_s", equations.requests_per_s, request_s=request_s),
         "throughput_tokens_per_s": tokens_per_s,
     }  # fmt: skip
@@ -203,8 +214,8 @@ def _attention_s(exact: Exact, n: float, context: float) -> float:
 
 def _chunked(
     exact: Exact, n: int, context: float, moments: LengthMoments, chunk_tokens: int, trace: Trace
-) -> tuple[float, float, float]:
-    """A prompt takes a place, and no decode step, while it is worked on: what decodes is n less such places."""
+) -> tuple[float, float, float, float]:
+    """A prompt takes a place, and no decode step, while it is worked on: what decodes, last, is n less such places."""
     mean_in, mean_out = moments.mean_input_tokens, moments.mean_output_tokens
     matrix_s, rest_s = _prompt_parts(exact, moments, trace)
     chunk_matrix_s = exact.matrix_s(chunk_tokens)
@@ -213,7 +224,7 @@ def _chunked(
         left = int(mean_in) - whole * chunk_tokens
         prefill_s = whole * chunk_matrix_s + (exact.matrix_s(left) if left else 0.0) + rest_s
         step_s = exact.matrix_s(1) + _attention_s(exact, 1, context)
-        return step_s, prefill_s, equations.steady_request_s(mean_out, 1, step_s, prefill_s)
+        return step_s, prefill_s, equations.steady_request_s(mean_out, 1, step_s, prefill_s), 1.0
     decoding = min(
         trace.call(
             "chunk_bound_sequences", equations.chunk_bound_sequences, chunk_tokens=chunk_tokens,
@@ -229,7 +240,25 @@ def _chunked(
         mean_input_tokens=mean_in, chunk_tokens=chunk_tokens, attention_s=attention_s, matrix_s=pure_s,
         chunk_matrix_s=chunk_matrix_s, prompt_attention_s=rest_s,
     )  # fmt: skip
-    return pure_s + attention_s, matrix_s + rest_s, request_s
+    return pure_s + attention_s, matrix_s + rest_s, request_s, decoding
+
+
+def _running(n: int, decoding: float, moments: LengthMoments, chunk_tokens: int) -> float:
+    """Sequences that run: those that decode, and the prompt in work in the share of steps that hold one."""
+    if n == 1:
+        return 1.0
+    in_work = moments.mean_input_tokens / moments.mean_output_tokens * decoding / (chunk_tokens - decoding)
+    return min(decoding + min(in_work, 1.0), float(n))
+
+
+def _waits(exact: Exact, decoding: float, context: float) -> dict[str, float]:
+    """Seconds of a decode step by what it waits for, as `dse.point` counts them for `bound`."""
+    step = exact.step(max(round(decoding), 1), max(round(context), MIN_CONTEXT_TOKENS))
+    waits = dict.fromkeys(("bandwidth", "compute", "latency"), 0.0)
+    for part in (step.linear, step.attention):
+        for name, seconds in part.shares().items():
+            waits[name] += seconds
+    return {**waits, "dequantization": step.dequantize_s + step.quantize_s}
 
 
 def _decoding(n: int, prompt_per_answer: float, chunk_tokens: int) -> float:

@@ -126,9 +126,13 @@ class Exact:
 
         The mean over a packed group around that length, since sequences stand at different places of theirs.
         """
-        half = min(self.period // 2, context_tokens - MIN_CONTEXT_TOKENS)
-        step = self._at(n_sequences, context_tokens - half - 1, max(2 * half, 1))
+        step = self.step(n_sequences, context_tokens)
         return step.decode_step_s - step.linear_s
+
+    def step(self, n_sequences: int, context_tokens: int) -> steps.StepTimes:
+        """All of that step, and what its parts wait for."""
+        half = min(self.period // 2, context_tokens - MIN_CONTEXT_TOKENS)
+        return self._at(n_sequences, context_tokens - half - 1, max(2 * half, 1))
 
     @property
     def period(self) -> int:

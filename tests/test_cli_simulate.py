@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dse import cli, report_simulation, simulate
+from dse import cli, report_simulation, simulate, simulate_requests
 from dse.plots import simulated, to_matplotlib, to_plotly
 from dse.workload import Workload
 
@@ -45,15 +45,95 @@ def test_every_number_and_the_same_for_a_seed():
         assert spread["mean"] <= spread["max"]
     assert found["ttft_s"]["p50"] < found["latency_s"]["p50"]
     assert found["is_stable"] is True
-    # by hand, one request alone: 20 steps and a prompt; the longest of a lightly loaded run is little more
-    assert found["latency_s"]["p50"] == pytest.approx(found["ttft_s"]["p50"] + 19 * found["tpot_s"]["p50"], rel=0.05)
+    # queueing and prompt, then all 20 decode steps
+    assert found["latency_s"]["mean"] == pytest.approx(found["ttft_s"]["mean"] + 20 * found["tpot_s"]["mean"], rel=1e-9)
+    assert found["token_gap_s"]["mean"] == pytest.approx(found["tpot_s"]["mean"], rel=1e-9)
+    assert found["offered_requests_per_s"] == pytest.approx(5, rel=1e-12)  # no sample of a rate, but the rate
+
+
+def test_a_share_of_the_rate_that_holds():
+    found = numbers(*SMALL, "--rate", "70%")
+    assert found["load"] == pytest.approx(0.7, rel=1e-12)
+    assert found["offered_requests_per_s"] == pytest.approx(0.7 * found["steady"]["requests_per_s"], rel=1e-12)
+    shown = run(*SMALL, "--rate", "70 %").output
+    assert "load                                    70 % of the rate that holds" in shown
+    assert "(Poisson)" in shown
+
+
+def test_close_to_its_limit():
+    """At 98 % of the closed form's rate, and at 94 % where the line grows."""
+    assert numbers(*SMALL, "--rate", "98%")["is_near_limit"] is True
+    assert "Close to its limit: load 98 %" in run(*SMALL, "--rate", "98%").output
+    assert numbers(*SMALL, "--rate", "30%")["is_near_limit"] is False
+    assert numbers(*SMALL)["is_near_limit"] is None
+    assert report_simulation._grows([1.0, 3.0, 5.0], 2.0)
+    assert not report_simulation._grows([1.0, 3.0, 2.0], 2.0)  # a burst in the middle
+    assert not report_simulation._grows([1e-3, 2e-3, 3e-3], 2.0)  # next to nothing
+
+
+def test_what_limits_how_many_run():
+    """Chunks of 30 with 100 in and 20 out: 30 * 20 / 120 = 5 decode and one prompt is in work, however much fits."""
+    args = (*BASE, "--input", "100", "--output", "20", "--requests", "400", "--batch", "64")
+    found = numbers(*args, "--batching", "chunked", "--chunk", "30")
+    assert found["steady"]["limited_by"] == "chunk"
+    assert found["steady"]["running_sequences"] == pytest.approx(6)
+    assert found["mean_running"] == pytest.approx(6, rel=0.1)
+    shown = run(*args, "--batching", "chunked", "--chunk", "30").output
+    assert "6.00 running" in shown
+    assert "the chunk, not memory" in shown
+    assert "--batch, not memory" in run(*args).output
+
+
+def test_what_a_step_waits_for():
+    shown = run(*BASE[:-2], "--quantizer", "nqkv", *SMALL[len(BASE) :]).output
+    assert "packing and unpacking" in shown
+    assert "prompts take" in shown
+    assert "whole prompts, up to 2,048 tokens a step" in shown
+
+
+def test_whole_prompts_that_share_a_step():
+    """100 tokens each: one a step up to 150, two up to 200."""
+    one = numbers(*SMALL, "--prompt-batch", "150")
+    two = numbers(*SMALL, "--prompt-batch", "200")
+    assert one["n_steps"] > two["n_steps"]
+    assert "whole prompts, up to 1 token a step" in run(*SMALL, "--prompt-batch", "1").output
+
+
+def test_static_batching_says_that_it_reserves():
+    found = numbers(*SMALL, "--batching", "static")
+    assert (found["admission"], found["page_tokens"]) == ("reserve", None)
+
+
+def test_one_request_and_longer_than_the_positions():
+    shown = run(*BASE, "--requests", "1", "--input", "2040", "--output", "9").output  # OPT has 2,048 positions
+    assert "\n1 request, all at once" in shown
+    assert "Note: 1 request is longer than the 2,048 positions the model was trained for" in shown
+    assert "positions" not in run(*BASE, "--requests", "1", "--input", "2040", "--output", "8").output
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (("--chunk", "100"), "chunk = 100: has no effect without --batching chunked: leave it out"),
+    (("--chunk", "512"), "chunk = 512: has no effect without"),
+    (("--batching", "chunked", "--prompt-batch", "9"), "prompt-batch = 9: has no effect with --batching chunked"),
+    (("--trace", "azure-conv", "--input", "9"), "input = 9: has no effect with --trace"),
+    (("--trace", "azure-conv", "--output", "9"), "output = 9: has no effect with --trace"),
+    (("--batching", "static", "--admission", "paged"), "admission = 'paged': has no effect with --batching static"),
+    (("--batching", "static", "--page", "8"), "page = 8: has no effect with --batching static"),
+    (("--admission", "reserve", "--page", "8"), "page = 8: has no effect with --admission reserve"),
+    (("--rate", "0%"), "rate = '0%': must be above 0 %"), (("--rate", "9999%"), "at most 1,000%"),
+    (("--rate", "x%"), "rate = 'x%'"), (("--prompt-batch", "0"), "prompt-batch = 0: must be a whole number from 1"),
+])  # fmt: skip
+def test_options_without_effect_and_rates(capsys, args, message):
+    status, line = refused(capsys, *BASE, *args)
+    assert status == 2
+    assert message in line
 
 
 def test_a_rate_above_capacity_is_unstable_and_names_the_one_that_holds():
     found = numbers(*SMALL, "--rate", "1e6")
     assert found["is_stable"] is False
     shown = run(*SMALL, "--rate", "1e6").output
-    assert "Unstable: 1e+06 requests/s come" in shown
+    assert "Unstable: 1,000,000 requests/s come" in shown
     assert f"{found['steady']['requests_per_s']:.4g} can be served" in shown
 
 
@@ -101,7 +181,7 @@ def test_out_writes_tables_and_the_figure(tmp_path):
 
 def test_the_figure_shows_numbers_of_its_table():
     work = Workload(batch=8, input_tokens=50, output_tokens=300, model_kind="ideal", admission="paged")
-    requests = report_simulation.requests_of(report_simulation.Traffic(rate="3", n_requests=40), work)
+    requests = simulate_requests.requests_of(simulate_requests.Traffic(rate="3", n_requests=40), work)
     from dse import catalog, plan
     from dse.measurements import CLOSED
 

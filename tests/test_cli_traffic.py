@@ -54,6 +54,12 @@ def test_what_fits():
     assert paged["n_sequences"] == pytest.approx((80e9 - 26.03e9) / (819_200 * (1227.5 + 7.5)), rel=0.02)
     assert longest["throughput_tokens_per_s"] < paged["throughput_tokens_per_s"]
     assert fit["assumptions"] == ["usable_frac"]
+    mean_out = found["mean_output_tokens"]
+    assert paged["requests_per_s"] == pytest.approx(paged["throughput_tokens_per_s"] / mean_out, rel=1e-12)
+    assert (
+        "requests are longer than the 4,096 positions the model was trained for"
+        in run("azure-conv", "--device", "a100-80gb", "--model", "llama2-13b").output
+    )
     text = run("azure-conv", "--device", "a100-80gb", "--model", "llama2-13b").output
     assert "pages as they fill (16 tokens)" in text
     assert "CC BY 4.0" in text
@@ -72,9 +78,12 @@ def test_nothing_fits():
     (["azure-conv", "--model", "opt-125m"], "device is missing"),
     (["azure-conv", "--max-tokens", "5"], "max-tokens = 5"),
     (["azure-conv", "--device", "h100", "--model", "opt-125m", "--max-tokens", "5"], "max-tokens = 5: must be"),
-    (["azure-conv", "--batch", "0"], "batches = 0"), (["azure-conv", "--batch", "x"], "batch = 'x'"),
+    (["azure-conv", "--batch", "0"], "batch = 0"), (["azure-conv", "--batch", "x"], "batch = 'x'"),
     (["azure-conv", "--device", "h100", "--model", "opt-125m", "--page", "0"], "page = 0"),
     (["azure-conv", "--device", "h100", "--model", "opt-125m", "--quantizer", "nope"], "nope"),
+    (["azure-conv", "--quantizer", "oaken"], "quantizer = 'oaken': has no effect without a device: leave it out"),
+    (["azure-conv", "--page", "16"], "page = 16: has no effect without a device"),
+    (["azure-conv", "--model-kind", "ideal"], "model-kind = 'ideal': has no effect without a device"),
     (["a\0b"], "trace = 'a\\x00b'"),
 ])  # fmt: skip
 def test_refused(capsys, args, text):
