@@ -4,7 +4,8 @@ import json
 
 import click
 
-from dse.cli_options import WHOLE, model_options, parse_whole, progress_bar, split_list
+from dse.cli_options import model_options, parse_whole, progress_bar, split_list
+from dse.cli_unused import NAMED, refuse
 from dse.errors import InputError
 
 
@@ -15,9 +16,9 @@ from dse.errors import InputError
 @click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer with parameters.")
 @click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
 @click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
-@click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
-@click.option("--page", "page_tokens", type=WHOLE, default=16, show_default=True, help="Tokens of a page.")
-@click.option("--max-tokens", type=WHOLE, metavar="N",
+@click.option("--weights-bits", type=NAMED, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
+@click.option("--page", "page_tokens", type=NAMED, default=16, show_default=True, help="Tokens of a page.")
+@click.option("--max-tokens", type=NAMED, metavar="N",
               help="Length reserved for each request; default: the model's longest, at least the trace's.")  # fmt: skip
 @click.option("--dequant-path", metavar="engine|fused|materialised", help="How keys and values are unpacked.")
 @click.option("--batch", "batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128.")
@@ -46,7 +47,7 @@ def traffic(
     many of its requests fit at once with the longest length reserved for each, its own final length, or paged memory,
     and the requests and tokens per second of so many in steady state.
     """
-    from dse import cli_unused, present_traffic
+    from dse import present_traffic
 
     sizes = [parse_whole("batch", text) for text in split_list("batch", batches) or []] or present_traffic.BATCHES
     if (device is None) != (model is None):
@@ -55,7 +56,7 @@ def traffic(
     if device is None:
         why = "without a device"
         of_plan = ("quantizer", "key_quantizer", "value_quantizer", "weights_bits", "page_tokens", "dequant_path")
-        cli_unused.refuse(dict.fromkeys((*of_plan, "model_kind", "stack"), why))
+        refuse(dict.fromkeys((*of_plan, "model_kind", "stack"), why))
     if device is None and max_tokens is not None:
         raise InputError(f"max-tokens = {max_tokens}: says what a device reserves: give --device and --model too")
     spec = plan = work = None

@@ -120,6 +120,11 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def per_second(rate: float) -> str:
+    """A rate of requests: 2.017 requests/s, 1,000,000 requests/s."""
+    return f"{rate:,.4g} requests/s" if rate < 1e4 else f"{rate:,.0f} requests/s"
+
+
 def beyond_positions(n: int, most: int) -> str:
     """What to say of `n` requests that are longer than a model was made for."""
     are = "is" if n == 1 else "are"
@@ -147,7 +152,7 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
         [
             *([("failed requests, left out", f"{found['n_failed']:,}")] if found["n_failed"] else []),
             ("from first to last arrival", units.human(found["duration_s"], "s")),
-            ("mean rate", f"{rate:,.4g} requests/s" if rate else "-"),
+            ("mean rate", per_second(rate) if rate else "-"),
             ("mean prompt", f"{found['mean_input_tokens']:,.2f} tokens"),
             ("mean answer", f"{found['mean_output_tokens']:,.2f} tokens"),
             ("mean context of a decode step", f"{found['mean_decode_context_tokens']:,.1f} tokens"),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dse import files, point, present, report_static, serving, simulate
 from dse.plan import KvPlan
 from dse.plots import simulated, to_plotly
-from dse.present_traffic import beyond_positions, plural
+from dse.present_traffic import beyond_positions, per_second, plural
 from dse.simulate import Simulation
 from dse.specs import HardwareSpec
 from dse.traffic import Lengths, Requests
@@ -116,14 +116,9 @@ _COLUMNS = ("mean", *SHARES, "max")
 
 #: what a step waits for, in words, and the least share that is told
 _WAITS = {
-    "bandwidth": "reading", "compute": "arithmetic", "latency": "launching kernels",
-    "dequantization": "packing and unpacking",
+    "bandwidth": "reading", "compute": "arithmetic", "latency": "launching", "dequantization": "dequantization",
 }  # fmt: skip
 _TOLD_SHARE = 0.02
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:,.4g} requests/s" if per_s < 1e4 else f"{per_s:,.0f} requests/s"
 
 
 def _how_batched(r: dict[str, Any]) -> str:
@@ -153,9 +148,9 @@ def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
     running = f"{s['running_sequences']:,.{0 if s['running_sequences'] >= 10 else 2}f}"
     return [
         ("steady state, closed form", f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
-         f"{_rate(s['requests_per_s'])} with {running} running"),
+         f"{per_second(s['requests_per_s'])} with {running} running"),
         ("", _limit(r)),
-        ("", f"a decode step takes {present.number(s['decode_step_s'], 's')}: {', '.join(parts)}"),
+        ("", f"decode step {present.number(s['decode_step_s'], 's')}: {', '.join(parts)}"),
         ("", f"prompts take {100 * s['prompt_share']:.3g} % of the time"),
     ]  # fmt: skip
 
@@ -165,7 +160,7 @@ def text(result: dict[str, Any]) -> str:
     r, s = result, result["steady"]
     offered = r["offered_requests_per_s"]
     arrivals = (
-        f"{_rate(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
+        f"{per_second(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
     )
     lines = [
         f"{r['device']}  {r['model']}  {r['quantizer']}  at most {r['batch']:,} at once  {_how_batched(r)}  "
@@ -183,7 +178,7 @@ def text(result: dict[str, Any]) -> str:
     again = plural(r["recomputed_tokens"], "token")
     whole = (
         ("throughput", present.number(r["throughput_tokens_per_s"], "token/s")),
-        ("", f"{_rate(r['requests_per_s'])} over {present.number(r['duration_s'], 's')}"),
+        ("", f"{per_second(r['requests_per_s'])} over {present.number(r['duration_s'], 's')}"),
         *([("throughput while full", present.number(r["saturated_tokens_per_s"], "token/s"))]
           if r["saturated_tokens_per_s"] else []),
         *_steady_lines(r),
@@ -198,8 +193,8 @@ def text(result: dict[str, Any]) -> str:
     if r["is_stable"] is False:
         lines += [
             "",
-            f"Unstable: {_rate(offered)} come, {s['requests_per_s'] or 0:,.4g} can be served: the line grows as long "
-            "as they come, and latencies with the number of requests",
+            f"Unstable: {per_second(offered)} come, {s['requests_per_s'] or 0:,.4g} can be served: the line grows as "
+            "long as they come, and latencies with the number of requests",
         ]
     elif r["is_near_limit"]:
         first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])

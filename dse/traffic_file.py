@@ -1,8 +1,9 @@
 """Request traces from CSV files: of Azure's schema or BurstGPT's, told apart by their header, of any size.
 
 Azure: TIMESTAMP, ContextTokens, GeneratedTokens (2023 and 2024). BurstGPT: Timestamp, Request tokens, Response tokens,
-beside columns that are not read; its rows without tokens are requests that failed and are left out, counted. Other
-columns are allowed anywhere. What is wrong is one line with file, line and column. Files are read block by block.
+beside columns that are not read; its rows without tokens are requests that failed and are left out, counted. Names in
+any case, other columns allowed anywhere. What is wrong is one line with file, line and column. Files are read block by
+block.
 """
 
 import csv
@@ -49,6 +50,7 @@ SCHEMAS = (
     Schema("BurstGPT", "Timestamp", "Request tokens", "Response tokens", has_failures=True, is_iso=False),
 )
 
+_OLD_MAC = "lines end with a carriage return alone, as on old Macs: save the file with line feeds (LF or CRLF)"
 _ISO = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})?",
     re.ASCII,
@@ -124,7 +126,8 @@ class _Reader:
         if not any(cells):
             return None
         if len(cells) != len(self.kinds):
-            raise self.problem(f"has {len(cells)} cells: the header has {len(self.kinds)} columns")
+            n = len(cells)
+            raise self.problem(f"has {n} cell{'' if n == 1 else 's'}: the header has {len(self.kinds)} columns")
         schema = self.schema
         time = self.time(cells[self.kinds.index(TIME)])
         inputs = self.length(schema.input, cells[self.kinds.index(INPUT)])
@@ -136,11 +139,13 @@ class _Reader:
         if len(line) > MAX_LINE_BYTES:
             raise self.problem(f"has {len(line):,} bytes: a row has at most {MAX_LINE_BYTES:,}: give a CSV file")
         if b"\0" in line:
-            raise self.problem("holds a NUL byte: give a CSV file")
+            raise self.problem("holds a NUL byte: give a CSV file, saved as UTF-8")
+        if b"\r" in line.rstrip(b"\r\n") and b'"' not in line:
+            raise self.problem(_OLD_MAC)
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            raise self.problem("is not UTF-8 text: give a CSV file") from error
+            raise self.problem("is not UTF-8 text: save the CSV file as UTF-8") from error
         try:
             # line by line: an unterminated quote must not swallow the rest of the file
             found = list(csv.reader([text.rstrip("\r\n")], strict=True))
@@ -193,20 +198,30 @@ def _seconds(cell: str) -> int | None:
 def _kinds(path: str, header: list[str]) -> tuple[Schema, list[int]]:
     """The schema of a header and what each of its columns holds. Raises InputError naming what is missing."""
 
-    def n_known(schema: Schema) -> int:
-        return sum(name in header for name in (schema.time, schema.input, schema.output))
+    def columns(schema: Schema) -> dict[str, list[str]]:
+        """Each name with the cells of the header that are it: as written, else in another case."""
+        names = (schema.time, schema.input, schema.output)
+        return {
+            name: [cell for cell in header if cell == name] or [cell for cell in header if cell.lower() == name.lower()]
+            for name in names
+        }
 
-    schema = max(SCHEMAS, key=n_known)
-    if not n_known(schema):
+    schema = max(SCHEMAS, key=lambda s: (sum(map(bool, columns(s).values())), sum(c in header for c in columns(s))))
+    found = columns(schema)
+    if not any(found.values()):
         hint = "separate cells by commas" if len(header) == 1 and ";" in header[0] else "the first line names columns"
         known = " or ".join(f"{s.time}, {s.input}, {s.output} ({s.name})" for s in SCHEMAS)
         raise InputError(f"{path}:1: header = {show(','.join(header))}: must have {known}: {hint}")
-    for name in (schema.time, schema.input, schema.output):
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
-        if header.count(name) > 1:
-            raise InputError(f"{path}:1: column {show(name)} is given twice: give it once")
-    places = {schema.time: TIME, schema.input: INPUT, schema.output: OUTPUT}
+    others = [cell for cell in header if not any(cell in cells for cells in found.values())]
+    for name, cells in found.items():
+        if not cells:
+            hint = did_you_mean(name, others)
+            if not others or not hint.startswith("did"):
+                hint = f"the header has {show(','.join(header))}"
+            raise InputError(f"{path}:1: column {name} is missing: {hint}")
+        if len(cells) > 1:
+            raise InputError(f"{path}:1: column {show(cells[0])} is given twice: give it once")
+    places = {found[schema.time][0]: TIME, found[schema.input][0]: INPUT, found[schema.output][0]: OUTPUT}
     return schema, [places.get(name, SKIP) for name in header]
 
 
@@ -220,6 +235,8 @@ def _whole_lines(file: BinaryIO, path: str) -> Iterator[bytes]:
         rest = block[end:]
         n_lines += block.count(b"\n", 0, end)
         if len(rest) > MAX_LINE_BYTES:
+            if n_lines == 0 and b"\r" in rest:
+                raise InputError(f"{path}:1: {_OLD_MAC}")
             raise InputError(
                 f"{path}:{n_lines + 1}: has more than {MAX_LINE_BYTES:,} bytes: give a CSV file with a row a line"
             )
@@ -242,6 +259,8 @@ def _blocks(
         with progress(blocks, label="trace", length=n_blocks) if progress else nullcontext(blocks) as shown:
             for lines in shown:
                 if reader is None:
+                    if lines.startswith((b"\xff\xfe", b"\xfe\xff")):
+                        raise InputError(f"{path}:1: is UTF-16 text: save the CSV file as UTF-8")
                     header, _, lines = lines.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
                     cells = _Reader(path, SCHEMAS[0], []).cells(header)
                     reader = _Reader(path, *_kinds(path, cells))
@@ -252,7 +271,8 @@ def _blocks(
 
 def _no_rows(reader: _Reader) -> InputError:
     if reader.n_failed:
-        return InputError(f"{reader.path}: has {reader.n_failed:,} failed requests and no other: give another trace")
+        failed = f"{reader.n_failed:,} failed request{'' if reader.n_failed == 1 else 's'}"
+        return InputError(f"{reader.path}: has {failed} and no other: give another trace")
     return InputError(f"{reader.path}: has a header but no rows: add a row for each request")
 
 

@@ -64,7 +64,9 @@ def test_burstgpt_with_sessions(write):
     lambda text: text.replace("\n", "\n\n"), lambda text: text.replace("374", '"374"'),
     lambda text: text.replace("374", " 374 "), lambda text: text.replace("46.6805900", "46.68059"),
     lambda text: text.replace("Tokens\n", "Tokens,note\n").replace(",44\n", ",44,=cmd()\n"),
-], ids=["crlf", "bom", "no-newline", "blank-lines", "quoted", "blanks", "fewer-digits", "more-columns"])  # fmt: skip
+    lambda text: text.lower(), lambda text: text.replace("TIMESTAMP", "Timestamp"),
+], ids=["crlf", "bom", "no-newline", "blank-lines", "quoted", "blanks", "fewer-digits", "more-columns", "lower-case",
+        "other-case"])  # fmt: skip
 def test_written_otherwise_but_the_same(write, change, compile_bytes):
     plain, other = (
         traffic_file.read(write(text, name), compile_bytes=compile_bytes)
@@ -78,7 +80,7 @@ LATER = "2023-11-16 18:15:47,"
 BAD = {
     "ragged": (AZURE + ROW + LATER + "5\n", ":3: has 2 cells: the header has 3 columns"),
     "too-many-cells": (AZURE + ROW + LATER + "5,6,7\n", ":3: has 4 cells"),
-    "missing-column": ("TIMESTAMP,ContextTokens\n" + ROW, ":1: column GeneratedTokens is missing"),
+    "missing-column": ("TIMESTAMP,ContextTokens\n", "column GeneratedTokens is missing: the header has 'TIMESTAMP,"),
     "misspelt": ("TIMESTAMP,ContextTokens,GeneratedToken\n" + ROW, "did you mean GeneratedToken"),
     "duplicate-column": ("TIMESTAMP,ContextTokens,GeneratedTokens,ContextTokens\n", "'ContextTokens' is given twice"),
     "text": (AZURE + ROW + LATER + "many,5\n", ":3: ContextTokens = 'many': must be a whole number from 1 to"),
@@ -108,13 +110,19 @@ BAD = {
     "exponent-time": (BURST + "1e3,GPT-4,5,5,10,API log\n", ":2: Timestamp = '1e3'"),
     "late-time": (BURST + "9999999999,GPT-4,5,5,10,API log\n", ":2: Timestamp"),
     "semicolons": (AZURE.replace(",", ";") + ROW.replace(",", ";"), "separate cells by commas"),
-    "semicolons-below": (AZURE + ROW.replace(",", ";"), ":2: has 1 cells"),
+    "semicolons-below": (AZURE + ROW.replace(",", ";"), ":2: has 1 cell: "),
+    "old-mac": ((AZURE + ROW).replace("\n", "\r"), ":1: lines end with a carriage return alone"),
+    "old-mac-long": ((AZURE + ROW * 9000).replace("\n", "\r"), ":1: lines end with a carriage return alone"),
+    "missing-no-hint": ("TIMESTAMP,ContextTokens,note\n", "GeneratedTokens is missing: the header has 'TIMESTAMP,Cont"),
+    "twice-in-other-case": ("timestamp,Timestamp,contexttokens,generatedtokens\n", "'timestamp' is given twice"),
     "other-csv": ("a,b,c\n1,2,3\n", "must have TIMESTAMP, ContextTokens, GeneratedTokens (Azure)"),
     "empty": ("", "is empty: give a CSV file"),
     "only-a-header": (AZURE, "has a header but no rows"),
     "only-a-header-without-newline": (AZURE.strip(), "has a header but no rows"),
-    "only-failures": (BURST + "1,GPT-4,0,0,0,API log\n", "has 1 failed requests and no other"),
-    "utf-16": ((AZURE + ROW).encode("utf-16"), ":1: holds a NUL byte"),
+    "only-failures": (BURST + "1,GPT-4,0,0,0,API log\n", "has 1 failed request and no other"),
+    "utf-16": ((AZURE + ROW).encode("utf-16"), ":1: is UTF-16 text: save the CSV file as UTF-8"),
+    "utf-16-be": (b"\xfe\xff" + (AZURE + ROW).encode("utf-16-be"), ":1: is UTF-16 text"),
+    "utf-16-no-mark": ((AZURE + ROW).encode("utf-16-le"), ":1: holds a NUL byte: give a CSV file, saved as UTF-8"),
 }  # fmt: skip
 
 

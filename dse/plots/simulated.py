@@ -23,12 +23,16 @@ def chart(table: pd.DataFrame) -> Chart:
     memory = [*table["used_bytes"], float(first["free_bytes"])]
     panels = (
         Panel("requests", time(), axes.linear("requests", "sequences", counts),
-              (_line(table, "running", "running", 0), _line(table, "waiting", "waiting", 10))),
+              (_line(table, "running", "requests running", 0), _line(table, "waiting", "requests waiting", 10))),
         Panel("memory", time(), axes.linear("keys and values", "GB", memory, axes.GB),
-              (_line(table, "used_bytes", "held", 3), _line(table, "free_bytes", "there is", 7))),
+              (_line(table, "used_bytes", "memory held by requests", 3),
+               _line(table, "free_bytes", "memory limit", 7))),
         Panel("tokens", time(), axes.linear("throughput", "token/s", table["tokens_per_s"]),
-              (_line(table, "tokens_per_s", "answers", 4),)),
+              (_line(table, "tokens_per_s", "tokens generated per second", 4),)),
     )  # fmt: skip
     title = f"{first['device']}, {first['model']}, {first['quantizer']}, {first['batching']}, {first['admission']}"
-    note = f"{len(table):,} moments of the run, evenly over its steps; throughput is the mean since the one before."
-    return Chart(title, panels, panel_height_pt=95, notes=(note,))
+    notes = (
+        f"{len(table):,} moments of the run, evenly over its steps; throughput is the mean since the one before.",
+        "The memory limit is what the weights leave of the usable memory.",
+    )
+    return Chart(title, panels, panel_height_pt=95, notes=notes)
