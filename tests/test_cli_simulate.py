@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dse import cli, report_simulation, simulate, simulate_requests
+from dse import cli, report_simulation, simulate, simulate_requests, traffic_tables
 from dse.plots import simulated, to_matplotlib, to_plotly
+from dse.traffic import Moments
 from dse.workload import Workload
 
 BASE = ("--device", "a100-80gb", "--model", "opt-6.7b", "--model-kind", "ideal")
@@ -58,6 +59,22 @@ def test_a_share_of_the_rate_that_holds():
     shown = run(*SMALL, "--rate", "70 %").output
     assert "load                                    70 % of the rate that holds" in shown
     assert "(Poisson)" in shown
+
+
+@pytest.mark.parametrize("rate", ["2.017", "trace"])
+def test_arrivals_have_the_rate_asked_for(rate):
+    """Scaled, not drawn anew: gaps keep the shape of a sample (of Poisson's, or of the trace's quantiles)."""
+    ask = simulate_requests.Traffic("azure-conv", rate, 3000, 5)
+    found = simulate_requests.requests_of(ask, Workload())
+    tables = traffic_tables.load("azure-conv")
+    wanted = tables.moments.rate_per_s if rate == "trace" else 2.017
+    assert Moments.of(found).rate_per_s == pytest.approx(wanted, rel=1e-12)
+    drawn = np.random.Generator(np.random.PCG64([5, 1])).exponential(1.0, 3000)[1:]
+    if rate == "trace":
+        drawn = np.diff(traffic_tables.sample("azure-conv", 3000, None, 5, "trace").arrival_s)
+    gaps = np.diff(found.arrival_s)
+    assert gaps / gaps.mean() == pytest.approx(drawn / drawn.mean(), rel=1e-6, abs=1e-9)
+    assert ask.arrivals == ("gaps drawn from the trace's" if rate == "trace" else "Poisson")
 
 
 def test_close_to_its_limit():

@@ -160,6 +160,22 @@ def test_the_closed_form_is_within_5_percent(row):
     assert found.saturated_tokens_per_s == pytest.approx(wanted["throughput_tokens_per_s"], rel=0.05)
 
 
+@pytest.mark.parametrize(("chunk", "batch", "limit"), [(128, 256, "chunk"), (512, 256, "chunk"), (512, 32, "batch")])
+def test_how_many_run_in_chunks(chunk, batch, limit):
+    """What the closed form says of a full run: requests at once, and time per token."""
+    spec, kv = catalog.device("a100-80gb"), build("llama2-13b", "qserve")
+    work = Workload(batch=batch, admission="paged", model_kind="ideal")
+    requests = lengths(4000, 1100, 210)
+    found = simulate.run(spec, kv, work, requests, "chunked", chunk)
+    n = len(found.samples["running"])
+    running = found.samples["running"][n // 5 : 3 * n // 4]  # neither filling up nor running out
+    wanted = serving.steady(spec, kv, work, Moments.of(requests), None, "chunked", chunk)
+    assert wanted["limited_by"] == limit
+    assert np.mean(running) == pytest.approx(wanted["running_sequences"], rel=0.07)
+    assert np.sum(found.finish_s - found.first_s) / found.n_tokens == pytest.approx(wanted["tpot_s"], rel=0.07)
+    assert sum(wanted["waits_s"].values()) == pytest.approx(wanted["decode_step_s"], rel=0.05)
+
+
 def test_the_gain_of_continuous_batching_is_that_of_the_largest_output():
     """Short prompts, weights alone decide a step: E[largest of 8 outputs] / E[output], by DESIGN's formula."""
     spec, kv = catalog.device("a100-80gb"), build("opt-13b", "int4")
