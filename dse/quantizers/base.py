@@ -111,7 +111,9 @@ class Param:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         if isinstance(self.default, str):
             return self.help
-        return f"{self.low:g} to {self.high:g}"
+        if isinstance(self.default, int):
+            return f"a whole number from {self.low:,.0f} to {self.high:,.0f}"
+        return f"a number from {self.low:g} to {self.high:g}"
 
 
 @dataclass(frozen=True)
