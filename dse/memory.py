@@ -50,7 +50,9 @@ class Memory:
 
     @property
     def prefix_tokens(self) -> int:
-        """Shared prompt tokens that count: whole pages where memory is paged."""
+        """Shared prompt tokens that count: whole pages where memory is paged, none where a policy drops some."""
+        if not self.plan.limits.keeps_all:
+            return 0
         prefix = self.workload.prefix_tokens
         return prefix - prefix % self.workload.page_tokens if self.workload.admission == "paged" else prefix
 

@@ -41,6 +41,11 @@ class TokenLimits:
         """Shortest context at which `entered` tokens have come in."""
         return tokens.length_of_entered(entered, self.prompt_kept_tokens, self.dropped_tokens)
 
+    @property
+    def keeps_all(self) -> bool:
+        """True where every token stays stored, however few of them a step reads."""
+        return self.window_tokens == NO_LIMIT and not self.dropped_tokens
+
     @cached_property
     def ends(self) -> tuple[int, int]:
         """Contexts between which nothing comes in, since the prompt's tokens beyond are dropped."""

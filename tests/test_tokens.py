@@ -376,6 +376,13 @@ def test_every_policy_has_source_listing_and_note(name, capsys):
     assert limits_of(name, 1).read_limit_tokens >= 0
 
 
+@pytest.mark.parametrize("policy", ["snapkv:budget=128", "window:tokens=500", "streaming", "h2o", "constant:c=64"])
+def test_a_prompt_that_is_not_kept_shares_neither_memory_nor_time(policy):
+    kv, dev = build("llama2-7b", "fp16"), catalog.device("a100-80gb")
+    alone, shared = (point.evaluate(dev, kv, Workload(8, 2000, 200, prefix_tokens=n, tokens=policy)) for n in (0, 1900))
+    assert same_but(alone, shared, "prefix_tokens")
+
+
 def test_the_longest_context_does_not_depend_on_the_prompt_given():
     """Llama2-7B on 80 GB, by hand: weights 13.48 GB; a token of 524,288 B, 16 % of the prompt and all 512 generated."""
     kv = build("llama2-7b", "fp16")
