@@ -1,6 +1,7 @@
 """Find a device or a language model by name or by file: shipped data, the user's own, Hugging Face configs."""
 
 import os
+import re
 from functools import cache
 from pathlib import Path
 
@@ -43,9 +44,31 @@ def _shipped_device(path: Path) -> specs.HardwareSpec:
 
 
 def device(name: str) -> specs.HardwareSpec:
-    """The device of that name (any case), or in that file. Raises InputError or SpecError."""
+    """The device of that name (any case), or in that file; `NAME:FIELD=VALUE,...` changes numbers of it.
+
+    A changed number is `assumed`, its source the text itself. Raises InputError or SpecError.
+    """
+    base, colon, changes = name.partition(":")
+    if colon and changes and not os.path.exists(name):
+        return _changed(base, changes)
     found = _find("device", name, device_files())
     return _shipped_device(found) if isinstance(found, Path) else device_from(specfile.read(found))
+
+
+def _changed(base: str, changes: str) -> specs.HardwareSpec:
+    """A device with numbers given on the spot, in the short form of files: usable_frac=0.9, memory_bandwidth=3 TB/s."""
+    document = specfile.read(_find("device", base, device_files()))
+    data, parts = dict(document.data), []
+    for change in changes.split(","):
+        field, equals, value = (part.strip() for part in change.partition("="))
+        if not equals or not value:
+            raise InputError(
+                f"device = {show(base + ':' + changes)}: {show(change)} must be FIELD=VALUE: see `dse show`"
+            )
+        data[field] = value
+        parts.append(re.sub(r"[^A-Za-z0-9._-]+", "", field + value))
+    data["name"] = "+".join([str(data.get("name", base)), *parts])[:64]
+    return device_from(specfile.Document(f"{base}:{changes}", data, {}))
 
 
 def device_from(document: specfile.Document) -> specs.HardwareSpec:

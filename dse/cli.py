@@ -85,19 +85,21 @@ def point(
     )
     trace = Trace(keep=explain is not None)
     asked = Workload(**work)
+    if asked.cached_input_discount is not None and not asked.prefix_tokens:
+        raise InputError(f"cached-input-discount = {asked.cached_input_discount:g}: nothing is cached: give --prefix")
     result = design_point.evaluate(spec, kv, asked, trace)
     ledger = present.bit_ledger(design_point.laid_out(spec, kv, asked)[0], result)
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
         click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))
         return
-    each = design_point.operations(spec, kv, Workload(**work), result)
+    each = design_point.operations(spec, kv, asked, result) if as_json or operations else []
     if as_json:
         click.echo(json.dumps({**result, "bit_ledger": ledger, "operations": each}, indent=2, allow_nan=False))
-    elif operations:
-        click.echo(present.operations_text(each) if each else f"does not fit: {result['infeasible_reason']}")
     else:
         click.echo(present.point_text(result, spec, kv, ledger, device))
+        if each:
+            click.echo(f"\nOperations\n{present.operations_text(each)}")
 
 
 @cli.command(short_help="Write the throughput-versus-capacity report.")

@@ -27,7 +27,8 @@ from dse.cli_options import WHOLE, model_options
 def ring(device: str, model: str, quantizer: str, n_ring: int, link: str | None, as_json: bool, **work: Any) -> None:
     """Ring attention: longest context, prompt and decode step with a context in blocks on equal devices.
 
-    Every device holds all weights; the decode step is that of the last token.
+    Every device holds all weights; blocks are contiguous, so under a causal mask the last device has most to do. The
+    decode step is that of the last token, packing at its mean over a group.
     """
     from dse import catalog, plan, present, quantizers
     from dse import ring as model_of_ring
@@ -38,4 +39,4 @@ def ring(device: str, model: str, quantizer: str, n_ring: int, link: str | None,
     kv = plan.build(catalog.model(model), side, side)
     bandwidth = named_quantity("link", link, "B/s", 1e6, 1e15) if link else None
     result = model_of_ring.evaluate(spec, kv, Workload(**work), n_ring, bandwidth)
-    click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else present.ring_text(result))
+    click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else present.ring_text(result, kv.model))

@@ -71,5 +71,5 @@ def show(value: object) -> str:
 def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
     """'did you mean a, b?' for the nearest known names, else the list of all of them."""
     names = {name.lower(): name for name in sorted(known)}
-    hits = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.5)]
+    hits = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.6)]
     return f"did you mean {', '.join(hits)}?" if hits else f"known: {', '.join(names.values())}"

@@ -3,7 +3,7 @@
 Every size is an exact integer in units of 1 / den bit (the plan's denominator), so "it fits" is never a rounding.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dse import peaks, units
@@ -50,7 +50,9 @@ class Memory:
 
     @property
     def prefix_tokens(self) -> int:
-        """Shared prompt tokens that count: whole pages where memory is paged."""
+        """Shared prompt tokens that count: whole pages where memory is paged, none where a policy drops some."""
+        if not self.plan.limits.keeps_all:
+            return 0
         prefix = self.workload.prefix_tokens
         return prefix - prefix % self.workload.page_tokens if self.workload.admission == "paged" else prefix
 
@@ -152,10 +154,18 @@ class Memory:
         return max(capacity.max_batch((free - shared) * steps, 0, own), 1)
 
     def fits(self, n_sequences: int, n_tokens: int) -> bool:
-        """True when `n_sequences` fit with all of them at `n_tokens`, and at every shorter length."""
-        lengths = peaks.lengths(self.plan, 1, n_tokens, self.prefix_tokens, self.pages)
+        """True when `n_sequences` fit with all of them at `n_tokens`, and at every shorter length.
+
+        Where a token policy follows the prompt, the prompt is what the workload's output leaves of `n_tokens`, and the
+        lengths are those from there on.
+        """
+        there, first, policy = self, 1, self.workload.token_policy
+        if policy.follows_prompt:
+            first = max(n_tokens - self.workload.output_tokens, 1)
+            there = replace(self, plan=self.plan.under(policy.limits(first)))
+        lengths = peaks.lengths(there.plan, first, n_tokens, self.prefix_tokens, self.pages)
         free = self.free_bytes * self.unit
-        return all(self.need(n_sequences, n) <= free for n in lengths)
+        return all(there.need(n_sequences, n) <= free for n in lengths)
 
     @cached_property
     def max_context_tokens(self) -> int | None:
@@ -298,7 +308,8 @@ class Memory:
             "max_context_tokens",
             self.max_context_tokens,
             "token",
-            "largest s such that the whole batch fits with all requests at s' tokens at once, for every s' <= s",
+            "largest s such that the whole batch fits with all requests at s' tokens at once, for every s' <= s; "
+            "where a token policy follows the prompt, s less the output is the prompt",
             "docs/model.md, Capacity",
             free_bytes=self.free_bytes,
             batch=work.batch,

@@ -72,11 +72,18 @@ def copies(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:
     )  # fmt: skip
 
 
+def kernels(g: TensorGroup, side: int) -> tuple[int, int]:
+    """Extra kernels per layer for a decode step and for a packing event; more where sinks are kept."""
+    code = g.quantizer.family.gpu_code
+    if not g.layout.pool_rows:
+        return code.read[side], code.pack[side]
+    return code.read[side] + code.pool_read[side], code.pack[side] + code.pool_pack[side]
+
+
 def read_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:
     """Extra kernels for reading over the decode steps that read the lengths first..last, once something is packed."""
     return sum(
-        g.n_read_layers * g.quantizer.family.gpu_code.read[side] * steps_with_packed(g, first, last)
-        for g, side in launched(plan, paths)
+        g.n_read_layers * kernels(g, side)[0] * steps_with_packed(g, first, last) for g, side in launched(plan, paths)
     )
 
 
@@ -89,7 +96,7 @@ def steps_with_packed(g: TensorGroup, first: int, last: int) -> int:
 def pack_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:
     """Extra kernels for packing as every sequence grows from `first` to `last` tokens, step by step."""
     return sum(
-        g.n_stored_layers * g.quantizer.family.gpu_code.pack[side]
+        g.n_stored_layers * kernels(g, side)[1]
         * ((packed_ever(g, last) - packed_ever(g, first)) // g.step_tokens)
         for g, side in launched(plan, paths)
     )  # fmt: skip
@@ -98,6 +105,6 @@ def pack_launches(plan: KvPlan, first: int, last: int, paths: dict[str, str]) ->
 def prompt_launches(plan: KvPlan, n_tokens: int, paths: dict[str, str]) -> int:
     """Extra kernels for packing a whole prompt: one event per layer and tensor that packs anything."""
     return sum(
-        g.n_stored_layers * g.quantizer.family.gpu_code.pack[side]
+        g.n_stored_layers * kernels(g, side)[1]
         for g, side in launched(plan, paths) if packed_ever(g, n_tokens)
     )  # fmt: skip

@@ -57,9 +57,10 @@ class KvPlan:
             return self
         groups = []
         for g in self.groups:
-            indexed = g.which == "key" and g.window_tokens > limits.read_limit_tokens
+            own = g.layer_window_tokens or g.window_tokens
+            indexed = g.which == "key" and own > limits.read_limit_tokens
             groups.append(replace(
-                g, limits=limits, window_tokens=min(g.window_tokens, limits.window_tokens),
+                g, limits=limits, layer_window_tokens=own, window_tokens=min(own, limits.window_tokens),
                 index_bits=limits.index_bits * self.den * indexed, index_flops=limits.index_flops * indexed,
             ))  # fmt: skip
         return replace(self, groups=tuple(groups), limits=limits)

@@ -33,6 +33,8 @@ class TensorGroup:
     residual_tokens: int
     #: what a token policy changes (dse/token_policies.py); the defaults store and read every token of the window
     limits: TokenLimits = FULL
+    #: the layer's own window where a policy is applied, so that another policy can take its place
+    layer_window_tokens: int = 0
     index_bits: int = 0
     index_flops: int = 0
     #: a memory unit's: bits of a token that fill pages of their own, of all heads; a page and a burst of every head

@@ -142,16 +142,17 @@ def _latency(
     trace: Trace, stack: StackSpec | None,
 ) -> dict[str, float]:  # fmt: skip
     """Time to first token and time per output token of a request that does not queue."""
-    one_prompt_s = 0.0
-    if work.kv_cache:
-        one_prompt_s = steps_prompt.prefill_of(
-            device, plan, work, 1, paths, prefix_tokens, Trace(), stack, prefix_is_cached=True
-        ).seconds
+    one_prompt_s = steps_prompt.prefill_of(
+        device, plan, work, 1, paths, prefix_tokens, Trace(), stack, prefix_is_cached=True
+    ).seconds
     trace.note(
         "one_prompt_s", one_prompt_s, "s", "prefill_s of one request alone, whose shared prefix is cached",
         "docs/model.md, Latency", input_tokens=work.input_tokens, prefix_tokens=prefix_tokens,
     )  # fmt: skip
-    ttft_s = trace.call("ttft_s", throughput.ttft_s, one_prompt_s=one_prompt_s, decode_step_s=times.decode_step_s)
+    ttft_s = trace.call(
+        "ttft_s", throughput.ttft_s, one_prompt_s=one_prompt_s,
+        decode_step_s=times.decode_step_s if work.kv_cache else 0.0,  # without a cache a step is a prompt of its own
+    )  # fmt: skip
     tpot_s = trace.note(
         "tpot_s", times.decode_step_s, "s", "decode_step_s: every step gives each running request a token",
         "docs/model.md, Latency", decode_step_s=times.decode_step_s,

@@ -44,12 +44,14 @@ _SECTIONS = (
     ("Time", (
         ("running batch", "running_batch"), ("waves", "n_waves"), ("linear layers", "linear_s"),
         ("attention", "attention_s"), ("quantize, exposed", "quantize_s"), ("dequantize, exposed", "dequantize_s"),
-        ("decode step (mean)", "decode_step_s"), ("prefill", "prefill_s"), ("total, all waves", "total_s"),
-        ("time to first token, no queue", "ttft_s"),
+        ("decode step (mean): time per token", "decode_step_s"), ("prefill", "prefill_s"),
+        ("total, all waves", "total_s"), ("time to first token, no queue", "ttft_s"),
     )),
     ("Throughput", (
         ("throughput", "throughput_tokens_per_s"), ("energy, board power", "joules_per_token"),
-        ("energy by bytes, operations and idling", "joules_per_token_by_parts"),
+        ("energy by bytes, operations, idling", "joules_per_token_by_parts"),
+        ("  bytes read and written", "memory_joules_per_token"), ("  operations", "compute_joules_per_token"),
+        ("  idling", "idle_joules_per_token"),
         ("price per million tokens", "usd_per_million_tokens"), ("price per request", "usd_per_request"),
         ("effective bandwidth", "effective_bandwidth_bytes_per_s"),
         ("effective capacity (all the memory)", "effective_capacity_bytes"),
@@ -115,12 +117,28 @@ def point_text(
     if result["admission"] == "paged":
         lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
     if result["assumptions"]:
-        lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])} (`dse show {device_name}`)"]
+        names = [
+            f"{name} ({100 * device.usable_frac.si:g} %)" if name == "usable_frac" else name
+            for name in result["assumptions"]
+        ]
+        lines += [
+            "",
+            f"Rests on assumed numbers: {', '.join(names)} (`dse show {device_name}`, `--explain assumptions`)",
+        ]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
+    lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def position_note(model: ModelSpec, n_tokens: int) -> list[str]:
+    """A note where a context is longer than the model's positions; nothing otherwise."""
+    most = model.max_position_tokens
+    if most is None or n_tokens <= most:
+        return []
+    return [f"Note: {n_tokens:,} tokens are beyond the {most:,} positions that {model.name} was made for"]
 
 
 _RING_SECTIONS = (
@@ -141,7 +159,7 @@ _RING_SECTIONS = (
 )  # fmt: skip
 
 
-def ring_text(result: dict[str, Any]) -> str:
+def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
     """The results of `dse.ring.evaluate` as a person would read them."""
     lines = [
         f"{result['n_ring']:,} x {result['device']}  {result['model']}  {result['quantizer']}  batch "
@@ -149,11 +167,13 @@ def ring_text(result: dict[str, Any]) -> str:
         f"({result['model_kind']} model)"
     ]
     if not result["feasible"]:
-        lines += ["", "Does not fit: take more devices, fewer requests or fewer bits"]
+        lines += ["", f"Does not fit: {result['infeasible_reason']}"]
     for title, entries in _RING_SECTIONS:
         shown = [(label, name) for label, name in entries if result[name] is not None]
-        lines += ["", title, *(f"  {label:<40}{number(result[name], RING_UNITS[name])}" for label, name in shown)]
-    return "\n".join([*lines, "", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"])
+        if shown:
+            lines += ["", title, *(f"  {label:<40}{number(result[name], RING_UNITS[name])}" for label, name in shown)]
+    lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"]
+    return "\n".join([*lines, *position_note(model, result["input_tokens"] + result["output_tokens"])])
 
 
 def operations_text(operations: list[dict[str, Any]]) -> str:

@@ -15,7 +15,8 @@ from dse.workload import Workload
 RING_UNITS = {
     "device": "", "model": "", "quantizer": "", "model_kind": "", "n_ring": "device", "batch": "sequence",
     "input_tokens": "token", "output_tokens": "token", "block_tokens": "token", "link_bytes_per_s": "B/s",
-    "max_context_tokens": "token", "max_context_tokens_alone": "token", "feasible": "", "kv_bytes_per_device": "B",
+    "max_context_tokens": "token", "max_context_tokens_alone": "token", "feasible": "", "infeasible_reason": "",
+    "kv_bytes_per_device": "B",
     "buffer_bytes_per_device": "B", "hiding_block_tokens": "token", "prefill_s": "s", "exposed_transfer_s": "s",
     "linear_s": "s", "attention_s": "s", "quantize_s": "s", "dequantize_s": "s", "pass_s": "s", "decode_step_s": "s",
     "assumptions": "",
@@ -67,17 +68,20 @@ def evaluate(
         "assumptions": _assumptions(point.assumptions(device, plan, paths, stack), device, link, n_ring),
     })  # fmt: skip
     if not result["feasible"]:
+        result["infeasible_reason"] = _reason(memory, longest or 0)
         return result
     prompt = ring.ring_block_tokens(work.input_tokens, n_ring)
 
-    def one(input_tokens: int) -> steps.StepTimes:  # a device with its own block
+    def one(input_tokens: int, output_tokens: int = 1) -> steps.StepTimes:  # a device with its own block
         own = Workload(
-            work.batch, input_tokens, 1, weights_bits=work.weights_bits, dequant_path=work.dequant_path,
+            work.batch, input_tokens, output_tokens, weights_bits=work.weights_bits, dequant_path=work.dequant_path,
             model_kind=work.model_kind, stack=work.stack,
         )  # fmt: skip
         return steps.evaluate(device, plan, own, work.batch, paths, 0, Trace(), stack)
 
-    step, hop_s = one(max(block - 1, 1)), device.kernel_launch.si
+    # the mean over a packed group around the block's end: requests stand at different places of theirs
+    half = min(max(g.step_tokens for g in plan.groups) // 2, max(block - 2, 0))
+    step, hop_s = one(max(block - half - 1, 1), max(2 * half, 1)), device.kernel_launch.si
     pass_s = sum(
         layer.n_layers * ring.ring_pass_s(
             n_ring, ring.ring_message_bytes(work.batch, plan.model.n_q_heads, layer.score_dim), link.si, hop_s
@@ -93,6 +97,16 @@ def evaluate(
         "exposed_transfer_s": sum(exposed for _, exposed in rounds),
     })  # fmt: skip
     return result
+
+
+def _reason(memory: Memory, longest: int) -> str:
+    """Why the context does not fit, and what to do."""
+    if memory.free_bytes < 0:
+        return f"{memory.infeasible_reason}; every device of a ring holds all weights: take fewer bits a weight"
+    return (
+        f"{memory.workload.final_tokens:,} tokens of {memory.workload.batch:,} at once: at most {longest:,} fit: take "
+        "more devices, fewer requests or fewer bits"
+    )
 
 
 def _assumptions(found: list[str], device: HardwareSpec, link: Quantity, n_ring: int) -> list[str]:

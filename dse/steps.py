@@ -54,6 +54,8 @@ class Amounts:
     prefill_attention_flops: float
     prefill_attention_s: float
     prefill_quantize_s: float
+    #: share of the experts that a step reads, where steps differ in it: their mean
+    mean_share_touched: float | None = None
 
 
 def evaluate(

@@ -25,7 +25,7 @@ def causal_flops(plan: KvPlan, first: int, last: int) -> int:
 def _products(
     device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, stack: StackSpec | None
 ) -> tuple[Waits, float]:
-    """Products with the weights summed over all steps, and the weight bytes that they read.
+    """Products with the weights summed over all steps, and the mean share of the experts that a step reads.
 
     Operations are a straight line of the length. The share of experts that a step touches is not, so its steps are
     added one by one until it is all of them (a few hundred tokens).
@@ -49,17 +49,20 @@ def _products(
         )
         return found
 
-    total = all_bytes = 0.0
+    total = all_bytes = all_touched = 0.0
     done = 0
     while done < n_steps:
         tokens = n_sequences * (first + done)
         touched = weights.expert_share_touched(tokens, model.n_experts, model.n_active_experts)
         m = n_steps - done if touched == 1.0 or not model.expert_parameters else 1
         n_bytes = weight_read(touched if model.expert_parameters else 1.0)
-        total, all_bytes, done = total + piece(first + done, m, n_bytes), all_bytes + m * n_bytes, done + m
+        total, all_bytes = total + piece(first + done, m, n_bytes), all_bytes + m * n_bytes
+        all_touched, done = all_touched + m * touched, done + m
     launch_s = n_steps * n_products * fit["launch_s"]
     compute_s = generation.sum_of_line(first * slope, slope, 0, n_steps)
-    return Waits(total + launch_s, attention.time_at_rate(all_bytes, reached), compute_s, launch_s), all_bytes
+    return Waits(
+        total + launch_s, attention.time_at_rate(all_bytes, reached), compute_s, launch_s
+    ), all_touched / n_steps
 
 
 def evaluate(
@@ -76,7 +79,7 @@ def evaluate(
     """
     trace.note("busy_cores", None, "1", "every step is a prompt, on all cores", _WHERE)
     n_steps, peak = work.output_tokens, device.peak_flops.si
-    summed, _ = _products(device, plan, work, n_sequences, stack)
+    summed, touched = _products(device, plan, work, n_sequences, stack)
     flops = n_sequences * causal_flops(plan, work.input_tokens + 1, work.final_tokens)
     frac = calibrated.ATTENTION_FLOPS_FRAC if stack and stack.attention else 1.0
     matrices = Waits(*(part / n_steps for part in (summed.seconds, summed.bandwidth, summed.compute, summed.latency)))
@@ -103,5 +106,5 @@ def evaluate(
     return StepTimes(
         linear_s, attention_s, 0.0, 0.0, decode_step_s, 0.0, wave_s, 0.0, 0.0, matrices,
         Waits(attention_s, 0.0, attention_s), {},
-        Amounts(0.0, flops / n_steps, 0.0, 0.0, 0.0, 0.0, 0.0),
+        Amounts(0.0, flops / n_steps, 0.0, 0.0, 0.0, 0.0, 0.0, touched),
     )  # fmt: skip

@@ -41,6 +41,11 @@ class TokenLimits:
         """Shortest context at which `entered` tokens have come in."""
         return tokens.length_of_entered(entered, self.prompt_kept_tokens, self.dropped_tokens)
 
+    @property
+    def keeps_all(self) -> bool:
+        """True where every token stays stored, however few of them a step reads."""
+        return self.window_tokens == NO_LIMIT and not self.dropped_tokens
+
     @cached_property
     def ends(self) -> tuple[int, int]:
         """Contexts between which nothing comes in, since the prompt's tokens beyond are dropped."""
@@ -77,6 +82,11 @@ class TokenPolicy:
     def limits(self, input_tokens: int) -> TokenLimits:
         """The numbers of the policy for prompts of `input_tokens`."""
         return self.family.limits(dict(self.values), input_tokens)
+
+    @cached_property
+    def follows_prompt(self) -> bool:
+        """True where the numbers depend on the prompt's length."""
+        return self.limits(1) != self.limits(NO_LIMIT)
 
 
 def _capped(window: int) -> TokenLimits:
@@ -149,6 +159,8 @@ FAMILIES: dict[str, TokenFamily] = {
                 Param("evict", "always", "a token leaves for each new one, or only the prompt's do (SinkQ B.2)",
                       choices=("always", "prompt")),
             ),
+            lambda values: "" if 0 < values["heavy"] + values["recent"] <= 1 else "heavy + recent: must be above 0 and "
+            "at most 1, the whole prompt",
             validity=_EVICTION,
         ),
         TokenFamily(
@@ -156,7 +168,7 @@ FAMILIES: dict[str, TokenFamily] = {
             _snapkv,
             (
                 Param("budget", 1024, "tokens of the prompt that stay", low=1, high=_MANY),
-                Param("share", Fraction(0), "share of the prompt that stays, in place of budget", low=0, high=1),
+                Param("share", Fraction(0), "share of the prompt that stays, in place of budget", low=1e-6, high=1),
             ),
             lambda values: "" if not values["share"] or values["budget"] == 1024 else "give budget or share, not both",
             validity=_EVICTION,

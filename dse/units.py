@@ -54,7 +54,12 @@ def _scaled(value: float, unit: str, prefixes: list[tuple[str, float]], digits: 
     if value == 0:
         return f"0 {unit}"
     prefix, factor = next(((p, f) for p, f in prefixes if abs(value) >= f), prefixes[-1])
-    return f"{value / factor:,.{digits}g} {prefix}{unit}"
+    return f"{_digits(value / factor, digits)} {prefix}{unit}"
+
+
+def _digits(value: float, digits: int) -> str:
+    """`value` with so many digits; large numbers as whole ones rather than with an exponent."""
+    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e15 else f"{value:,.{digits}g}"
 
 
 _LARGE_FIRST = [("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)]
@@ -70,7 +75,7 @@ def human(value: float, unit: str, digits: int = 4) -> str:
     unit = "" if unit == "1" else unit
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
-    return f"{value:,.{digits}g} {unit}".rstrip()
+    return f"{_digits(value, digits)} {unit}".rstrip()
 
 
 def gib(n_bytes: float) -> float:

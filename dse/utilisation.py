@@ -97,16 +97,18 @@ def products(model: ModelSpec) -> list[_Matrices]:
 
 def _products(
     device: HardwareSpec, plan: KvPlan, work: Workload, n_tokens: float, stack: StackSpec | None, phase: Phase,
-    running_device: HardwareSpec,
+    running_device: HardwareSpec, touched: float | None = None,
 ) -> Iterator[Operation]:  # fmt: skip
     """Products with the weights over `n_tokens` tokens by operation, as `dse.steps_products.matrix` times them all.
 
-    `running_device` has the arithmetic of the cores that are busy; shares are of all cores' peak.
+    `running_device` has the arithmetic of the cores that are busy; shares are of all cores' peak. `touched` is the
+    share of the experts that is read; default: that of `n_tokens`.
     """
     model = plan.model
     peak, bandwidth = steps_products.product_peak(device, work), device.memory_bandwidth.si
     slower = peak / steps_products.product_peak(running_device, work)
-    touched = weights.expert_share_touched(int(n_tokens), model.n_experts, model.n_active_experts)
+    if touched is None:
+        touched = weights.expert_share_touched(int(n_tokens), model.n_experts, model.n_active_experts)
     for part in products(model):
         active = part.dense + part.experts * model.n_active_experts / model.n_experts
         n_bytes = weights.weight_read_bytes(part.dense, part.experts, touched, work.weights_bits)
@@ -147,7 +149,7 @@ def operations(
         return Operation(phase, "attention", seconds, flops, n_bytes, *at_peak)
 
     found = _in_order(
-        list(_products(device, plan, work, n_tokens, stack, "decode", running)),
+        list(_products(device, plan, work, n_tokens, stack, "decode", running, amounts.mean_share_touched)),
         attended("decode", times.attention_s, amounts.attention_flops, amounts.attention_bytes),
     )
     packing_s = times.quantize_s + times.dequantize_s

@@ -67,7 +67,7 @@ def assert_one_line(result, status, *parts):
         (["--quantizer", "oaken:outer=1.5"], ["outer = '1.5'", "0 to 1"]),
         (["--quantizer", "oaken:outer=0.6,inner=0.6"], ["outer + inner = 1.2"]),
         (["--quantizer", "oaken:outer=nan"], ["outer = 'nan'"]),
-        (["--quantizer", "sinkq:group=0"], ["group = '0'", "4 to 65536"]),
+        (["--quantizer", "sinkq:group=0"], ["group = '0'", "from 4 to 65,536"]),
         (["--quantizer", "nqkv:block=0"], ["block = '0'"]),
         (["--quantizer", "kivi:group=33"], ["residual = 128", "multiple of group = 33"]),
         (["--quantizer", "sinkq:group=33"], ["group = 33", "multiple of 16"]),

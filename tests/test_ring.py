@@ -87,8 +87,13 @@ def test_the_prompt_is_the_loop_over_devices_and_hops(kv, batch, n_in, n_ring, b
 def test_a_ring_of_one_is_the_device_alone(kv, batch, n_in):
     found = ring.evaluate(device(), kv, Workload(batch, n_in, 1), 1)
     alone = point.evaluate(device(), kv, Workload(batch, n_in, 1))
-    same = ("prefill_s", "linear_s", "attention_s", "quantize_s", "dequantize_s", "decode_step_s", "max_context_tokens")
-    assert {name: found[name] for name in same} == {name: alone[name] for name in same}
+    assert {name: found[name] for name in ("prefill_s", "max_context_tokens")} == {
+        name: alone[name] for name in ("prefill_s", "max_context_tokens")
+    }
+    half = min(max(g.step_tokens for g in kv.groups) // 2, n_in - 1)  # the mean over a packed group around the end
+    around = point.evaluate(device(), kv, Workload(batch, n_in - half, max(2 * half, 1)))
+    same = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "decode_step_s")
+    assert {name: found[name] for name in same} == {name: around[name] for name in same}
     assert found["pass_s"] == found["exposed_transfer_s"] == 0
     assert found["max_context_tokens"] == found["max_context_tokens_alone"]
 

@@ -6,6 +6,7 @@ import pytest
 
 import hwspecs
 from dse import catalog, llms, specfile, specs, units
+from dse.errors import InputError, SpecError
 
 DEVICE_FILES = sorted(Path(hwspecs.__file__).parent.glob("*.toml"))
 MODEL_FILES = sorted(Path(llms.__file__).parent.glob("*.toml"))
@@ -259,3 +260,30 @@ def test_mixtral_routes_two_of_eight():
     model = catalog.model("mixtral-8x7b")
     assert (model.n_active_experts, model.n_experts) == (2, 8)
     assert float(model.active_parameters) == pytest.approx(12.9e9, rel=5e-3)
+
+
+def test_numbers_of_a_device_change_on_the_spot():
+    device = catalog.device("A100-80GB:usable_frac=90 %,memory_bandwidth=3 TB/s")
+    assert (number(device, "usable_frac").si, number(device, "memory_bandwidth").si) == (0.9, 3e12)
+    assert number(device, "memory_bandwidth").kind == "assumed"
+    assert device.name == "A100-80GB+usable_frac90+memory_bandwidth3TBs"
+    assert device.stacks == catalog.device("a100-80gb").stacks
+    assert catalog.device("a100-80gb").usable_frac.si == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a100-80gb:usable_frc=0.9", "did you mean usable_frac"),
+        ("a100-80gb:usable_frac=9", "must be 0.001 to 1"),
+        ("a100-80gb:usable_frac", "must be FIELD=VALUE"),
+        ("a100-80gb:usable_frac=", "must be FIELD=VALUE"),
+        ("a10:usable_frac=0.9", "unknown device 'a10'"),
+        ("a100-80gb:", "unknown device"),
+    ],
+)
+def test_wrong_changes_are_one_line(text, message):
+    with pytest.raises((InputError, SpecError)) as caught:
+        catalog.device(text)
+    assert message in str(caught.value)
+    assert len(caught.value.lines()) == 1

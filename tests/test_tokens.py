@@ -40,8 +40,9 @@ POLICIES = st.one_of(
     st.builds("window:tokens={}".format, st.integers(1, 80)),
     st.builds("streaming:sinks={},window={}".format, st.integers(0, 9), st.integers(1, 60)),
     st.builds(
-        "h2o:heavy={},recent={},evict={}".format, st.sampled_from(["0", "0.05", "0.5"]),
-        st.sampled_from(["0", "0.1", "0.45", "1"]), st.sampled_from(["always", "prompt"]),
+        "h2o:heavy={},evict={}".format,
+        st.sampled_from(["0,recent=0.1", "0,recent=1", "0.05,recent=0", "0.05,recent=0.45", "0.5,recent=0.5"]),
+        st.sampled_from(["always", "prompt"]),
     ),
     st.builds("snapkv:budget={}".format, st.integers(1, 80)),
     st.builds("snapkv:share={}".format, st.sampled_from(["0.01", "0.16", "0.9", "1"])),
@@ -348,9 +349,12 @@ def test_names():
     assert token_policies.parse("snapkv:share=0.160").name == "snapkv:share=0.16"
     for text, message in (
         ("snap", "unknown token policy 'snap': did you mean snapkv"),
-        ("window:tokens=0", "tokens = '0': must be 1 to"),
+        ("window:tokens=0", "tokens = '0': must be a whole number from 1 to"),
         ("snapkv:budget=5,share=0.5", "give budget or share, not both"),
         ("h2o:evict=never", "must be one of always, prompt"),
+        ("h2o:heavy=0.9,recent=0.2", "must be above 0 and at most 1"),
+        ("h2o:heavy=0,recent=0", "must be above 0 and at most 1"),
+        ("snapkv:share=0", "must be a number from 1e-06 to 1"),
         ("full:x=1", "unknown parameter 'x': it has no parameters"),
         ("sparse:k", "k: must be written k=VALUE"),
     ):
@@ -370,6 +374,26 @@ def test_every_policy_has_source_listing_and_note(name, capsys):
     assert ("token_policy" in out) == (name != "full")
     assert f"Note: {name}: {family.validity}" in out or name == "full"
     assert limits_of(name, 1).read_limit_tokens >= 0
+
+
+@pytest.mark.parametrize("policy", ["snapkv:budget=128", "window:tokens=500", "streaming", "h2o", "constant:c=64"])
+def test_a_prompt_that_is_not_kept_shares_neither_memory_nor_time(policy):
+    kv, dev = build("llama2-7b", "fp16"), catalog.device("a100-80gb")
+    alone, shared = (point.evaluate(dev, kv, Workload(8, 2000, 200, prefix_tokens=n, tokens=policy)) for n in (0, 1900))
+    assert same_but(alone, shared, "prefix_tokens")
+
+
+def test_the_longest_context_does_not_depend_on_the_prompt_given():
+    """Llama2-7B on 80 GB, by hand: weights 13.48 GB; a token of 524,288 B, 16 % of the prompt and all 512 generated."""
+    kv = build("llama2-7b", "fp16")
+    dev = catalog.device("a100-80gb")
+    work = {"output_tokens": 512, "tokens": "snapkv:share=0.16"}
+    found = {n: point.evaluate(dev, kv, Workload(1, n, **work))["max_context_tokens"] for n in (1, 8192, 700_000)}
+    assert len(set(found.values())) == 1
+    free = 80 * 10**9 - 2 * 6_738_415_616 - 2 * kv.model.activation_elements
+    kept = free // 524_288 - 512
+    prompt = max(n for n in range(int(kept / 0.16) - 10, int(kept / 0.16) + 10) if 16 * n // 100 <= kept)
+    assert found[1] == prompt + 512
 
 
 def test_a_policy_in_a_sweep():

@@ -143,12 +143,12 @@ def _sink_share(batch: int) -> tuple[float, float]:
     """
     result, kv, device = _result(SINKQ, batch), build(MODEL, SINKQ), catalog.device(DEVICE)
     launches = pool_bits = 0.0
-    core, own = (quantizers.parse(name).family.gpu_code for name in (KIVI, SINKQ))
+    code = quantizers.parse(SINKQ).family.gpu_code
     for g in kv.groups:
-        if not g.layout.shape.shallow:
+        if g.layout.pool_rows:
             side = 0 if g.which == "key" else 1
-            launches += g.n_read_layers * (own.read[side] - core.read[side])
-            launches += g.n_stored_layers * (own.pack[side] - core.pack[side]) / g.step_tokens
+            launches += g.n_read_layers * code.pool_read[side]
+            launches += g.n_stored_layers * code.pool_pack[side] / g.step_tokens
             pool_bits += g.n_read_layers * g.pool_bits / kv.den
     bandwidth = device.memory_bandwidth.si
     pool_s = attention.time_at_rate(batch * pool_bits / units.BITS_PER_BYTE, bandwidth)

@@ -15,10 +15,10 @@ def wave_s(output_tokens, decode_step_s, prefill_s):
     return output_tokens * decode_step_s + prefill_s
 
 
-@formula("s", "one_prompt_s + decode_step_s", "docs/model.md, Latency: the first token comes from a decode step")
+@formula("s", "max(one_prompt_s, decode_step_s)", "docs/model.md, Latency: known when the prompt has been computed")
 def ttft_s(one_prompt_s, decode_step_s):
-    """Time to the first token of a request that waits for nothing: its own prompt, then a step of the batch."""
-    return one_prompt_s + decode_step_s
+    """Time to the first token of a request that waits for nothing: its prompt, or a step of its batch."""
+    return max(one_prompt_s, decode_step_s)
 
 
 @formula("s", "batch / running_batch * (output * decode_step_s + prefill_s)", "docs/model.md, Steps and times")

@@ -111,7 +111,9 @@ class Param:
             return "one of " + ", ".join(str(choice) for choice in self.choices)
         if isinstance(self.default, str):
             return self.help
-        return f"{self.low:g} to {self.high:g}"
+        if isinstance(self.default, int):
+            return f"a whole number from {self.low:,.0f} to {self.high:,.0f}"
+        return f"a number from {self.low:g} to {self.high:g}"
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,9 @@ class GpuCode:
     read: tuple[int, int] = (0, 0)
     #: extra kernels per layer and packing event
     pack: tuple[int, int] = (0, 0)
+    #: what keeping sinks adds to both, in layers that keep any
+    pool_read: tuple[int, int] = (0, 0)
+    pool_pack: tuple[int, int] = (0, 0)
     #: every packing event reads and writes the whole packed buffer again
     copies_to_append: bool = False
     #: unpacked keys and values are padded to a multiple of so many tokens before the product

@@ -121,9 +121,9 @@ FAMILIES = (
             ),
         ),
         _word_problem,
-        # products for the FP16 part and the sinks, one scatter over the scores; selection and packing per event;
-        # no code is released: its buffers are taken to grow as those of KIVI, whose code it builds on
-        GpuCode(read=(3, 2), pack=(12, 12), copies_to_append=True),
+        # KIVI's, on whose code it builds, buffers that grow as KIVI's included (no code is released); with sinks a
+        # product with the pool, one scatter over the scores, and the selection at each event
+        GpuCode(read=(1, 1), pack=(8, 8), pool_read=(2, 1), pool_pack=(4, 4), copies_to_append=True),
         realised=(("sinks", "n_pool", "n_sink_heads"), ("evicted", "n_evicted", "n_sink_heads")),
     ),
     Family(

@@ -148,12 +148,8 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
     return f"{device.name}, {model.name}, {work.output_tokens:,} out, {work.admission}, {how}"
 
 
-#: assumed numbers that reach energy and cost only
-_ENERGY_AND_COST = ("board_power", "usd_per_hour")
-
-
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     """One line that names the assumed numbers behind a measure of some results."""
     names = {name for result in results for name in result["assumptions"]}
-    kept = sorted(name for name in names if name not in _ENERGY_AND_COST or measure.name in ("energy", "cost"))
+    kept = sorted(name for name in names if name not in point.ENERGY_AND_COST or measure.name in ("energy", "cost"))
     return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."
