@@ -130,7 +130,7 @@ def steady(
         step_s, prefill_s, request_s, decoding = _chunked(exact, n, context, moments, chunk_tokens, trace)
         running = _running(n, decoding, moments, chunk_tokens)
         limit = "chunk" if running < n - 0.5 else limit
-        prompt_share = 1 - mean_out * step_s / (decoding * request_s)
+        prompt_share = 1 - mean_out * step_s / (max(decoding, 1.0) * request_s)
     else:
         factor = largest_output(n) / moments.mean_output_tokens if batching == "static" and largest_output else 1.0
         step_s, prefill_s, request_s = _whole_prompts(exact, n, context, moments, trace, factor)
@@ -240,7 +240,7 @@ def _chunked(
         mean_input_tokens=mean_in, chunk_tokens=chunk_tokens, attention_s=attention_s, matrix_s=pure_s,
         chunk_matrix_s=chunk_matrix_s, prompt_attention_s=rest_s,
     )  # fmt: skip
-    return pure_s + attention_s, matrix_s + rest_s, request_s, decoding
+    return (pure_s + attention_s) / min(decoding, 1.0), matrix_s + rest_s, request_s, decoding
 
 
 def _running(n: int, decoding: float, moments: LengthMoments, chunk_tokens: int) -> float:
