@@ -132,7 +132,7 @@ def run(
     rule[kernel.PROMPT_STEP] = prompt_step_tokens
     rule[kernel.CAPACITY], rule[kernel.WATERMARK] = capacity, int(capacity * WATERMARK_FRAC)
     rule[kernel.WARM_COUNT] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
-    state = new_state(served, rule, held)
+    state = new_state(served, rule, held, largest_pages(served, held, memory.pages))
     if compiled is None:
         compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / places > PLAIN_STEPS
     step = kernel.compiled() if compiled else kernel.run
@@ -170,7 +170,7 @@ def served_of(
     final = requests.input_tokens + requests.output_tokens
     memory = memory_of(device, plan, work, int(np.max(final)))
     held = held_memory(memory)
-    fits = held[-(-final // memory.pages)] <= memory.free_bytes * memory.unit
+    fits = held[largest_pages(requests, held, memory.pages)] <= memory.free_bytes * memory.unit
     if not fits.any():
         least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
         reason = Memory(device, memory.plan, least, memory.paths).infeasible_reason or "its memory is too small"
@@ -188,9 +188,9 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, longest_tokens
 
 
 def held_memory(memory: Memory) -> NDArray[np.int64]:
-    """Numerator units that a sequence of k pages takes at most, k from 0 to one page beyond the longest.
+    """Numerator units that a sequence takes at most while it has k pages, k from 0 to one page beyond the longest.
 
-    A sequence may shrink when a group is packed; what it once took stays its own, so that this never falls.
+    It falls where a group is packed: what a sequence no longer needs is free for others.
     """
     page, last = memory.pages, memory.workload.final_tokens
     n_pages = -(-last // page) + 1
@@ -203,12 +203,33 @@ def held_memory(memory: Memory) -> NDArray[np.int64]:
         raise LimitError(f"device = {show(memory.device.name)}: its memory is too large to count exactly")
     held = np.zeros(n_pages + 1, np.int64)
     np.maximum.at(held, -(-np.array(at) // page), np.array([memory.own(n) for n in at]))
-    return np.maximum.accumulate(held)
+    return held
+
+
+def largest_pages(requests: Requests, held: NDArray[np.int64], page_tokens: int) -> NDArray[np.int64]:
+    """For each request the pages, from those of its prompt to those of its last token, at which `held` is largest.
+
+    A table of the places of maxima over 1, 2, 4, ... pages: two of them cover any stretch.
+    """
+    first = -(-requests.input_tokens // page_tokens)
+    last = -(-(requests.input_tokens + requests.output_tokens) // page_tokens)
+    if (np.diff(held) >= 0).all():
+        return last
+    found, level, width = last.copy(), np.arange(len(held)), 1
+    n_pages = last - first + 1
+    while True:
+        mine = (n_pages >= width) & (n_pages < 2 * width)
+        left, right = level[first[mine]], level[last[mine] - width + 1]
+        found[mine] = np.where(held[left] > held[right], left, right)
+        if 2 * width > n_pages.max():
+            return found
+        left, right = level[:-width], level[width:]
+        level, width = np.where(held[left] > held[right], left, right), 2 * width
 
 
 def most_sequences(work: Workload, held: NDArray[np.int64], capacity: int, n_requests: int) -> int:
     """Places of the running batch: never more than there are requests or pages."""
-    return max(min(work.batch, n_requests, capacity // max(int(held[1]), 1)), 1)
+    return max(min(work.batch, n_requests, capacity // max(int(held[1:].min()), 1)), 1)
 
 
 def tables_for(
@@ -221,7 +242,9 @@ def tables_for(
     return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens)
 
 
-def new_state(requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64]) -> kernel.State:
+def new_state(
+    requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64], largest: NDArray[np.int64]
+) -> kernel.State:
     """Nothing has arrived yet."""
     n, places, page = len(requests.arrival_s), int(rule[kernel.MAX_BATCH]), int(rule[kernel.PAGE])
     i = np.zeros(kernel.N_I, np.int64)
@@ -245,6 +268,7 @@ def new_state(requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int6
         input_tokens=np.ascontiguousarray(requests.input_tokens, np.int64),
         output_tokens=np.ascontiguousarray(requests.output_tokens, np.int64),
         held=held,
+        largest_pages=largest,
         generated=numbers(n),
         is_new=np.zeros(places, np.bool_),
         finish_first=numbers(int(requests.output_tokens.max()) + 1, kernel.NONE),

@@ -43,8 +43,10 @@ class State(NamedTuple):
     arrival_s: NDArray[np.float64]
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
-    #: memory that a sequence of k pages holds
+    #: memory that a sequence of k pages holds at most while it has so many
     held: NDArray[np.int64]
+    #: pages, from its prompt's to its last token's, at which a request holds most: what it reserves
+    largest_pages: NDArray[np.int64]
     #: requests: found. `first_s` is 0 until known; `last_s` is the end of the latest token, `generated` the tokens made
     #: before it was sent back
     start_s: NDArray[np.float64]
@@ -122,11 +124,11 @@ def _admit(s):
         return NONE
     tokens = s.input_tokens[request] + s.generated[request]
     room = rule[CAPACITY] - i[USED]
+    pages = (tokens + rule[PAGE] - 1) // rule[PAGE]
     if rule[ADMISSION] == RESERVE:
-        tokens = s.input_tokens[request] + s.output_tokens[request]
+        pages = s.largest_pages[request]
     elif i[N_FREE] < rule[MAX_BATCH]:
         room -= rule[WATERMARK]
-    pages = (tokens + rule[PAGE] - 1) // rule[PAGE]
     if s.held[pages] > room:
         return NONE
     if i[N_AGAIN] > 0:

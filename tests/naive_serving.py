@@ -37,7 +37,7 @@ class Run:
 
 
 def serve(arrivals, inputs, outputs, times, own, capacity, *, batching, admission, batch, page, chunk, prompt_step):
-    """`own(n)` is what a sequence of n tokens takes; held is the most it took so far, by whole pages."""
+    """`own(n)` is what a sequence of n tokens takes; held is the most it takes while it has so many pages."""
     requests = [Request(*row) for row in zip(range(len(arrivals)), arrivals, inputs, outputs, strict=True)]
     run = Run(requests)
 
@@ -45,7 +45,11 @@ def serve(arrivals, inputs, outputs, times, own, capacity, *, batching, admissio
         return math.ceil(n_tokens / page)
 
     def held(n_pages):
-        return max([own(n) for n in range(1, n_pages * page + 1)], default=0)
+        return max([own(n) for n in range((n_pages - 1) * page + 1, n_pages * page + 1)], default=0)
+
+    def all_pages(r):
+        """The pages between prompt and last token at which it takes most; of equal ones the last."""
+        return max(range(pages(r.n_in), pages(r.n_in + r.n_out) + 1), key=lambda k: (held(k), k))
 
     def used():
         total = sum(held(r.pages) for r in running)
@@ -66,7 +70,7 @@ def serve(arrivals, inputs, outputs, times, own, capacity, *, batching, admissio
             if not line or len(running) == batch:
                 return None
             r = line[0]
-            need = pages(r.n_in + r.n_out if reserve else r.to_compute)
+            need = all_pages(r) if reserve else pages(r.to_compute)
             room = capacity - used()
             if not reserve and running:
                 room -= int(capacity * 0.01)
