@@ -40,7 +40,8 @@ th { vertical-align: bottom; }
 .tight th, .tight td { padding: 0.2rem 0.4rem; }
 summary { cursor: pointer; padding: 0.3rem 0; font-weight: bold; }
 code { overflow-wrap: anywhere; }
-@media (max-width: 1060px) { .scroll:has(.paper)::before { content: "scrolls sideways \\2192"; color: var(--soft);
+@media (max-width: 1060px) { .scroll:has(.paper, .said, .tight, .claims)::before {
+  content: "scrolls sideways \\2192"; color: var(--soft);
   font-size: 0.75rem; position: sticky; left: 0; } }
 @media print { .scroll { overflow: visible; } body { max-width: none; } figure { break-inside: avoid; } }
 """
@@ -228,7 +229,7 @@ def _results(request: Request, results: pd.DataFrame) -> str:
             rows.append(_row(cells, numbers))
         parts.append(
             f"<details><summary>{html.escape(str(model))}</summary>\n"
-            f'<div class="scroll"><table class="said">\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div>'
+            f'<div class="scroll"><table class="tight">\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div>'
             "</details>"
         )
     return "\n".join(parts)

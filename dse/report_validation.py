@@ -2,6 +2,7 @@
 
 import html
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,8 @@ from dse.validate_silicon import Scatter, Silicon, SiliconRow
 PAGE = "validation.html"
 #: half of the points that a scatter plot shows at most; the tables count all
 MAX_POINTS = 500
+#: characters of our value in its cell
+MAX_CELL = 60
 _STYLE = """<style>
 .shade { white-space: nowrap; } .shade b { display: inline-block; min-width: 1.1rem; text-align: center;
   border-radius: 3px; margin-right: 0.4rem; color: #fff; }
@@ -148,12 +151,15 @@ def _claims(source: str, rows: list[ClaimRow]) -> str:
             f'<td class="what">{html.escape(row.quantity)}</td>',
             f"<td>{html.escape(row.where)}</td>",
             f"<td{published}>{html.escape(row.published)}</td>",
-            f"<td{ours}>{html.escape(validate.shown(row.ours))}</td>",
+            f"<td{ours}>{html.escape(_start(validate.shown(row.ours)))}</td>",
             f"<td>{html.escape(row.unit)}</td>",
             f"<td class=n>{validate.percent(row.difference)}</td>",
             f"<td>{html.escape(row.compared)}</td>",
         ]
         reason = f"<code>{html.escape(row.id)}</code>: {html.escape(row.reason)}"
+        whole = validate.shown(row.ours)
+        if _start(whole) != whole:
+            reason += f"<br>Ours: {html.escape(whole)}"
         groups.append(
             f'<tbody class="{_shade(row)}" id="{html.escape(row.id)}"><tr class="top">{"".join(cells)}</tr>\n'
             f'<tr><td class="why" colspan="{len(_CLAIM_HEAD) - 1}">{reason}</td></tr></tbody>'
@@ -164,6 +170,13 @@ def _claims(source: str, rows: list[ClaimRow]) -> str:
         f'<div class="scroll"><table class="claims"><thead>{_head(_CLAIM_HEAD, (3, 4, 6))}</thead>\n'
         f"{chr(10).join(groups)}</table></div></details>"
     )
+
+
+def _start(text: str) -> str:
+    """A value as a narrow cell shows it: what is long up to its first clause, whole in the line below."""
+    if len(text) <= MAX_CELL:
+        return text
+    return re.split("[:;]", text, maxsplit=1)[0] + " ..."
 
 
 def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
