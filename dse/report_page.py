@@ -37,7 +37,7 @@ th, td { border-bottom: 1px solid var(--line); padding: 0.22rem 0.6rem; text-ali
 th { background: var(--head); } td.n, th.n { text-align: right; } td.n { white-space: nowrap; }
 th { vertical-align: bottom; }
 .said td:last-child { min-width: 13rem; } td.name { white-space: nowrap; }
-.tight th, .tight td { padding: 0.2rem 0.4rem; }
+.tight th, .tight td { padding: 0.2rem 0.35rem; }
 summary { cursor: pointer; padding: 0.3rem 0; font-weight: bold; }
 code { overflow-wrap: anywhere; }
 @media (max-width: 1060px) { .scroll:has(.paper, .said, .tight, .claims)::before {
@@ -48,9 +48,9 @@ code { overflow-wrap: anywhere; }
 #: columns of the page's table: (column, header, unit shown, size of that unit); "" where text
 _COLUMNS = (
     ("system", "system", "", 0), ("device", "device", "", 0), ("quantizer", "quantizer", "", 0),
-    ("batch", "batch", "sequences", 1), ("throughput_tokens_per_s", "throughput", "token/s", 1),
-    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "sequences", 1),
-    ("max_batch", "largest batch", "sequences", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
+    ("batch", "batch", "seqs", 1), ("throughput_tokens_per_s", "throughput", "token/s", 1),
+    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "seqs", 1),
+    ("max_batch", "largest batch", "seqs", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
     ("weight_bytes", "weights", "GB", units.to_base(1, "GB")), ("stored_bits", "stored", "bit/element", 1),
     ("sqnr_db", "SQNR, measured", "dB", 1),
     ("joules_per_token", "energy", "J/token", 1), ("bound", "bound by", "", 0),
@@ -221,16 +221,19 @@ def _results(request: Request, results: pd.DataFrame) -> str:
         + (f" The first {MAX_ROWS:,} of {len(results):,} rows are shown." if len(results) > MAX_ROWS else "") + "</p>"
     ]  # fmt: skip
     for model in dict.fromkeys(shown["model"]):
-        rows = []
+        rows, reasons = [], dict[str, str]()
         for row in shown[shown["model"] == model].to_dict("records"):
             cells = [_cell(row, column, size) for column, _, _, size in _COLUMNS]
             if not row["feasible"]:
-                cells[-1] = f"out of memory: {row['infeasible_reason']}"
+                cells[-1] = "out of memory"
+                reasons.setdefault(row["system"], row["infeasible_reason"])
             rows.append(_row(cells, numbers))
+        why = "; ".join(f"{system}: {reason}" for system, reason in reasons.items())
+        note = f'<p class="soft">Out of memory. {html.escape(why)}.</p>' if why else ""
         parts.append(
             f"<details><summary>{html.escape(str(model))}</summary>\n"
             f'<div class="scroll"><table class="tight">\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div>'
-            "</details>"
+            f"{note}</details>"
         )
     return "\n".join(parts)
 

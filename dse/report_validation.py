@@ -84,7 +84,8 @@ def page(
     """The whole page as one document."""
     body = [
         "<h1>Validation: published and measured numbers beside ours</h1>",
-        f'<p class="soft">{html.escape(validate.summary(rows))}. Nothing is fitted to a claim. A red row is where our '
+        f'<p class="soft">{html.escape(validate.summary(rows))}. Nothing is fitted to a claim but the copies of '
+        "nqkv-t4-slower, as that row says. A red row is where our "
         "model and a measurement differ by more than the row allows; the reason stands beside it. A framed mark "
         "compares no two numbers.</p>",
         _key(rows),
