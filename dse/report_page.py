@@ -29,23 +29,28 @@ body { font: 16px/1.5 Arial, Helvetica, 'Liberation Sans', sans-serif; color: va
   max-width: 1040px; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.4rem; }
 a { color: var(--link); } .soft, figcaption { color: var(--soft); }
-.scroll { overflow-x: auto; } figure { margin: 0 0 2rem; }
+.scroll { overflow-x: auto; max-width: 100%; margin: 0.6rem 0 1.4rem; padding-bottom: 0.3rem;
+  scrollbar-width: thin; scrollbar-color: var(--soft) var(--head); } figure { margin: 0 0 2rem; }
 .paper { background: #fff; border: 1px solid var(--line); border-radius: 4px; width: max-content; }
 table { border-collapse: collapse; font-size: 0.82rem; } caption { text-align: left; padding: 0.3rem 0; }
 th, td { border-bottom: 1px solid var(--line); padding: 0.22rem 0.6rem; text-align: left; vertical-align: top; }
 th { background: var(--head); } td.n, th.n { text-align: right; } td.n { white-space: nowrap; }
 th { vertical-align: bottom; }
-td:last-child { min-width: 13rem; } td.name { white-space: nowrap; }
+.said td:last-child { min-width: 13rem; } td.name { white-space: nowrap; }
+.tight th, .tight td { padding: 0.2rem 0.35rem; }
 summary { cursor: pointer; padding: 0.3rem 0; font-weight: bold; }
 code { overflow-wrap: anywhere; }
+@media (max-width: 1060px) { .scroll:has(.paper, .said, .tight, .claims)::before {
+  content: "scrolls sideways \\2192"; color: var(--soft);
+  font-size: 0.75rem; position: sticky; left: 0; } }
 @media print { .scroll { overflow: visible; } body { max-width: none; } figure { break-inside: avoid; } }
 """
 #: columns of the page's table: (column, header, unit shown, size of that unit); "" where text
 _COLUMNS = (
     ("system", "system", "", 0), ("device", "device", "", 0), ("quantizer", "quantizer", "", 0),
-    ("batch", "batch", "sequences", 1), ("throughput_tokens_per_s", "throughput", "token/s", 1),
-    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "sequences", 1),
-    ("max_batch", "largest batch", "sequences", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
+    ("batch", "batch", "seqs", 1), ("throughput_tokens_per_s", "throughput", "token/s", 1),
+    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "seqs", 1),
+    ("max_batch", "largest batch", "seqs", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
     ("weight_bytes", "weights", "GB", units.to_base(1, "GB")), ("stored_bits", "stored", "bit/element", 1),
     ("sqnr_db", "SQNR, measured", "dB", 1),
     ("joules_per_token", "energy", "J/token", 1), ("bound", "bound by", "", 0),
@@ -146,6 +151,20 @@ def _kind(results: pd.DataFrame) -> str:
     )
 
 
+def _care(results: pd.DataFrame) -> str:
+    """What the comparison of systems rests on, where measured kernels stand beside peak rates."""
+    kinds = results.drop_duplicates(["device", "model_kind"])
+    ideal = ", ".join(kinds[kinds["model_kind"] == "ideal"]["device"])
+    measured = ", ".join(kinds[kinds["model_kind"] != "ideal"]["device"])
+    if not ideal or not measured:
+        return ""
+    return (
+        f"<p><strong>Not like with like:</strong> {html.escape(ideal)} run at the peak rates of their data sheets, "
+        f"which no kernel reaches; {html.escape(measured)} run by kernels as measured, which are slower. A gain marked "
+        "* compares the two and is at most that. With <code>--model-kind ideal</code> all run at peak rates.</p>\n"
+    )
+
+
 def _summary(request: Request, results: pd.DataFrame) -> str:
     base = baseline(request)
     over = f"over {base.label}" if base else "over FP16 (not among the systems)"
@@ -162,8 +181,8 @@ def _summary(request: Request, results: pd.DataFrame) -> str:
     numbers = (3, 4, 5)
     rows = [_row(list(astuple(answer)), numbers) for answer in answers(request, results)]
     return (
-        f"<h2>Which system serves each model best at batch {max(request.batches):,}?</h2>\n"
-        f'<div class="scroll"><table>\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div>'
+        f"<h2>Which system serves each model best at batch {max(request.batches):,}?</h2>\n{_care(results)}"
+        f'<div class="scroll"><table class="said">\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div>'
     )
 
 
@@ -202,15 +221,19 @@ def _results(request: Request, results: pd.DataFrame) -> str:
         + (f" The first {MAX_ROWS:,} of {len(results):,} rows are shown." if len(results) > MAX_ROWS else "") + "</p>"
     ]  # fmt: skip
     for model in dict.fromkeys(shown["model"]):
-        rows = []
+        rows, reasons = [], dict[str, str]()
         for row in shown[shown["model"] == model].to_dict("records"):
             cells = [_cell(row, column, size) for column, _, _, size in _COLUMNS]
             if not row["feasible"]:
-                cells[-1] = f"out of memory: {row['infeasible_reason']}"
+                cells[-1] = "out of memory"
+                reasons.setdefault(row["system"], row["infeasible_reason"])
             rows.append(_row(cells, numbers))
+        why = "; ".join(f"{system}: {reason}" for system, reason in reasons.items())
+        note = f'<p class="soft">Out of memory. {html.escape(why)}.</p>' if why else ""
         parts.append(
             f"<details><summary>{html.escape(str(model))}</summary>\n"
-            f'<div class="scroll"><table>\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div></details>'
+            f'<div class="scroll"><table class="tight">\n{_head(head, numbers)}\n{chr(10).join(rows)}\n</table></div>'
+            f"{note}</details>"
         )
     return "\n".join(parts)
 
@@ -225,5 +248,5 @@ def _devices(request: Request) -> str:
     return (
         '<h2>Devices</h2>\n<p class="soft">Every number with its kind and source; "assumed" rests on no document or '
         f"measurement.</p>\n<details><summary>{len(devices(request))} devices</summary>\n"
-        f'<div class="scroll"><table>\n{_head(head, (2,))}\n{chr(10).join(rows)}\n</table></div></details>'
+        f'<div class="scroll"><table class="said">\n{_head(head, (2,))}\n{chr(10).join(rows)}\n</table></div></details>'
     )

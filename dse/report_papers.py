@@ -79,7 +79,9 @@ def _table_4(found: pd.DataFrame) -> str:
             + "</tr>"
         )
     body = "\n".join(lines)
-    return f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="tight"><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _shown(value: float, digits: int) -> str:

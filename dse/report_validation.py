@@ -2,6 +2,7 @@
 
 import html
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,16 +30,19 @@ from dse.validate_silicon import Scatter, Silicon, SiliconRow
 PAGE = "validation.html"
 #: half of the points that a scatter plot shows at most; the tables count all
 MAX_POINTS = 500
+#: characters of our value in its cell
+MAX_CELL = 60
 _STYLE = """<style>
 .shade { white-space: nowrap; } .shade b { display: inline-block; min-width: 1.1rem; text-align: center;
   border-radius: 3px; margin-right: 0.4rem; color: #fff; }
 .green b { background: #00704f; } .amber b { background: #8f5b00; } .red b { background: #b3261e; }
+.shade.weak b { background: none; color: var(--text); border: 1px solid var(--text); line-height: 1.2; }
 .claims { width: 100%; } .claims tr.top td { border-bottom: 0; font-weight: bold; }
 .claims tr.top td[rowspan] { border-bottom: 1px solid var(--line); font-weight: normal; }
 td.why { color: var(--soft); padding-top: 0; } td.what { min-width: 13rem; } .claims td { max-width: 22rem; }
-.claims td.why { max-width: none; } .claims td:last-child { min-width: 5rem; }
+.claims td.why { max-width: none; } .claims .shade { white-space: normal; display: inline-block; min-width: 6.5rem; }
 tbody.green { border-left: 4px solid #00704f; } tbody.amber { border-left: 4px dashed #8f5b00; }
-tbody.red { border-left: 4px double #b3261e; }
+tbody.red { border-left: 4px double #b3261e; } tbody.weak { border-left: 4px dotted var(--soft); }
 </style>
 """
 
@@ -80,8 +84,10 @@ def page(
     """The whole page as one document."""
     body = [
         "<h1>Validation: published and measured numbers beside ours</h1>",
-        f'<p class="soft">{html.escape(validate.summary(rows))}. Nothing is fitted to a claim. A red row is where our '
-        "model and a measurement differ by more than the row allows; the reason stands beside it.</p>",
+        f'<p class="soft">{html.escape(validate.summary(rows))}. Nothing is fitted to a claim but the copies of '
+        "nqkv-t4-slower, as that row says. A red row is where our "
+        "model and a measurement differ by more than the row allows; the reason stands beside it. A framed mark "
+        "compares no two numbers.</p>",
         _key(rows),
         '<h2 id="claims">Published claims</h2>',
         _paper(claims_chart(rows), "claims-scatter"),
@@ -107,18 +113,22 @@ def page(
     return report_page.document("Validation of the KV-cache quantization model", head, "\n".join(body))
 
 
-def _mark(verdict: validate.Verdict) -> str:
-    shade, mark = validate.SHADES[verdict]
-    return f'<span class="shade {shade}"><b>{mark}</b>{html.escape(verdict)}</span>'
+def _mark(row: ClaimRow) -> str:
+    return f'<span class="shade {_shade(row)}"><b>{row.mark}</b>{html.escape(row.label)}</span>'
+
+
+def _shade(row: ClaimRow) -> str:
+    """The class of a row: green, amber or red, or weak where it does not compare two numbers."""
+    return row.shade if row.label == row.verdict else "weak"
 
 
 def _key(rows: list[ClaimRow]) -> str:
-    found = validate.counts(rows)
-    lines = "\n".join(
-        f"<tr><td>{_mark(verdict)}</td><td class=n>{found[verdict]}</td><td>{html.escape(meaning)}</td></tr>"
-        for verdict, meaning in validate.MEANINGS.items()
-    )
-    return f"<table><thead>{_head(('verdict', 'claims', 'meaning'), (1,))}</thead><tbody>{lines}</tbody></table>"
+    lines = []
+    for row, n in validate.labels(rows).values():
+        meaning = validate.MEANINGS[row.verdict] if row.label == row.verdict else validate.WEAKER[row.basis][1]
+        lines.append(f"<tr><td>{_mark(row)}</td><td class=n>{n}</td><td>{html.escape(meaning)}</td></tr>")
+    head = _head(("verdict", "claims", "meaning"), (1,))
+    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
 def _head(cells: Sequence[str], numbers: Sequence[int]) -> str:
@@ -128,7 +138,7 @@ def _head(cells: Sequence[str], numbers: Sequence[int]) -> str:
     return f"<tr>{marks}</tr>"
 
 
-_CLAIM_HEAD = ("verdict", "claim", "where", "published", "ours", "unit", "difference", "tolerance")
+_CLAIM_HEAD = ("verdict", "claim", "where", "published", "ours", "unit", "difference", "tolerance or check")
 
 
 def _claims(source: str, rows: list[ClaimRow]) -> str:
@@ -138,18 +148,21 @@ def _claims(source: str, rows: list[ClaimRow]) -> str:
         right = [validate.published_number(row.published) is not None, isinstance(row.ours, int | float)]
         published, ours = (" class=n" if number else "" for number in right)
         cells = [
-            f'<td rowspan="2">{_mark(row.verdict)}</td>',
+            f'<td rowspan="2">{_mark(row)}</td>',
             f'<td class="what">{html.escape(row.quantity)}</td>',
             f"<td>{html.escape(row.where)}</td>",
             f"<td{published}>{html.escape(row.published)}</td>",
-            f"<td{ours}>{html.escape(validate.shown(row.ours))}</td>",
+            f"<td{ours}>{html.escape(_start(validate.shown(row.ours)))}</td>",
             f"<td>{html.escape(row.unit)}</td>",
             f"<td class=n>{validate.percent(row.difference)}</td>",
-            f"<td>{html.escape(row.tolerance)}</td>",
+            f"<td>{html.escape(row.compared)}</td>",
         ]
         reason = f"<code>{html.escape(row.id)}</code>: {html.escape(row.reason)}"
+        whole = validate.shown(row.ours)
+        if _start(whole) != whole:
+            reason += f"<br>Ours: {html.escape(whole)}"
         groups.append(
-            f'<tbody class="{row.shade}" id="{html.escape(row.id)}"><tr class="top">{"".join(cells)}</tr>\n'
+            f'<tbody class="{_shade(row)}" id="{html.escape(row.id)}"><tr class="top">{"".join(cells)}</tr>\n'
             f'<tr><td class="why" colspan="{len(_CLAIM_HEAD) - 1}">{reason}</td></tr></tbody>'
         )
     is_open = " open" if any(row.shade == "red" for row in rows) else ""
@@ -158,6 +171,13 @@ def _claims(source: str, rows: list[ClaimRow]) -> str:
         f'<div class="scroll"><table class="claims"><thead>{_head(_CLAIM_HEAD, (3, 4, 6))}</thead>\n'
         f"{chr(10).join(groups)}</table></div></details>"
     )
+
+
+def _start(text: str) -> str:
+    """A value as a narrow cell shows it: what is long up to its first clause, whole in the line below."""
+    if len(text) <= MAX_CELL:
+        return text
+    return re.split("[:;]", text, maxsplit=1)[0] + " ..."
 
 
 def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
@@ -170,7 +190,7 @@ def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
     )
     found = {row.id: row for row in rows}
     lines = "\n".join(
-        f"<tr><td>{_mark(row.verdict)}</td><td>{html.escape(row.quantity)}</td><td>{html.escape(row.published)}</td>"
+        f"<tr><td>{_mark(row)}</td><td>{html.escape(row.quantity)}</td><td>{html.escape(row.published)}</td>"
         f"<td>{html.escape(validate.shown(row.ours))}</td></tr>"
         for name in validate_figures.CLAIMS if (row := found.get(name))
     )  # fmt: skip
@@ -185,14 +205,21 @@ def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
 
 
 def claims_chart(rows: list[ClaimRow]) -> Chart:
-    """Published against ours, for claims that are one number above 0 on both sides."""
+    """Ours over published, for claims that are one number above 0 on both sides."""
     points = [
-        {"id": row.id, "published": number, "ours": float(row.ours), "unit": row.unit, "verdict": row.verdict}
+        {"id": row.id, "document": _short(row.source), "published": number, "ours": float(row.ours),
+         "ratio": row.ours / number, "unit": row.unit, "verdict": row.verdict, "is_input": row.basis == "input"}
         for row in rows
         if (number := validate.published_number(row.published)) and number > 0
         and isinstance(row.ours, int | float) and row.ours > 0
     ]  # fmt: skip
-    return claims_published.chart(pd.DataFrame(points, columns=["id", "published", "ours", "unit", "verdict"]))
+    columns = ["id", "document", "published", "ours", "ratio", "unit", "verdict", "is_input"]
+    return claims_published.chart(pd.DataFrame(points, columns=columns))
+
+
+def _short(source: str) -> str:
+    """A document's name in a figure."""
+    return "textbook" if "textbook" in source else source.split(":")[0]
 
 
 def _paper(chart: Chart, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dse import plan, point, quantizers, sweep, tables_traffic, token_policies, units
+from dse import catalog, plan, point, quantizers, sweep, tables_traffic, token_policies, units
 from dse.errors import LimitError
 from dse.formulas import attention, linear, weights
 from dse.measurements import CLOSED, Bits
@@ -255,7 +255,7 @@ def check(request: Request) -> None:
 
 
 def build(request: Request, progress: Progress | None = None) -> dict[str, pd.DataFrame]:
-    """All tables by name. Raises LimitError as `check` does."""
+    """All tables by name, each with the report's systems in `attrs`: (label, device, quantizer). Raises LimitError."""
     check(request)
     jobs = {name: find(request) for name, find in POINTS.items()}
     n_points = sum(map(len, jobs.values()))
@@ -266,7 +266,12 @@ def build(request: Request, progress: Progress | None = None) -> dict[str, pd.Da
     else:
         with progress(steps, label="points", length=n_points) as shown:
             _fill(tables, jobs, iter(shown), request.bits)
-    return {**tables, **{name: make(request) for name, make in OTHERS.items()}}
+    found = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
+    for table in found.values():  # a figure of some of the systems draws each as the figures of all do
+        table.attrs["systems"] = [
+            [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems
+        ]
+    return found
 
 
 def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job], bits: Bits) -> None:

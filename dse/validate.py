@@ -11,6 +11,9 @@ from dse import claims, data
 from dse.claims import Claim, Result, Verdict
 
 Shade = Literal["green", "amber", "red"]
+#: what a row compares: two numbers; an order, a bound or a yes/no; a number that is an input of this tool; or a rule
+#: of the document for which it prints no number
+Basis = Literal["number", "relation", "input", "no number"]
 #: what a verdict looks like: its shade, and a mark for those who cannot tell shades apart
 SHADES: dict[Verdict, tuple[Shade, str]] = {
     "reproduced": ("green", "✓"),
@@ -21,11 +24,17 @@ SHADES: dict[Verdict, tuple[Shade, str]] = {
 }
 #: what each verdict means, in a line
 MEANINGS: dict[Verdict, str] = {
-    "reproduced": "comes out, to the printed digits or as the relation says",
+    "reproduced": "the printed number comes out, to its digits or tolerance",
     "within": "a measurement that our model meets within the row's tolerance",
     "erratum": "the printed number does not follow from what the document states; ours does",
     "not attempted": "needs what is not built yet",
     "missed": "our model is off by more than the row's tolerance",
+}
+#: what "reproduced" means of a row that compares no two numbers; the marks differ from those of `SHADES`
+WEAKER: dict[Basis, tuple[str, str]] = {
+    "relation": ("~", "only a direction, an order, a bound or a yes/no is checked; the numbers may differ"),
+    "input": ("=", "the number is an input of ours (device file, parameter of a method): it says that we copied it"),
+    "no number": ("?", "the document prints no number: ours follows from its rule, and nothing is compared"),
 }
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
@@ -49,6 +58,35 @@ class ClaimRow:
     reason: str
 
     @property
+    def basis(self) -> Basis:
+        """What the row compares."""
+        if self.published == "-":
+            return "no number"
+        if self.id in claims.INPUTS:
+            return "input"
+        compares_words = self.kind == "model" and not any(character.isdigit() for character in self.expected)
+        return "relation" if self.kind == "relation" or compares_words else "number"
+
+    @property
+    def label(self) -> str:
+        """The verdict with what it rests on, where that is not two numbers: "reproduced (relation)"."""
+        if self.verdict not in ("reproduced", "within") or self.basis == "number":
+            return self.verdict
+        return "not compared" if self.basis == "no number" else f"{self.verdict} ({self.basis})"
+
+    @property
+    def compared(self) -> str:
+        """The tolerance, or what is checked instead of a number."""
+        if self.basis == "no number":
+            return "nothing to compare"
+        if self.basis == "relation":
+            says_more = self.expected != "same" and not _NUMBER.fullmatch(self.expected)
+            return f"only checked: {self.expected if says_more else self.published}"
+        if self.tolerance == "report only":
+            return f"{claims.REPORT_ONLY_PERCENT.rstrip('%')} % (none stated: the loosest of any row)"
+        return self.tolerance
+
+    @property
     def shade(self) -> Shade:
         """Green, amber or red."""
         return SHADES[self.verdict][0]
@@ -56,7 +94,7 @@ class ClaimRow:
     @property
     def mark(self) -> str:
         """The verdict as a sign that needs no colour."""
-        return SHADES[self.verdict][1]
+        return SHADES[self.verdict][1] if self.label == self.verdict else WEAKER[self.basis][0]
 
 
 def published_number(cell: str) -> float | None:
@@ -93,9 +131,18 @@ def counts(rows: list[ClaimRow]) -> dict[Verdict, int]:
     return {verdict: sum(row.verdict == verdict for row in rows) for verdict in SHADES}
 
 
+def labels(rows: list[ClaimRow]) -> dict[str, tuple[ClaimRow, int]]:
+    """Every label with a row that has it and how many do, strongest first: by verdict, then by what it compares."""
+    order = [*SHADES], ["number", "relation", "input", "no number"]
+    found: dict[str, tuple[ClaimRow, int]] = {}
+    for row in sorted(rows, key=lambda row: (order[0].index(row.verdict), order[1].index(row.basis))):
+        found[row.label] = (row, found[row.label][1] + 1 if row.label in found else 1)
+    return found
+
+
 def to_json(rows: list[ClaimRow]) -> list[dict[str, Any]]:
-    """The rows as plain dictionaries; `shade` is green, amber or red."""
-    return [{**asdict(row), "shade": row.shade} for row in rows]
+    """The rows as plain dictionaries; `shade` is green, amber or red, `basis` what is compared."""
+    return [{**asdict(row), "shade": row.shade, "basis": row.basis} for row in rows]
 
 
 def shown(value: int | float | str | None) -> str:
@@ -115,9 +162,21 @@ def percent(share: float | None) -> str:
 
 
 def summary(rows: list[ClaimRow]) -> str:
-    """The counts in a line."""
-    found = ", ".join(f"{n} {verdict}" for verdict, n in counts(rows).items() if n)
-    return f"{len(rows)} claims: {found}"
+    """The counts in a line, those that compare no two numbers apart."""
+    parts = []
+    for verdict, n in counts(rows).items():
+        own = [row for row in rows if row.verdict == verdict and row.label != verdict]
+        apart = [(basis, sum(row.basis == basis for row in own)) for basis in WEAKER]
+        apart_text = ", ".join(f"{k} {_PLURALS[basis][k > 1]}" for basis, k in apart if k)
+        if n:
+            parts.append(f"{n} {verdict}" + (f" ({n - len(own)} by number, {apart_text})" if own else ""))
+    return f"{len(rows)} claims: {', '.join(parts)}"
+
+
+_PLURALS: dict[Basis, tuple[str, str]] = {
+    "relation": ("as a relation only", "as relations only"), "input": ("an input of ours", "inputs of ours"),
+    "no number": ("without a printed number", "without a printed number"),
+}  # fmt: skip
 
 
 def text(rows: list[ClaimRow]) -> str:
@@ -127,12 +186,14 @@ def text(rows: list[ClaimRow]) -> str:
         own = [row for row in rows if row.source == source]
         lines += [*([""] if lines else []), f"{source}: {summary(own)}"]
         width = max(len(row.id) for row in own)
+        first = max(len(row.label) for row in rows)
         for row in own:
             unit = f" {row.unit}" if row.unit != "-" and isinstance(row.ours, int | float) else ""
             numbers = f"published {row.published}, ours {shown(row.ours)}{unit}"
             off = "" if row.difference is None else f", difference {percent(row.difference)}"
-            lines.append(f"  {row.verdict:<13}  {row.id:<{width}}  {numbers}{off}, tolerance {row.tolerance}")
-            lines.append(f"                 {row.where}: {row.quantity}. {row.reason}")
+            compared = row.compared if row.basis in ("relation", "no number") else f"tolerance {row.compared}"
+            lines.append(f"  {row.label:<{first}}  {row.id:<{width}}  {numbers}{off}, {compared}")
+            lines.append(f"  {'':<{first}}  {row.where}: {row.quantity}. {row.reason}")
     return "\n".join([*lines, "", summary(rows)])
 
 

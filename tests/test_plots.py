@@ -237,7 +237,7 @@ def test_panels_legend_and_notes_do_not_overlap(name: str, charts: dict[str, Cha
         assert box.x >= layout.LEFT - 1e-9
         assert box.x + box.width <= place.width
         assert box.y + box.height + layout.PANEL_TITLE <= legend_bottom
-        assert box.y - layout.TICKS - layout.LABEL * place.shows_x_label[i] >= place.notes_top
+        assert box.y - layout.TICKS - layout.LABEL >= place.notes_top
         for other in place.panels[:i]:
             apart_x = other.x + other.width < box.x or box.x + box.width < other.x
             apart_y = box.y + box.height < other.y or other.y + other.height < box.y
@@ -254,3 +254,49 @@ def test_names_are_text_in_both_libraries():
     assert "<b>$" not in text
     assert "</script>" not in text
     assert to_matplotlib.images(chart)["png"].startswith(b"\x89PNG")
+
+
+def test_a_system_looks_the_same_in_every_figure(charts: dict[str, Chart]):
+    looks: dict[str, set[tuple[str, ...]]] = {}
+    for name in ("throughput_batch", "throughput_length", "throughput_trace"):
+        for series in charts[name].legend():
+            if not series.is_note:
+                looks.setdefault(series.name, set()).add((series.colour, series.dash, series.marker))
+    assert all(len(found) == 1 for found in looks.values()), looks
+    assert looks["Oaken-HBM"] == {(style.ORANGE, "solid", "star")}  # the tenth of the default systems
+    marks = {series.name: series.marker for series in charts["effective_axes"].legend()}
+    assert all((look[2],) == (marks[name],) for name, found in looks.items() if name in marks for look in found)
+    roofline = {series.name: series for series in charts["roofline"].legend()}
+    # Oaken-LPDDR is on the roofline, Oaken-HBM is not
+    assert roofline["attention, oaken"].marker == "cross"
+
+
+def test_places_are_distinct_and_known_where_free():
+    assert style.places(["b", "new", "a"], {"a": 0, "b": 1}) == {"b": 1, "new": 2, "a": 0}
+    assert style.places(["a", "again"], {"a": 3, "again": 3}) == {"a": 3, "again": 0}
+    assert style.places(["far"], {"far": 12}) == {"far": 0}  # twelve styles
+    many = style.places([str(i) for i in range(style.MAX_SYSTEMS)], {"3": 0})
+    assert sorted(many.values()) == list(range(style.MAX_SYSTEMS))
+    looks = style.of_methods(["FP16", "SmoothQuant, KV8", "NQKV, KV4", "SinkQ G=32", "SinkQ G=128"])
+    assert (looks["FP16"], looks["NQKV, KV4"], looks["SinkQ G=128"]) == tuple(style.STYLES[i] for i in (0, 4, 5))
+    assert len(set(looks.values())) == 5
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_crosses_are_below_every_value_and_inside(log: bool):
+    axis = axes.log2("throughput", "token/s", [10.0, 1000.0]) if log else axes.linear("throughput", "token/s", [1000.0])
+    table = pd.DataFrame({
+        "system": ["a", "b", "c"], "model": "m", "x": [1.0, 1.0, 1.0], "feasible": [False, False, True],
+        "infeasible_reason": "too large", "running_batch": 1, "batch": 1, "y": [math.nan, math.nan, 10.0],
+        "assumptions": "",
+    })  # fmt: skip
+    low = rows.room_for_crosses(axis, table, "x")
+    shown = rows.Drawn(table, ["a", "b", "c"], [])
+    found = list(rows.lines(table.iloc[:2], shown, lambda row: row["x"], "y", low))
+    crosses = [series.y[0] for series in found if series.marker == "x-thin"]
+    assert len(crosses) == 2
+    assert low.low < crosses[1] < crosses[0] < (axis.low if log else 0.0)
+    if log:  # two slots and 0.7 of one, each 5.5 % of the octaves above
+        octaves = math.log2(axis.high / axis.low)
+        assert math.log2(axis.low / low.low) == pytest.approx(2.7 * 0.055 * octaves)
+        assert math.log2(axis.low / crosses[0]) == pytest.approx(0.055 * octaves)

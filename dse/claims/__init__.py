@@ -7,6 +7,8 @@ or family of claims; every function computes ours from specs, plans, design poin
 from dse.claims import nqkv, oaken, oaken_speed, sinkq, textbook
 from dse.claims.core import (
     FUNCTIONS,
+    INPUTS,
+    REPORT_ONLY_PERCENT,
     Claim,
     Estimate,
     Finding,
@@ -19,6 +21,6 @@ from dse.claims.core import (
 )
 
 __all__ = [
-    "FUNCTIONS", "Claim", "Estimate", "Finding", "Result", "Verdict", "check", "evaluate", "evaluate_all", "load",
-    "nqkv", "oaken", "oaken_speed", "sinkq", "textbook",
+    "FUNCTIONS", "INPUTS", "REPORT_ONLY_PERCENT", "Claim", "Estimate", "Finding", "Result", "Verdict", "check",
+    "evaluate", "evaluate_all", "load", "nqkv", "oaken", "oaken_speed", "sinkq", "textbook",
 ]  # fmt: skip

@@ -20,6 +20,12 @@ Verdict = Literal["reproduced", "within", "missed", "erratum", "not attempted"]
 REPORT_ONLY_PERCENT = "30%"
 #: a row read off an axis that doubles: within one of its steps
 ONE_DOUBLING = "one step of the doubling axis"
+#: rows whose number goes into this tool as it is printed: that it comes out says only that it was copied
+INPUTS = frozenset((
+    *(f"oaken-t1-{device}-{number}" for device in ("a100", "oaken-hbm", "oaken-lpddr")
+      for number in ("capacity", "bandwidth", "peak-fp16")),
+    "oaken-power", "oaken-area", "nqkv-pad-16", "sinkq-sinks-shallow",
+))  # fmt: skip
 #: rows that need what is not built, and what that is
 NOT_ATTEMPTED: dict[str, str] = {}
 #: room for the last bit of a float, far below any printed digit

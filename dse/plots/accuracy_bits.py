@@ -8,7 +8,7 @@ from dse.plots.chart import Chart, Panel, Series
 
 def chart(title: str, axis: str, unit: str, note: str, table: pd.DataFrame) -> Chart:
     """A panel per model: columns `model`, `method`, `config`, `quantizer`, `effective_bits`, `value`, `n_tasks`."""
-    methods = list(dict.fromkeys(table["method"]))
+    looks = style.of_methods(list(dict.fromkeys(table["method"])))
     bits = axes.log2("effective bits", "bit", table["effective_bits"])
     panels = []
     for model in dict.fromkeys(table["model"]):
@@ -16,7 +16,7 @@ def chart(title: str, axis: str, unit: str, note: str, table: pd.DataFrame) -> C
         series = []
         for method in dict.fromkeys(own["method"]):
             points = own[own["method"] == method]
-            look = style.STYLES[methods.index(method) % style.MAX_SYSTEMS]
+            look = looks[method]
             texts = tuple(
                 f"{model}, {method}{', ' + row.config if row.config else ''}\n{axis} {row.value:.2f}"
                 f"{'' if row.n_tasks == 1 else f', mean of {row.n_tasks} tasks'}\n"

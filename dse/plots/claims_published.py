@@ -1,49 +1,68 @@
-"""Published numbers against ours, a mark per claim; drawn by `dse validate report`."""
+"""Ours over published, a mark per claim; drawn by `dse validate report`."""
 
 import math
-from dataclasses import replace
 
 import pandas as pd
 
 from dse.plots import axes, style
 from dse.plots.chart import Axis, Chart, Panel, Series
 
-#: powers of ten between two ticks
-TICK_DECADES = 3
-
-#: verdict -> (colour, marker): told apart by shape as well
+#: verdict -> (colour, marker), the worst first: told apart by shape as well
 LOOKS = {
-    "reproduced": (style.GREEN, "circle"),
-    "within": (style.SKY, "square"),
-    "erratum": (style.ORANGE, "diamond"),
     "missed": (style.VERMILLION, "x-thin"),
+    "erratum": (style.ORANGE, "diamond"),
+    "within": (style.SKY, "square"),
+    "reproduced": (style.GREEN, "circle"),
 }
+#: height of a line of the figure in points, and of what a title needs
+ROW_PT = 11.5
 
 
-def _thinned(axis: Axis) -> Axis:
-    """The axis with a tick every three powers of ten."""
-    at = [(place, text) for place, text in axis.ticks if round(math.log10(place)) % TICK_DECADES == 0]
-    return replace(axis, ticks=tuple((place, axes.count_text(place) if place >= 1 else text) for place, text in at))
+def _ratio_axis(ratios: list[float]) -> Axis:
+    """A base-2 axis with 1 in the middle, a tick at every other power of two at least."""
+    reach = max(1, math.ceil(max((abs(math.log2(ratio)) for ratio in ratios), default=1.0)))
+    every = -(-reach // 5)
+    powers = [power for power in range(-reach, reach + 1) if power % every == 0]
+    ticks = tuple((2.0**power, f"{2**power}" if power >= 0 else f"1/{2**-power}") for power in powers)
+    return Axis("ours over published", "times", 2.0 ** -(reach + 0.3), 2.0 ** (reach + 0.3), ticks, log=True)
 
 
 def chart(table: pd.DataFrame) -> Chart:
-    """One panel: columns `id`, `published`, `ours`, `unit`, `verdict`, all numbers above 0."""
-    every = [*map(float, table["published"]), *map(float, table["ours"])]
-    x, y = (_thinned(axes.log10(name, "each in its own unit", every)) for name in ("published", "ours"))
-    ends = (x.low, x.high)
-    series = [Series("equal", "line", ends, ends, colour=style.BLACK, marker="", is_note=True)]
+    """One panel: columns `id`, `document`, `published`, `ours`, `ratio`, `unit`, `verdict`, `is_input`, all above 0.
+
+    A line for every claim that is not reproduced, the furthest off first, and one for the reproduced of a document.
+    """
+    names: list[str] = []
+    place: dict[str, int] = {}
+    for document in dict.fromkeys(table["document"]):
+        own = table[table["document"] == document]
+        for verdict in LOOKS:
+            rows = own[own["verdict"] == verdict]
+            if verdict == "reproduced":
+                names.append(f"{document}: {len(rows)} reproduced")
+                place.update({claim: len(names) - 1 for claim in rows["id"]})
+                continue
+            far_first = rows["ratio"].map(lambda ratio: -abs(math.log2(ratio))).sort_values(kind="stable").index
+            for claim in rows.loc[far_first, "id"]:
+                place[claim] = len(names)
+                names.append(claim)
+    x, y = _ratio_axis([float(ratio) for ratio in table["ratio"]]), axes.categories("claim", names[::-1])
+    series = [Series("equal", "line", (1.0, 1.0), (y.low, y.high), colour=style.BLACK, marker="", is_note=True)]
     for verdict, (colour, marker) in LOOKS.items():
         own = table[table["verdict"] == verdict]
         if len(own):
             texts = tuple(
-                f"{row.id}\npublished {row.published:g}, ours {row.ours:.4g} {row.unit}\n{verdict}"
+                f"{row.id}\npublished {row.published:g}, ours {row.ours:.4g} {row.unit}\n"
+                f"{row.ratio:.4g} times, {verdict}"
                 for row in own.itertuples()
             )
             series.append(Series(
-                verdict, "scatter", tuple(map(float, own["published"])), tuple(map(float, own["ours"])), colour=colour,
-                marker=marker, hover=texts, size=0.75,
+                verdict, "scatter", tuple(map(float, own["ratio"])),
+                tuple(float(len(names) - 1 - place[claim]) for claim in own["id"]), colour=colour, marker=marker,
+                hover=texts, size=0.75, opened=tuple(map(bool, own["is_input"])) if verdict == "reproduced" else (),
             ))  # fmt: skip
     return Chart(
-        "Published against ours", (Panel("", x, y, tuple(series)),), panel_height_pt=260,
-        notes=("Claims where both are one number above 0.",),
+        "Ours over published", (Panel("", x, y, tuple(series)),), panel_height_pt=ROW_PT * len(names),
+        notes=("Claims where both are one number above 0, a mark each; claims of a direction or an order are left out. "
+               "Hollow: the number is an input of ours.",),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import textwrap
 from dataclasses import dataclass
 
-from dse.plots.chart import Chart, Series
+from dse.plots.chart import Axis, Chart, Series
 
 #: text width of an A4 page, about two columns of a paper
 WIDTH = 518.0
@@ -32,7 +32,6 @@ class Layout:
     width: float
     height: float
     panels: tuple[Box, ...]
-    shows_x_label: tuple[bool, ...]
     shows_y_label: tuple[bool, ...]
     legend: tuple[Series, ...]
     legend_top: float
@@ -46,6 +45,11 @@ class Layout:
 def text_width(text: str, size: float) -> float:
     """Estimated width of a line of text in points."""
     return len(text) * size * CHARACTER
+
+
+def _same(one: Axis, other: Axis) -> bool:
+    """True when the label of one axis also tells what the other shows."""
+    return one.label == other.label and one.log == other.log
 
 
 def place(chart: Chart) -> Layout:
@@ -62,29 +66,23 @@ def place(chart: Chart) -> Layout:
     )
     left = LEFT + max(0.0, longest_tick - 26.0)
     column_gap = COLUMN_GAP + max(0.0, longest_tick - 26.0)
-    last = {i for i in range(n) if i + columns >= n}
-    below = [i not in last and chart.panels[i].x.label == chart.panels[i + columns].x.label for i in range(n)]
-    beside = [i % columns > 0 and chart.panels[i].y.label == chart.panels[i - 1].y.label for i in range(n)]
+    beside = [i % columns > 0 and _same(chart.panels[i].y, chart.panels[i - 1].y) for i in range(n)]
     if not all(beside[i] for i in range(n) if i % columns):
         column_gap += LABEL
     inner = WIDTH - left - RIGHT - (BAR_ROOM if chart.colours else 0.0)
     width = (inner - (columns - 1) * column_gap) / columns
-    row_height = [
-        PANEL_TITLE + chart.panel_height_pt + TICKS + ROW_GAP
-        + (LABEL if any(not below[i] for i in range(row * columns, min(n, (row + 1) * columns))) else 0.0)
-        for row in range(rows)
-    ]  # fmt: skip
-    height = 20.0 + legend_rows * LEGEND_ROW + 6.0 + sum(row_height) + len(notes) * NOTE_ROW + BOTTOM
+    row_height = PANEL_TITLE + chart.panel_height_pt + TICKS + LABEL + ROW_GAP
+    height = 20.0 + legend_rows * LEGEND_ROW + 6.0 + rows * row_height + len(notes) * NOTE_ROW + BOTTOM
     top = height - 20.0 - legend_rows * LEGEND_ROW - 6.0
     boxes = []
     for i in range(n):
         row, column = divmod(i, columns)
-        y_top = top - sum(row_height[:row]) - PANEL_TITLE
+        y_top = top - row * row_height - PANEL_TITLE
         boxes.append(
             Box(left + column * (width + column_gap), y_top - chart.panel_height_pt, width, chart.panel_height_pt)
         )
     return Layout(
-        WIDTH, height, tuple(boxes), tuple(not b for b in below), tuple(not b for b in beside),
+        WIDTH, height, tuple(boxes), tuple(not b for b in beside),
         legend if legend_rows else (), height - 20.0, legend_columns, (WIDTH - 16) / legend_columns, height - 4.0,
         notes, BOTTOM + len(notes) * NOTE_ROW,
     )  # fmt: skip

@@ -19,9 +19,9 @@ def chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) ->
     name = "prompt" if column == "input_tokens" else column
     x = axes.log2_at(name, unit, [float(n) for n in table[column]], unit == "tokens")
     y = axes.linear("peak memory", "GB", [capacity * (1 + CROSS_STEP * (len(systems) + 0.5))], axes.GB)
-    series = []
+    series, looks = [], style.of_methods(systems)
     for i, system in enumerate(systems):
-        own, look = table[table["system"] == system], style.STYLES[i]
+        own, look = table[table["system"] == system], looks[system]
         good, bad = own[own["fits"]], own[~own["fits"]]
         series.append(Series(
             system, "line", tuple(map(float, good[column])), tuple(map(float, good["memory_bytes"])),
@@ -34,7 +34,7 @@ def chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) ->
                 marker="x-thin", hover=_texts(bad, column, unit), is_note=True, in_legend=False,
             ))  # fmt: skip
     held = f"capacity {capacity / axes.GB:,.4g} GB"
-    series.append(Series(held, "line", (x.low, x.high), (capacity, capacity), style.GREY, dash="dash", marker=""))
+    series.append(Series(held, "line", (x.low, x.high), (capacity, capacity), style.BLACK, dash="dash", marker=""))
     return Chart(
         title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, keys=(style.KEY_OUT_OF_MEMORY,),
         notes=(f"Crosses above the capacity: out of memory, in the order of the legend. {note}",),

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dse.plots import Figure, axes, style
+from dse.plots import Figure, axes, rows, style
 from dse.plots.chart import Chart, Panel, Series
 
 
@@ -30,6 +30,7 @@ def chart(table: pd.DataFrame) -> Chart:
     )
     panels = []
     names = list(dict.fromkeys(table[table["operation"] == "attention"]["label"]))
+    places = style.places(names, rows.quantizer_places(table))
     for device in dict.fromkeys(table["device"]):
         own = table[table["device"] == device]
         linear = own[own["operation"] == "linear"]
@@ -42,7 +43,7 @@ def chart(table: pd.DataFrame) -> Chart:
         )  # fmt: skip
         for label in attention["label"]:
             one = own[(own["operation"] == "attention") & (own["label"] == label)]
-            look = style.STYLES[names.index(label) % style.MAX_SYSTEMS]
+            look = style.STYLES[places[label]]
             series.append(
                 _series(one, "attention", f"attention, {label}", "scatter", colour=look.colour, marker=look.marker,
                         size=0.75)

@@ -52,13 +52,17 @@ def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     return " ".join((text, *(() if only else kind_notes(table))))
 
 
+#: what crosses mean
+CROSSES = "Crosses at the foot, under all lines: out of memory, not one request fits."
+
+
 def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ...]:
     """What the marks of `mark_keys` mean, in words."""
     texts = []
     if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
         texts.append(f"{mark}: the batch does not fit at once and runs in parts.")
     if (~table["feasible"]).any():
-        texts.append("Crosses below zero: out of memory, not one request fits.")
+        texts.append(CROSSES)
     return (" ".join(texts),) if texts else ()
 
 
@@ -113,6 +117,22 @@ def _names(values: pd.Series) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
+def system_places(table: pd.DataFrame) -> dict[str, int]:
+    """Place of each system in the report that the table belongs to (`dse.tables.build`); none of a table by itself."""
+    return {label: place for place, (label, *_) in enumerate(table.attrs.get("systems", ()))}
+
+
+def quantizer_places(table: pd.DataFrame) -> dict[str, int]:
+    """Place of each quantizer in the report: that of its first system on a device of the table, else of its first."""
+    devices = set(table["device"])
+    found: dict[str, int] = {}
+    for is_here in (True, False):
+        for place, (_, device, quantizer) in enumerate(table.attrs.get("systems", ())):
+            if (device in devices) == is_here:
+                found.setdefault(quantizer, place)
+    return found
+
+
 @dataclass(frozen=True)
 class Drawn:
     """The part of a table that a figure can hold, with a note of what was left out."""
@@ -122,8 +142,8 @@ class Drawn:
     notes: list[str]
 
     def style(self, system: str) -> style.Style:
-        """The look of a system: by its place in the table."""
-        return style.STYLES[self.systems.index(system)]
+        """The look of a system: by its place in the whole report, so that it is the same in every figure."""
+        return style.STYLES[style.places(self.systems, system_places(self.table))[system]]
 
 
 def drawn(table: pd.DataFrame, max_systems: int = style.MAX_SYSTEMS) -> Drawn:
@@ -144,19 +164,31 @@ CROSS_ROOM = 0.055
 
 
 def room_for_crosses(axis: Axis, rows: pd.DataFrame, x_column: str) -> Axis:
-    """The axis lengthened below zero for the designs that do not fit, so that no cross reads as a number."""
+    """The axis lengthened at its foot (below zero, or below all values where logarithmic) for what does not fit."""
     bad = rows[~rows["feasible"]]
     if bad.empty:
         return axis
-    n_slots = int(bad.groupby(x_column).size().max())
-    return replace(axis, low=-(n_slots + 0.7) * CROSS_ROOM * axis.high)
+    room = (int(bad.groupby(x_column).size().max()) + 0.7) * CROSS_ROOM
+    if axis.log:
+        return replace(axis, low=axis.low * (axis.low / axis.high) ** room)
+    return replace(axis, low=-room * axis.high)
+
+
+def _cross_height(axis: Axis, slot: int, n_slots: int) -> float:
+    """Where the cross of a slot (1 is on top of n_slots) is, on an axis from `room_for_crosses`."""
+    if not axis.log:
+        return -slot * CROSS_ROOM * axis.high
+    room = (n_slots + 0.7) * CROSS_ROOM
+    return float(axis.low * (axis.high / axis.low) ** ((room - slot * CROSS_ROOM) / (1 + room)))
 
 
 def lines(
     rows: pd.DataFrame, shown: Drawn, x_of: Callable[[pd.Series], float], y_column: str, y_axis: Axis
 ) -> Iterable[Series]:
-    """One line per system, hollow where the batch does not fit at once, crosses below zero where nothing fits."""
+    """One line per system, hollow where the batch does not fit at once, crosses at the foot where nothing fits."""
     n_out: dict[float, int] = {}
+    out = [float(x_of(row)) for _, row in rows[~rows["feasible"]].iterrows()]
+    n_slots = max((out.count(at) for at in out), default=0)
     for system in shown.systems:
         own = rows[rows["system"] == system]
         if own.empty:
@@ -181,7 +213,7 @@ def lines(
                 at = float(x_of(row))
                 n_out[at] = n_out.get(at, 0) + 1
                 places.append(at)
-                heights.append(-n_out[at] * CROSS_ROOM * y_axis.high)
+                heights.append(_cross_height(y_axis, n_out[at], n_slots))
             yield Series(
                 style.OUT_OF_MEMORY, "scatter", x=tuple(places), y=tuple(heights), colour=look.colour, marker="x-thin",
                 hover=tuple(f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad),

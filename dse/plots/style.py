@@ -4,6 +4,7 @@ Colours: Okabe and Ito (2008), without the yellow that white paper swallows. Eac
 neighbours in at least two of colour, dash and marker.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dse.plots.chart import Dash, Series
@@ -34,6 +35,35 @@ STYLES = (
     Style(VERMILLION, "solid", "cross"),
     Style(PURPLE, "solid", "diamond"),
 )
+#: place in STYLES of the methods that papers compare, the same in every figure; as the report's default systems
+METHODS = {
+    "FP16": 0, "KVQuant": 1, "KIVI": 2, "QServe": 3, "NQKV": 4, "SmoothQuant+NQKV": 4, "SinkQ": 5, "Tender": 6,
+    "Atom": 7, "SmoothQuant": 8, "Oaken": 9,
+}  # fmt: skip
+
+
+def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+    """Place in STYLES of each name: the known one where it is free, else the first that nothing known here has."""
+    wanted = {name: known[name] for name in names if known.get(name, MAX_SYSTEMS) < MAX_SYSTEMS}
+    found: dict[str, int] = {}
+    for name in names:
+        if name in wanted and wanted[name] not in found.values():
+            found[name] = wanted[name]
+            continue
+        taken = {*found.values(), *wanted.values()}
+        free = [place for place in range(MAX_SYSTEMS) if place not in taken]
+        rest = [place for place in range(MAX_SYSTEMS) if place not in found.values()]
+        found[name] = (free or rest or [len(found) % MAX_SYSTEMS])[0]
+    return found
+
+
+def of_methods(names: Sequence[str]) -> dict[str, Style]:
+    """The look of methods of papers; a variant ("SinkQ G=128", "NQKV, KV4") has its method's where no other has."""
+    stems = {name: name.split(",")[0].removesuffix(" G=128") for name in names}
+    at = places(names, {name: METHODS[stem] for name, stem in stems.items() if stem in METHODS})
+    return {name: STYLES[place] for name, place in at.items()}
+
+
 #: systems that one figure can tell apart
 MAX_SYSTEMS = len(STYLES)
 #: panels that one figure holds

@@ -43,7 +43,7 @@ def _mark_notes(table: pd.DataFrame) -> tuple[str, ...]:
     if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
         texts.append("Hollow marks: fewer requests than the batch fit, and so many run at once.")
     if (~table["feasible"]).any():
-        texts.append("Crosses below zero: out of memory, not one request fits.")
+        texts.append(rows.CROSSES)
     return (" ".join(texts),) if texts else ()
 
 

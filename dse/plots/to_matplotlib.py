@@ -62,8 +62,7 @@ def _draw(figure: Any, chart: Chart, place: Layout) -> None:
             (box.x / place.width, box.y / place.height, box.width / place.width, box.height / place.height)
         )
         _panel(axes, panel, chart)
-        if place.shows_x_label[i]:
-            axes.set_xlabel(_plain(panel.x.label), labelpad=2)
+        axes.set_xlabel(_plain(panel.x.label), labelpad=2)
         if place.shows_y_label[i]:
             axes.set_ylabel(_plain(panel.y.label), labelpad=3)
     _legend(figure, place)

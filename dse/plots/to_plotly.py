@@ -52,7 +52,7 @@ def figure(chart: Chart) -> Any:
         box = place.panels[i]
         bars = {series.kind for series in panel.series}
         fig[f"xaxis{suffix}"] = {
-            **_axis(panel.x, place.shows_x_label[i], "bar" not in bars), "anchor": f"y{suffix}",
+            **_axis(panel.x, True, "bar" not in bars), "anchor": f"y{suffix}",
             "domain": [box.x / place.width, (box.x + box.width) / place.width],
         }  # fmt: skip
         fig[f"yaxis{suffix}"] = {

@@ -5,6 +5,9 @@ import pandas as pd
 from dse.plots import Figure, axes, rows, style
 from dse.plots.chart import Chart, Panel, Series
 
+#: lines that differ by no more than this share everywhere are one line to the eye
+CLOSE = 0.02
+
 
 def chart(table: pd.DataFrame) -> Chart:
     """Two panels over the total length, a line per token policy and quantizer, for the first model of the table."""
@@ -13,7 +16,7 @@ def chart(table: pd.DataFrame) -> Chart:
     own = shown.table
     totals = [float(a + b) for a, b in zip(own["input_tokens"], own["output_tokens"], strict=True)]
     x = axes.log2_at("total length", "tokens", totals, in_k=True)
-    y = axes.linear("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
+    y = axes.log2("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
     y = rows.room_for_crosses(y, own, "input_tokens")
     memory = axes.log2("KV cache of a request at its largest", "GB", own["peak_kv_bytes_per_sequence"], axes.GB)
     throughput = rows.lines(own, shown, _total, "throughput_tokens_per_s", y)
@@ -27,10 +30,27 @@ def chart(table: pd.DataFrame) -> Chart:
         keys=rows.mark_keys(own),
         notes=(
             *rows.notes(shown),
+            *_covered(shown),
             "token_policy: choosing, gathering and moving tokens is taken to cost no time. Accuracy is no part of this "
             "figure.",
         ),
     )
+
+
+def _covered(shown: rows.Drawn) -> tuple[str, ...]:
+    """Which lines of the memory panel lie on an earlier one."""
+    sizes = {
+        system: list(map(float, own["peak_kv_bytes_per_sequence"]))
+        for system, own in shown.table.groupby("system", sort=False)
+    }
+    texts = []
+    for i, system in enumerate(shown.systems):
+        for other in shown.systems[:i]:
+            pairs = zip(sizes[system], sizes[other], strict=True)
+            if all(abs(a / b - 1) <= CLOSE for a, b in pairs):
+                texts.append(f"{system} lies on {other}")
+                break
+    return (f"In the memory panel (within {100 * CLOSE:.0f} %): {'; '.join(texts)}.",) if texts else ()
 
 
 def _total(row: pd.Series) -> float:

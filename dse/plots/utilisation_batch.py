@@ -22,7 +22,7 @@ def chart(title: str, table: pd.DataFrame, note: str) -> Chart:
     compute, bandwidth = "compute_utilisation", "bandwidth_utilisation"
     panels = (
         Panel("prefill and generation", x, y[0], _lines(phases, compute, 0)),
-        Panel("generation, by operation", x, y[0], _lines(parts, compute, len(phases))),
+        Panel("generation, by operation", x, _small(y[0].name, decode[compute]), _lines(parts, compute, len(phases))),
         Panel("generation, by operation", x, y[1], _lines(parts, bandwidth, len(phases))),
     )
     return Chart(title, panels, n_columns=3, panel_height_pt=150, notes=(note,))
@@ -31,6 +31,11 @@ def chart(title: str, table: pd.DataFrame, note: str) -> Chart:
 def _percent(name: str) -> Axis:
     ticks = tuple((n * PERCENT, f"{n}") for n in (0, 20, 40, 60, 80, 100))
     return Axis(name, "%", 0.0, 1.05, ticks, per_unit=PERCENT)
+
+
+def _small(name: str, shares: pd.Series) -> Axis:
+    """Shares far below the peak, on a logarithmic axis that shows them apart."""
+    return axes.log10(name, "%", [float(share) for share in shares], PERCENT)
 
 
 def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, first_style: int) -> tuple[Series, ...]:
