@@ -42,7 +42,7 @@ def find(name: str, progress: Progress | None = None) -> Trace:
     if name.strip().lower() in known:
         tables = traffic_tables.load(name.strip().lower())
         source = f"{tables.source}; {tables.licence}; {tables.attribution}"
-        lengths, quantiles = Lengths.of(tables.typical()), tables.quantiles(SHARES)
+        lengths, quantiles = tables.lengths(), tables.quantiles(SHARES)
         return Trace(tables.name, tables.title, tables.moments, lengths, quantiles, source=source)
     if not (name.lower().endswith(".csv") or os.sep in name or (name and "\0" not in name and os.path.exists(name))):
         raise InputError(f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv file")

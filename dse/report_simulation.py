@@ -21,6 +21,9 @@ from dse.workload import Workload
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 #: above this load a design is called close to its limit: closed form and simulation agree within 5 %
 NEAR_LOAD = 0.95
+#: mean wait in the last third of a run over the time that requests come, from which on it is overloaded: at a load of x
+#: it is about 5/6 * (1 - 1/x), so this is a load of 1.06
+OVERLOADED_WAIT_SHARE = 0.05
 
 
 def evaluate(
@@ -80,11 +83,18 @@ def evaluate(
         "utilisation": min(run.busy_s / duration, 1.0), "n_preempted": run.n_preempted,
         "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()), "n_steps": run.n_steps,
         "steady": steady, "load": load,
-        "is_stable": None if offered is None else bool(load is not None and load <= 1),
+        "is_stable": None if offered is None else bool(
+            load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))
+        ),
         "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
         "assumptions": serving.assumptions(device, plan, work),
     }  # fmt: skip
     return result, run
+
+
+def _overloaded(thirds: list[float], span_s: float) -> bool:
+    """Whether waits grow as they do under a load above one, whatever the closed form says: with the run's length."""
+    return len(thirds) == 3 and thirds[2] > 2 * thirds[0] and thirds[2] > OVERLOADED_WAIT_SHARE * span_s
 
 
 def _grows(thirds: list[float], latency_s: float) -> bool:
@@ -193,8 +203,8 @@ def text(result: dict[str, Any]) -> str:
     if r["is_stable"] is False:
         lines += [
             "",
-            f"Unstable: {per_second(offered)} come, {s['requests_per_s'] or 0:,.4g} can be served: the line grows as "
-            "long as they come, and latencies with the number of requests",
+            f"Unstable: {per_second(offered)} come, {min(s['requests_per_s'] or 0, r['requests_per_s']):,.4g} can be "
+            "served: the line grows as long as they come, and latencies with the number of requests",
         ]
     elif r["is_near_limit"]:
         first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])

@@ -46,7 +46,7 @@ def traces() -> tuple[Trace, ...]:
     found = []
     for name, title in (("azure-conv", "Conversation"), ("azure-code", "Code")):
         tables = traffic_tables.load(name)
-        found.append(Trace(title, tables.moments, Lengths.of(tables.typical())))
+        found.append(Trace(title, tables.moments, tables.lengths()))
     longer = replace(
         found[0], name="Long answers",
         moments=found[0].moments.with_longer_answers(LONGER_ANSWERS), assumption="answer_lengths",

@@ -4,7 +4,7 @@
 requests, so that they can be taken from a file of any size block by block.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -90,6 +90,8 @@ class Lengths:
     output_counts: Ints
     final_counts: Ints
     final_steps: Ints
+    #: batch -> E[largest answer], E[longest prompt], where they are known better than from the counts
+    known_largest: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, requests: Requests) -> "Lengths":
@@ -120,11 +122,13 @@ class Lengths:
 
     def largest_output(self, batch: int) -> float:
         """E[largest of `batch` outputs], token."""
-        return expected_largest(self.output_counts, batch)
+        known = self.known_largest.get(batch)
+        return known[0] if known else expected_largest(self.output_counts, batch)
 
     def longest_input(self, batch: int) -> float:
         """E[longest prompt of `batch`], token."""
-        return expected_largest(self.input_counts, batch)
+        known = self.known_largest.get(batch)
+        return known[1] if known else expected_largest(self.input_counts, batch)
 
 
 @dataclass
@@ -164,7 +168,8 @@ class Counter:
         moments = Moments(
             n, duration_s, mean_in, mean_out, in_squared, out_squared, in_out, longest[0], longest[1]
         )  # fmt: skip
-        return Lengths(moments, *self.counts)
+        inputs, outputs, final, steps = self.counts
+        return Lengths(moments, inputs, outputs, final, steps)
 
 
 def expected_largest(counts: Ints, batch: int) -> float:

@@ -4,8 +4,8 @@ The Azure LLM inference traces of 2023 ship in this form (dse/data/*.traffic.tom
 """
 
 import tomllib
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ import numpy as np
 
 from dse import data
 from dse.errors import InputError, LimitError, did_you_mean, show
-from dse.traffic import Floats, Ints, Moments, Requests
+from dse.traffic import Floats, Ints, Lengths, Moments, Requests
 
 #: requests that a sample may have: 24 bytes each
 MAX_SAMPLE = 20_000_000
 #: requests that stand for a whole trace where its distribution is asked for (`typical`)
 N_TYPICAL = 2**16
+#: batches whose largest answer and longest prompt are kept exactly
+LARGEST_BATCHES = tuple(2**k for k in range(1, 11))
 #: bins of equally many requests by the length of their prompt, each with quantiles of its answers
 N_BINS = 32
 _ENDING = ".traffic.toml"
@@ -56,6 +58,8 @@ class Tables:
     output_tokens: Floats
     gap_s: Floats
     joint: Floats
+    #: batch -> E[largest answer], E[longest prompt] of so many requests, exact
+    largest: Mapping[int, tuple[float, float]]
 
     def at(self, input_share: Floats, output_share: Floats) -> tuple[Ints, Ints]:
         """Prompts at the given shares of the prompts, and answers at the given shares of those with such prompts."""
@@ -72,6 +76,10 @@ class Tables:
         at = np.asarray(list(shares))
         n_in, n_out = (np.rint(np.interp(at, LEVELS, table)) for table in (self.input_tokens, self.output_tokens))
         return [int(n) for n in n_in], [int(n) for n in n_out]
+
+    def lengths(self) -> Lengths:
+        """How often lengths occur, of the typical requests; the largest of a batch exact at LARGEST_BATCHES."""
+        return replace(Lengths.of(self.typical()), known_largest=self.largest)
 
     def typical(self, n: int = N_TYPICAL) -> Requests:
         """`n` requests that stand for the trace, the same every time: evenly spread over prompts and answers.
@@ -94,8 +102,10 @@ def make(name: str, requests: Requests, **about: str) -> Tables:
         raise InputError(f"requests = {n}: must be at least {N_BINS}")
     order = np.argsort(requests.input_tokens, kind="stable")
     joint = [_cell_means(part, BIN_LEVELS) for part in np.array_split(requests.output_tokens[order], N_BINS)]
+    lengths = Lengths.of(requests)
     return Tables(
-        name, moments=Moments.of(requests),
+        name, moments=lengths.moments,
+        largest={b: (lengths.largest_output(b), lengths.longest_input(b)) for b in LARGEST_BATCHES},
         longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
         input_tokens=np.quantile(requests.input_tokens, LEVELS).round(),
         output_tokens=np.quantile(requests.output_tokens, LEVELS).round(),
@@ -123,6 +133,10 @@ def to_toml(tables: Tables) -> str:
         "# at the shares `levels` of the requests; gaps are between one arrival and the next", "[quantiles]",
         f"levels = {LEVELS.tolist()}", f"input_tokens = {_numbers(tables.input_tokens)}",
         f"output_tokens = {_numbers(tables.output_tokens)}", f"gap_s = {_numbers(tables.gap_s)}", "",
+        "# expected largest answer and longest prompt of so many requests drawn with replacement, exact", "[largest]",
+        f"batches = {list(tables.largest)}",
+        f"output_tokens = [{', '.join(f'{found[0]:.10g}' for found in tables.largest.values())}]",
+        f"input_tokens = [{', '.join(f'{found[1]:.10g}' for found in tables.largest.values())}]", "",
         "# mean answers between neighbouring shares `levels` of a bin; bins hold equally many, by rising prompt",
         "[joint]",
         f"levels = {BIN_LEVELS.tolist()}", "output_tokens = [",
@@ -152,7 +166,12 @@ def _shipped(path: Path) -> Tables:
     quantiles = {name: np.array(document["quantiles"][name], np.float64) for name in _QUANTILES}
     joint = np.array(document["joint"]["output_tokens"], np.float64)
     moments, longest = Moments(**document["moments"]), document["longest_tokens"]
-    return Tables(**about, moments=moments, longest_tokens=longest, joint=joint, **quantiles)  # type: ignore[arg-type]
+    kept = document["largest"]
+    largest = {
+        batch: (n_out, n_in)
+        for batch, n_out, n_in in zip(kept["batches"], kept["output_tokens"], kept["input_tokens"], strict=True)
+    }
+    return Tables(**about, moments=moments, longest_tokens=longest, joint=joint, largest=largest, **quantiles)  # type: ignore[arg-type]
 
 
 def load(name: str) -> Tables:

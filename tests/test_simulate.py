@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dse import catalog, plan, serving, simulate
+from dse import catalog, plan, point, serving, simulate
 from dse.errors import InputError, LimitError
 from dse.formulas import serving as formulas
 from dse.measurements import CLOSED
@@ -306,3 +306,29 @@ def test_too_many_requests(monkeypatch):
     monkeypatch.setattr(simulate, "MAX_REQUESTS", 3)
     with pytest.raises(LimitError, match="at most 3"):
         simulate.run(a100(), PLANS["fp16"], Workload(), lengths(4, 10, 10))
+
+
+@pytest.mark.parametrize(("name", "n_in", "n_out", "fit"), [("sinkq", 1060, 20, 625), ("fp16", 1060, 20, None)])
+def test_reserved_requests_are_as_many_as_a_point_has(name, n_in, n_out, fit):
+    """625 by hand: (80e9 - 2 * 6,738,415,616 B of weights) / 106,343,680 B, the most from 1,060 to 1,080 tokens."""
+    kv, work = build("llama2-7b", name), Workload(10**6, n_in, n_out)
+    device = catalog.device("a100-80gb")
+    most = point.evaluate(device, kv, work)["max_batch"]
+    requests = Requests(np.zeros(700), np.full(700, n_in), np.full(700, n_out))
+    run = simulate.run(device, kv, work, requests)
+    assert run.peak_running == most
+    assert fit in (None, most)
+    assert run.peak_used_bytes <= run.free_bytes
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4))
+def test_the_largest_pages_of_a_stretch(seed, page):
+    rng = np.random.default_rng(seed)
+    held = rng.integers(0, 20, 42)
+    inputs = rng.integers(1, 20 * page, 30)
+    outputs = rng.integers(1, 20 * page, 30)
+    found = simulate.largest_pages(Requests(np.zeros(30), inputs, outputs), held, page)
+    for n_in, n_out, at in zip(inputs, outputs, found, strict=True):
+        first, last = -(-n_in // page), -(-(n_in + n_out) // page)
+        assert first <= at <= last
+        assert held[at] == held[first : last + 1].max()

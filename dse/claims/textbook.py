@@ -9,7 +9,6 @@ from dse.claims.designs import build, build_model, evaluate, sequence_bits, with
 from dse.formulas import attention, kv_cache, linear, serving, weights
 from dse.serving import steady
 from dse.specs import HardwareSpec, ModelSpec
-from dse.traffic import Lengths
 from dse.workload import Workload
 
 #: the textbook's round 70B model
@@ -209,7 +208,7 @@ def continuous_gain() -> Estimate:
     gains: dict[str, list[float]] = {}
     for name in ("azure-conv", "azure-code"):
         tables = traffic_tables.load(name)
-        lengths = Lengths.of(tables.typical())
+        lengths = tables.lengths()
         mean = tables.moments.mean_output_tokens
         gains[name] = [serving.batching_gain(lengths.largest_output(batch), mean) for batch in (16, 32, 64, 128)]
     each = "; ".join(f"{name} {', '.join(f'{gain:.2f}' for gain in own)}" for name, own in gains.items())
@@ -229,7 +228,7 @@ def chunked_prefill() -> Finding:
     for kind in ("calibrated", "ideal"):
         work = Workload(batch=64, admission="paged", model_kind=kind)  # type: ignore[arg-type]
         most_per_s = steady(device, kv, work, traffic_tables.load("azure-conv").moments)["requests_per_s"]
-        requests = traffic_tables.sample("azure-conv", 200, 0.8 * most_per_s, seed=1)
+        requests = traffic_tables.sample("azure-conv", 2000, 0.8 * most_per_s, seed=1)
         times = simulate.tables_for(device, kv, work, requests, "continuous", 1024, work.batch)
         whole = simulate.run(device, kv, work, requests, "continuous", times=times)
         for chunk in (512, 1024):
