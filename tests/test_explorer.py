@@ -107,7 +107,7 @@ def test_parameters_change_the_result_and_leave_with_their_family():
     ("text", "part"),
     [
         ("bits=7", "unknown parameter 'bits'"),
-        ("outer=2", "must be 0 to"),
+        ("outer=2", "must be a number from 0 to"),
         ("<script>alert(1)</script>", "unknown parameter"),
         ("![x](https://example.org/x.png)", "unknown parameter"),
         ("\x00\u202e", r"\x00\u202e"),
