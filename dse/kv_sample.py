@@ -21,7 +21,7 @@ SHIPPED = {"n_layers": 4, "n_heads": 2, "n_tokens": 320, "head_dim": 128, "seed"
 CALIBRATION_SEED = 7
 
 
-def _bell(bits: np.random.PCG64, shape: tuple[int, ...]) -> np.ndarray:
+def bell(bits: np.random.PCG64, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers of mean 0 and variance 1, bell-shaped (four uniform 16-bit numbers summed): the same everywhere.
 
     numpy keeps a bit generator's stream over its versions, but not the order in which it draws normal numbers.
@@ -43,8 +43,8 @@ def synthetic(n_layers: int, n_heads: int, n_tokens: int, head_dim: int, seed: i
     layers = []
     for layer in range(n_layers):
         bits = np.random.PCG64(seed * 1000 + layer)
-        key, value, tails = (_bell(bits, (n_heads, n_tokens, head_dim)) for _ in range(3))
-        channels = _bell(bits, (3, n_heads, 1, head_dim))
+        key, value, tails = (bell(bits, (n_heads, n_tokens, head_dim)) for _ in range(3))
+        channels = bell(bits, (3, n_heads, 1, head_dim))
         picks = np.asarray(bits.random_raw(n_heads * 8)).reshape(n_heads, 8)
         # tails: one element in about eight is up to three times as large
         stretch = 1.0 + np.maximum(np.abs(tails) - 1.5, 0.0) * 2.0
