@@ -118,7 +118,7 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
         with opened(out, identity) as store:
             for name in RESULTS:
                 (store.folder / name).unlink(missing_ok=True)
-            each = Each(dump, store, of, settings, lengths, asked)
+            each = Each(path, dump, store, of, settings, lengths, asked)
             steps = [(layer, spec) for layer in layers for spec in specs]
             with progress(steps, label="measuring", length=len(steps)) as shown:
                 for layer, spec in shown:
@@ -149,10 +149,10 @@ class Each:
     """Measures one layer by one method at a time; holds the tensors of one layer."""
 
     def __init__(
-        self, dump: Dump, store: Store, of: About, settings: Settings, lengths: list[int], asked: Asked
+        self, path: str, dump: Dump, store: Store, of: About, settings: Settings, lengths: list[int], asked: Asked
     ) -> None:
-        self.dump, self.store, self.of, self.settings, self.lengths, self.asked = (
-            dump, store, of, settings, lengths, asked
+        self.path, self.dump, self.store, self.of, self.settings, self.lengths, self.asked = (
+            path, dump, store, of, settings, lengths, asked
         )  # fmt: skip
         self.n_before = 0
         self._held: Layer | None = None
@@ -171,10 +171,9 @@ class Each:
             return
         if self._held is not layer:
             self._tensors, self._query = {}, None
-            self._tensors = {side: self.dump.read(tensor.name) for side, tensor in layer.tensors.items()}
+            self._tensors = {side: self._read(tensor.name) for side, tensor in layer.tensors.items()}
             if layer.query is not None and self.asked.n_queries:
-                self._query = measure_errors.by_head(self.dump.read(layer.query.name), self.of.n_heads)
-                self._check_query(layer)
+                self._query = measure_errors.by_head(self._read(layer.query.name), self.of.n_heads)
             self._held = layer
         rows: list[dict[str, Any]] = []
         tensors: list[TensorMeasurement] = []
@@ -183,14 +182,11 @@ class Each:
             rows += own
         self.store.save(layer.index, self.key(spec), rows, tensors)
 
-    def _check_query(self, layer: Layer) -> None:
-        if self.asked.nonfinite == "raise" and self._query is not None and layer.query is not None:
-            bad = int(np.count_nonzero(~np.isfinite(self._query)))
-            if bad:
-                raise InputError(
-                    f"{layer.query.name}: {bad:,} of {self._query.size:,} values are NaN or infinite: "
-                    "--nonfinite replace takes them as 0 and +-65504"
-                )
+    def _read(self, name: str) -> np.ndarray:
+        x = self.dump.read(name)
+        if self.asked.nonfinite == "raise" and (bad := measure_source.bad_values(name, x)):
+            raise InputError(f"{self.path}: {bad}")
+        return x
 
     def _context(
         self, layer: Layer, spec: QuantizerSpec, n_tokens: int

@@ -191,26 +191,31 @@ def refuse(path: str, found: list[str]) -> None:
         raise kind(f"{path}: {found[0]}{more}")
 
 
+def bad_values(name: str, x: np.ndarray) -> str:
+    """A line where a tensor holds NaN, infinities or values beyond 65,504, which kernels refuse; else ""."""
+    parts = np.array_split(x.reshape(-1), max(x.size // measure.BLOCK, 1))
+    bad = sum(int(np.count_nonzero(kernels_ref.fp16_patterns(part) & _INFINITE == _INFINITE)) for part in parts)
+    return (
+        ""
+        if not bad
+        else (
+            f"tensor {show(name)}: {bad:,} of {x.size:,} values are NaN, infinite or beyond 65504: "
+            "--nonfinite replace takes them as 0 and +-65504"
+        )
+    )
+
+
 def values(dump: Dump, layers: list[Layer], progress: Progress) -> list[str]:
-    """Read every tensor and give a line for each that cannot be read or holds NaN, infinities or beyond 65,504."""
+    """Read every tensor and give a line for each that cannot be read or that kernels refuse."""
     found = []
     names = [t.name for layer in layers for t in (*layer.tensors.values(), layer.query) if t]
     with progress(names, label="reading", length=len(names)) as shown:
         for name in shown:
             try:
-                x = dump.read(name)
+                bad = bad_values(name, dump.read(name))
             except InputError as error:
-                found.append(str(error).partition(": ")[2])
-                continue
-            bad = sum(
-                int(np.count_nonzero(kernels_ref.fp16_patterns(part) & _INFINITE == _INFINITE))
-                for part in np.array_split(x.reshape(-1), max(x.size // measure.BLOCK, 1))
-            )
-            if bad:
-                found.append(
-                    f"tensor {show(name)}: {bad:,} of {x.size:,} values are NaN, infinite or beyond 65504: "
-                    "--nonfinite replace takes them as 0 and +-65504"
-                )
+                bad = str(error).partition(": ")[2]
+            found += [bad] if bad else []
     return found
 
 
