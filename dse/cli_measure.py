@@ -113,3 +113,50 @@ def _number(name: str, text: str | None) -> float | None:
 
         raise InputError(f"{name} = {show(text)}: must be a number, such as 10000")
     return float(text)
+
+
+def _numbers(name: str, text: str | None) -> tuple[float, ...]:
+    """Decimal numbers with commas between. Raises InputError."""
+    return tuple(_number(name, part.strip()) or 0.0 for part in text.split(",")) if text else ()
+
+
+@click.command(short_help="Write a synthetic KV dump, for tests and what-ifs.")
+@click.option("--out", required=True, metavar="FILE", help="The dump: .npz or .safetensors.")
+@click.option("--layers", type=WHOLE, default=4, show_default=True)
+@click.option("--heads", type=WHOLE, default=2, show_default=True)
+@click.option("--tokens", type=WHOLE, default=320, show_default=True)
+@click.option("--head-dim", type=WHOLE, default=128, show_default=True)
+@click.option("--seed", type=WHOLE, default=2025, show_default=True)
+@click.option("--key-ranges", metavar="A,B", help="Size of keys, one number or one a layer; default: growing.")
+@click.option("--value-ranges", metavar="A,B", help="Size of values, one number or one a layer; default: growing.")
+@click.option("--outlier-channels", type=WHOLE, help="Key channels of a head with an offset; default: one in 32.")
+@click.option("--outlier-offset", metavar="N", default="6", show_default=True, help="That offset, in deviations.")
+@click.option("--sinks", type=WHOLE, default=4, show_default=True, help="Tokens of low norm, the first two and others.")
+@click.option("--sink-key", metavar="N", default="0.1", show_default=True, help="Size of their keys.")
+@click.option("--sink-value", metavar="N", default="0.3", show_default=True, help="Size of their values.")
+@click.option("--tails", metavar="N", default="2", show_default=True, help="Weight of the tails; 0: a bell.")
+@click.option("--queries", type=WHOLE, default=0, show_default=True, help="Queries of the last tokens.")
+@click.option("--sink-pull", metavar="N", default="0", show_default=True,
+              help="Attention scores of sinks above those of other tokens, in nats.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def synthesize(
+    out: str, layers: int, heads: int, tokens: int, head_dim: int, seed: int, key_ranges: str | None,
+    value_ranges: str | None, outlier_channels: int | None, sinks: int, queries: int, as_json: bool, **numbers: str,
+) -> None:  # fmt: skip
+    """Write a synthetic KV dump: ranges by layer, outlier channels, attention sinks, heavy tails, seeded.
+
+    For tests and for what-ifs ("what if outliers doubled?"): every number is assumed, and the dump says of itself that
+    it is synthetic, so that tables and figures of `dse measure` do.
+    """
+    from dse import kv_sample, kv_sample_file
+
+    recipe = kv_sample.Recipe(
+        layers, heads, tokens, head_dim, seed, _numbers("key-ranges", key_ranges),
+        _numbers("value-ranges", value_ranges), outlier_channels, n_sinks=sinks, n_queries=queries,
+        **{name: _number(name.replace("_", "-"), text) or 0.0 for name, text in numbers.items()},
+    )  # fmt: skip
+    kv_sample_file.write(out, recipe, progress_bar)
+    if as_json:
+        click.echo(json.dumps({"out": out, "n_bytes": kv_sample_file.size(recipe), **kv_sample_file.about(recipe)}))
+    else:
+        click.echo(f"synthetic dump: {out} ({recipe.text()})")

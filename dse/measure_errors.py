@@ -15,8 +15,6 @@ from dse.formulas import effective_bits
 from dse.measure import Side
 from dse.measure_source import About, axes
 
-#: spread (standard deviation over the tokens) of the attention scores of queries that are drawn, in nats; assumed
-DRAWN_SPREAD = 2.0
 #: the sums of a tensor, and those of attention, in a row
 TENSOR_SUMS = ("squared_error", "squared_signal", "squared_seen", "product")
 ATTENTION_SUMS = ("squared_output_error", "squared_output", "mass_moved", "kl_nats")
@@ -67,13 +65,13 @@ def drawn(keys: np.ndarray, n_queries: int, seed: int, place: tuple[int, int, in
     """Queries [n, head_dim] for `keys`[tokens, head_dim] (as attention uses them), where none were dumped.
 
     Bell-shaped without a preferred direction, all scaled alike so that their attention scores spread over the tokens
-    with DRAWN_SPREAD. `place` is (layer, batch, head): each has a stream of its own under `seed`.
+    with kv_sample.SPREAD. `place` is (layer, batch, head): each has a stream of its own under `seed`.
     """
     bits = np.random.PCG64(np.random.SeedSequence((seed, *place)))
     queries = kv_sample.bell(bits, (n_queries, keys.shape[1]))
     scores = queries @ keys.T / math.sqrt(keys.shape[1])
     spread = math.sqrt(float(np.square(scores - scores.mean(axis=1, keepdims=True)).mean()))
-    return queries * (DRAWN_SPREAD / spread) if spread > 0 else queries
+    return queries * (kv_sample.SPREAD / spread) if spread > 0 else queries
 
 
 def log_weights(queries: np.ndarray, keys: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -115,7 +115,7 @@ def test_drawn_queries_spread_as_said_and_repeat():
     keys = np.random.default_rng(3).standard_normal((200, 16)) * 7
     queries = measure_errors.drawn(keys, 32, 0, (1, 0, 2))
     scores = queries @ keys.T / 4
-    assert math.sqrt(scores.var(axis=1).mean()) == pytest.approx(measure_errors.DRAWN_SPREAD)
+    assert math.sqrt(scores.var(axis=1).mean()) == pytest.approx(kv_sample.SPREAD)
     assert np.array_equal(queries, measure_errors.drawn(keys, 32, 0, (1, 0, 2)))
     assert not np.array_equal(queries, measure_errors.drawn(keys, 32, 1, (1, 0, 2)))
     assert np.isfinite(measure_errors.drawn(keys[:1], 2, 0, (0, 0, 0))).all()
