@@ -8,7 +8,7 @@ from dse.errors import InputError, show
 from dse.formulas import FORMULAS, effective_bits
 from dse.memory import Memory
 from dse.plan import NO_WINDOW, KvPlan
-from dse.quantizers.base import Measured
+from dse.quantizers import QuantizerSpec
 from dse.specs import ASSUMED, HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
@@ -220,6 +220,7 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
         "bits_kind", kind, "", "closed: nominal shares; measured: shares that data realised", "docs/model.md, Bits"
     )
     found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
+    found["measured_error"] = _output_error(sides)
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if all(used.values()):
         weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
@@ -231,8 +232,6 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
             signal = sum(w * m.mean_square for w, m in each)
             found["mse"] = error
             found["sqnr_db"] = effective_bits.sqnr_db(signal, error) if signal and error else None
-        same = sides["key"].name == sides["value"].name
-        found["measured_error"] = _output_error(list(used.values()), same)
         found["measured_on"] = ", ".join(dict.fromkeys(m.data for _, m in each))
     missing = ", ".join(f"{side}s ({sides[side].name})" for side, m in used.items() if not m)
     for name, value in found.items():
@@ -247,16 +246,20 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
     return {"bits_kind": kind, **found}
 
 
-def _output_error(sides: list[Measured | None], same: bool) -> float | None:
+def _output_error(sides: dict[str, QuantizerSpec]) -> float | None:
     """Relative error of the attention output: as measured where one quantizer packs both sides, else root sum of both.
 
-    Errors of keys and of values are taken to be independent where they come from two quantizers.
+    Errors of keys and of values are taken to be independent where they come from two quantizers. FP16 is what errors
+    are measured against, so that it has none.
     """
-    if same:
-        found = [m.output_error_both for m in sides if m]
-        return found[0] if found and None not in found else None
-    alone = [m.output_error for m in sides if m]
-    return None if not alone or None in alone else math.sqrt(sum((e or 0.0) ** 2 for e in alone))
+    if sides["key"].name == sides["value"].name != "fp16":
+        found = [sides[side].measured.get(side) for side in sides]
+        return found[0].output_error_both if all(found) and found[0] else None
+    alone = [
+        0.0 if quantizer.name == "fp16" else m.output_error if (m := quantizer.measured.get(side)) else None
+        for side, quantizer in sides.items()
+    ]
+    return None if None in alone else math.sqrt(sum((e or 0.0) ** 2 for e in alone))
 
 
 def _record_choices(

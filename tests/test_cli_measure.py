@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dse import kv_sample, measure, measure_run, measurements, quantizers
+from dse import kv_sample, measure, measure_run, measurements, quantizers, sweep
 from dse.dumps import open_dump
 from dse.errors import InputError
 from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
@@ -133,6 +133,26 @@ def test_the_measurement_joins_the_design_point(run, sample, tmp_path):  # noqa:
     root = (wanted["nqkv", "key"] ** 2 + wanted["fp8", "value"] ** 2) ** 0.5
     assert mixed["measured_error"] == pytest.approx(root, rel=1e-9)
     assert json.loads(run(*words, "--quantizer", "int8")[1])["measured_error"] is None
+    assert json.loads(run(*words, "--key-quantizer", "int8", "--value-quantizer", "fp8")[1])["measured_error"] is None
+    # errors are measured against FP16, which has none
+    assert json.loads(run(*words)[1])["measured_error"] == 0
+    keys = json.loads(run(*words, "--key-quantizer", "nqkv")[1])
+    assert keys["measured_error"] == pytest.approx(wanted["nqkv", "key"], rel=1e-9)
+    text = run(*words[:-1], "--quantizer", "nqkv")[1]
+    assert f"relative error of the attention output  {wanted['nqkv', 'both']:.4g}" in text
+
+
+def test_sweeps_and_fronts_have_the_error(run, sample, tmp_path):  # noqa: F811
+    measured(run, sample, tmp_path / "out", methods="nqkv,fp8")
+    found = sweep.run({
+        "axes": {"device": "a100-80gb", "model": "llama2-7b", "quantizer": ["fp16", "nqkv", "fp8", "int8"]},
+        "keep": ["measured_error", "throughput_tokens_per_s"],
+        "measurements": str(tmp_path / "out" / "measurement.json"),
+    })  # fmt: skip
+    errors = dict(zip(found["quantizer"], found["measured_error"], strict=True))
+    assert errors["fp16"] == 0
+    assert errors["nqkv"] > errors["fp8"] > 0
+    assert np.isnan(errors["int8"])
 
 
 def test_it_goes_on_where_it_was_stopped(run, sample, tmp_path, monkeypatch):  # noqa: F811
