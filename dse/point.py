@@ -249,14 +249,15 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
 def _output_error(sides: dict[str, QuantizerSpec]) -> float | None:
     """Relative error of the attention output: as measured where one quantizer packs both sides, else root sum of both.
 
-    Errors of keys and of values are taken to be independent where they come from two quantizers. FP16 is what errors
-    are measured against, so that it has none.
+    Errors of keys and of values are taken to be independent where they come from two quantizers. 16 bits keep what the
+    model computes and have none.
     """
-    if sides["key"].name == sides["value"].name != "fp16":
+    exact = {side: quantizer.family.name in ("fp16", "bf16") for side, quantizer in sides.items()}
+    if sides["key"].name == sides["value"].name and not all(exact.values()):
         found = [sides[side].measured.get(side) for side in sides]
         return found[0].output_error_both if all(found) and found[0] else None
     alone = [
-        0.0 if quantizer.name == "fp16" else m.output_error if (m := quantizer.measured.get(side)) else None
+        0.0 if exact[side] else m.output_error if (m := quantizer.measured.get(side)) else None
         for side, quantizer in sides.items()
     ]
     return None if None in alone else math.sqrt(sum((e or 0.0) ** 2 for e in alone))

@@ -134,7 +134,7 @@ def test_the_measurement_joins_the_design_point(run, sample, tmp_path):  # noqa:
     assert mixed["measured_error"] == pytest.approx(root, rel=1e-9)
     assert json.loads(run(*words, "--quantizer", "int8")[1])["measured_error"] is None
     assert json.loads(run(*words, "--key-quantizer", "int8", "--value-quantizer", "fp8")[1])["measured_error"] is None
-    # errors are measured against FP16, which has none
+    # 16 bits keep what the model computes
     assert json.loads(run(*words)[1])["measured_error"] == 0
     keys = json.loads(run(*words, "--key-quantizer", "nqkv")[1])
     assert keys["measured_error"] == pytest.approx(wanted["nqkv", "key"], rel=1e-9)
