@@ -10,6 +10,9 @@ import click
 from dse.cli_options import WHOLE, progress_bar, split_list
 from dse.errors import InputError, clean
 
+#: problems that --check prints
+MAX_LINES = 20
+
 
 @click.command(short_help="Errors and bits of quantizers on a KV dump.")
 @click.argument("source")
@@ -94,8 +97,10 @@ def _check(ctx: click.Context, found: dict[str, Any], as_json: bool) -> None:
             + f"; {', '.join(found['dtypes'])}; {found['n_bytes']:,} bytes"
         )
         for name in ("lacks", "problems"):
-            for text in found[name]:
+            for text in found[name][:MAX_LINES]:
                 click.echo(clean(f"  {'problem' if name == 'problems' else name}: {text}", 300))
+        if len(found["problems"]) > MAX_LINES:
+            click.echo(f"  and {len(found['problems']) - MAX_LINES:,} more problems: --json has all")
         if not found["problems"]:
             click.echo("  ready to measure")
     if found["problems"]:

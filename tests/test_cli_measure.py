@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dse import kv_sample, measure, measure_run, measurements, quantizers, sweep
+from dse import kv_sample, measure, measure_run, measurements, quantizers, sweep, sweep_store
 from dse.dumps import open_dump
 from dse.errors import InputError
 from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
@@ -376,3 +376,45 @@ def test_a_layer_is_all_that_is_in_memory(sample, tmp_path, monkeypatch):
     assert reads == ["layer0.key", "layer0.value", "layer1.key", "layer1.value"]
     with pytest.raises(InputError, match="methods = 0"):
         measure_run.run(str(sample), [], str(tmp_path / "out"), measure_run.Asked(), silent)
+
+
+def test_a_directory_that_another_process_writes_is_left_alone(run, sample, tmp_path):  # noqa: F811
+    with sweep_store.locked(tmp_path / "out"):
+        assert_one_line(measured(run, sample, tmp_path / "out"), 3, "is being written by another measurement")
+
+
+def test_without_queries_attention_is_left_out(run, sample, tmp_path):  # noqa: F811
+    code, _, err = measured(run, sample, tmp_path / "out", "--queries", "0")
+    assert (code, err) == (0, "")
+    table = pd.read_parquet(tmp_path / "out" / "measured.parquet")
+    assert set(table["side"]) == {"key", "value"}
+    assert table[["output_error", "mass_moved", "kl_nats", "n_queries"]].isna().all(axis=None)
+    assert not (tmp_path / "out" / "error_bits.svg").exists()
+    assert measurements.load(tmp_path / "out" / "measurement.json").methods[0].tensors[0].output is None
+
+
+def test_oaken_is_measured_again_with_other_thresholds(run, sample, tmp_path):  # noqa: F811
+    other = tmp_path / "other.npz"
+    np.savez(other, **kv_sample.arrays(kv_sample.synthetic(2, 2, 80, 16, 9)))
+    for name, dump in (("a", sample), ("b", other)):
+        assert run("thresholds", dump, "--out", tmp_path / f"{name}.toml")[0] == 0
+    out = tmp_path / "out"
+    assert measured(run, sample, out, "--thresholds", tmp_path / "a.toml", methods="oaken,nqkv")[0] == 0
+    text = measured(run, sample, out, "--thresholds", tmp_path / "b.toml", methods="oaken,nqkv")[1]
+    assert "2 parts were there already" in text  # NQKV's
+    found = measurements.load(out / "measurement.json")
+    assert [m.note for m in found.methods] == ["thresholds: b.toml", ""]
+
+
+def test_keys_before_rope_are_quantised_as_stored(run, sample, tmp_path):  # noqa: F811
+    about = meta(rope="before", rope_theta="10000")
+    np.savez(tmp_path / "before.npz", **arrays(), meta=about)
+    tables = []
+    for path, out in ((sample, "after"), (tmp_path / "before.npz", "before")):
+        text = measured(run, path, tmp_path / out, methods="kvquant")[1]
+        assert ("kvquant: is defined on keys before RoPE" in text) == (out == "after")
+        tables.append(pd.read_parquet(tmp_path / out / "measured.parquet"))
+    after, before = tables
+    assert after["squared_error"].equals(before["squared_error"])
+    both = after["side"] == "both"
+    assert (after[both]["output_error"] != before[both]["output_error"]).all()
