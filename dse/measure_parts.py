@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dse import files, sweep_store
-from dse.errors import DseError, InputError, show
+from dse.errors import InputError, LimitError, show
 from dse.measurements import TensorMeasurement
 
 FORMAT = 1
@@ -70,8 +70,8 @@ class Store:
 def opened(out: str, identity: dict[str, Any]) -> Iterator[Store]:
     """The directory, held by this process alone, ready for parts of this measurement.
 
-    A bad dump takes with it all that this run wrote; an interrupt leaves finished parts, so that the same command goes
-    on. Raises InputError where the directory holds something else, BusyError and OutputError as a sweep does.
+    A bad dump takes with it all that this run wrote; an interrupt or a full disk leaves finished parts, so that the same
+    command goes on. Raises InputError where the directory holds something else, BusyError and OutputError as a sweep does.
     """
     existed = sweep_store.is_folder(out)
     if existed:
@@ -85,7 +85,7 @@ def opened(out: str, identity: dict[str, Any]) -> Iterator[Store]:
                 content = {"format": FORMAT, "sha256": digest(identity), "measures": identity}
                 files.write(folder / SPEC, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
             yield store
-        except DseError:
+        except (InputError, LimitError):
             for path in store.written:
                 path.unlink(missing_ok=True)
             if not begun:

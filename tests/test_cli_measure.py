@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dse import kv_sample, measure, measure_run, measurements, quantizers, sweep, sweep_store
+from dse import files, kv_sample, measure, measure_run, measurements, quantizers, sweep, sweep_store
 from dse.dumps import open_dump
-from dse.errors import InputError
+from dse.errors import InputError, OutputError
 from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
 
 METHODS = "nqkv:block=64,kivi:group=16,residual=16"
@@ -179,6 +179,21 @@ def test_it_goes_on_where_it_was_stopped(run, sample, tmp_path, monkeypatch):  #
     for name in RESULTS[:3]:
         assert (out / name).read_bytes() == (whole / name).read_bytes()
     assert not list(out.rglob(".*part"))
+
+
+def test_a_full_disk_leaves_finished_parts(run, sample, tmp_path, monkeypatch):  # noqa: F811
+    real, out = files.write, tmp_path / "out"
+
+    def full(path, content):
+        if path.parent.name == "parts" and len(list(path.parent.glob("layer*"))) == 3:
+            raise OutputError("cannot write: no space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(files, "write", full)
+    assert_one_line(measured(run, sample, out), 4, "no space left")
+    assert not [name for name in RESULTS if (out / name).exists()]
+    monkeypatch.setattr(files, "write", real)
+    assert "3 parts were there already" in measured(run, sample, out)[1]
 
 
 def test_damaged_parts_are_measured_again_and_methods_may_be_added(run, sample, tmp_path):  # noqa: F811
