@@ -70,8 +70,9 @@ class Store:
 def opened(out: str, identity: dict[str, Any]) -> Iterator[Store]:
     """The directory, held by this process alone, ready for parts of this measurement.
 
-    A bad dump takes with it all that this run wrote; an interrupt or a full disk leaves finished parts, so that the same
-    command goes on. Raises InputError where the directory holds something else, BusyError and OutputError as a sweep does.
+    A bad dump takes with it all that this run wrote; an interrupt or a full disk leaves finished parts, so that the
+    same command goes on. Raises InputError where the directory holds something else, BusyError and OutputError as a
+    sweep does.
     """
     existed = sweep_store.is_folder(out)
     if existed:
