@@ -10,6 +10,7 @@ import click
 from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
+from dse.cli_measure import measure, synthesize
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
 from dse.cli_questions import ask
 from dse.cli_ring import ring
@@ -38,6 +39,8 @@ def cli(ctx: click.Context) -> None:
 
 cli.add_command(quantize)
 cli.add_command(thresholds)
+cli.add_command(measure)
+cli.add_command(synthesize)
 cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)

@@ -5,8 +5,9 @@ import math
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dse.errors import InputError, OutputError, show
 
@@ -39,14 +40,18 @@ def _text(path: str | Path, error: OSError) -> str:
     return f"cannot write {show(str(path))}: {reason}: give another directory with --out"
 
 
-def write(path: Path, content: bytes) -> None:
-    """Put `content` under `path`: a temporary file beside it, synced, then renamed. Raises OutputError."""
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which appears under `path` when the block ends and not at all where it fails.
+
+    A temporary file beside it, synced, then renamed. Raises OutputError.
+    """
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
             temporary = file.name
-            file.write(content)
+            yield file
             file.flush()
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
@@ -57,6 +62,12 @@ def write(path: Path, content: bytes) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put `content` under `path`, whole or not at all. Raises OutputError."""
+    with writing(path) as file:
+        file.write(content)
 
 
 _UMASK = threading.Lock()

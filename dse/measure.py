@@ -24,7 +24,10 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 SINKQ_WINDOW = 32
 #: elements whose errors are summed at a time
 BLOCK = 2**20
+#: the largest finite FP16
+FP16_LARGEST = 65504
 _WORDS = {"k": "key", "key": "key", "keys": "key", "v": "value", "value": "value", "values": "value"}
+_QUERY_WORDS = {"q", "query", "queries"}
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Layer:
-    """The tensors of one layer of a dump, by side."""
+    """The tensors of one layer of a dump, by side, and its queries where they were dumped too."""
 
     index: int
     tensors: Mapping[Side, Tensor]
+    query: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -57,25 +61,28 @@ class Outcome:
 def layers(dump: Dump, path: str = "") -> list[Layer]:
     """Keys and values of a dump by layer, from their names: the first number is the layer, a word says the side.
 
-    `layer0.key`, `k_0`, `past_key_values.3.value`, `model.layers.7.self_attn.v`. Raises InputError for a name that does
-    not say which side and layer it is, and for two tensors of the same.
+    `layer0.key`, `k_0`, `past_key_values.3.value`, `model.layers.7.self_attn.v`; `layer0.query` for queries. Raises
+    InputError for a name that does not say which side and layer it is, and for two tensors of the same.
     """
     where = f"{path}: tensor" if path else "tensor"
-    found: dict[int, dict[Side, Tensor]] = {}
+    found: dict[int, dict[Any, Tensor]] = {}
     for tensor in dump.tensors:
         words = re.findall(r"[a-z]+", tensor.name.lower().replace("past_key_values", ""))
-        sides = {_WORDS[word] for word in words if word in _WORDS}
+        sides = {_WORDS[word] for word in words if word in _WORDS} or {"query" for w in words if w in _QUERY_WORDS}
         numbers = re.findall(r"[0-9]{1,6}", tensor.name)
         if len(sides) != 1 or not numbers:
             raise InputError(
                 f"{where} {show(tensor.name)}: does not say which layer and side it is: name it like layer0.key"
             )
-        side: Any = sides.pop()
+        side = sides.pop()
         layer = found.setdefault(int(numbers[0]), {})
         if side in layer:
             raise InputError(f"{where} {show(tensor.name)}: is a second {side} of layer {numbers[0]}: rename one")
         layer[side] = tensor
-    return [Layer(index, found[index]) for index in sorted(found)]
+    return [
+        Layer(index, {side: sides[side] for side in sides if side != "query"}, sides.get("query"))
+        for index, sides in sorted(found.items())
+    ]
 
 
 def _each(make: Callable[[dict[str, Any], Side, int, Settings, np.ndarray], Any]) -> Any:
@@ -208,12 +215,18 @@ def quantize(
         raise InputError(f"{spec.name}: layer {index}: {text}") from error
 
 
+def as_taken(bits: np.ndarray) -> np.ndarray:
+    """FP16 patterns as kernels take them, in float64: NaN as 0, infinities as the largest of their sign."""
+    values = bits.view(np.float16).astype(np.float64)
+    return np.nan_to_num(values, nan=0.0, posinf=FP16_LARGEST, neginf=-FP16_LARGEST)
+
+
 def errors(x: np.ndarray, seen: np.ndarray) -> tuple[float, float, float]:
     """(sum of squared errors, sum of squares of x, largest absolute error); x as the kernel took it, in FP16."""
-    wanted, found = kernels_ref.fp16_patterns(x).reshape(-1).view(np.float16), seen.reshape(-1)
+    wanted, found = kernels_ref.fp16_patterns(x).reshape(-1), seen.reshape(-1)
     squared = signal = largest = 0.0
     for start in range(0, wanted.size, BLOCK):
-        exact = np.nan_to_num(wanted[start : start + BLOCK].astype(np.float64), nan=0.0, posinf=65504, neginf=-65504)
+        exact = as_taken(wanted[start : start + BLOCK])
         off = exact - found[start : start + BLOCK]
         squared += float(np.square(off).sum())
         signal += float(np.square(exact).sum())

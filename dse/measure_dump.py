@@ -42,7 +42,7 @@ def run(
         raise InputError(f"nonfinite = {show(nonfinite)}: must be raise or replace")
     if not 1 <= n_heads <= 2**20:
         raise InputError(f"heads = {n_heads}: must be 1 to {2**20:,}")
-    settings = Settings(n_heads, nonfinite, _thresholds(thresholds))  # type: ignore[arg-type]
+    settings = Settings(n_heads, nonfinite, thresholds_of(thresholds))  # type: ignore[arg-type]
     for spec in specs:
         measure.check(spec, settings)
     found: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
@@ -67,7 +67,8 @@ def run(
     result = MeasurementFile(
         format=1,
         data=Data(
-            name=Path(file).name, sha256=measure.sha256(file), synthetic=synthetic,
+            name=Path(file).name, sha256=measure.sha256(file),
+            synthetic=synthetic or dump.metadata.get("synthetic") == "true",
             note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
         ),
         methods=[
@@ -110,7 +111,8 @@ def limits(max_bytes: int) -> Limits:
     return Limits(max_bytes=max_bytes)
 
 
-def _thresholds(path: str | None) -> Any:
+def thresholds_of(path: str | None) -> Any:
+    """Oaken's thresholds of a file, None without one. Raises InputError."""
     if path is None:
         return None
     try:

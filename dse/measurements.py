@@ -26,6 +26,16 @@ class _Entry(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
+class OutputError(_Entry):
+    """Sums over queries and heads of a layer: what its quantised keys and values do to the attention output."""
+
+    #: of the exact output
+    squared: Amount
+    #: of the error with this side alone quantised, and with both sides by this quantizer
+    squared_error: Amount
+    squared_error_both: Amount
+
+
 class TensorMeasurement(_Entry):
     """Keys or values of one layer, quantised: what they take, and how far off they come back."""
 
@@ -46,6 +56,8 @@ class TensorMeasurement(_Entry):
     squared_error: Amount
     squared_signal: Amount
     max_abs_error: Amount
+    #: of `dse measure`
+    output: OutputError | None = None
 
     @property
     def mse(self) -> float | None:
@@ -138,7 +150,7 @@ def to_json(found: MeasurementFile) -> bytes:
     """The file's content, one tensor a line."""
     import json
 
-    document = found.model_dump(mode="json")
+    document = found.model_dump(mode="json", exclude_none=True)
     lines = ["{", f'"format": {found.format},', f'"data": {json.dumps(document["data"])},', '"methods": [']
     for i, method in enumerate(document["methods"]):
         head = f'{{"quantizer": {json.dumps(method["quantizer"])}, "note": {json.dumps(method["note"])}, "tensors": ['
@@ -203,6 +215,8 @@ def attach(spec: QuantizerSpec, file: MeasurementFile, use_bits: bool) -> Quanti
 def _summary(tensors: Iterable[TensorMeasurement], data: str) -> Measured:
     tensors = list(tensors)
     shapes = {(t.n_heads, t.head_dim) for t in tensors}
+    outputs = [t.output for t in tensors if t.output]
+    squared = math.fsum(o.squared for o in outputs) if len(outputs) == len(tensors) else 0.0
     return Measured(
         n_elements=sum(t.n_elements for t in tensors),
         n_packed_elements=sum(t.n_packed_elements for t in tensors),
@@ -211,6 +225,8 @@ def _summary(tensors: Iterable[TensorMeasurement], data: str) -> Measured:
         squared_signal=math.fsum(t.squared_signal for t in tensors),
         data=data,
         shape=shapes.pop() if len(shapes) == 1 else None,
+        output_error=math.sqrt(math.fsum(o.squared_error for o in outputs) / squared) if squared else None,
+        output_error_both=math.sqrt(math.fsum(o.squared_error_both for o in outputs) / squared) if squared else None,
     )
 
 

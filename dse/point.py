@@ -1,5 +1,6 @@
 """One design point: a device, a model with its quantizers, and a workload, evaluated into named numbers."""
 
+import math
 from typing import Any
 
 from dse import catalog, memory_unit, point_times, units, utilisation
@@ -7,6 +8,7 @@ from dse.errors import InputError, show
 from dse.formulas import FORMULAS, effective_bits
 from dse.memory import Memory
 from dse.plan import NO_WINDOW, KvPlan
+from dse.quantizers import QuantizerSpec
 from dse.specs import ASSUMED, HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
@@ -21,7 +23,7 @@ RESULT_UNITS = {
     "stored_tokens": "token", "read_tokens": "token",
     "effective_bits": "bit", "stored_bits": "bit", "page_tail_bits": "bit", "write_amplification": "1",
     "bits_kind": "", "measured_bits": "bit", "mse": "1",
-    "sqnr_db": "dB", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
+    "sqnr_db": "dB", "measured_error": "1", "measured_on": "", "kv_bytes_per_token": "B/token", "kv_bytes": "B",
     "peak_kv_bytes_per_sequence": "B", "weight_bytes": "B", "activation_bytes": "B", "workspace_bytes": "B",
     "capacity_bytes": "B", "free_bytes": "B", "min_capacity_bytes": "B", "feasible": "", "infeasible_reason": "",
     "fits_whole_batch": "", "max_batch": "sequence", "max_context_tokens": "token", "running_batch": "sequence",
@@ -217,7 +219,8 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
     trace.note(
         "bits_kind", kind, "", "closed: nominal shares; measured: shares that data realised", "docs/model.md, Bits"
     )
-    found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_on"))
+    found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
+    found["measured_error"] = _output_error(sides)
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if all(used.values()):
         weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
@@ -235,11 +238,29 @@ def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
         trace.note(
             name, value, RESULT_UNITS[name],
             "mean over keys and values, each weighted by its share of the model's elements; errors of packed elements, "
-            "bits at the data's own lengths" if not missing else f"no measurement of the {missing}",
+            "bits at the data's own lengths; measured_error: root of squares, of the attention output over itself"
+            if not missing else f"no measurement of the {missing}",
             "dse quantize", **{f"{side}_{what}": number for side, m in used.items() if m for what, number in (
                 ("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))},
         )  # fmt: skip
     return {"bits_kind": kind, **found}
+
+
+def _output_error(sides: dict[str, QuantizerSpec]) -> float | None:
+    """Relative error of the attention output: as measured where one quantizer packs both sides, else root sum of both.
+
+    Errors of keys and of values are taken to be independent where they come from two quantizers. 16 bits keep what the
+    model computes and have none.
+    """
+    exact = {side: quantizer.family.name in ("fp16", "bf16") for side, quantizer in sides.items()}
+    if sides["key"].name == sides["value"].name and not all(exact.values()):
+        found = [sides[side].measured.get(side) for side in sides]
+        return found[0].output_error_both if all(found) and found[0] else None
+    alone = [
+        0.0 if exact[side] else m.output_error if (m := quantizer.measured.get(side)) else None
+        for side, quantizer in sides.items()
+    ]
+    return None if None in alone else math.sqrt(sum((e or 0.0) ** 2 for e in alone))
 
 
 def _record_choices(

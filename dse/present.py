@@ -200,6 +200,8 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error, packed elements", "mse"),
                  ("signal to quantization noise", "sqnr_db"))  # fmt: skip
         lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        if result["measured_error"] is not None:
+            lines.append(f"  {'relative error of the attention output':<40}{result['measured_error']:.4g}")
         lines += [f"  {note}" for note in _other_shapes(plan)]
         if result["mse"] is None:
             lines.append("  nothing was packed: the data is shorter than a group and the residual")

@@ -155,7 +155,7 @@ def is_folder(out: str | Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(out: str | Path) -> Iterator[Path]:
+def locked(out: str | Path, what: str = "sweep") -> Iterator[Path]:
     """The directory, created if need be, held by this process alone until the block ends.
 
     The lock is `flock`'s, so that it dies with its holder. Raises InputError for a file or a bad name, BusyError where
@@ -176,7 +176,7 @@ def locked(out: str | Path) -> Iterator[Path]:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
                 who = f" (process {holder})" if holder.isdigit() else ""
-                raise BusyError(f"{show(text)} is being written by another sweep{who}: wait for it") from None
+                raise BusyError(f"{show(text)} is being written by another {what}{who}: wait for it") from None
             raise OutputError(f"cannot lock {show(text)}: {_reason(error)}: give a local directory") from error
         try:
             with contextlib.suppress(OSError):  # who holds it is for messages only

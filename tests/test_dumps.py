@@ -598,7 +598,11 @@ def test_a_large_header_costs_little(write):
 
 SEEDS = {
     "k.npy": [npy_bytes(K), npy_bytes(V, version=(2, 0)), npy_bytes(np.asfortranarray(K))],
-    "k.npz": [npz_bytes(KV), npz_bytes(KV, np.savez_compressed)],
+    "k.npz": [
+        npz_bytes(KV),
+        npz_bytes(KV, np.savez_compressed),
+        npz_bytes({**KV, "meta": np.frombuffer(b'{"model": "m", "rope": "after"}', np.uint8)}),
+    ],
     "k.safetensors": [safe_kv()],
 }
 #: (kind, position, bytes) of one change

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dse import catalog, cli, kv_sample, specfile
+from dse import catalog, cli, kv_sample, measure_run, specfile
 
 TEXT = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -66,3 +66,31 @@ def test_printed_outputs_are_what_the_commands_print(capsys):
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert (Path(__file__).parent.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("release", [5, 4])
+def test_the_script_for_hugging_face_takes_both_kinds_of_cache(release, tmp_path, monkeypatch):
+    import contextlib
+    import sys
+    from types import SimpleNamespace as Named
+
+    class Tensor(np.ndarray):
+        def numpy(self):
+            return np.asarray(self)
+
+    pairs = [[x.view(Tensor) for x in layer] for layer in kv_sample.synthetic(2, 2, 8, 4, 0)]
+    cache = Named(layers=[Named(keys=k, values=v) for k, v in pairs]) if release == 5 else tuple(map(tuple, pairs))
+    loaded = {
+        "AutoModelForCausalLM": Named(from_pretrained=lambda *a, **k: lambda **given: Named(past_key_values=cache)),
+        "AutoTokenizer": Named(from_pretrained=lambda name: lambda text, return_tensors: {"input_ids": text}),
+    }
+    monkeypatch.setitem(sys.modules, "torch", Named(float16=None, no_grad=contextlib.nullcontext))
+    monkeypatch.setitem(sys.modules, "transformers", Named(**loaded))
+    monkeypatch.chdir(tmp_path)
+    Path("prompt.txt").write_text("hello")
+    (script,) = [code for code in blocks("py") if "transformers" in code]
+    exec(compile(script, "README.md", "exec"), {})
+    found = measure_run.check("kv.npz", measure_run.Asked(), lambda items, **_: contextlib.nullcontext(items))
+    assert (found["model"], found["rope"], found["n_layers"], found["problems"]) == (
+        "meta-llama/Llama-2-7b-hf", "after", 2, []
+    )  # fmt: skip

@@ -19,11 +19,15 @@ _READERS: dict[str, Callable[[Source, Limits], list[Stored]]] = {
 
 
 class Dump:
-    """An open dump: `tensors` in the order of the file; a context manager that closes it."""
+    """An open dump: `tensors` in the order of the file; a context manager that closes it.
+
+    `metadata` is what the file says of itself: `__metadata__` of a .safetensors file, the member `meta` of a .npz.
+    """
 
     def __init__(self, source: Source, stored: list[Stored]) -> None:
         self._source = source
         self._stored = {entry.tensor.name: entry for entry in stored}
+        self.metadata: dict[str, str] = dict(source.metadata)
         self.tensors: tuple[Tensor, ...] = tuple(entry.tensor for entry in stored)
 
     def read(self, name: str) -> np.ndarray:

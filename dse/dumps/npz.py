@@ -3,18 +3,28 @@
 Format: PKWARE APPNOTE 6.3, as numpy.savez and numpy.savez_compressed write it.
 """
 
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 
 from dse.dumps import npy
+from dse.dumps.safetensors import parse_json
 from dse.dumps.source import BLOCK_BYTES, Source, SourceFile
 from dse.dumps.stored import Limits, Stored, check_name, check_total
 from dse.errors import show
 
 MAX_MEMBERS = 65_535
 MAX_DIRECTORY = 32 * 2**20
+#: the member that holds metadata: uint8, UTF-8 JSON that maps names to text; what is in front of its values, its size
+META = "meta.npy"
+_META = re.compile(
+    rb"\x93NUMPY[\1-\3]\0.{2,4}?"
+    rb"\{'descr': '\|u1', 'fortran_order': (?:True|False), 'shape': \(([0-9]{1,6}),\), *\} *\n",
+    re.DOTALL,
+)
+MAX_META = 2**16
 _END, _END64, _LOCATOR64 = b"PK\5\6", b"PK\6\6", b"PK\6\7"
 _END_BYTES, _END64_BYTES, _LOCATOR64_BYTES = 22, 56, 20
 #: what `zipfile` raises for archives that are damaged or ask for what it does not know
@@ -41,7 +51,30 @@ def stored(source: Source, limits: Limits) -> list[Stored]:
             raise source.error("is there twice: keep one of them", _name(member))
         seen.add(member.filename)
     check_total(source, sum(member.file_size for member in members), limits)
-    return [_tensor(source, archive, member) for member in members]
+    source.metadata = next((_metadata(source, archive, m) for m in members if m.filename == META), {})
+    return [_tensor(source, archive, member) for member in members if member.filename != META]
+
+
+def _metadata(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> dict[str, str]:
+    """What the member `meta` says: names to text. Raises InputError and LimitError."""
+    name = _name(member)
+    if member.file_size > MAX_META:
+        raise source.limit(f"{member.file_size:,} bytes of metadata: at most {MAX_META:,} are read: shorten it", name)
+    try:
+        with archive.open(member) as file:
+            content = file.read(MAX_META + 1)
+    except _ZIP_ERRORS as error:
+        raise _damaged(source, name, error) from error
+    start = _META.match(content)
+    if not start or len(content) - start.end() != int(start[1]):
+        raise source.error('must hold metadata: save np.frombuffer(json.dumps({"model": "..."}).encode(), "u1")', name)
+    try:
+        found = parse_json(content[start.end() :].decode("utf-8"))
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise ValueError("it must map names to text")
+    except (ValueError, RecursionError) as error:
+        raise source.error(f"is not valid JSON: {show(str(error))}: write it again", name) from error
+    return found
 
 
 def _check_directory(source: Source) -> int:

@@ -22,7 +22,7 @@ _AGAIN = "copy the file or write it again"
 def stored(source: Source, limits: Limits) -> list[Stored]:
     """The tensors of a .safetensors file in the order of its header. Raises InputError and LimitError."""
     header, start = _header(source)
-    _check_metadata(source, header.pop("__metadata__", {}))
+    source.metadata = _metadata(source, header.pop("__metadata__", {}))
     if len(header) > MAX_TENSORS:
         raise source.limit(f"has {len(header):,} tensors: at most {MAX_TENSORS:,} are read: split it")
     found = [(_tensor(source, name, entry), entry["data_offsets"]) for name, entry in header.items()]
@@ -48,7 +48,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _parse(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """JSON of little depth without repeated names, NaN or Infinity. Raises ValueError and RecursionError."""
     depth = 0
     for bracket in re.finditer(r"[\[\]{}]", re.sub(r'"(?:\\.|[^"\\])*"', "", text)):
         depth += 1 if bracket.group() in "[{" else -1
@@ -68,7 +69,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     if 8 + length > source.size:
         raise source.error(f"has {source.size:,} bytes, its header alone takes {8 + length:,}: {_AGAIN}")
     try:
-        header = _parse(source.read(8, length).decode("utf-8"))
+        header = parse_json(source.read(8, length).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise source.error(f"its header is not valid JSON: {show(str(error))}: {_AGAIN}") from error
     if not isinstance(header, dict):
@@ -76,9 +77,10 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _check_metadata(source: Source, metadata: Any) -> None:
+def _metadata(source: Source, metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise source.error(f"__metadata__ = {show(metadata)}: must map names to text: {_AGAIN}")
+    return metadata
 
 
 def _is_count(value: Any) -> bool:

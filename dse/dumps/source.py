@@ -30,6 +30,8 @@ class Source:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.fd = -1
+        #: what the file says of itself beside its tensors: names to text
+        self.metadata: dict[str, str] = {}
         self.path = Path(path)
         self.name = _short(str(path))
         try:

@@ -169,6 +169,10 @@ class Measured:
     data: str
     #: heads and head dimension of the data, where all tensors agree
     shape: tuple[int, int] | None = None
+    #: error of the attention output over the output itself (root of the ratio of squares), with this side quantised,
+    #: and with both sides by the same quantizer; None where attention was not measured
+    output_error: float | None = None
+    output_error_both: float | None = None
 
     @property
     def mse(self) -> float | None:
