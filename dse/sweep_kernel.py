@@ -77,8 +77,8 @@ def _smaller_waves(row, other, n_points, terms, plan, work):
             n_smaller += 1
     if n_smaller == 0:
         return
-    runs.weight_reads(other, 0, n_smaller, terms, plan, work)
-    runs.times(other, 0, n_smaller, terms)
+    runs.weight_reads(other, n_smaller, terms, plan, work)
+    runs.times(other, n_smaller, terms)
     n_smaller = 0
     for i in range(n_points):
         if row[runs.N_FULL + i] < row[runs.N_WAVES + i]:
@@ -95,29 +95,31 @@ def run_of(row, other, n_points, most, terms, total, plan, work, device, device_
     runs.waves(row, n_points, float(most), is_paged)
     cores = device[sums.TOKEN_CORES]
     if cores == 0:
-        runs.weight_reads(row, 0, n_points, terms, plan, work)
-        runs.times(row, 0, n_points, terms)
+        runs.weight_reads(row, n_points, terms, plan, work)
+        runs.times(row, n_points, terms)
         if not is_paged:
             _smaller_waves(row, other, n_points, terms, plan, work)
     else:
         for i in range(n_points):
-            for less in range(1, -1, -1):
-                if less == 1 and (is_paged or row[runs.N_FULL + i] >= row[runs.N_WAVES + i]):
-                    continue
-                n = int(row[runs.RUNNING + i]) - less
+            running, smaller = row[runs.RUNNING + i], 0
+            if not is_paged and row[runs.N_FULL + i] < row[runs.N_WAVES + i]:
+                smaller = 1
+            for less in range(smaller, -1, -1):
+                n = int(running) - less
                 if min(n, cores) != busy:
                     busy = min(n, cores)
                     runs.of_sequences(
                         busy, work, device, device_f, tensors, plan, n_output, found, packed, pieces, total, terms
                     )
-                at = other if less == 1 else row
-                at[runs.RUNNING + i] = n
-                runs.weight_reads(at, i, i + 1, terms, plan, work)
-                runs.times(at, i, i + 1, terms)
-            runs.keep_sums(row, i, i + 1, terms)
-            if not is_paged:
-                smaller = row[runs.N_FULL + i] < row[runs.N_WAVES + i]
-                row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S + i] if smaller else row[runs.WAVE_S + i]
+                other[runs.RUNNING] = n
+                runs.weight_reads(other, 1, terms, plan, work)
+                runs.times(other, 1, terms)
+                if less == smaller:
+                    row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S]
+            runs.keep_sums(other, 1, terms)
+            for at in range(runs.READ_S, runs.SMALLER_WAVE_S, runs.ROW):
+                row[at + i] = other[at]
+            row[runs.READ_1 + i], row[runs.COMPUTE_1 + i] = other[runs.READ_1], other[runs.COMPUTE_1]
     runs.totals(row, n_points, n_output, is_paged, device_f[sums.POWER], device_f[sums.PRICE])
     return busy
 
@@ -125,8 +127,8 @@ def run_of(row, other, n_points, most, terms, total, plan, work, device, device_
 @inner
 def _one_prompt_s(other, terms, plan, work):
     other[runs.RUNNING] = 1.0
-    runs.weight_reads(other, 0, 1, terms, plan, work)
-    runs.times(other, 0, 1, terms)
+    runs.weight_reads(other, 1, terms, plan, work)
+    runs.times(other, 1, terms)
     return other[runs.PREFILL_S]
 
 
@@ -251,7 +253,7 @@ def evaluate_points(
                         out_f[i] = row[source + i]
         if code_at[0] >= 0 or code_at[1] >= 0 or code_at[2] >= 0:
             if device[sums.TOKEN_CORES] == 0:
-                runs.keep_sums(row, 0, m, terms)
+                runs.keep_sums(row, m, terms)
             for i in range(m):
                 codes = runs.bound_of(row, i, steps)
                 for column in range(3):

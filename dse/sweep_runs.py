@@ -79,15 +79,15 @@ def of_sequences(n_sequences, work, device, device_f, tensors, plan, n_output, f
 
 
 @inner
-def weight_reads(row, first, last, terms, plan, work):
+def weight_reads(row, n_points, terms, plan, work):
     """Seconds to read the weights that RUNNING sequences, and their prompts, touch."""
     dense_s = terms[DENSE_READ_S]
-    for i in range(first, last):
+    for i in range(n_points):
         row[READ_S + i] = dense_s
-    for i in range(first, last):
+    for i in range(n_points):
         row[PROMPT_READ_S + i] = dense_s
     if terms[IS_MIXTURE]:
-        for i in range(first, last):
+        for i in range(n_points):
             n = int(row[RUNNING + i])
             share = weights.expert_share_touched(n, plan[sums.N_EXPERTS], plan[sums.N_ACTIVE])
             row[READ_S + i] = _read_s(plan, work, terms[BANDWIDTH], share)
@@ -97,13 +97,13 @@ def weight_reads(row, first, last, terms, plan, work):
 
 
 @inner
-def times(row, first, last, terms):
+def times(row, n_points, terms):
     """Seconds of the mean decode step, of the prompts and of a wave, for RUNNING sequences."""
     n_steps, n_input, active = terms[N_STEPS], terms[N_INPUT], terms[ACTIVE]
     peak, prompt_rate, prompt_peak = terms[PRODUCT_PEAK], terms[PROMPT_PRODUCT_PEAK], terms[PROMPT_PEAK]
     attention_1, prompt_flops = terms[ATTENTION], terms[PROMPT_FLOPS]
     if terms[IS_PLAIN]:
-        for i in range(first, last):
+        for i in range(n_points):
             n = row[RUNNING + i]
             compute_s = linear_compute_s(n, active, peak)
             linear_s = max(compute_s, row[READ_S + i])
@@ -123,7 +123,7 @@ def times(row, first, last, terms):
     burst, read_launch_s, pack_launch_s = terms[BURST_BITS], terms[READ_LAUNCH_S], terms[PACK_LAUNCH_S]
     engine_1, fused_1, copied_1 = terms[PROMPT_ENGINE_S], terms[PROMPT_FUSED_S], terms[PROMPT_COPIED_S]
     launch_s = terms[PROMPT_LAUNCH_S]
-    for i in range(first, last):
+    for i in range(n_points):
         n = row[RUNNING + i]
         scale = n / n_steps
         write_s = n * burst / per_byte / bandwidth
@@ -131,7 +131,7 @@ def times(row, first, last, terms):
             n * pack / n_steps + n * copy / n_steps + write_s + scale * choice / bandwidth + pack_launch_s
         )
         row[DEQUANTIZE_S + i] = n * unpack / n_steps + scale * scores / bandwidth + read_launch_s + 0.0
-    for i in range(first, last):
+    for i in range(n_points):
         n = row[RUNNING + i]
         compute_s = linear_compute_s(n, active, peak)
         linear_s = max(compute_s, row[READ_S + i])
@@ -139,7 +139,7 @@ def times(row, first, last, terms):
         decode_step_s = throughput.decode_step_s(linear_s, attention_s, row[QUANTIZE_S + i], row[DEQUANTIZE_S + i])
         row[COMPUTE_S + i], row[LINEAR_S + i], row[ATTENTION_S + i] = compute_s, linear_s, attention_s
         row[DECODE_STEP_S + i] = decode_step_s
-    for i in range(first, last):
+    for i in range(n_points):
         n = row[RUNNING + i]
         product_s = linear_compute_s(n * n_input, active, prompt_rate)
         matrix_s = max(product_s, row[PROMPT_READ_S + i])
@@ -185,9 +185,9 @@ def totals(row, n_points, n_output, is_paged, power, price):
 
 
 @inner
-def keep_sums(row, first, last, terms):
+def keep_sums(row, n_points, terms):
     """The sums over the steps of one sequence, reading and computing, beside the points that they hold for."""
-    for i in range(first, last):
+    for i in range(n_points):
         row[READ_1 + i], row[COMPUTE_1 + i] = terms[READ], terms[COMPUTE]
 
 
