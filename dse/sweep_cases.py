@@ -121,8 +121,8 @@ def _numbers(plan: KvPlan, paths: dict[str, str], work: Workload, results: dict[
         tensors.append((
             side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, g.packed_bits,
             g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking),
-            sums.PATHS[paths[g.which]], code.read[side], code.pack[side], int(code.copies_to_append), g.tile_tokens,
-            streams[0], streams[1], g.page_row_bits, g.tail_bits,
+            sums.PATHS[paths[g.which]] if g.layout.needs_unpacking else sums.NONE, code.read[side], code.pack[side],
+            int(code.copies_to_append), g.tile_tokens, streams[0], streams[1], g.page_row_bits, g.tail_bits,
         ))  # fmt: skip
         assert len(g.streams) <= 2
         assert not g.index_bits
@@ -221,3 +221,58 @@ def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
     _, first, inverse = np.unique(numbers[heads], return_index=True, return_inverse=True)
     lengths = np.diff(np.concatenate((heads, [len(numbers)])))
     return heads[first], np.repeat(inverse, lengths)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Many points as numbers: `case` and `device` are places in `cases` and `specs`, the lengths and batch by point."""
+
+    cases: list[Case]
+    case: NDArray[np.int64]
+    specs: list[HardwareSpec]
+    device: NDArray[np.int64]
+    devices: NDArray[np.int64]
+    devices_f: NDArray[np.float64]
+    n_input: NDArray[np.int64]
+    n_output: NDArray[np.int64]
+    batch: NDArray[np.int64]
+
+
+def of_points(sweep: Any, digits: Digits) -> Points | None:
+    """The points at `digits` of a `dse.sweep_spec.Sweep`; None for no points, or more axes than int64 can number."""
+    designs = sweep.designs
+    device_axes = ["device", *designs.fields]
+    layout = [name for name in designs.fields if name in LAYOUT_FIELDS]
+    open_work = [name for name in designs.work_fields if name not in BY_POINT]
+    case_axes = ["device", *layout, "model", *designs.sides, *designs.parameters, *open_work]
+    case_number = number(digits, case_axes, [len(sweep.axis[name]) for name in case_axes])
+    device_number = number(digits, device_axes, [len(sweep.axis[name]) for name in device_axes])
+    if case_number is None or device_number is None or not len(case_number):
+        return None
+    case_first, case = distinct(case_number)
+    device_first, device = distinct(device_number)
+
+    def rows_at(places: NDArray[np.int64]) -> list[Any]:
+        return designs.rows({name: column[places] for name, column in digits.items()})  # type: ignore[no-any-return]
+
+    specs = [designs.device(row[0], row[1]) for row in rows_at(device_first)]
+    numbers = [device_numbers(spec) for spec in specs]
+
+    def by_point(name: str) -> NDArray[np.int64]:
+        if name in sweep.axis:
+            return np.array(sweep.axis[name].items, np.int64)[digits[name]]
+        return np.full(len(case), getattr(sweep.base, name), np.int64)
+
+    return Points(
+        [sweep.case(_opened(designs, row)) for row in rows_at(case_first)], case, specs, device,
+        np.array([whole for whole, _ in numbers], np.int64), np.array([others for _, others in numbers]),
+        by_point("input_tokens"), by_point("output_tokens"), by_point("batch"),
+    )  # fmt: skip
+
+
+def _opened(designs: Designs, row: Any) -> Any:
+    """A row of `Designs.rows` with the first value of every axis that a case leaves open."""
+    device, fields, model, sides, parameters, work = row
+    fields = tuple(i if name in LAYOUT_FIELDS else 0 for name, i in zip(designs.fields, fields, strict=True))
+    work = tuple(0 if name in BY_POINT else i for name, i in zip(designs.work_fields, work, strict=True))
+    return device, fields, model, sides, parameters, work

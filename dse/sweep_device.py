@@ -6,20 +6,17 @@ from kernels_ref import inner
 
 
 @inner
-def packing_s(tensors, plan, device_f, packed, column):
+def packing_s(tensors, device_f, packed, column):
     """Seconds to quantise what one sequence packs: (engine, fused, materialised)."""
     engine = fused = materialised = 0.0
     for t in range(len(tensors)):
-        g = tensors[t]
-        if g[sums.UNPACKED]:
-            elements = packed[t, column] * g[sums.N_STORED] * g[sums.N_ELEMENTS]
-            if g[sums.PATH] == sums.MATERIALISED:
-                bits = elements * 16 + packed[t, column] * g[sums.N_STORED] * g[sums.PACKED_BITS] / plan[sums.DEN]
-                materialised += attention.time_at_rate(bits / 8, device_f[sums.BANDWIDTH])
-            elif g[sums.PATH] == sums.ENGINE:
-                engine += attention.time_at_rate(elements, device_f[sums.ENGINE_RATE])
-            else:
-                fused += attention.time_at_rate(elements, device_f[sums.FUSED_RATE])
+        path = tensors[t, sums.PATH]
+        if path == sums.MATERIALISED:
+            materialised += attention.time_at_rate(packed[t, column], device_f[sums.BANDWIDTH])
+        elif path == sums.ENGINE:
+            engine += attention.time_at_rate(packed[t, column], device_f[sums.ENGINE_RATE])
+        elif path == sums.FUSED:
+            fused += attention.time_at_rate(packed[t, column], device_f[sums.FUSED_RATE])
     return engine, fused, materialised
 
 

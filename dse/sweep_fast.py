@@ -19,27 +19,11 @@ _NOWHERE = np.int64(-1)
 
 def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_points.no_check) -> Columns | None:
     """Columns as of `sweep_points.evaluate_rows`, which has the rest; None where the kernel is of no use."""
-    designs = sweep.designs
-    device_axes = ["device", *designs.fields]
-    layout = [name for name in designs.fields if name in cases.LAYOUT_FIELDS]
-    open_work = [name for name in designs.work_fields if name not in cases.BY_POINT]
-    case_axes = ["device", *layout, "model", *designs.sides, *designs.parameters, *open_work]
-    case_number = cases.number(digits, case_axes, [len(sweep.axis[name]) for name in case_axes])
-    device_number = cases.number(digits, device_axes, [len(sweep.axis[name]) for name in device_axes])
-    if case_number is None or device_number is None or not len(case_number):
+    parts = cases.of_points(sweep, digits)
+    if parts is None or all(one.state == sweep_kernel.LEFT for one in parts.cases):
         return None
-    case_first, case = cases.distinct(case_number)
-    device_first, device = cases.distinct(device_number)
-
-    def rows_at(places: NDArray[np.int64]) -> list[Any]:
-        return designs.rows({name: column[places] for name, column in digits.items()})
-
-    found = [sweep.case(_opened(sweep, row)) for row in rows_at(case_first)]
-    if all(one.state == sweep_kernel.LEFT for one in found):
-        return None
-    specs = [designs.device(row[0], row[1]) for row in rows_at(device_first)]
-    numbers = [cases.device_numbers(spec) for spec in specs]
-    n_input, n_output, batch = (_by_point(sweep, digits, name) for name in ("input_tokens", "output_tokens", "batch"))
+    found, case, device, specs = parts.cases, parts.case, parts.device, parts.specs
+    n_input, n_output, batch = parts.n_input, parts.n_output, parts.batch
     state = np.array([one.state for one in found], np.int8)[case]
     tables = cases.tables(found)
     at, outs = [], []
@@ -52,7 +36,7 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
         outs.append(np.empty((len(wanted), len(case)), kind))
     sweep_kernel.compiled()(
         case, device, n_input, n_output, batch, tables.tensors, tables.layers, tables.plans, tables.plans_f,
-        tables.works, np.array([whole for whole, _ in numbers], np.int64), np.array([f for _, f in numbers]),
+        tables.works, parts.devices, parts.devices_f,
         *at, *outs, state,
     )  # fmt: skip
     known = state >= 0
@@ -78,21 +62,6 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
         for name, column in columns.items():
             columns[name] = _merged(column, rest[name], left)
     return columns
-
-
-def _opened(sweep: Sweep, row: Any) -> Any:
-    """A row of `Designs.rows` with the first value of every axis that a case leaves open."""
-    device, fields, model, sides, parameters, work = row
-    names, work_names = sweep.designs.fields, sweep.designs.work_fields
-    fields = tuple(i if name in cases.LAYOUT_FIELDS else 0 for name, i in zip(names, fields, strict=True))
-    work = tuple(0 if name in cases.BY_POINT else i for name, i in zip(work_names, work, strict=True))
-    return device, fields, model, sides, parameters, work
-
-
-def _by_point(sweep: Sweep, digits: Digits, name: str) -> NDArray[np.int64]:
-    if name in sweep.axis:
-        return np.array(sweep.axis[name].items, np.int64)[digits[name]]
-    return np.full(len(digits["device"]), getattr(sweep.base, name), np.int64)
 
 
 def _wanted(sweep: Sweep, name: str) -> bool:

@@ -68,58 +68,64 @@ def _bytes(batch, out, per_request, unit):
 @inner
 def _smaller_waves(row, other, n_points, terms, plan, work):
     """Seconds of the waves of one request less, where there are such."""
-    for i in range(n_points):
-        row[runs.SMALLER_WAVE_S + i] = row[runs.WAVE_S + i]
     n_smaller = 0
     for i in range(n_points):
-        if row[runs.N_FULL + i] < row[runs.N_WAVES + i]:
-            other[runs.RUNNING + n_smaller] = row[runs.RUNNING + i] - 1.0
-            n_smaller += 1
+        n_smaller += 1 if row[runs.N_FULL + i] < row[runs.N_WAVES + i] else 0
     if n_smaller == 0:
+        for i in range(n_points):
+            row[runs.SMALLER_WAVE_S + i] = row[runs.WAVE_S + i]
         return
-    runs.weight_reads(other, n_smaller, terms, plan, work)
-    runs.times(other, n_smaller, terms)
-    n_smaller = 0
     for i in range(n_points):
-        if row[runs.N_FULL + i] < row[runs.N_WAVES + i]:
-            row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S + n_smaller]
-            n_smaller += 1
+        less = 1.0 if row[runs.N_FULL + i] < row[runs.N_WAVES + i] else 0.0
+        other[runs.RUNNING + i] = row[runs.RUNNING + i] - less
+    runs.weight_reads(other, n_points, terms, plan, work)
+    runs.times(other, n_points, terms)
+    for i in range(n_points):
+        row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S + i]
 
 
 @inner
-def run_of(row, other, n_points, most, terms, total, plan, work, device, device_f, tensors, n_output, found, packed,
-           pieces, busy):  # fmt: skip
-    """Fill the rows of `n_points` BATCHes of which `most` sequences fit. `busy` is the number of sequences that `terms`
-    hold for; it is returned, as it may change. Devices without token-level scheduling keep theirs."""
+def run_together(row, other, n_points, most, terms, plan, work, device_f, n_output):
+    """Fill the rows of `n_points` BATCHes of which `most` sequences fit, on a device without token-level scheduling."""
+    is_paged = work[sums.PAGED] == 1
+    runs.waves(row, n_points, float(most), is_paged)
+    runs.weight_reads(row, n_points, terms, plan, work)
+    runs.times(row, n_points, terms)
+    if not is_paged:
+        _smaller_waves(row, other, n_points, terms, plan, work)
+    runs.totals(row, n_points, n_output, is_paged, device_f[sums.POWER], device_f[sums.PRICE])
+
+
+@inner
+def run_by_cores(
+    row, other, n_points, most, terms, total, plan, work, device, device_f, tensors, n_output, found, packed, pieces,
+    busy,
+):  # fmt: skip
+    """`run_together` where every core has a token of its own. `terms` hold for `busy` cores, and are changed; returns
+    for how many they hold then."""
     is_paged = work[sums.PAGED] == 1
     runs.waves(row, n_points, float(most), is_paged)
     cores = device[sums.TOKEN_CORES]
-    if cores == 0:
-        runs.weight_reads(row, n_points, terms, plan, work)
-        runs.times(row, n_points, terms)
-        if not is_paged:
-            _smaller_waves(row, other, n_points, terms, plan, work)
-    else:
-        for i in range(n_points):
-            running, smaller = row[runs.RUNNING + i], 0
-            if not is_paged and row[runs.N_FULL + i] < row[runs.N_WAVES + i]:
-                smaller = 1
-            for less in range(smaller, -1, -1):
-                n = int(running) - less
-                if min(n, cores) != busy:
-                    busy = min(n, cores)
-                    runs.of_sequences(
-                        busy, work, device, device_f, tensors, plan, n_output, found, packed, pieces, total, terms
-                    )
-                other[runs.RUNNING] = n
-                runs.weight_reads(other, 1, terms, plan, work)
-                runs.times(other, 1, terms)
-                if less == smaller:
-                    row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S]
-            runs.keep_sums(other, 1, terms)
-            for at in range(runs.READ_S, runs.SMALLER_WAVE_S, runs.ROW):
-                row[at + i] = other[at]
-            row[runs.READ_1 + i], row[runs.COMPUTE_1 + i] = other[runs.READ_1], other[runs.COMPUTE_1]
+    for i in range(n_points):
+        running, smaller = row[runs.RUNNING + i], 0
+        if not is_paged and row[runs.N_FULL + i] < row[runs.N_WAVES + i]:
+            smaller = 1
+        for less in range(smaller, -1, -1):
+            n = int(running) - less
+            if min(n, cores) != busy:
+                busy = min(n, cores)
+                runs.of_sequences(
+                    busy, work, device, device_f, tensors, plan, n_output, found, packed, pieces, total, terms
+                )
+            other[runs.RUNNING] = n
+            runs.weight_reads(other, 1, terms, plan, work)
+            runs.times(other, 1, terms)
+            if less == smaller:
+                row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S]
+        runs.keep_sums(other, 1, terms)
+        for at in range(runs.READ_S, runs.SMALLER_WAVE_S, runs.ROW):
+            row[at + i] = other[at]
+        row[runs.READ_1 + i], row[runs.COMPUTE_1 + i] = other[runs.READ_1], other[runs.COMPUTE_1]
     runs.totals(row, n_points, n_output, is_paged, device_f[sums.POWER], device_f[sums.PRICE])
     return busy
 
@@ -146,7 +152,7 @@ def evaluate_points(
     terms, total = np.empty(runs.N_TERMS), np.empty(sums.N_SUM)
     found, found_f = np.zeros(sums.N_GENERATION, np.int64), np.empty(sums.N_GENERATION_F)
     pieces = np.empty((sums.MAX_PIECES, sums.N_PIECE))
-    packed = np.empty((sums.MAX_TENSORS, 2), np.int64)
+    packed, lengths = np.empty((sums.MAX_TENSORS, 2)), np.empty(sums.MAX_PIECES, np.int64)
     begin, last_found, is_exact = 0, -1, False
     while begin < n:
         end = begin + 1
@@ -172,7 +178,7 @@ def evaluate_points(
             last_found = first
             is_exact = sums.of_generation(
                 mine, layers[plan[sums.FIRST_LAYER] : plan[sums.LAST_LAYER]], plan, plan_f, work, n_input[first],
-                steps, found, found_f, pieces, packed,
+                steps, found, found_f, pieces, packed, lengths,
             )  # fmt: skip
         free_bytes, most = 0, -1
         if is_exact:
@@ -226,9 +232,27 @@ def evaluate_points(
         one_prompt_s = _one_prompt_s(other, terms, plan, work) if float_at[_TTFT] >= 0 else 0.0
         for i in range(m):
             row[runs.BATCH + i] = batch[first + i]
-        busy = run_of(
-            row, other, m, most, terms, total, plan, work, device, device_f, mine, steps, found, packed, pieces, busy
-        )
+        if device[sums.TOKEN_CORES] == 0:
+            run_together(row, other, m, most, terms, plan, work, device_f, steps)
+        else:
+            run_by_cores(
+                row,
+                other,
+                m,
+                most,
+                terms,
+                total,
+                plan,
+                work,
+                device,
+                device_f,
+                mine,
+                steps,
+                found,
+                packed,
+                pieces,
+                busy,
+            )
         for column in range(8, len(whole_at)):
             if whole_at[column] >= 0:
                 out = whole_out[whole_at[column], first:end]

@@ -53,7 +53,7 @@ def of_device(plan, plan_f, work, device, device_f, tensors, n_input, n_output, 
     terms[PACK_LAUNCH_S] = dequantize.launch_s(found[sums.PACK_STARTS] / n_output, launch_s)
     terms[PROMPT_LAUNCH_S] = dequantize.launch_s(found[sums.PROMPT_STARTS], launch_s)
     terms[PROMPT_FLOPS] = found_f[sums.PROMPT_FLOPS]
-    prompt = on_device.packing_s(tensors, plan, device_f, packed, 1)
+    prompt = on_device.packing_s(tensors, device_f, packed, 1)
     terms[PROMPT_ENGINE_S], terms[PROMPT_FUSED_S], terms[PROMPT_COPIED_S] = prompt
     terms[IS_MIXTURE] = 1.0 if plan[sums.EXPERT] else 0.0
     terms[DENSE_READ_S] = _read_s(plan, work, bandwidth, 1.0)
@@ -64,7 +64,7 @@ def of_sequences(n_sequences, work, device, device_f, tensors, plan, n_output, f
     """The terms that may depend on the cores that `n_sequences` keep busy (0: all cores, engines hide all)."""
     peak = on_device.peak_flops(device, device_f, n_sequences, sums.PEAK)
     hides = on_device.hidden_share(n_sequences, device[sums.TOKEN_CORES])
-    packed_s = on_device.packing_s(tensors, plan, device_f, packed, 0)
+    packed_s = on_device.packing_s(tensors, device_f, packed, 0)
     on_device.sum_up(pieces, found[sums.N_PIECES], n_output, device_f, peak, hides, packed_s, total)
     terms[PRODUCT_PEAK] = on_device.product_peak(device, device_f, work, n_sequences)
     terms[ATTENTION], terms[READ], terms[COMPUTE] = total[sums.ATTENTION], total[sums.READ], total[sums.COMPUTE]

@@ -116,14 +116,15 @@ def sequence_bits(tensors, pages, n_tokens):
 @inner
 def workspace_bytes(tensors, n_tokens):
     """FP16 keys and values of the layer in work that the materialised path keeps."""
-    most = 0
-    for g in tensors:
-        if g[PATH] == MATERIALISED and g[UNPACKED]:
+    most = total = 0
+    for t in range(len(tensors)):
+        if t > 0 and tensors[t, SHAPE] != tensors[t - 1, SHAPE]:  # keys and values of a layer follow each other
             total = 0
-            for other in tensors:
-                if other[SHAPE] == g[SHAPE] and other[PATH] == MATERIALISED and other[UNPACKED]:
-                    kept = kv_cache.kept_tokens(n_tokens, other[WINDOW])
-                    total += other[N_ELEMENTS] * (kept + kv_cache.padding_tokens(kept, other[TILE]))
+        if tensors[t, PATH] == MATERIALISED:
+            kept, tile = kv_cache.kept_tokens(n_tokens, tensors[t, WINDOW]), tensors[t, TILE]
+            if tile > 1:
+                kept += kv_cache.padding_tokens(kept, tile)
+            total += tensors[t, N_ELEMENTS] * kept
             most = max(most, total)
     return 2 * most
 
@@ -135,54 +136,63 @@ def _activations(plan, work, n_input, n_output, n_tokens):
 
 
 @inner
-def _at(tensors, plan, work, n_input, n_output, n_tokens, largest, own):
-    """The larger of (`largest`, `own`) and what a sequence takes at a length, alone and with activations."""
-    kept = sequence_bits(tensors, work[PAGES], n_tokens)
-    extra = _activations(plan, work, n_input, n_output, n_tokens) + workspace_bytes(tensors, n_tokens)
-    return max(largest, kept), max(own, kept + 8 * plan[DEN] * extra)
+def _add(lengths, n_lengths, n_tokens, first, pages):
+    """Put a length and the first token of its page on the list; how many are on it."""
+    lengths[n_lengths] = n_tokens
+    start = n_tokens - (n_tokens - 1) % pages if pages > 1 else n_tokens
+    if start != n_tokens and start >= first:
+        lengths[n_lengths + 1] = start
+        return n_lengths + 2
+    return n_lengths + 1
 
 
 @inner
-def _near(tensors, plan, work, n_input, n_output, n_tokens, largest, own):
-    """`_at` this length, and at the first token of its page."""
-    largest, own = _at(tensors, plan, work, n_input, n_output, n_tokens, largest, own)
-    start = n_tokens - (n_tokens - 1) % work[PAGES]
-    if start != n_tokens and start >= n_input:
-        largest, own = _at(tensors, plan, work, n_input, n_output, start, largest, own)
-    return largest, own
-
-
-@inner
-def _before(tensors, plan, work, n_input, n_output, end, period, largest, own):
-    """`_near` the end of a regime, after it, and just before groups are packed in its last period."""
-    first, last = n_input, n_input + n_output
-    if not first <= end <= last:
-        return largest, own
-    largest, own = _near(tensors, plan, work, n_input, n_output, end, largest, own)
-    if end < last:
-        largest, own = _near(tensors, plan, work, n_input, n_output, end + 1, largest, own)
-    for g in tensors:
-        if g[STEP] > 1:
-            event = end - (end - g[RESIDUAL]) % g[STEP]
+def _peak_lengths(tensors, pages, first, last, lengths):
+    """`dse.peaks.lengths` without a prefix, in any order, some twice; how many, -1 for too many."""
+    period, steps = pages, 1
+    for t in range(len(tensors)):
+        if tensors[t, STEP] > 1:
+            a, b = period, tensors[t, STEP]
+            while b:
+                a, b = b, a % b
+            period, steps = period // a * tensors[t, STEP], max(steps, tensors[t, STEP])
+    n_lengths = _add(lengths, 0, first, first, pages)
+    for at in range(-1, len(tensors)):
+        end = last if at < 0 else tensors[at, WINDOW]
+        if not first <= end <= last or (at > 0 and end == tensors[at - 1, WINDOW]):
+            continue
+        n_lengths = _add(lengths, n_lengths, end, first, pages)
+        if end < last:
+            n_lengths = _add(lengths, n_lengths, end + 1, first, pages)
+        if steps == 1:
+            continue
+        for t in range(len(tensors)):
+            step = tensors[t, STEP]
+            if step == 1 or (
+                t > 0 and step == tensors[t - 1, STEP] and tensors[t, RESIDUAL] == tensors[t - 1, RESIDUAL]
+            ):
+                continue
+            event = end - (end - tensors[t, RESIDUAL]) % step
             while event > max(end - period, first):
-                largest, own = _near(tensors, plan, work, n_input, n_output, event - 1, largest, own)
-                event -= g[STEP]
-    return largest, own
+                if n_lengths + 8 > len(lengths):
+                    return -1
+                n_lengths = _add(lengths, n_lengths, event - 1, first, pages)
+                event -= step
+    return n_lengths
 
 
 @inner
-def _peaks(tensors, plan, work, n_input, n_output):
-    """The most that a sequence takes between prompt and last token (`dse.peaks.lengths`)."""
-    period = work[PAGES]
-    for g in tensors:
-        a, b = period, g[STEP]
-        while b:
-            a, b = b, a % b
-        period = period // a * g[STEP]
-    largest, own = _near(tensors, plan, work, n_input, n_output, n_input, 0, 0)
-    largest, own = _before(tensors, plan, work, n_input, n_output, n_input + n_output, period, largest, own)
-    for g in tensors:
-        largest, own = _before(tensors, plan, work, n_input, n_output, g[WINDOW], period, largest, own)
+def _peaks(tensors, plan, work, n_input, n_output, lengths):
+    """The most that a sequence takes between prompt and last token: alone, and with what is worked on."""
+    largest = own = 0
+    n_lengths = _peak_lengths(tensors, work[PAGES], n_input, n_input + n_output, lengths)
+    if n_lengths < 0:
+        return -1, -1
+    for i in range(n_lengths):
+        n_tokens = lengths[i]
+        kept = sequence_bits(tensors, work[PAGES], n_tokens)
+        extra = _activations(plan, work, n_input, n_output, n_tokens) + workspace_bytes(tensors, n_tokens)
+        largest, own = max(largest, kept), max(own, kept + 8 * plan[DEN] * extra)
     return largest, own
 
 
@@ -260,8 +270,18 @@ def _too_large(tensors, layers, plan, work, n_input, n_output):
 
 
 @inner
-def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found, found_f, pieces, packed):
-    """Fill `found`, `found_f`, `pieces` and `packed` (tokens packed by tensor: in the steps, in the prompt).
+def _amount(g, plan, n_packed):
+    """Elements quantised in `n_packed` tokens; bytes read and written where they go through memory."""
+    elements = n_packed * g[N_STORED] * g[N_ELEMENTS]
+    if g[PATH] == MATERIALISED:
+        return (elements * 16 + n_packed * g[N_STORED] * g[PACKED_BITS] / plan[DEN]) / 8
+    return float(elements)
+
+
+@inner
+def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found, found_f, pieces, packed, lengths):
+    """Fill `found`, `found_f`, `pieces` and `packed`: by tensor, in the steps and in the prompt, the elements that are
+    quantised, or the bytes that this moves where it is not done in place. `lengths` is room for work.
 
     False where the whole numbers are too large, or the pieces too many.
     """
@@ -273,7 +293,9 @@ def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found,
         return False
     found[N_PIECES] = n_pieces
     found[SEQUENCE] = sequence_bits(tensors, work[PAGES], n)
-    found[LARGEST], found[OWN] = _peaks(tensors, plan, work, n_input, n_output)
+    found[LARGEST], found[OWN] = _peaks(tensors, plan, work, n_input, n_output, lengths)
+    if found[OWN] < 0:
+        return False
     found[ACTIVATION_BYTES] = _activations(plan, work, n_input, n_output, n)
     found[WORKSPACE_BYTES] = workspace_bytes(tensors, n)
     found[WEIGHT_BYTES] = weights.weight_bytes(plan[DENSE] + plan[EXPERT], work[WEIGHT_BITS])
@@ -292,7 +314,7 @@ def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found,
     for t in range(len(tensors)):
         g = tensors[t]
         before, after = _packed_ever(g, n_input), _packed_ever(g, n)
-        packed[t, 0], packed[t, 1] = after - before, before
+        packed[t, 0], packed[t, 1] = _amount(g, plan, after - before), _amount(g, plan, before)
         elements += g[N_STORED] * g[N_ELEMENTS] * kv_cache.kept_tokens(n, g[WINDOW])
         starts = g[STEP] + g[RESIDUAL]
         n_steps = max(n + 1 - max(n_input + 1, starts), 0) if g[WINDOW] >= starts else 0
