@@ -53,7 +53,7 @@ class Names:
 
     def normal(self) -> "Names":
         """The same column with names sorted and only those that occur: one form for equal columns."""
-        used = np.unique(self.codes[self.codes >= 0])
+        used = np.flatnonzero(np.bincount(self.codes + 1, minlength=1)[1:])
         names = sorted({self.names[code] for code in used})
         place = {name: i for i, name in enumerate(names)}
         table = np.full(len(self.names) + 1, -1, dtype=np.int32)  # the last: no name

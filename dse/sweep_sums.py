@@ -301,6 +301,7 @@ def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found,
     found[WEIGHT_BYTES] = weights.weight_bytes(plan[DENSE] + plan[EXPERT], work[WEIGHT_BITS])
     if plan[BURST_BITS] >= 2**29:
         return False
+    found[OWN_SUM] = 0
     if work[PAGED]:
         resident = stored
         for g in tensors:
