@@ -32,40 +32,47 @@ class KvSums:
 
 
 def ideal(device: HardwareSpec, plan: KvPlan, work: Workload, n_sequences: int, paths: Paths) -> KvSums:
-    """Peak rates: max(FLOP / F, KV bytes / BW), straight piece by straight piece."""
+    """Peak rates: max(FLOP / F, KV bytes / BW), straight piece by straight piece.
+
+    All sequences cost the same, so one is summed and counts `n_sequences` times.
+    """
+    one = _one_sequence(device, plan, work, paths, engine_hides(device, n_sequences))
+    return KvSums(*(n_sequences * part for part in one))
+
+
+def _one_sequence(
+    device: HardwareSpec, plan: KvPlan, work: Workload, paths: Paths, hides: float
+) -> tuple[float, float, float, float, float, float, float, float, float, float]:
+    """The fields of `KvSums` for one of the sequences; `hides` is `engine_hides` of all of them."""
     bandwidth, peak = device.memory_bandwidth.si, device.peak_flops.si
     per_byte = units.BITS_PER_BYTE * plan.den
     engine_rate, fused_rate = device.rate("engine").si, device.rate("fused").si
     per_path = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, bandwidth)
-    pack_hidden = n_sequences * per_path["engine"] / work.output_tokens
-    pack_paid = n_sequences * (per_path["fused"] + per_path["materialised"])
-    hides = engine_hides(device, n_sequences)
+    pack_hidden = per_path["engine"] / work.output_tokens
+    pack_paid = per_path["fused"] + per_path["materialised"]
     total_attention = read = compute = unpack_busy = unpack_exposed = materialised = pack_exposed = 0.0
     for piece in plan.pieces(work.input_tokens + 1, work.final_tokens, paths):
         m = piece.n_steps
-        read_0 = attention.time_at_rate(n_sequences * piece.read_bits / per_byte, bandwidth)
-        read_1 = attention.time_at_rate(n_sequences * piece.read_slope / per_byte, bandwidth)
-        flop_0 = attention.time_at_rate(n_sequences * piece.flops, peak)
-        flop_1 = attention.time_at_rate(n_sequences * piece.flops_slope, peak)
+        read_0 = attention.time_at_rate(piece.read_bits / per_byte, bandwidth)
+        read_1 = attention.time_at_rate(piece.read_slope / per_byte, bandwidth)
+        flop_0 = attention.time_at_rate(piece.flops, peak)
+        flop_1 = attention.time_at_rate(piece.flops_slope, peak)
         total_attention += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
         read += generation.sum_of_line(read_0, read_1, 0, m)
         compute += generation.sum_of_line(flop_0, flop_1, 0, m)
         (engine_0, engine_1), (fused_0, fused_1) = piece.unpacked["engine"], piece.unpacked["fused"]
-        unpack_0 = n_sequences * engine_0 / engine_rate + n_sequences * fused_0 / fused_rate
-        unpack_1 = n_sequences * engine_1 / engine_rate + n_sequences * fused_1 / fused_rate
+        unpack_0 = engine_0 / engine_rate + fused_0 / fused_rate
+        unpack_1 = engine_1 / engine_rate + fused_1 / fused_rate
         unpack_busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
         behind = (flop_0, flop_1, read_0, read_1)
         for_engine = tuple(hides * line for line in behind)
         hidden_by = for_engine if engine_0 or engine_1 else behind
         unpack_exposed += generation.sum_of_excess(*hidden_by, unpack_0, unpack_1, m)
-        extra_0, extra_1 = (
-            n_sequences * dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"]
-        )
-        extra = generation.sum_of_line(extra_0, extra_1, 0, m)
-        materialised += extra
+        extra_0, extra_1 = (dequantize.materialised_bytes(n) / bandwidth for n in piece.unpacked["materialised"])
+        materialised += generation.sum_of_line(extra_0, extra_1, 0, m)
         if pack_hidden:
             pack_exposed += generation.sum_of_excess(*for_engine, pack_hidden, 0.0, m)
-    return KvSums(
+    return (
         total_attention,
         read,
         compute,

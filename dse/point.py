@@ -139,7 +139,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             n_elements=elements,
         ),
         **memory_unit.results(device, plan, n, memory.pages if work.kv_cache else 1, trace),
-        **_measured(plan, trace),
+        **measured(plan, trace),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
             sum(g.n_stored_layers * per_token for g, per_token in per_token_bytes) if work.kv_cache else 0.0,
@@ -211,7 +211,7 @@ def operations(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[
     return [op.as_dict() for op in utilisation.of(device, plan, work, result["running_batch"], paths, prefix, stack)]
 
 
-def _measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
+def measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
     """Bits and errors that quantising real keys and values gave, weighted by the model's elements on each side."""
     sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
     kinds = {sides[g.which].bits_kind for g in plan.groups}

@@ -47,7 +47,7 @@ def prefill_of(
     active, rate = float(model.active_parameters), product_peak(device, work)
     matrices = matrix(device, stack, plan, float(tokens), active, weight_read, "prefill_matrix_s", trace, rate)
     shared = plan.prompt_flops(prefix_tokens)
-    flops = n_prefixes * shared + n_sequences * (plan.prompt_flops(work.input_tokens) - shared)
+    flops = n_prefixes * shared + n_sequences * float(plan.prompt_flops(work.input_tokens) - shared)
     compute_s = trace.call(
         "prefill_compute_s",
         prefill.prefill_compute_s,

@@ -1,6 +1,6 @@
 """The points of a sweep: an index decoded into axis values, and stretches of points evaluated into columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,11 @@ FEASIBLE, WEIGHTS_TOO_LARGE, REQUEST_TOO_LARGE, NOT_ALLOWED, BEYOND_LIMIT = rang
 
 #: a whole number that is missing
 MISSING = np.iinfo(np.int64).min
-#: points evaluated between two looks at whether to stop; results do not depend on it
-BLOCK_POINTS = 256
+#: sweeps of so many points use the kernel, which takes about a second to load
+KERNEL_POINTS = 4096
+#: points evaluated at a time, at first and at most; rows evaluated one by one between two looks at whether to stop.
+#: Results do not depend on them.
+BLOCK_POINTS, MAX_BLOCK_POINTS = 256, 2**17
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Names:
 
     def normal(self) -> "Names":
         """The same column with names sorted and only those that occur: one form for equal columns."""
-        used = np.unique(self.codes[self.codes >= 0])
+        used = np.flatnonzero(np.bincount(self.codes + 1, minlength=1)[1:])
         names = sorted({self.names[code] for code in used})
         place = {name: i for i, name in enumerate(names)}
         table = np.full(len(self.names) + 1, -1, dtype=np.int32)  # the last: no name
@@ -102,11 +105,20 @@ def kept_digits(sweep: Sweep, first: int, last: int) -> Digits:
     return digits if keep.all() else {name: column[keep] for name, column in digits.items()}
 
 
-def evaluate_chunk(sweep: Sweep, first: int, last: int) -> Columns:
-    """The table of the grid's points first..last-1 that meet the conditions, in order: columns of `sweep.columns`."""
+def no_check() -> None:
+    """Goes on."""
+
+
+def evaluate_chunk(sweep: Sweep, first: int, last: int, check: Callable[[], None] = no_check) -> Columns:
+    """The table of the grid's points first..last-1 that meet the conditions, in order: columns of `sweep.columns`.
+
+    `check` is called now and then; it may raise to stop.
+    """
     digits = kept_digits(sweep, first, last)
     axes = {axis.name: _axis_column(axis, digits[axis.name]) for axis in sweep.axes}
-    return {name: column for name, column in (axes | evaluate_points(sweep, digits)).items() if name in sweep.columns}
+    return {
+        name: column for name, column in (axes | evaluate_points(sweep, digits, check)).items() if name in sweep.columns
+    }
 
 
 def _axis_column(axis: Axis, digits: NDArray[np.int32]) -> Any:
@@ -117,14 +129,28 @@ def _axis_column(axis: Axis, digits: NDArray[np.int32]) -> Any:
     return np.array([*axis.values, np.nan], dtype=np.float64)[digits]
 
 
-def evaluate_points(sweep: Sweep, digits: Digits) -> Columns:
-    """Results of points, one by one: `feasible`, `infeasible_code` and the columns of `sweep.keep`.
+def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
+    """Results of points: `feasible`, `infeasible_code` and the columns of `sweep.keep`.
 
-    This is the seam for a faster evaluation of many points: same columns, same bits.
+    Large sweeps run through a compiled kernel as far as it covers them (`dse.sweep_cases.covers`): same bits.
     """
+    if sweep.n_points >= KERNEL_POINTS:
+        from dse import sweep_fast  # loads numba
+
+        if sweep_fast.useful(sweep):
+            found = sweep_fast.evaluate(sweep, digits, check)
+            if found is not None:
+                return found
+    return evaluate_rows(sweep, digits, check)
+
+
+def evaluate_rows(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
+    """`evaluate_points` by `dse.point.evaluate`, point by point."""
     rows: list[Mapping[str, Any]] = []
     codes: list[int] = []
-    for places in sweep.designs.rows(digits):
+    for place, places in enumerate(sweep.designs.rows(digits)):
+        if place % BLOCK_POINTS == 0:
+            check()
         try:
             row: Mapping[str, Any] = point.evaluate(*sweep.designs.at(*places))
             code = FEASIBLE if row["feasible"] else WEIGHTS_TOO_LARGE if row["free_bytes"] < 0 else REQUEST_TOO_LARGE

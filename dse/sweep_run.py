@@ -32,6 +32,8 @@ MAX_THREADS = 1024
 SAMPLE_POINTS = 64
 #: seconds after which that is enough
 SAMPLE_S = 0.5
+#: a block that takes less is followed by a larger one
+FAST_BLOCK_S = 0.1
 #: seconds between two writes of the manifest, and between two looks at the progress
 MANIFEST_S, LOOK_S = 2.0, 0.2
 
@@ -145,16 +147,26 @@ def check_limits(sweep: Sweep, out: str | Path) -> int:
 
 
 def estimate(sweep: Sweep) -> Estimate:
-    """Points, bytes and time, from a few points spread over the sweep that are evaluated and timed."""
-    places = [i * sweep.n_points // SAMPLE_POINTS for i in range(min(SAMPLE_POINTS, sweep.n_points))]
+    """Points, bytes and time, from stretches of points spread over the sweep that are evaluated and timed.
+
+    Stretches grow as long as they take next to nothing, so that those of many points count.
+    """
     sweep_points.evaluate_chunk(sweep, 0, 1)  # whatever is compiled or loaded once
-    start, n_done = time.perf_counter(), 0
-    for place in places:
-        sweep_points.evaluate_chunk(sweep, place, place + 1)
-        n_done += 1
-        if time.perf_counter() - start > SAMPLE_S:
+    begun, width, seconds, n_done = time.perf_counter(), 1, 0.0, 0
+    n_places = min(SAMPLE_POINTS, sweep.n_points)
+    for i in range(n_places):
+        first = i * sweep.n_points // SAMPLE_POINTS
+        last = min(first + width, sweep.n_points)
+        start = time.perf_counter()
+        sweep_points.evaluate_chunk(sweep, first, last)
+        taken = time.perf_counter() - start
+        seconds, n_done = seconds + taken, n_done + last - first
+        is_early = i + 1 < n_places // 2
+        if is_early and taken < SAMPLE_S / SAMPLE_POINTS and 4 * width <= sweep_points.MAX_BLOCK_POINTS:
+            width, seconds, n_done = 4 * width, 0.0, 0
+        if time.perf_counter() - begun > SAMPLE_S and n_done:
             break
-    seconds = (time.perf_counter() - start) / n_done * sweep.n_points
+    seconds *= sweep.n_points / n_done
     return Estimate(sweep.n_points, sweep.n_points * row_bytes(sweep), seconds)
 
 
@@ -276,12 +288,22 @@ class _Counter:
 
 
 def _blocks(sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None]) -> Columns:
-    chunks = []
-    for start, end in sweep_points.stretches(first, last, sweep_points.BLOCK_POINTS):
+    def check() -> None:
         if stop.is_set():
             raise Stopped
-        chunks.append(sweep_points.evaluate_chunk(sweep, start, end))
+
+    chunks: list[Columns] = []
+    start, size = first, sweep_points.BLOCK_POINTS
+    while start < last or not chunks:
+        check()
+        end, begun = min(start + size, last), time.monotonic()
+        chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check))
         count(end - start)
+        start = end
+        if time.monotonic() - begun < FAST_BLOCK_S:
+            size = min(4 * size, sweep_points.MAX_BLOCK_POINTS)
+        elif size > sweep_points.BLOCK_POINTS:
+            size //= 2
     return sweep_points.join(chunks)
 
 

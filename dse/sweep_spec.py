@@ -6,13 +6,13 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dse import point, specfile, sweep_axes, sweep_where
+from dse import point, specfile, sweep_axes, sweep_designs, sweep_where
 from dse.errors import DseError, InputError, LimitError, SpecError, did_you_mean, show
 from dse.measurements import Bits, bits_from
 from dse.sweep_axes import QUANTIZER_AXES, Axis, AxisError, KeyPath
@@ -105,6 +105,20 @@ class Sweep:
     def designs(self) -> Designs:
         """What builds devices, plans and workloads of points."""
         return Designs(self.axes, self.base, self.bits)
+
+    @cached_property
+    def case(self) -> Callable[[Any], Any]:
+        """`dse.sweep_cases.case_of` a row of `designs.rows`; recent ones are kept."""
+        from dse import sweep_cases  # loads numba
+
+        @lru_cache(maxsize=sweep_designs.KEPT)
+        def of(*key: Any) -> Any:
+            return sweep_cases.case_of(self.designs, key, self.keep)
+
+        def case(row: Any) -> Any:
+            return of(*row)
+
+        return case
 
     @cached_property
     def columns(self) -> dict[str, str]:

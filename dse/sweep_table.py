@@ -45,13 +45,18 @@ def to_arrow(sweep: Sweep, columns: Columns) -> pa.Table:
 def _array(column: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(column, Names):
         normal = column.normal()
-        indices = pa.array(normal.codes, mask=normal.codes < 0)
+        indices = pa.array(normal.codes, mask=_mask(normal.codes < 0))
         return pa.DictionaryArray.from_arrays(indices, pa.array(normal.names, type=pa.string()))
     if column.dtype == np.float64:
-        return pa.array(column, type=kind, mask=np.isnan(column))
+        return pa.array(column, type=kind, mask=_mask(np.isnan(column)))
     if column.dtype == np.int64:
-        return pa.array(column, type=kind, mask=column == MISSING)
+        return pa.array(column, type=kind, mask=_mask(column == MISSING))
     return pa.array(column, type=kind)
+
+
+def _mask(missing: Any) -> Any:
+    """Where values are missing; None where none is, since then nothing is copied."""
+    return missing if missing.any() else None
 
 
 def encode(sweep: Sweep, columns: Columns) -> pa.Buffer:

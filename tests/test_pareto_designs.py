@@ -25,7 +25,7 @@ SPEC = {
 }
 
 
-def scattered(found, digits):
+def scattered(found, digits, check=None):
     """Results without sense or cost: whole numbers, so that many are equal, and some designs that do not run."""
     total = sum((7 * i + 3) * (digits[axis.name].astype(np.int64) + 2) for i, axis in enumerate(found.axes))
     codes = (total % 5 == 0).astype(np.int8)

@@ -33,7 +33,7 @@ SPEC = {
 }
 
 
-def fast_points(found, digits):
+def fast_points(found, digits, check=None):
     """Results that cost nothing, of every type, with holes: what the files hold is no matter here."""
     total = sum((i + 3) * (digits[axis.name].astype(np.int64) + 1) for i, axis in enumerate(found.axes))
     codes = (total % 3 == 0).astype(np.int8)

@@ -45,7 +45,7 @@ def load_all() -> dict[str, Formula]:
 
 
 @cache
-def _registered() -> Any:
+def registered() -> Any:
     """numba, with every formula made callable from compiled code. Costs a quarter second: only when asked for."""
     import numba
     from numba.extending import register_jitable
@@ -58,11 +58,11 @@ def _registered() -> Any:
 @cache
 def jit(function: Formula) -> Callable[..., Any]:
     """The formula compiled for scalars and for use inside other numba kernels."""
-    return _registered().njit(error_model="numpy")(function)
+    return registered().njit(error_model="numpy")(function)
 
 
 @cache
 def array(function: Formula) -> Callable[..., Any]:
     """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53."""
-    numba = _registered()
+    numba = registered()
     return numba.vectorize(function)

@@ -1,0 +1,278 @@
+"""The points of a sweep as numbers for `dse.sweep_kernel`: tables of devices, plans and workloads, and places in them.
+
+`covers` says which designs the kernel evaluates, `COLUMNS` which results. All else is left to `dse.point.evaluate`,
+row by row, so that results never depend on what is covered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse import memory_unit, point
+from dse import sweep_kernel as kernel
+from dse import sweep_sums as sums
+from dse.errors import InputError
+from dse.plan import KvPlan
+from dse.specs import HardwareSpec
+from dse.sweep_designs import Designs
+from dse.sweep_where import Digits
+from dse.trace import Trace
+from dse.units import UNITS
+from dse.workload import Workload
+
+#: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
+LAYOUT_FIELDS = frozenset({"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate"})
+#: fields of a workload that are given by point
+BY_POINT = ("batch", "input_tokens", "output_tokens")
+
+_OF_PLAN = ("effective_bits", "write_amplification", "quantizer", "key_quantizer", "value_quantizer")
+_OF_PATHS = ("key_dequant_path", "value_dequant_path")
+_OF_MEASUREMENTS = ("bits_kind", "measured_bits", "mse", "sqnr_db", "measured_on")
+_OF_WORK = (
+    "model_kind", "stack", "tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "activation_bits",
+    "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
+)  # fmt: skip
+#: results that are the same whatever batch, lengths and rates
+OF_CASE = frozenset({*_OF_PLAN, *_OF_PATHS, *_OF_MEASUREMENTS, *_OF_WORK})
+OF_KERNEL = frozenset({*kernel.WHOLE, *kernel.FLOAT, *kernel.CODE})
+OF_POINT = frozenset({
+    *BY_POINT, "capacity_bytes", "fits_whole_batch", "effective_bandwidth_bytes_per_s", "effective_capacity_bytes",
+})  # fmt: skip
+#: results that need not be left to the evaluation row by row
+COLUMNS = OF_CASE | OF_KERNEL | OF_POINT
+
+
+def covers(device: HardwareSpec, plan: KvPlan, work: Workload) -> bool:
+    """True for what the kernel evaluates: the ideal model, full attention with a KV cache, no shared prefix.
+
+    Every quantizer, path, admission rule, bits of weights and activations, prompt chunk, window, mixture of experts,
+    memory unit and token-level scheduling is covered. Not: calibrated kernels, token policies, prefixes, running
+    without a cache, 8-bit activations on a device without such a rate, more than 64 different tensors. Whole numbers
+    that float64 or int64 could not hold exactly are found by point, and left as well. `plan` is as laid out.
+    """
+    return (
+        work.kv_cache
+        and work.prefix_tokens == 0
+        and work.token_policy.name == "full"
+        and point.stack_of(device, work)[1] is None
+        and len(plan.groups) <= sums.MAX_TENSORS
+        and device.product_peak(work.activation_bits) is not None
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan on a device under a workload whose batch and lengths are open, as numbers. `state`: see `sweep_kernel`."""
+
+    state: int
+    plan: tuple[int, ...] = ()
+    plan_f: tuple[float, ...] = ()
+    tensors: NDArray[np.int64] | None = None
+    layers: NDArray[np.int64] | None = None
+    work: tuple[int, ...] = ()
+    #: results by name
+    results: Any = None
+
+
+def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
+    """The case of a point, `row` of `Designs.rows`; those of `keep` that it decides are in `results`."""
+    from dse.sweep_points import NOT_ALLOWED  # which loads this module where many points are evaluated
+
+    try:
+        device, plan, work = designs.at(*row)
+        laid, paths = point.laid_out(device, plan, work)
+        if not covers(device, laid, work):
+            return Case(kernel.LEFT)
+        results = _results(laid, paths, work, keep)
+        return _numbers(laid, paths, work, results)
+    except InputError:
+        return Case(NOT_ALLOWED)
+    except Exception:  # whatever it is, `dse.point.evaluate` says it
+        return Case(kernel.LEFT)
+
+
+def _results(plan: KvPlan, paths: dict[str, str], work: Workload, keep: Sequence[str]) -> dict[str, Any]:
+    wanted = OF_CASE.intersection(keep)
+    found: dict[str, Any] = {
+        "quantizer": plan.quantizer_name, "key_quantizer": plan.key_quantizer.name,
+        "value_quantizer": plan.value_quantizer.name, "key_dequant_path": paths["key"],
+        "value_dequant_path": paths["value"], "model_kind": "ideal", "stack": None, "tokens": "full",
+    }  # fmt: skip
+    if "effective_bits" in wanted or OF_POINT.intersection(keep):
+        found["effective_bits"] = float(plan.effective_bits)
+    if "write_amplification" in wanted:
+        found["write_amplification"] = memory_unit.write_amplification(plan)
+    if wanted.intersection(_OF_MEASUREMENTS):
+        found |= point.measured(plan, Trace())
+    for name in wanted.intersection(_OF_WORK).difference(found):
+        found[name] = getattr(work, name)
+    return found
+
+
+def _numbers(plan: KvPlan, paths: dict[str, str], work: Workload, results: dict[str, Any]) -> Case:
+    model, den = plan.model, plan.den
+    tensors = []
+    for g in plan.groups:
+        code, side = g.quantizer.family.gpu_code, int(g.which == "value")
+        streams = (*g.streams, 0, 0)
+        tensors.append((
+            side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, g.packed_bits,
+            g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking),
+            sums.PATHS[paths[g.which]] if g.layout.needs_unpacking else sums.NONE, code.read[side], code.pack[side],
+            int(code.copies_to_append), g.tile_tokens, streams[0], streams[1], g.page_row_bits, g.tail_bits,
+        ))  # fmt: skip
+        assert len(g.streams) <= 2
+        assert not g.index_bits
+    layers = [
+        (layer.n_layers, sums.NO_WINDOW if layer.window is None else layer.window,
+         sums.pair_flops(model.n_q_heads, layer.score_dim))
+        for layer in model.layers
+    ]  # fmt: skip
+    burst_bits = sum(g.n_stored_layers * g.written_bits for g in plan.groups if g.burst_row_bits)
+    numbers = (
+        den, model.n_q_heads, model.dense_parameters, model.expert_parameters, model.n_experts,
+        model.n_active_experts, model.activation_elements,
+        min(model.activation_elements, 2 * model.hidden_size + model.vocab_size), burst_bits,
+    )  # fmt: skip
+    pools = tuple(float(g.layout.pool_rows) for g in plan.groups)
+    paged = work.admission == "paged"
+    return Case(
+        0, tuple(int(number) for number in np.array(numbers, np.int64)),  # OverflowError beyond int64
+        (float(model.active_parameters), *pools, *[0.0] * (sums.MAX_TENSORS - len(pools))),
+        np.array(tensors, np.int64), np.array(layers, np.int64),
+        (int(paged), work.page_tokens if paged else 1, work.weights_bits, work.activation_bits,
+         work.prompt_chunk_tokens),
+        results,
+    )  # fmt: skip
+
+
+def device_numbers(device: HardwareSpec) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """A device as the kernel takes it: whole numbers, and others; nan where there is no power or price."""
+
+    def rate(name: str) -> tuple[float, float]:
+        quantity = getattr(device, name)
+        return (quantity.value, float(UNITS[quantity.unit][1])) if quantity else (0.0, 1.0)
+
+    frac, capacity = device.usable_frac.si, device.capacity_bytes
+    usable = capacity if frac == 1 else int(capacity * frac)
+    whole = (
+        usable, device.runtime_overhead.count, device.token_cores.count if device.token_cores else 0, int(frac == 1),
+    )  # fmt: skip
+    power, price = device.board_power, device.usd_per_hour
+    return whole, (
+        device.memory_bandwidth.si, *rate("peak_flops"), *rate("peak_flops_fp8"), *rate("peak_ops_int8"),
+        device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
+        power.si if power else np.nan, price.si if price else np.nan, frac,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What `dse.sweep_kernel.evaluate_points` takes besides the points."""
+
+    tensors: NDArray[np.int64]
+    layers: NDArray[np.int64]
+    plans: NDArray[np.int64]
+    plans_f: NDArray[np.float64]
+    works: NDArray[np.int64]
+
+
+def tables(cases: Sequence[Case]) -> Tables:
+    """The cases below each other; those without numbers as zeros."""
+    plans = np.zeros((len(cases), sums.N_PLAN), np.int64)
+    plans_f = np.zeros((len(cases), 1 + sums.MAX_TENSORS))
+    works = np.zeros((len(cases), sums.N_WORK), np.int64)
+    tensors: list[Any] = [np.zeros((0, sums.N_TENSOR), np.int64)]
+    layers: list[Any] = [np.zeros((0, sums.N_LAYER), np.int64)]
+    n_tensors = n_layers = 0
+    for i, case in enumerate(cases):
+        if case.state == 0 and case.tensors is not None and case.layers is not None:
+            ends = (n_tensors, n_tensors + len(case.tensors), n_layers, n_layers + len(case.layers))
+            plans[i] = (*case.plan, *ends)
+            plans_f[i], works[i] = case.plan_f, case.work
+            tensors.append(case.tensors)
+            layers.append(case.layers)
+            n_tensors, n_layers = ends[1], ends[3]
+    return Tables(np.concatenate(tensors), np.concatenate(layers), plans, plans_f, works)
+
+
+def number(digits: Digits, names: Sequence[str], sizes: Sequence[int]) -> NDArray[np.int64] | None:
+    """One whole number for the places on some axes, -1 (none) included; None where int64 has too few."""
+    total = 1
+    for size in sizes:
+        total *= size + 1
+    if total >= 2**62:
+        return None
+    n = len(next(iter(digits.values())))
+    found = np.zeros(n, np.int64)
+    for name, size in zip(names, sizes, strict=True):
+        found *= size + 1
+        found += digits[name]
+        found += 1
+    return found
+
+
+def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first place of each distinct number, and for every place which of them it is. Runs make it fast."""
+    heads = np.concatenate(([0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1))
+    _, first, inverse = np.unique(numbers[heads], return_index=True, return_inverse=True)
+    lengths = np.diff(np.concatenate((heads, [len(numbers)])))
+    return heads[first], np.repeat(inverse, lengths)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Many points as numbers: `case` and `device` are places in `cases` and `specs`, the lengths and batch by point."""
+
+    cases: list[Case]
+    case: NDArray[np.int64]
+    specs: list[HardwareSpec]
+    device: NDArray[np.int64]
+    devices: NDArray[np.int64]
+    devices_f: NDArray[np.float64]
+    n_input: NDArray[np.int64]
+    n_output: NDArray[np.int64]
+    batch: NDArray[np.int64]
+
+
+def of_points(sweep: Any, digits: Digits) -> Points | None:
+    """The points at `digits` of a `dse.sweep_spec.Sweep`; None for no points, or more axes than int64 can number."""
+    designs = sweep.designs
+    device_axes = ["device", *designs.fields]
+    layout = [name for name in designs.fields if name in LAYOUT_FIELDS]
+    open_work = [name for name in designs.work_fields if name not in BY_POINT]
+    case_axes = ["device", *layout, "model", *designs.sides, *designs.parameters, *open_work]
+    case_number = number(digits, case_axes, [len(sweep.axis[name]) for name in case_axes])
+    device_number = number(digits, device_axes, [len(sweep.axis[name]) for name in device_axes])
+    if case_number is None or device_number is None or not len(case_number):
+        return None
+    case_first, case = distinct(case_number)
+    device_first, device = distinct(device_number)
+
+    def rows_at(places: NDArray[np.int64]) -> list[Any]:
+        return designs.rows({name: column[places] for name, column in digits.items()})  # type: ignore[no-any-return]
+
+    specs = [designs.device(row[0], row[1]) for row in rows_at(device_first)]
+    numbers = [device_numbers(spec) for spec in specs]
+
+    def by_point(name: str) -> NDArray[np.int64]:
+        if name in sweep.axis:
+            return np.array(sweep.axis[name].items, np.int64)[digits[name]]
+        return np.full(len(case), getattr(sweep.base, name), np.int64)
+
+    return Points(
+        [sweep.case(_opened(designs, row)) for row in rows_at(case_first)], case, specs, device,
+        np.array([whole for whole, _ in numbers], np.int64), np.array([others for _, others in numbers]),
+        by_point("input_tokens"), by_point("output_tokens"), by_point("batch"),
+    )  # fmt: skip
+
+
+def _opened(designs: Designs, row: Any) -> Any:
+    """A row of `Designs.rows` with the first value of every axis that a case leaves open."""
+    device, fields, model, sides, parameters, work = row
+    fields = tuple(i if name in LAYOUT_FIELDS else 0 for name, i in zip(designs.fields, fields, strict=True))
+    work = tuple(0 if name in BY_POINT else i for name, i in zip(designs.work_fields, work, strict=True))
+    return device, fields, model, sides, parameters, work
