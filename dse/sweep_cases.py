@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse import memory_unit, point
+from dse import memory_unit, packing, point
 from dse import sweep_kernel as kernel
 from dse import sweep_sums as sums
 from dse.errors import InputError
@@ -121,7 +121,7 @@ def _numbers(plan: KvPlan, paths: dict[str, str], work: Workload, results: dict[
         tensors.append((
             side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, g.packed_bits,
             g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking),
-            sums.PATHS[paths[g.which]] if g.layout.needs_unpacking else sums.NONE, code.read[side], code.pack[side],
+            sums.PATHS[paths[g.which]] if g.layout.needs_unpacking else sums.NONE, *packing.kernels(g, side),
             int(code.copies_to_append), g.tile_tokens, streams[0], streams[1], g.page_row_bits, g.tail_bits,
         ))  # fmt: skip
         assert len(g.streams) <= 2
