@@ -157,7 +157,11 @@ def test_ctrl_c_in_a_process_of_its_own(run):
     assert sweep_store.n_parts(found) == 3
     command = [sys.executable, "-m", "dse", "sweep", "spec.toml", "--out", "out", "--threads", "1"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a shell's background jobs ignore SIGINT, and so would what they start
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     while not Path("out/_spec.json").exists():
         time.sleep(0.01)
         assert child.poll() is None
