@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dse import memory_unit, packing, point
 from dse import sweep_kernel as kernel
 from dse import sweep_sums as sums
-from dse.errors import InputError
+from dse.errors import InputError, LimitError
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec
 from dse.sweep_designs import Designs
@@ -90,7 +90,7 @@ def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
         return _numbers(laid, paths, work, results)
     except InputError:
         return Case(NOT_ALLOWED)
-    except Exception:  # whatever it is, `dse.point.evaluate` says it
+    except (LimitError, OverflowError):  # row by row finds and says the same
         return Case(kernel.LEFT)
 
 
