@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dse import calibrate, calibrate_table, catalog, files, specfile, units
 from dse.calibrate import Outcome, percent
@@ -144,9 +145,15 @@ def device_data(name: str) -> dict[str, Any]:
 
 
 def run(
-    source: str, device_name: str, stack: str | None, out: str, progress: Callable[..., Any], kind: str = "attention"
+    source: str,
+    device_name: str,
+    stack: str | None,
+    out: str,
+    progress: Callable[..., Any],
+    kind: str = "attention",
+    made_by: str = "dse calibrate",
 ) -> dict[str, Any]:
-    """Fit, and write the device file with the stack and the plot beside it. Nothing is written that is not trusted."""
+    """Fit, and write the device file with the stack, its plot and points beside it; only what is trusted is written."""
     if not out.lower().endswith(".toml"):
         raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
     device = catalog.device(device_name)
@@ -162,7 +169,8 @@ def run(
     target = Path(out)
     plot = target.with_suffix(".html")
     picture = target.with_suffix(".png")
-    page, png = _plots(outcomes, device.name, name)
+    page, png = _plots(outcomes, device.name, name, made_by)
+    files.write(target.with_suffix(".points.csv"), files.csv_of(points(outcomes, device.name, name)))
     files.write(plot, page)
     files.write(picture, png)
     files.write(target, text.encode())
@@ -190,18 +198,25 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plots(outcomes: list[Outcome], device: str, stack: str) -> tuple[bytes, bytes]:
-    """A page and a picture of predicted against measured times."""
-    import plotly.io as pio
+def points(outcomes: list[Outcome], device: str, stack: str) -> pd.DataFrame:
+    """What the plot draws: a row per measured time, with the predicted one and whether the fit did not see it."""
+    return pd.concat([
+        pd.DataFrame({"device": device, "stack": stack, "part": o.part, "measured_s": o.measured_s,
+                      "predicted_s": o.predicted_s, "held_out": o.held_out})
+        for o in outcomes
+    ], ignore_index=True)  # fmt: skip
 
-    from dse.plots import predicted_measured, to_matplotlib, to_plotly
+
+def _plots(outcomes: list[Outcome], device: str, stack: str, made_by: str) -> tuple[bytes, bytes]:
+    """A page and a picture of predicted against measured times."""
+    from dse.export import export
+    from dse.plots import predicted_measured
 
     chart = predicted_measured.chart(
         f"{device}, {stack}: predicted and measured",
         [(o.part, o.measured_s, o.predicted_s, o.held_out) for o in outcomes],
     )
-    page = pio.to_html(to_plotly.figure(chart), config=to_plotly.CONFIG, include_plotlyjs=True, include_mathjax=False)
-    return str(page).encode(), to_matplotlib.images(chart)["png"]
+    return export(chart, "html", made_by), export(chart, "png", made_by)
 
 
 def text(found: dict[str, Any]) -> str:

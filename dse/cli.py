@@ -12,6 +12,7 @@ from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_measure import measure, synthesize
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
+from dse.cli_plot import plot
 from dse.cli_questions import ask
 from dse.cli_ring import ring
 from dse.cli_simulate import simulate
@@ -48,6 +49,7 @@ cli.add_command(ask)
 cli.add_command(sweep)
 cli.add_command(pareto)
 cli.add_command(ring)
+cli.add_command(plot)
 cli.add_command(traffic)
 cli.add_command(simulate)
 
@@ -243,7 +245,7 @@ def main(argv: list[str] | None = None) -> None:
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     try:
-        status = cli.main(args=args, prog_name="dse", standalone_mode=False)
+        status = cli.main(args=args, prog_name="dse", standalone_mode=False, obj=args)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has gone (`dse ... | head`)
         sys.stderr.close()

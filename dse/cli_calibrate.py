@@ -4,7 +4,7 @@ import json
 
 import click
 
-from dse.cli_options import progress_bar
+from dse.cli_options import command_line, progress_bar
 
 
 @click.command(short_help="Fit a device's kernel parameters to measured times.")
@@ -24,7 +24,7 @@ def calibrate(table: str, device: str, stack: str | None, out: str, kernel: str,
     """
     from dse import calibrate_write
 
-    found = calibrate_write.run(table, device, stack, out, progress_bar, kernel)
+    found = calibrate_write.run(table, device, stack, out, progress_bar, kernel, command_line())
     click.echo(json.dumps(found, indent=2, allow_nan=False) if as_json else calibrate_write.text(found))
 
 

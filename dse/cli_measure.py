@@ -1,13 +1,11 @@
 """The commands `dse measure` and `dse synthesize`."""
 
 import json
-import shlex
-import sys
 from typing import Any
 
 import click
 
-from dse.cli_options import WHOLE, progress_bar, split_list
+from dse.cli_options import WHOLE, command_line, progress_bar, split_list
 from dse.errors import InputError, clean
 
 #: problems that --check prints
@@ -70,8 +68,7 @@ def measure(
     except KeyboardInterrupt:
         click.echo(clean(f"stopped: finished parts are kept in {out}: the same command goes on", 300), err=True)
         ctx.exit(130)
-    command = shlex.join(["dse", *sys.argv[1:]])
-    page = report_measure.write(found, command, static)
+    page = report_measure.write(found, command_line(), static)
     if as_json:
         click.echo(json.dumps(found.summary, allow_nan=False))
         return

@@ -12,6 +12,16 @@ from dse.errors import InputError, show
 _QUANTIZER_HELP = "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`)."
 
 
+def command_line() -> str:
+    """The command that runs, as it would be typed again."""
+    import shlex
+
+    context = click.get_current_context(silent=True)
+    args = context.find_root().obj if context else None
+    words = args if isinstance(args, list) else [word for word in sys.argv[1:] if word != "--debug"]
+    return shlex.join(["dse", *words])
+
+
 class Whole(click.ParamType):
     """A whole number in ASCII digits; its range is checked where the workload is built."""
 

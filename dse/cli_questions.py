@@ -1,14 +1,20 @@
 """The commands `dse ask cross`, `dse ask need`, `dse ask sensitivity` and `dse ask map`."""
 
 import json
-import shlex
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dse.cli_options import bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
+from dse.cli_options import (
+    bits_options,
+    command_line,
+    model_options,
+    parse_whole,
+    progress_bar,
+    split_list,
+    workload_options,
+)
 
 if TYPE_CHECKING:
     from dse.report_question import Answer
@@ -53,8 +59,7 @@ def _answer(answer: "Answer", as_json: bool, out: str | None, static: str) -> No
     if out is not None:
         from dse import report_question
 
-        words = [word for word in sys.argv[1:] if word != "--debug"]
-        page = report_question.write(out, answer, shlex.join(["dse", *words]), static)
+        page = report_question.write(out, answer, command_line(), static)
     click.echo(json.dumps(answer.to_json(), indent=2, allow_nan=False) if as_json else answer.text())
     if page:
         click.echo(f"figure: {page}", err=as_json)

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from dse.cli_options import bits_options, model_options, progress_bar
+from dse.cli_options import bits_options, command_line, model_options, progress_bar
 from dse.cli_unused import NAMED, refuse
 
 
@@ -115,7 +115,7 @@ def simulate(
         spec, kv, work, requests, batching, chunk_tokens, progress_bar, prompt_step_tokens,  # type: ignore[arg-type]
     )  # fmt: skip
     result = {**result, "trace": trace, "seed": seed, "arrivals": ask.arrivals}
-    written = report_simulation.write(out, result, run) if out is not None else []
+    written = report_simulation.write(out, result, run, command_line()) if out is not None else []
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:

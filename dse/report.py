@@ -1,6 +1,5 @@
 """The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from dse import catalog, files, report_page, report_static, systems, tables, token_policies
+from dse import catalog, files, report_page, report_static, systems, tables, token_policies, web_page
 from dse.errors import InputError
+from dse.export import export, parquet
 from dse.measurements import bits_from
 from dse.plots import FIGURES, Figure
-from dse.point import RESULT_UNITS
 from dse.report_static import Painter
 from dse.tables import Progress, Request
 from dse.workload import Workload
@@ -55,16 +54,16 @@ def write(
     for name, content in table_files(found).items():
         files.write(folder / name, content)
     fragments: dict[str, str] = {}
+    again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
+                    model_kind, stack, tokens)  # fmt: skip
     with report_static.painter(static) as brush:
-        draw = partial(_draw, found=found, brush=brush)
+        draw = partial(_draw, found=found, brush=brush, made_by=again)
         for figure, (images, fragment) in _progressing(list(FIGURES.values()), draw, progress):
             for name, content in images.items():
                 files.write(folder / "figures" / name, content)
             fragments[figure.name] = fragment
         drawn_by = brush.name
-    files.write(folder / "figures" / "plotly.min.js", report_page.plotly_js().encode())
-    again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
-                    model_kind, stack, tokens)  # fmt: skip
+    files.write(folder / "figures" / "plotly.min.js", web_page.plotly_js().encode())
     page = report_page.page(request, found, fragments, drawn_by, again)
     files.write(folder / INDEX, page.encode())
     files.sync(folder)
@@ -136,28 +135,18 @@ def table_files(found: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     for name, table in found.items():
         stem = "report" if name == "results" else f"tables/{name}"
         content[f"{stem}.csv"] = files.csv_of(table)
-        content[f"{stem}.parquet"] = _parquet(table)
+        content[f"{stem}.parquet"] = parquet(table)
     return content
 
 
-def _parquet(table: pd.DataFrame) -> bytes:
-    """Parquet with the unit of each column in its metadata."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    arrow = pa.Table.from_pandas(table, preserve_index=False)
-    fields = [field.with_metadata({"unit": RESULT_UNITS.get(field.name, "")}) for field in arrow.schema]
-    buffer = io.BytesIO()
-    pq.write_table(arrow.cast(pa.schema(fields, metadata=arrow.schema.metadata)), buffer)
-    return buffer.getvalue()
-
-
-def _draw(figure: Figure, found: dict[str, pd.DataFrame], brush: Painter) -> tuple[dict[str, bytes], str]:
+def _draw(
+    figure: Figure, found: dict[str, pd.DataFrame], brush: Painter, made_by: str
+) -> tuple[dict[str, bytes], str]:  # fmt: skip
     """One figure: its files by name, and its part of the page."""
     chart = figure.chart(found[figure.table])
-    files = {f"{figure.name}.{kind}": content for kind, content in brush.images(chart).items()}
-    fragment = report_page.fragment(chart, f"figure-{figure.name}")
-    files[f"{figure.name}.html"] = report_page.standalone(figure, fragment).encode()
+    files = {f"{figure.name}.{kind}": content for kind, content in brush.images(chart, made_by).items()}
+    fragment = web_page.fragment(chart, f"figure-{figure.name}")
+    files[f"{figure.name}.html"] = export(chart, "html", made_by, question=figure.question, is_beside=True)
     return files, fragment
 
 

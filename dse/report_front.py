@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from dse import files, report_page, report_static
+from dse import files, report_static, web_page
 from dse.pareto_designs import DesignFront, label
+from dse.plot_read import BESIDE, beside
 from dse.plots import design_front
 
 INDEX = "front.html"
@@ -18,7 +19,10 @@ def rows(found: DesignFront) -> pd.DataFrame:
 
 
 def write(found: DesignFront, out: str, command: str, static: str = "auto") -> str:
-    """Write front.csv, front.html and the images into `out`; the path of the page. Raises OutputError."""
+    """Write front.csv, what its figure needs beside it, and the figure into `out`; the path of the page.
+
+    Raises OutputError.
+    """
     report_static.check(static)
     folder = files.prepare(out)
     chart = design_front.chart(
@@ -26,10 +30,15 @@ def write(found: DesignFront, out: str, command: str, static: str = "auto") -> s
         partial(label, columns=found.design, units=found.units), found.by,
     )  # fmt: skip
     files.write(folder / "front.csv", files.csv_of(rows(found)))
+    files.write(folder / "front-others.csv", files.csv_of(found.cloud))
+    files.write(folder / f"front{BESIDE}", beside({
+        "objectives": dict(found.objectives), "units": dict(found.units), "design": list(found.design),
+        "by": list(found.by),
+    }))  # fmt: skip
     with report_static.painter(static) as brush:
-        for kind, content in brush.images(chart).items():
+        for kind, content in brush.images(chart, command).items():
             files.write(folder / f"front.{kind}", content)
-    files.write(folder / INDEX, _page(report_page.fragment(chart, "front"), chart.title, command).encode())
+    files.write(folder / INDEX, _page(web_page.fragment(chart, "front"), chart.title, command).encode())
     files.sync(folder)
     return str(folder / INDEX)
 
@@ -43,7 +52,7 @@ def _page(drawing: str, title: str, command: str) -> str:
         f'<div class="scroll"><div class="paper">{drawing}</div></div>\n'
         f"<p><code>{html.escape(command)}</code><br>dse {html.escape(__version__)}</p>"
     )
-    return report_page.document(title, f"<script>{report_page.plotly_js()}</script>\n", body)
+    return web_page.document(title, f"<script>{web_page.plotly_js()}</script>\n", body)
 
 
 def to_json(found: DesignFront) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from dse import __version__, files, measure_table, report_page, report_static
+from dse import __version__, files, measure_table, report_static, web_page
 from dse.measure_parts import PAGE, TABLE
 from dse.measure_run import Found
 from dse.plots import measured_errors
@@ -26,14 +26,14 @@ def write(found: Found, command: str, static: str = "auto") -> str:
     charts = {name: chart for name, chart in drawn.items() if chart}
     with report_static.painter(static) as brush:
         for name, chart in charts.items():
-            for kind, content in brush.images(chart).items():
+            for kind, content in brush.images(chart, command).items():
                 files.write(found.folder / f"{name}.{kind}", content)
     parts = [f"<h1>{html.escape(_title(found))}</h1>"]
     for name, chart in charts.items():
         links = " ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in report_static.FORMATS)
         parts.append(
             f'<figure><h2>{html.escape(chart.title)}</h2>\n<figcaption>{links}</figcaption>\n<div class="scroll">'
-            f'<div class="paper">{report_page.fragment(chart, name)}</div></div></figure>'
+            f'<div class="paper">{web_page.fragment(chart, name)}</div></div></figure>'
         )
     parts.append(
         f"<pre>{html.escape(measure_table.text(found.summary))}</pre>\n"
@@ -41,10 +41,10 @@ def write(found: Found, command: str, static: str = "auto") -> str:
         f"dse {html.escape(__version__)}.</p>"
     )
     head = (
-        f"<script>{report_page.plotly_js()}</script>\n"
+        f"<script>{web_page.plotly_js()}</script>\n"
         "<style>pre { overflow-x: auto; font-size: 0.8rem; }</style>\n"
     )  # fmt: skip
-    page = report_page.document(_title(found), head, "\n".join(parts))
+    page = web_page.document(_title(found), head, "\n".join(parts))
     files.write(found.folder / PAGE, page.encode())
     files.sync(found.folder)
     return str(found.folder / PAGE)

@@ -1,4 +1,4 @@
-"""The report's HTML: one page that needs no network, and the standalone page of a figure."""
+"""The report's HTML: one page that needs no network."""
 
 import html
 from dataclasses import astuple
@@ -7,44 +7,14 @@ from typing import Any
 import pandas as pd
 
 from dse import __version__, report_tokens, units
-from dse.plots import FIGURES, Figure, to_plotly
-from dse.plots.chart import Chart
+from dse.plots import FIGURES, Figure
 from dse.plots.rows import assumption_note, error_notes, run_notes
 from dse.report_summary import answers, baseline, devices
 from dse.tables import Request
+from dse.web_page import document, plotly_js
 
 #: rows of results shown on the page; the files have all
 MAX_ROWS = 2000
-#: nothing is fetched from anywhere: the browser itself refuses
-_POLICY = (
-    "default-src 'none'; script-src {scripts}'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "font-src data:; base-uri 'none'; form-action 'none'"
-)
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c1c1c; --back: #fdfdfd; --soft: #5c5c5c; --line: #d4d4d4; --head: #efefef;
-  --link: #0b5394; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e6e6; --back: #16181a; --soft: #a8a8a8; --line: #3c4043;
-  --head: #26292c; --link: #8ab8ff; } }
-body { font: 16px/1.5 Arial, Helvetica, 'Liberation Sans', sans-serif; color: var(--text); background: var(--back);
-  max-width: 1040px; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.25; } h2 { font-size: 1.25rem; margin-top: 2.4rem; }
-a { color: var(--link); } .soft, figcaption { color: var(--soft); }
-.scroll { overflow-x: auto; max-width: 100%; margin: 0.6rem 0 1.4rem; padding-bottom: 0.3rem;
-  scrollbar-width: thin; scrollbar-color: var(--soft) var(--head); } figure { margin: 0 0 2rem; }
-.paper { background: #fff; border: 1px solid var(--line); border-radius: 4px; width: max-content; }
-table { border-collapse: collapse; font-size: 0.82rem; } caption { text-align: left; padding: 0.3rem 0; }
-th, td { border-bottom: 1px solid var(--line); padding: 0.22rem 0.6rem; text-align: left; vertical-align: top; }
-th { background: var(--head); } td.n, th.n { text-align: right; } td.n { white-space: nowrap; }
-th { vertical-align: bottom; }
-.said td:last-child { min-width: 13rem; } td.name { white-space: nowrap; }
-.tight th, .tight td { padding: 0.2rem 0.35rem; }
-summary { cursor: pointer; padding: 0.3rem 0; font-weight: bold; }
-code { overflow-wrap: anywhere; }
-@media (max-width: 1060px) { .scroll:has(.paper, .said, .tight, .claims)::before {
-  content: "scrolls sideways \\2192"; color: var(--soft);
-  font-size: 0.75rem; position: sticky; left: 0; } }
-@media print { .scroll { overflow: visible; } body { max-width: none; } figure { break-inside: avoid; } }
-"""
 #: columns of the page's table: (column, header, unit shown, size of that unit); "" where text
 _COLUMNS = (
     ("system", "system", "", 0), ("device", "device", "", 0), ("quantizer", "quantizer", "", 0),
@@ -55,40 +25,6 @@ _COLUMNS = (
     ("sqnr_db", "SQNR, measured", "dB", 1),
     ("joules_per_token", "energy", "J/token", 1), ("bound", "bound by", "", 0),
 )  # fmt: skip
-
-
-def plotly_js() -> str:
-    """The source of plotly.js from the installed package."""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
-
-
-def fragment(chart: Chart, div_id: str) -> str:
-    """The part of a page that draws a chart, without plotly.js itself."""
-    import plotly.io as pio
-
-    return str(
-        pio.to_html(to_plotly.figure(chart), config=to_plotly.CONFIG, include_plotlyjs=False, full_html=False,
-                    div_id=div_id, include_mathjax=False)
-    )  # fmt: skip
-
-
-def document(title: str, head: str, body: str, scripts: str = "") -> str:
-    """A whole HTML document in the report's style, which the browser lets fetch nothing."""
-    policy = _POLICY.format(scripts=scripts)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n{head}</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
-
-
-def standalone(figure: Figure, drawing: str) -> str:
-    """A page with one figure; plotly.js lies beside it."""
-    body = f'<p>{html.escape(figure.question)}</p>\n<div class="scroll"><div class="paper">{drawing}</div></div>'
-    return document(figure.title, '<script src="plotly.min.js"></script>\n', body, scripts="'self' file: ")
 
 
 def page(

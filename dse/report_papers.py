@@ -4,7 +4,7 @@ import html
 
 import pandas as pd
 
-from dse import report_page, units, validate_papers
+from dse import units, validate_papers, web_page
 from dse.plots import memory_limit, utilisation_batch
 from dse.plots.chart import Chart
 
@@ -25,32 +25,34 @@ _WHOLE = (
 )
 
 
-def charts(found: dict[str, pd.DataFrame]) -> dict[str, Chart]:
-    """The figures of `tables` by name."""
+FIGURES = ("nqkv_figure_8", "nqkv_figure_9", "oaken_figure_3")
+
+
+def chart(name: str, table: pd.DataFrame) -> Chart:
+    """The figure of that name in FIGURES, of its table in `tables`."""
     model, length = validate_papers.FIGURE_MODEL, validate_papers.FIGURE_INPUT_TOKENS
-    return {
-        "nqkv_figure_8": memory_limit.chart(
+    if name == "nqkv_figure_8":
+        return memory_limit.chart(
             f"Memory against batch, {model} on an A100, {length} tokens in (NQKV Figure 8)", "batch", "sequences",
-            found["nqkv_figure_8"], _WHOLE,
-        ),
-        "nqkv_figure_9": memory_limit.chart(
+            table, _WHOLE,
+        )  # fmt: skip
+    if name == "nqkv_figure_9":
+        return memory_limit.chart(
             f"Memory against prompt length, {model} on an A100, batch {validate_papers.FIGURE_LENGTH_BATCH} "
-            "(NQKV Figure 9)", "input_tokens", "tokens", found["nqkv_figure_9"],
+            "(NQKV Figure 9)", "input_tokens", "tokens", table,
             f"{_WHOLE} The paper does not state the batch.",
-        ),
-        "oaken_figure_3": utilisation_batch.chart(
-            f"Use of the peaks, {validate_papers.UTILISATION_MODEL} FP16 on an A100, 1K in, 1K out (Oaken Figure 3)",
-            found["oaken_figure_3"],
-            "Kernels as measured (vLLM); the paper shows busy cores. Each operation over its own time.",
-        ),
-    }  # fmt: skip
+        )  # fmt: skip
+    return utilisation_batch.chart(
+        f"Use of the peaks, {validate_papers.UTILISATION_MODEL} FP16 on an A100, 1K in, 1K out (Oaken Figure 3)",
+        table, "Kernels as measured (vLLM); the paper shows busy cores. Each operation over its own time.",
+    )  # fmt: skip
 
 
 def parts(found: dict[str, pd.DataFrame]) -> list[str]:
     """HTML: the table with published numbers beside ours, then the figures."""
     drawn = [
-        f'<div class="scroll"><div class="paper">{report_page.fragment(chart, name)}</div></div>'
-        for name, chart in charts(found).items()
+        f'<div class="scroll"><div class="paper">{web_page.fragment(chart(name, found[name]), name)}</div></div>'
+        for name in FIGURES
     ]
     links = ", ".join(f'<a href="tables/{name}.csv">{name}</a>' for name in found)
     return [

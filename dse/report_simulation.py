@@ -9,8 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dse import files, point, present, report_static, serving, simulate
+from dse.export import export
 from dse.plan import KvPlan
-from dse.plots import simulated, to_plotly
+from dse.plots import simulated
 from dse.present_traffic import beyond_positions, per_second, plural
 from dse.simulate import Simulation
 from dse.specs import HardwareSpec
@@ -237,23 +238,20 @@ def latency_table(result: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame([{"name": name, **result[name]} for _, name in _LATENCIES])
 
 
-def write(out: str, result: dict[str, Any], run: Simulation, static: str = "auto") -> list[str]:
-    """Tables, JSON and the figure into directory `out`; the paths. Raises InputError, OutputError."""
-    import plotly.io as pio
-
+def write(out: str, result: dict[str, Any], run: Simulation, command: str, static: str = "auto") -> list[str]:
+    """Tables, JSON and the figure, made by `command`, into directory `out`; paths. Raises InputError, OutputError."""
     report_static.check(static)
     folder = files.prepare(out)
     table = samples_table(result, run)
     chart = simulated.chart(table)
     with report_static.painter(static) as brush:
-        images = brush.images(chart)
-    page = pio.to_html(to_plotly.figure(chart), config=to_plotly.CONFIG, include_plotlyjs=True, include_mathjax=False)
+        images = brush.images(chart, command)
     contents = {
         "simulation.json": json.dumps(result, indent=2, allow_nan=False).encode(),
         "over_time.csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "latencies.csv": latency_table(result).to_csv(index=False, lineterminator="\n").encode(),
         **{f"simulation.{kind}": content for kind, content in images.items()},
-        "simulation.html": page.encode(),
+        "simulation.html": export(chart, "html", command),
     }
     for name, content in contents.items():
         files.write(folder / name, content)

@@ -1,12 +1,12 @@
-"""PNG, SVG and PDF of the figures: by kaleido (plotly in a browser) where that works, else by matplotlib."""
+"""PNG, SVG and PDF of the figures: by matplotlib, or by kaleido (plotly in a browser) where that is asked for."""
 
 import contextlib
 import importlib.util
-import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
 from dse.errors import InputError, show
+from dse.export import export
 from dse.plots.chart import Chart
 
 Static = Literal["auto", "kaleido", "matplotlib"]
@@ -39,27 +39,19 @@ def kaleido_missing() -> str:
 
 
 class Painter:
-    """Draws charts as static files; `name` says with what. Falls back to matplotlib for good after a failure."""
+    """Draws charts as static files; `name` says with what."""
 
     def __init__(self, static: str) -> None:
-        self.must = static == "kaleido"
-        self.name = "kaleido" if self.must or (static == "auto" and not kaleido_missing()) else "matplotlib"
+        self.name = "kaleido" if static == "kaleido" else "matplotlib"
 
-    def images(self, chart: Chart) -> dict[str, bytes]:
-        """The chart in every format of FORMATS."""
-        if self.name == "kaleido":
-            try:
-                return _by_kaleido(chart)
-            except Exception as error:  # whatever a browser may do wrong
-                if self.must:
-                    raise InputError(
-                        f"kaleido could not draw ({type(error).__name__}): use --static matplotlib"
-                    ) from error
-                print(f"warning: kaleido could not draw ({type(error).__name__}): matplotlib does", file=sys.stderr)
-                self.name = "matplotlib"
-        from dse.plots import to_matplotlib
-
-        return to_matplotlib.images(chart)
+    def images(self, chart: Chart, made_by: str) -> dict[str, bytes]:
+        """The chart in every format of FORMATS. What `made_by` says stands in matplotlib's files (`dse.export`)."""
+        if self.name == "matplotlib":
+            return {name: export(chart, name, made_by) for name in FORMATS}
+        try:
+            return _by_kaleido(chart)
+        except Exception as error:  # whatever a browser may do wrong
+            raise InputError(f"kaleido could not draw ({type(error).__name__}): use --static matplotlib") from error
 
 
 def _by_kaleido(chart: Chart) -> dict[str, bytes]:
@@ -90,10 +82,7 @@ def painter(static: str) -> Iterator[Painter]:
             kaleido.start_sync_server(n=1, timeout=TIMEOUT_S, mathjax=False, silence_warnings=True)
             server = True
         except Exception as error:
-            if brush.must:
-                raise InputError(f"kaleido did not start ({type(error).__name__}): use --static matplotlib") from error
-            print(f"warning: kaleido did not start ({type(error).__name__}): matplotlib draws", file=sys.stderr)
-            brush.name = "matplotlib"
+            raise InputError(f"kaleido did not start ({type(error).__name__}): use --static matplotlib") from error
     try:
         yield brush
     finally:

@@ -13,7 +13,6 @@ from dse import (
     __version__,
     catalog,
     files,
-    report_page,
     report_papers,
     report_tokens,
     validate,
@@ -21,6 +20,7 @@ from dse import (
     validate_figures,
     validate_silicon,
     validate_tokens,
+    web_page,
 )
 from dse.plots import accuracy_bits, claims_published, predicted_measured, sinkq_figure
 from dse.plots.chart import Chart
@@ -61,6 +61,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         *papers.items(),
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
+        ("silicon-points", points_of(silicon.scatters)),
         ("eviction", validate_tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
         ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
@@ -109,8 +110,8 @@ def page(
         f"<p><code>dse validate report</code><br>dse {html.escape(__version__)}. The same as text: "
         "<code>dse validate claims</code>, <code>dse validate silicon</code>.</p>",
     ]  # fmt: skip
-    head = f"<script>{report_page.plotly_js()}</script>\n{_STYLE}"
-    return report_page.document("Validation of the KV-cache quantization model", head, "\n".join(body))
+    head = f"<script>{web_page.plotly_js()}</script>\n{_STYLE}"
+    return web_page.document("Validation of the KV-cache quantization model", head, "\n".join(body))
 
 
 def _mark(row: ClaimRow) -> str:
@@ -180,14 +181,17 @@ def _start(text: str) -> str:
     return re.split("[:;]", text, maxsplit=1)[0] + " ..."
 
 
-def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
-    """SinkQ's Figure 3 with what the paper prints of it beside ours."""
+def sinkq_chart(batches: pd.DataFrame, lengths: pd.DataFrame) -> Chart:
+    """SinkQ's Figure 3 of the two tables of `validate_figures`."""
     by_batch, by_length = (
         catalog.device(name).name for name in (validate_figures.DEVICE, validate_figures.LENGTH_DEVICE)
     )
-    chart = sinkq_figure.chart(
-        validate_figures.sinkq_batches(), validate_figures.sinkq_lengths(), by_batch, f"{by_length}, batch 1"
-    )
+    return sinkq_figure.chart(batches, lengths, by_batch, f"{by_length}, batch 1")
+
+
+def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
+    """SinkQ's Figure 3 with what the paper prints of it beside ours."""
+    chart = sinkq_chart(validate_figures.sinkq_batches(), validate_figures.sinkq_lengths())
     found = {row.id: row for row in rows}
     lines = "\n".join(
         f"<tr><td>{_mark(row)}</td><td>{html.escape(row.quantity)}</td><td>{html.escape(row.published)}</td>"
@@ -206,15 +210,28 @@ def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
 
 def claims_chart(rows: list[ClaimRow]) -> Chart:
     """Ours over published, for claims that are one number above 0 on both sides."""
+    return claims_of(pd.DataFrame(validate.to_json(rows)))
+
+
+def claims_of(table: pd.DataFrame) -> Chart:
+    """The same of a table as it is written: columns id, source, published, ours, unit, verdict, basis."""
     points = [
-        {"id": row.id, "document": _short(row.source), "published": number, "ours": float(row.ours),
-         "ratio": row.ours / number, "unit": row.unit, "verdict": row.verdict, "is_input": row.basis == "input"}
-        for row in rows
-        if (number := validate.published_number(row.published)) and number > 0
-        and isinstance(row.ours, int | float) and row.ours > 0
+        {"id": row.id, "document": _short(row.source), "published": number, "ours": ours,
+         "ratio": ours / number, "unit": row.unit, "verdict": row.verdict, "is_input": row.basis == "input"}
+        for row in table.itertuples()
+        if (number := validate.published_number(str(row.published))) and number > 0
+        and (ours := _above_zero(row.ours))
     ]  # fmt: skip
     columns = ["id", "document", "published", "ours", "ratio", "unit", "verdict", "is_input"]
     return claims_published.chart(pd.DataFrame(points, columns=columns))
+
+
+def _above_zero(value: Any) -> float:
+    """The number of a cell, read from a file or not; 0 where it is none above 0."""
+    try:
+        return max(float(value), 0.0)
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _short(source: str) -> str:
@@ -223,7 +240,7 @@ def _short(source: str) -> str:
 
 
 def _paper(chart: Chart, name: str) -> str:
-    return f'<div class="scroll"><div class="paper">{report_page.fragment(chart, name)}</div></div>'
+    return f'<div class="scroll"><div class="paper">{web_page.fragment(chart, name)}</div></div>'
 
 
 def _silicon(found: Silicon) -> str:
@@ -263,14 +280,39 @@ def _silicon_table(rows: list[SiliconRow]) -> str:
     return f'<div class="scroll"><table><thead>{head}</thead><tbody>{lines}</tbody></table></div>'
 
 
+_POINTS = ("device", "stack", "part", "measured_s", "predicted_s", "held_out")
+
+
+def points_of(scatters: Sequence[Scatter]) -> pd.DataFrame:
+    """What the scatter plots of measured kernels show, a row a point."""
+    drawn = [_drawn(scatter) for scatter in scatters]
+    columns = [pd.DataFrame({name: getattr(one, name) for name in _POINTS}) for one in drawn]
+    return pd.concat(columns, ignore_index=True) if columns else pd.DataFrame(columns=list(_POINTS))
+
+
+def scatters_of(table: pd.DataFrame) -> list[Scatter]:
+    """The scatter plots behind such a table."""
+    return [
+        Scatter(str(device), str(stack), str(part), *(own[name].to_numpy() for name in _POINTS[3:]))
+        for (device, stack, part), own in table.groupby(list(_POINTS[:3]), sort=False)
+    ]
+
+
+def _drawn(scatter: Scatter) -> Scatter:
+    """The same with every so many points, at most twice MAX_POINTS."""
+    cut = slice(None, None, max(1, -(-len(scatter.measured_s) // (2 * MAX_POINTS))))
+    return replace(
+        scatter, measured_s=scatter.measured_s[cut], predicted_s=scatter.predicted_s[cut],
+        held_out=scatter.held_out[cut],
+    )  # fmt: skip
+
+
 def silicon_chart(device: str, scatters: list[Scatter]) -> Chart:
     """Predicted against measured times of a device, a panel per stack and part; thinned to MAX_POINTS."""
     parts = []
-    for scatter in scatters:
-        every = max(1, -(-len(scatter.measured_s) // (2 * MAX_POINTS)))
-        cut = slice(None, None, every)
+    for scatter in map(_drawn, scatters):
         name = f"{scatter.stack}, {_PARTS.get(scatter.part, scatter.part)}"
-        parts.append((name, scatter.measured_s[cut], scatter.predicted_s[cut], scatter.held_out[cut]))
+        parts.append((name, scatter.measured_s, scatter.predicted_s, scatter.held_out))
     found = predicted_measured.chart(f"{device}: predicted against measured", parts)
     note = f"Every so many rows are drawn, at most {2 * MAX_POINTS:,} a panel; the table counts all held-out ones. "
     return replace(found, notes=(note + "Rows inside the last-level cache are predicted with its own bandwidth.",))

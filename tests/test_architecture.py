@@ -44,8 +44,18 @@ LEVELS = [
         "dse.admission",
     },
     {"dse.simulate", "dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims", "dse.questions"},
-    {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
-    {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
+    {
+        "dse.plots",
+        "dse.present",
+        "dse.listing",
+        "dse.export",
+        "dse.web_page",
+        "dse.measure",
+        "dse.kv_sample",
+        "dse.validate",
+        "dse.calibrate",
+    },
+    {"dse.report", "dse.plot", "dse.explorer", "dse.cli", "dse.__main__"},
 ]
 
 

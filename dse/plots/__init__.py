@@ -28,6 +28,8 @@ class Figure:
     table: str
     chart: Callable[[pd.DataFrame], Chart]
     order: int
+    #: columns of the table that the chart cannot do without; `system`, or `quantizer` to name one, beside them
+    columns: tuple[str, ...]
 
     def figure(self, table: pd.DataFrame) -> Any:
         """The plotly figure."""

@@ -9,8 +9,6 @@ from dse.plots.chart import Chart, Panel, Series
 COLOURS = ("#E8E8E8", "#A6D4F0", "#F6CF7F", "#8FD3BC", "#E7BFD6", "#F2A97E", "#9DB8D9", "#C9C9C9", "#D6E3A0", "#CDBEE8")
 #: a letter for each quantizer, so that cells are told apart without colour
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-#: height of the text below the middle of its cell, in cells
-_DROP = 0.22
 
 
 def chart(table: pd.DataFrame, quantizers: tuple[str, ...], over: str, title: str, notes: tuple[str, ...]) -> Chart:
@@ -35,7 +33,7 @@ def chart(table: pd.DataFrame, quantizers: tuple[str, ...], over: str, title: st
         ))  # fmt: skip
     series.append(Series(
         "gain", "scatter", tuple(float(batches.index(batch)) for batch in table["batch"]),
-        tuple(inputs.index(n) - _DROP for n in table["input_tokens"]), style.BLACK, marker="",
+        tuple(float(inputs.index(n)) for n in table["input_tokens"]), style.BLACK, marker="",
         labels=tuple(_label(row, quantizers, over) for _, row in table.iterrows()), in_legend=False, is_note=True,
     ))  # fmt: skip
     keys = tuple(Series(_name(i, quantizers), "bar", colour=COLOURS[i % len(COLOURS)]) for i in range(len(quantizers)))

@@ -49,4 +49,5 @@ FIGURE = Figure(
     "ledger",
     chart,
     order=70,
+    columns=("model", "quantizer", "n_tokens", "effective_bits", "stored_bits"),
 )

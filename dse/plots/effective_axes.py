@@ -61,4 +61,5 @@ FIGURE = Figure(
     "results",
     chart,
     order=10,
+    columns=(*rows.POINT, "effective_bandwidth_bytes_per_s", "effective_capacity_bytes"),
 )

@@ -73,4 +73,5 @@ FIGURE = Figure(
     "breakdown",
     chart,
     order=60,
+    columns=(*rows.POINT, "linear_s", "attention_s", "quantize_s", "dequantize_s"),
 )

@@ -76,4 +76,6 @@ FIGURE = Figure(
     "results",
     chart,
     order=30,
-)
+    columns=("device", "model", "quantizer", "batch", "input_tokens", "output_tokens", "stored_bits", "kv_bytes",
+             "weight_bytes", "capacity_bytes", "assumptions"),
+)  # fmt: skip

@@ -67,4 +67,5 @@ FIGURE = Figure(
     "roofline",
     chart,
     order=80,
+    columns=("device", "model", "operation", "label", "intensity_flops_per_byte", "flops_per_s", "assumptions"),
 )

@@ -19,6 +19,14 @@ _HOVER = (
 )  # fmt: skip
 
 
+#: columns that figures of design points read: in hover boxes and notes, and with crosses and notes on memory
+POINT = (
+    "device", "model", "batch", "input_tokens", "output_tokens", "effective_bits", "feasible", "running_batch",
+    "decode_step_s", "throughput_tokens_per_s", "bound", "assumptions",
+)  # fmt: skip
+MEMORY = ("admission", "capacity_bytes", "infeasible_reason")
+
+
 def with_system(table: pd.DataFrame) -> pd.DataFrame:
     """The table with a column `system`; device and quantizer where it has none."""
     if "system" in table:

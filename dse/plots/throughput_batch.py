@@ -38,4 +38,5 @@ FIGURE = Figure(
     "results",
     chart,
     order=20,
+    columns=(*rows.POINT, *rows.MEMORY),
 )

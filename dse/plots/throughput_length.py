@@ -32,4 +32,5 @@ FIGURE = Figure(
     "lengths",
     chart,
     order=50,
+    columns=(*rows.POINT, *rows.MEMORY),
 )

@@ -54,4 +54,5 @@ FIGURE = Figure(
     "traffic",
     chart,
     order=55,
+    columns=(*rows.POINT, *rows.MEMORY, "trace", "padding_factor"),
 )

@@ -3,9 +3,9 @@
 import io
 from typing import Any
 
-from dse.plots import layout
+from dse.plots import fit, layout
 from dse.plots.chart import Axis, Chart, Panel, Series
-from dse.plots.layout import NOTE_SIZE, PANEL_SIZE, TEXT_SIZE, TITLE_SIZE, Layout
+from dse.plots.layout import REPORT, Layout, Page
 
 FORMATS = ("png", "svg", "pdf")
 PNG_DPI = 300
@@ -14,12 +14,17 @@ _MARKERS = {
     "triangle-right": ">", "pentagon": "p", "hexagon": "h", "star": "*", "cross": "P", "x-thin": "x",
 }  # fmt: skip
 _DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.6)), "dashdot": (0, (6, 2, 1.2, 2))}
+#: PDF holds its TrueType fonts (type 42); SVG draws letters as paths, so that it looks the same without any font
 _STYLE: Any = {
-    "font.family": "DejaVu Sans", "font.size": TEXT_SIZE, "axes.linewidth": 0.6, "axes.edgecolor": "#444444",
-    "grid.color": "#DDDDDD", "grid.linewidth": 0.5, "hatch.linewidth": 0.5, "hatch.color": "white",
+    "font.family": "DejaVu Sans", "axes.edgecolor": "#444444", "grid.color": "#DDDDDD", "hatch.color": "white",
     "pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "dse", "path.simplify": False,
-    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5,
 }  # fmt: skip
+#: widths in points at the report's size
+_WIDTHS = {
+    "axes.linewidth": 0.6, "grid.linewidth": 0.5, "hatch.linewidth": 0.5, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5,
+}  # fmt: skip
+#: what matplotlib would write by itself: dates, which differ each time, and its own name
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None}, "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -33,38 +38,41 @@ def _plain(text: str) -> str:
 
 def images(chart: Chart) -> dict[str, bytes]:
     """The chart in every format of FORMATS."""
+    return {name: image(chart, name) for name in FORMATS}
+
+
+def image(chart: Chart, name: str, page: Page = REPORT, metadata: dict[str, str] | None = None) -> bytes:
+    """The chart for a page in one of FORMATS, with what the file says of itself; no date is in it."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
-        place = layout.place(chart)
+    style: Any = {**_STYLE, **{key: width * page.line for key, width in _WIDTHS.items()}, "font.size": page.text}
+    with mpl.rc_context(style):
+        chart = fit.fitted(chart, page)
+        place = layout.place(chart, page)
         figure = Figure(figsize=(place.width / 72, place.height / 72), facecolor="white")
         FigureCanvasAgg(figure)
         _draw(figure, chart, place)
-        found = {}
-        for name in FORMATS:
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=name, dpi=PNG_DPI, metadata=_METADATA[name])
-            found[name] = buffer.getvalue()
-    return found
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=name, dpi=PNG_DPI, metadata={**_METADATA[name], **(metadata or {})})
+    return buffer.getvalue()
 
 
 def _draw(figure: Any, chart: Chart, place: Layout) -> None:
-    figure.text(8 / place.width, place.title_top / place.height, _plain(chart.title), va="top", ha="left",
-                fontsize=TITLE_SIZE, fontweight="bold")  # fmt: skip
+    page, edge = place.page, 8 / place.width
+    for i, line in enumerate(place.title):
+        y = (place.title_top - 1.2 * i * page.title) / place.height
+        figure.text(edge, y, _plain(line), va="top", ha="left", fontsize=page.title, fontweight="bold")
     for i, note in enumerate(place.notes):
-        y = (place.notes_top - i * layout.NOTE_ROW) / place.height
-        figure.text(8 / place.width, y, _plain(note), va="top", ha="left", fontsize=NOTE_SIZE, color="#444444")
+        y = (place.notes_top - i * layout.NOTE_ROW * page.note / layout.NOTE_SIZE) / place.height
+        figure.text(edge, y, _plain(note), va="top", ha="left", fontsize=page.note, color="#444444")
     for i, panel in enumerate(chart.panels):
         box = place.panels[i]
         axes = figure.add_axes(
             (box.x / place.width, box.y / place.height, box.width / place.width, box.height / place.height)
         )
-        _panel(axes, panel, chart)
-        axes.set_xlabel(_plain(panel.x.label), labelpad=2)
-        if place.shows_y_label[i]:
-            axes.set_ylabel(_plain(panel.y.label), labelpad=3)
+        _panel(axes, panel, chart, place, i)
     _legend(figure, place)
     if chart.colours:
         _colour_bar(figure, chart, place)
@@ -78,7 +86,8 @@ def _axis(target: Any, axis: Axis) -> None:
     target.set_minor_locator(ticker.NullLocator())
 
 
-def _panel(axes: Any, panel: Panel, chart: Chart) -> None:
+def _panel(axes: Any, panel: Panel, chart: Chart, place: Layout, i: int) -> None:
+    page = place.page
     axes.set_axisbelow(True)
     horizontal = any(series.kind == "hbar" for series in panel.series)
     bars = any(series.kind in ("bar", "hbar") for series in panel.series)
@@ -88,19 +97,26 @@ def _panel(axes: Any, panel: Panel, chart: Chart) -> None:
             getattr(axes, f"set_{name}scale")("log")
         getattr(axes, f"set_{name}lim")(axis.shown(axis.low), axis.shown(axis.high))
         _axis(getattr(axes, f"{name}axis"), axis)
-    axes.tick_params(pad=2)
-    axes.set_title(_plain(panel.title), fontsize=PANEL_SIZE, pad=4, loc="left")
+    axes.tick_params(pad=2 * page.scale)
+    axes.tick_params(labelbottom=place.shows_x_ticks[i], labelleft=place.shows_y_ticks[i])
+    axes.set_title(_plain(panel.title), fontsize=page.panel, pad=4 * page.scale, loc="left")
+    if place.shows_x_ticks[i]:
+        axes.set_xlabel(_plain(panel.x.label), labelpad=2 * page.scale)
+    if place.shows_y_label[i]:
+        axes.set_ylabel(_plain(panel.y.label), labelpad=3 * page.scale)
     for order, series in enumerate(panel.series):
         x = [panel.x.shown(v) for v in series.x]
         y = [panel.y.shown(v) for v in series.y]
         if series.kind in ("bar", "hbar"):
-            _bars(axes, series, x, y, panel)
+            _bars(axes, series, x, y, panel, page)
         else:
-            _points(axes, series, x, y, chart, 3 + order * 0.01)
+            _points(axes, series, x, y, chart, 3 + order * 0.01, page)
+            _labels(axes, series, x, y, panel, place.panels[i].width, page)
 
 
-def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel) -> None:
-    look = {"color": series.colour, "hatch": series.hatch * 4, "edgecolor": "white", "linewidth": 0.4, "zorder": 2}
+def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, page: Page) -> None:
+    look = {"color": series.colour, "hatch": series.hatch * 4, "edgecolor": "white", "linewidth": 0.4 * page.line,
+            "zorder": 2}  # fmt: skip
     if series.kind == "bar":
         base = [panel.y.shown(v) for v in series.base] if series.base else 0
         axes.bar(x, y, width=series.width, bottom=base, **look)
@@ -109,11 +125,11 @@ def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Pane
         axes.barh(y, x, height=series.width, left=base, **look)
 
 
-def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart, order: float) -> None:
+def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart, order: float, page: Page) -> None:
     if series.draws_line and len(x) > 1:
-        axes.plot(x, y, color=series.colour, linestyle=_DASHES[series.dash], linewidth=1.2, zorder=order)
+        axes.plot(x, y, color=series.colour, linestyle=_DASHES[series.dash], linewidth=1.2 * page.line, zorder=order)
     if series.marker and x:
-        size = (16.0 if series.draws_line else 34.0) * series.size**2
+        size = (16.0 if series.draws_line else 34.0) * (series.size * page.mark) ** 2
         thin = series.marker == "x-thin"
         for i in range(len(x)):
             colour: Any = series.colour
@@ -122,15 +138,31 @@ def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Ch
             face = "white" if series.is_open(i) else colour
             edge = colour if series.is_open(i) or not series.values else "#333333"
             look = (
-                {"color": series.colour, "linewidths": 1.1}
+                {"color": series.colour, "linewidths": 1.1 * page.line}
                 if thin
-                else {"facecolors": [face], "edgecolors": [edge], "linewidths": 0.9 if not series.values else 0.6}
+                else {
+                    "facecolors": [face],
+                    "edgecolors": [edge],
+                    "linewidths": (0.6 if series.values else 0.9) * page.line,
+                }
             )
             axes.scatter([x[i]], [y[i]], s=size * (1.5 if series.marker == "star" else 1.0),
                          marker=_MARKERS[series.marker], zorder=order + 0.005, clip_on=False, **look)  # fmt: skip
+
+
+def _labels(
+    axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, width: float, page: Page
+) -> None:  # fmt: skip
+    """Texts above marks; those without a mark in the middle of their cell, on two lines where it is narrow."""
+    cell = width / (panel.x.high - panel.x.low)
     for i, label in enumerate(series.labels):
-        axes.annotate(_plain(label), (x[i], y[i]), xytext=(0, 5), textcoords="offset points", ha="center",
-                      va="bottom", fontsize=NOTE_SIZE, zorder=5)  # fmt: skip
+        look: dict[str, Any] = {"xytext": (0, 5 * page.scale), "va": "bottom"}
+        if not series.marker:
+            look = {"xytext": (0, 0), "va": "center"}
+            if page.fits and layout.text_width(label, page.note) > cell:
+                label = label.replace(" ", "\n")
+        axes.annotate(_plain(label), (x[i], y[i]), textcoords="offset points", ha="center", fontsize=page.note,
+                      zorder=5, **look)  # fmt: skip
 
 
 def _cividis(chart: Chart, value: float) -> Any:
@@ -147,24 +179,27 @@ def _legend(figure: Any, place: Layout) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
 
-    width, height = place.width, place.height
+    width, height, page, scale = place.width, place.height, place.page, place.page.scale
     for i, series in enumerate(place.legend):
         row, column = divmod(i, place.legend_columns)
         x = 8 + column * place.legend_cell
-        y = place.legend_top - (row + 0.5) * layout.LEGEND_ROW
+        y = place.legend_top - (row + 0.5) * layout.LEGEND_ROW * scale
         if series.kind in ("bar", "hbar"):
-            look: Any = {"facecolor": series.colour, "hatch": series.hatch * 4, "edgecolor": "white", "linewidth": 0.4}
-            figure.add_artist(Rectangle(((x + 3) / width, (y - 3.5) / height), 16 / width, 7 / height, **look))
+            look: Any = {"facecolor": series.colour, "hatch": series.hatch * 4, "edgecolor": "white",
+                         "linewidth": 0.4 * page.line}  # fmt: skip
+            corner = ((x + 3 * scale) / width, (y - 3.5 * scale) / height)
+            figure.add_artist(Rectangle(corner, 16 * scale / width, 7 * scale / height, **look))
         if series.draws_line:
-            figure.add_artist(Line2D([x / width, (x + 22) / width], [y / height] * 2, color=series.colour,
-                                     linestyle=_DASHES[series.dash], linewidth=1.2))  # fmt: skip
+            figure.add_artist(Line2D([x / width, (x + 22 * scale) / width], [y / height] * 2, color=series.colour,
+                                     linestyle=_DASHES[series.dash], linewidth=1.2 * page.line))  # fmt: skip
         if series.kind in ("line", "scatter") and series.marker:
             face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.colour
             edge = "#333333" if series.values else series.colour
-            figure.add_artist(Line2D([(x + 11) / width], [y / height], marker=_MARKERS[series.marker], markersize=5.0,
-                                     markerfacecolor=face, markeredgecolor=edge, markeredgewidth=0.9,
-                                     linestyle="none"))  # fmt: skip
-        figure.text((x + 27) / width, y / height, _plain(series.name), va="center_baseline", fontsize=TEXT_SIZE)
+            figure.add_artist(Line2D([(x + 11 * scale) / width], [y / height], marker=_MARKERS[series.marker],
+                                     markersize=5.0 * page.mark, markerfacecolor=face, markeredgecolor=edge,
+                                     markeredgewidth=0.9 * page.line, linestyle="none"))  # fmt: skip
+        figure.text((x + 27 * scale) / width, y / height, _plain(series.name), va="center_baseline",
+                    fontsize=page.text)  # fmt: skip
 
 
 def _colour_bar(figure: Any, chart: Chart, place: Layout) -> None:
@@ -173,12 +208,13 @@ def _colour_bar(figure: Any, chart: Chart, place: Layout) -> None:
 
     scale = chart.colours
     assert scale is not None
-    low, high = place.panels[-1].y, place.panels[0].y + place.panels[0].height
+    page, low, high = place.page, place.panels[-1].y, place.panels[0].y + place.panels[0].height
     axes = figure.add_axes(
-        ((place.width - layout.BAR_ROOM + 2) / place.width, low / place.height, 9 / place.width,
-         (high - low) / place.height)
+        ((place.width - (layout.BAR_ROOM - 2) * page.scale) / place.width, low / place.height,
+         9 * page.scale / place.width, (high - low) / place.height)
     )  # fmt: skip
     norm = Normalize(scale.place(scale.axis.low), scale.place(scale.axis.high))
     bar = figure.colorbar(ScalarMappable(norm, "cividis"), cax=axes, label=_plain(scale.axis.label))
-    bar.set_ticks([scale.place(at) for at, _ in scale.axis.ticks], labels=[text for _, text in scale.axis.ticks])
-    bar.outline.set_linewidth(0.5)
+    ticks = (fit.thinned(scale.axis, high - low, page, False) if page.fits else scale.axis).ticks
+    bar.set_ticks([scale.place(at) for at, _ in ticks], labels=[text for _, text in ticks])
+    bar.outline.set_linewidth(0.5 * page.line)

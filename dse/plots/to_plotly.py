@@ -72,7 +72,7 @@ def _texts(chart: Chart, place: Layout) -> list[dict[str, Any]]:
     x = 8 / place.width
     texts = [
         {**common, "x": x, "y": place.title_top / place.height, "yanchor": "top", "font": _font(TITLE_SIZE),
-         "text": f"<b>{_plain(chart.title)}</b>"}
+         "text": f"<b>{_plain(chart.title)}</b>" if chart.title else ""}
     ]  # fmt: skip
     for panel, box in zip(chart.panels, place.panels, strict=True):
         texts.append(
@@ -122,7 +122,7 @@ def _trace(go: Any, series: Series, panel: Panel, chart: Chart, suffix: str) -> 
         **common, mode="+".join(modes), line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
         marker=_marker(series, chart) if series.marker else None, cliponaxis=False,
         text=[_plain(label) for label in series.labels] or None,
-        textposition="top center", textfont=_font(NOTE_SIZE),
+        textposition="top center" if series.marker else "middle center", textfont=_font(NOTE_SIZE),
     )  # fmt: skip
 
 

@@ -81,4 +81,5 @@ FIGURE = Figure(
     "tokens",
     chart,
     order=58,
+    columns=(*rows.POINT, *rows.MEMORY, "stored_tokens", "read_tokens", "peak_kv_bytes_per_sequence"),
 )

@@ -40,4 +40,5 @@ FIGURE = Figure(
     "traffic_lengths",
     chart,
     order=57,
+    columns=("trace", "share", "input_tokens", "output_tokens", "source", "licence"),
 )

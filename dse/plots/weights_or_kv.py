@@ -52,4 +52,5 @@ FIGURE = Figure(
     "weights",
     chart,
     order=40,
+    columns=rows.POINT,
 )

@@ -1,0 +1,146 @@
+"""The figures of `dse ask`: what an answer's figure needs beside its table, as plain data, and the chart of both."""
+
+from typing import Any
+
+import pandas as pd
+
+from dse.plots import axes, best_quantizer, crossover, need_curve, tornado
+from dse.plots.chart import Axis, Chart
+from dse.questions import crossing
+from dse.questions.best_map import BestMap
+from dse.questions.common import MEASURES, assumption_text
+from dse.questions.crossing import Crossing
+from dse.questions.need import NUMBERS, Need, NeedBits
+from dse.questions.sensitivity import Sensitivity, range_text
+
+Answer = Crossing | Need | NeedBits | Sensitivity | BestMap
+#: what a figure needs beside its table; it goes through JSON and back
+About = dict[str, Any]
+
+#: shown units of what an inverse design varies: (unit, size)
+_NUMBER_UNITS = {"bandwidth": ("TB/s", axes.TB), "capacity": ("GB", axes.GB), "flops": ("TFLOP/s", axes.TERA_FLOPS)}
+
+
+def kind_of(answer: Answer) -> str:
+    """The figure of an answer, as `dse plot` calls it."""
+    kinds = {Crossing: "cross", Need: "need", NeedBits: "need_bits", Sensitivity: "sensitivity", BestMap: "map"}
+    return kinds[type(answer)]
+
+
+def table_of(answer: Answer) -> pd.DataFrame:
+    """The table behind the figure."""
+    return answer.curve if isinstance(answer, Need) else answer.table()
+
+
+def about(answer: Answer) -> About:
+    """What the figure of an answer says that its table does not."""
+    if isinstance(answer, Crossing):
+        title = f"Where {answer.new} pays against {answer.old} ({answer.measure.title})"
+        return {"title": title, "notes": [f"{answer.context}.", answer.assumptions]}
+    if isinstance(answer, Need):
+        return _about_need(answer)
+    if isinstance(answer, NeedBits):
+        return _about_bits(answer)
+    return _about_effects(answer) if isinstance(answer, Sensitivity) else _about_map(answer)
+
+
+def _about_need(answer: Need) -> About:
+    measure, goal = answer.target.measure, answer.target
+    unit, size = _NUMBER_UNITS[answer.what]
+    column = answer.curve.columns[1]
+    own = answer.curve[answer.curve.iloc[:, 0] == answer.given].iloc[0]
+    marks = [["the device", float(own.iloc[0]), None if pd.isna(own[column]) else float(own[column])]]
+    if answer.value is not None:
+        marks.insert(0, ["smallest that meets it", answer.value, measure.value(answer.result)])
+    asked = (
+        f"{answer.context}, {answer.design}, batch {answer.result['batch']:,}, {answer.result['input_tokens']:,} in."
+    )
+    found = f"{answer.value / size:,.4g} {unit}" if answer.value is not None else "none meets it"
+    return {
+        "title": f"Smallest {NUMBERS[answer.what][1]} for {goal.text()}: {found}", "what": answer.what,
+        "measure": measure.name, "target": goal.value, "target_text": goal.text(), "marks": marks,
+        "notes": [asked, f"{'What stops a smaller one' if answer.value is not None else 'Cannot be met'}: "
+                  f"{answer.why()}.", "Hollow: misses the target.", assumption_text([answer.result], measure)],
+    }  # fmt: skip
+
+
+def _about_bits(answer: NeedBits) -> About:
+    measure, table = answer.target.measure, answer.table()
+    out = ["No bar: does not run."] if table[measure.column].isna().any() else []
+    found = f"{answer.best['stored_bits']:.4g} bits ({answer.best['quantizer']})" if answer.best else "none meets it"
+    return {
+        "title": f"Most stored bits for {answer.target.text()}: {found}", "measure": measure.name,
+        "target": answer.target.value, "target_text": answer.target.text(),
+        "notes": [f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in.",
+                  f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.", *out,
+                  assumption_text(answer.candidates, measure)],
+    }  # fmt: skip
+
+
+def _about_effects(answer: Sensitivity) -> About:
+    moving = [i for i, e in enumerate(answer.effects) if e.span(answer.base) > 0 or e.flips_at] or [0]
+    numbers = [answer.effects[i].number for i in moving]
+    m = answer.measure
+    return {
+        "title": f"What moves {m.title}, {answer.design}" + (f" against {answer.other}" if answer.other else ""),
+        "measure": m.name, "rows": moving,
+        "labels": [f"{number.name.removeprefix('stacks.')} ({range_text(number)})" for number in numbers],
+        "base": [answer.base or 0.0, answer.other_base], "names": [answer.design, answer.other],
+        "winner": answer.winner, "notes": [f"{answer.context}.", answer.assumptions],
+    }  # fmt: skip
+
+
+def _about_map(answer: BestMap) -> About:
+    over = answer.over
+    return {
+        "title": f"Best quantizer ({answer.measure.title})", "quantizers": list(answer.quantizers), "over": over,
+        "notes": [f"{answer.context}. The number in a cell: how many times as good as {over}; without one: {over} "
+                  "does not run.", answer.assumptions],
+    }  # fmt: skip
+
+
+def chart(kind: str, table: pd.DataFrame, about: About) -> Chart:
+    """The figure of a table and of what `about` says beside it. A table of cross or map does with an empty one."""
+    return {"cross": _cross, "need": _need, "need_bits": _bits, "sensitivity": _tornado, "map": _map}[kind](
+        table, about, tuple(about.get("notes", ()))
+    )
+
+
+def _cross(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
+    return crossover.chart(table, about.get("title", "Where it pays"), crossing.VERDICTS, notes)
+
+
+def _result_axis(table: pd.DataFrame, about: About) -> Axis:
+    measure = MEASURES[about["measure"]]
+    values = [float(value) for value in table[measure.column].dropna()]
+    return need_curve.result_axis(measure.title, measure.shown_unit, values, about["target"], measure.per_unit)
+
+
+def _need(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
+    unit, size = _NUMBER_UNITS[about["what"]]
+    return need_curve.chart(
+        table, need_curve.number_axis(NUMBERS[about["what"]][1], unit, list(table.iloc[:, 0]), size),
+        _result_axis(table, about), [tuple(mark) for mark in about["marks"]],
+        (f"target: {about['target_text']}", about["target"]), about["title"], notes,
+    )  # fmt: skip
+
+
+def _bits(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
+    goal = (f"target: {about['target_text']}", about["target"])
+    return need_curve.bits_chart(table, _result_axis(table, about), goal, about["title"], notes)
+
+
+def _tornado(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
+    m = MEASURES[about["measure"]]
+    return tornado.chart(
+        table.iloc[about["rows"]], about["labels"], (m.title, m.shown_unit, m.per_unit), tuple(about["base"]),
+        tuple(about["names"]), about["winner"], about["title"], notes,
+    )  # fmt: skip
+
+
+def _map(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
+    gains = [str(name) for name in table.columns if str(name).startswith("gain_over_")]
+    over = about.get("over", gains[0].removeprefix("gain_over_") if gains else "")
+    measured = [str(name) for name in table.columns if " " in str(name)]
+    names = about.get("quantizers", [name.split(" ", 1)[1] for name in measured])
+    return best_quantizer.chart(table, tuple(names), over, about.get("title", "Best quantizer"), notes)
