@@ -13,7 +13,7 @@ import pandas as pd
 from dse import __version__, export, files, plot_kinds
 from dse.errors import InputError, did_you_mean, show
 from dse.export import MM, PRESETS, SIZED
-from dse.plots import fit, layout
+from dse.plots import fit, page_layout
 from dse.plots.chart import Chart
 from dse.plots.layout import Page
 from dse.point import RESULT_UNITS
@@ -70,13 +70,13 @@ def write(
 
 
 def _size(chart: Chart, page: Page) -> str:
-    place = layout.place(fit.fitted(chart, page), page)
+    place = page_layout.on(fit.fitted(chart, page), page)
     return f"{place.width / MM:.0f} x {place.height / MM:.0f} mm"
 
 
 def _left_off(chart: Chart, page: Page) -> list[str]:
     """The notes that the picture leaves to its caption."""
-    if layout.shows_all_notes(chart, page):
+    if page_layout.shows_all_notes(chart, page):
         return []
     return ["for the caption:", *(f"  {note}" for note in chart.notes)]
 

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from dse import catalog, cli, report_question
+from dse import catalog, cli, plot_questions
 from dse.plots import layout, to_matplotlib, to_plotly
 from dse.questions import best_map, common, crossing, need, sensitivity
 from dse.workload import Workload
@@ -81,7 +81,9 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
     assert code == 0
     assert f"{name}.html" in out
     written = {path.name for path in (tmp_path / "new").iterdir()}
-    assert written == {f"{name}.{kind}" for kind in ("csv", "html", "png", "svg", "pdf")} | {"plotly.min.js"}
+    assert written == {f"{name}.{kind}" for kind in ("csv", "figure.json", "html", "png", "svg", "pdf")} | {
+        "plotly.min.js"
+    }
     page = (tmp_path / "new" / f"{name}.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert len(pd.read_csv(tmp_path / "new" / f"{name}.csv")) > 0
@@ -141,7 +143,9 @@ def _answers():
 
 def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps():
     for answer in _answers():
-        chart = report_question.chart_of(answer)
+        chart = plot_questions.chart(
+            plot_questions.kind_of(answer), plot_questions.table_of(answer), plot_questions.about(answer)
+        )
         texts = [chart.title, *chart.notes]
         for panel in chart.panels:
             for axis in (panel.x, panel.y):

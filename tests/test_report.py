@@ -169,7 +169,7 @@ def test_nothing_fits(tmp_path: Path):
     assert ": weights need" in page
 
 
-def test_auto_falls_back_to_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_kaleido_draws_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
 
     def broken(_):
@@ -177,13 +177,10 @@ def test_auto_falls_back_to_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     monkeypatch.setattr(report_static, "kaleido_missing", lambda: "")
     monkeypatch.setattr(report_static, "_by_kaleido", broken)
-    brush = report_static.Painter("auto")
-    assert brush.name == "kaleido"
-    assert brush.images(chart)["png"].startswith(b"\x89PNG")
-    assert brush.name == "matplotlib"
-    assert capsys.readouterr().err.count("\n") == 1
-    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "no Chrome or Chromium found")
     assert report_static.Painter("auto").name == "matplotlib"
+    with pytest.raises(InputError, match="RuntimeError"):
+        report_static.Painter("kaleido").images(chart, "dse report")
+    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "no Chrome or Chromium found")
     with pytest.raises(InputError, match="no Chrome"):
         report_static.check("kaleido")
 
@@ -193,7 +190,7 @@ def test_kaleido_draws():
     pil = pytest.importorskip("PIL.Image")
     chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
     with report_static.painter("kaleido") as brush:
-        images = brush.images(chart)
+        images = brush.images(chart, "dse report")
     pixels = pil.open(io.BytesIO(images["png"]))
     assert pixels.width == 2000
     assert pixels.convert("L").getextrema()[0] < 60

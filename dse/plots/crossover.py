@@ -33,6 +33,9 @@ def chart(table: pd.DataFrame, title: str, verdicts: dict[str, str], notes: tupl
                 tuple(_bars(own, places, verdicts, name)),
             )
         )  # fmt: skip
+    found = set(table["verdict"])
+    if len(found) == 1:  # a legend of one entry is not drawn
+        notes = (f"Everywhere: {verdicts[found.pop()]}.", *notes)
     return Chart(title, tuple(panels), n_columns=2, panel_height_pt=190, notes=notes)
 
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 from dse.errors import LimitError
-from dse.plots import layout
+from dse.plots import page_layout
 from dse.plots.chart import Axis, Chart, Panel, Series
 from dse.plots.layout import Box, Page
 
 #: smallest panel, height of a row of a list and size of a panel of a figure as tall as needed, in points at 8 pt texts
 MIN_WIDTH, MIN_HEIGHT, ROW = 80.0, 45.0, 10.0
+#: the same width of many panels, and of one beside a list
+MIN_WIDTH_OF_MANY, MANY, MIN_WIDTH_OF_LIST = 62.0, 3, 42.0
 #: height over width of a panel where the height is free
 SHAPE = 0.72
 #: a figure in a paper is no taller than a page's text, in points (240 mm)
@@ -18,7 +20,7 @@ MAX_HEIGHT = 680.0
 #: parts that a long list is cut into, beside each other, at most
 MAX_PARTS = 4
 #: share of the width that the names of a list take at most
-MAX_NAMES = 0.42
+MAX_NAMES = 0.5
 
 
 def fitted(chart: Chart, page: Page) -> Chart:
@@ -30,10 +32,10 @@ def fitted(chart: Chart, page: Page) -> Chart:
         return chart
     chart = _with_short_names(chart, page)
     found = _tall(chart, page) if page.height is None else _filled(chart, page)
-    box = layout.place(found, page).panels[0]
+    box = page_layout.place(found, page).panels[0]
     if box.width < 0.5 * MIN_WIDTH * page.scale or box.height < 0.4 * MIN_HEIGHT * page.scale:
         raise LimitError(
-            f"a page of {_mm(page.width)} x {_mm(layout.place(found, page).height)} mm is too small for this figure: "
+            f"a page of {_mm(page.width)} x {_mm(page_layout.place(found, page).height)} mm is too small for this figure: "
             "give a larger --width or --height, or leave its notes out with --no-notes"
         )
     return replace(found, panels=tuple(_thinned(panel, box, page) for panel in found.panels))
@@ -53,9 +55,22 @@ def _rows(chart: Chart) -> int:
     return max((len(panel.y.ticks) for panel in chart.panels if is_list(panel.y)), default=0)
 
 
-def _needed(chart: Chart) -> float:
-    """Height that a panel needs to be read."""
-    return max(MIN_HEIGHT, ROW * _rows(chart))
+def _row(chart: Chart, page: Page, width: float) -> float:
+    """Height of a row of a list: of two lines where its name, or what stands in its cells, has two."""
+    if any("\n" in text for panel in chart.panels if is_list(panel.y) for _, text in panel.y.ticks):
+        return 2.15 * page.text
+    row = ROW * page.scale
+    for panel in chart.panels:
+        cell = width / (panel.x.high - panel.x.low)
+        texts = [text for series in panel.series if not series.marker for text in series.labels]
+        if any(page_layout.measured(text, page.note) > 0.95 * cell for text in texts):
+            return max(row, 2.6 * page.note)
+    return row
+
+
+def _needed(chart: Chart, page: Page, width: float) -> float:
+    """Height that a panel needs to be read, in points."""
+    return max(MIN_HEIGHT * page.scale, _row(chart, page, width) * _rows(chart))
 
 
 def _tall(chart: Chart, page: Page) -> Chart:
@@ -63,13 +78,13 @@ def _tall(chart: Chart, page: Page) -> Chart:
     found = chart
     for columns in range(min(chart.n_columns, len(chart.panels)), 0, -1):
         found = replace(chart, n_columns=columns)
-        width = layout.place(found, page).panels[0].width
-        if width >= MIN_WIDTH * page.scale:
+        width = page_layout.place(found, page).panels[0].width
+        if width >= (MIN_WIDTH if len(chart.panels) <= MANY else MIN_WIDTH_OF_MANY) * page.scale:
             break
     n_rows = _rows(found)
-    wanted = ROW * n_rows * page.scale if n_rows else min(chart.panel_height_pt * page.scale, SHAPE * width)
-    found = replace(found, panel_height_pt=max(wanted, MIN_HEIGHT * page.scale))
-    over = layout.place(found, page).height - MAX_HEIGHT
+    wanted = 0.0 if n_rows else min(chart.panel_height_pt * page.scale, SHAPE * width)
+    found = replace(found, panel_height_pt=max(wanted, _needed(found, page, width)))
+    over = page_layout.place(found, page).height - MAX_HEIGHT
     if over > 0 and not n_rows:
         lines = -(-len(found.panels) // found.n_columns)
         height = max(found.panel_height_pt - over / lines, MIN_HEIGHT * page.scale)
@@ -84,14 +99,15 @@ def _filled(chart: Chart, page: Page) -> Chart:
         split = _split(chart, n_parts)
         for columns in range(1, len(split.panels) + 1):
             one = replace(split, n_columns=columns)
-            box = layout.place(one, page).panels[0]
+            box = page_layout.place(one, page).panels[0]
             width, height = box.width / page.scale, box.height / page.scale
-            readable = round(min(1.0, width / MIN_WIDTH, height / _needed(one)), 2)
+            least = MIN_WIDTH_OF_LIST if _rows(one) else MIN_WIDTH
+            readable = round(min(1.0, width / least, box.height / _needed(one, page, box.width)), 2)
             shape = min(width / height, height / width) if height > 0 and width > 0 else 0.0
             score = (readable, width * height * len(split.panels) * (1 + shape) / n_parts)
             if score > best:
                 best, found = score, one
-    return replace(found, panel_height_pt=layout.place(found, page).panels[0].height)
+    return replace(found, panel_height_pt=page_layout.place(found, page).panels[0].height)
 
 
 def _split(chart: Chart, n_parts: int) -> Chart:
@@ -131,21 +147,36 @@ def _rows_of(series: Series, first: int, end: int, y: Axis) -> Series:
 
 
 def _with_short_names(chart: Chart, page: Page) -> Chart:
-    """Names of lists cut in the middle where they would take more than their share of the page."""
-    most = int(MAX_NAMES * page.width / (page.text * layout.CHARACTER))
+    """Names of lists on two lines, and those cut in the middle, where they would take more than their share."""
+    most = MAX_NAMES * page.width
+
+    def fits(text: str) -> bool:
+        return page_layout.measured(text, page.text) <= most
 
     def short(text: str) -> str:
-        half = (most - 1) // 2
-        return text if len(text) <= most else f"{text[: most - 1 - half]}…{text[-half:]}"
+        n = len(text)
+        while not fits(text) and n > 5:
+            n -= 1
+            text = f"{text[: (n - 1) // 2]}…{text[len(text) - (n - 1) // 2 :]}"
+        return text
 
-    def of(axis: Axis) -> Axis:
-        return replace(axis, ticks=tuple((at, short(text)) for at, text in axis.ticks)) if is_list(axis) else axis
+    def of(text: str) -> str:
+        if fits(text) or " " not in text:
+            return short(text)
+        places = [i for i, letter in enumerate(text) if letter == " "]
+        at = min(places, key=lambda i: abs(2 * i - len(text)))
+        at = text.find(" (") if " (" in text else at
+        return f"{short(text[:at])}\n{short(text[at + 1 :])}"
 
-    return replace(chart, panels=tuple(replace(panel, y=of(panel.y)) for panel in chart.panels))
+    def names(axis: Axis) -> Axis:
+        return replace(axis, ticks=tuple((at, of(text)) for at, text in axis.ticks)) if is_list(axis) else axis
+
+    return replace(chart, panels=tuple(replace(panel, y=names(panel.y)) for panel in chart.panels))
 
 
 def _thinned(panel: Panel, box: Box, page: Page) -> Panel:
-    return replace(panel, x=thinned(panel.x, box.width, page, True), y=thinned(panel.y, box.height, page, False))
+    return replace(panel, x=thinned(panel.x, box.width, page, True), 
+                   y=panel.y if is_list(panel.y) else thinned(panel.y, box.height, page, False))  # fmt: skip
 
 
 def thinned(axis: Axis, length: float, page: Page, along: bool) -> Axis:
@@ -156,7 +187,7 @@ def thinned(axis: Axis, length: float, page: Page, along: bool) -> Axis:
         return (value - low) / (high - low) * length
 
     def room(text: str) -> float:
-        return layout.text_width(text, page.text) if along else page.text * 0.8
+        return page_layout.measured(text, page.text) if along else page.text * 0.8
 
     for every in range(1, len(axis.ticks) + 1):
         kept = axis.ticks[::every]

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from dse.plots.chart import Axis, Chart, Series
 
-#: mean width of a character over its size, generous; the same of bold ones
-CHARACTER, BOLD = 0.56, 0.62
+#: sizes of texts in the report, in points
+TITLE_SIZE, PANEL_SIZE, TEXT_SIZE, NOTE_SIZE = 10.0, 8.5, 8.0, 7.0
+#: mean width of a character over its size, generous
+CHARACTER = 0.56
 LEFT, RIGHT, BOTTOM, TICKS, LABEL, PANEL_TITLE = 46.0, 14.0, 4.0, 14.0, 13.0, 15.0
 COLUMN_GAP, ROW_GAP, BAR_ROOM = 34.0, 8.0, 62.0
 LEGEND_ROW, LEGEND_SYMBOL, NOTE_ROW = 13.5, 34.0, 9.5
-#: gap between panels that share their axis
-SHARED_GAP = 12.0
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Page:
     name: str
     width: float
     height: float | None = None
-    title: float = 10.0
-    panel: float = 8.5
-    text: float = 8.0
-    note: float = 7.0
+    title: float = TITLE_SIZE
+    panel: float = PANEL_SIZE
+    text: float = TEXT_SIZE
+    note: float = NOTE_SIZE
     line: float = 1.0
     mark: float = 1.0
     fits: bool = True
@@ -43,10 +43,18 @@ class Page:
         return self.text / TEXT_SIZE
 
 
-TITLE_SIZE, PANEL_SIZE, TEXT_SIZE, NOTE_SIZE = 10.0, 8.5, 8.0, 7.0
 #: text width of an A4 page, about two columns of a paper
 REPORT = Page("report", 518.0, fits=False)
 WIDTH = REPORT.width
+
+
+@dataclass(frozen=True)
+class Text:
+    """Lines of a label: the middle of the edge that faces its panel, in points from the lower left corner."""
+
+    x: float
+    y: float
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,24 +69,30 @@ class Box:
 
 @dataclass(frozen=True)
 class Layout:
-    """The figure's size and the places of its parts."""
+    """The figure's size and the places of its parts.
+
+    From `title` on: only on pages that fit (`dse.plots.page_layout`), where labels of axes are placed as texts.
+    """
 
     page: Page
     width: float
     height: float
     panels: tuple[Box, ...]
     shows_y_label: tuple[bool, ...]
-    #: whether the ticks of an axis are named: not where the panel beside or below has the same
-    shows_x_ticks: tuple[bool, ...]
-    shows_y_ticks: tuple[bool, ...]
     legend: tuple[Series, ...]
     legend_top: float
     legend_columns: int
     legend_cell: float
-    title: tuple[str, ...]
     title_top: float
     notes: tuple[str, ...]
     notes_top: float
+    title: tuple[str, ...]
+    titles: tuple[str, ...]
+    #: whether the ticks of an axis are named: not where the panel beside or below has the same
+    shows_x_ticks: tuple[bool, ...]
+    shows_y_ticks: tuple[bool, ...]
+    x_labels: tuple[Text, ...] = ()
+    y_labels: tuple[Text, ...] = ()
 
 
 def text_width(text: str, size: float) -> float:
@@ -91,86 +105,38 @@ def _same(one: Axis, other: Axis) -> bool:
     return one.label == other.label and one.log == other.log
 
 
-def _wrapped(chart: Chart, page: Page) -> tuple[str, ...]:
-    n_characters = int(page.width * 0.97 / (page.note * CHARACTER))
-    return tuple(line for note in chart.notes for line in textwrap.wrap(note, n_characters))
-
-
-def shows_all_notes(chart: Chart, page: Page) -> bool:
-    """True where every note stands in the picture."""
-    return not chart.notes or (page.shows_notes and len(_wrapped(chart, page)) <= page.max_note_lines)
-
-
-def note_lines(chart: Chart, page: Page) -> tuple[str, ...]:
-    """The notes as lines of the page; one line that says where they are, where the page has no room for them."""
-    if not page.shows_notes:
-        return ()
-    if shows_all_notes(chart, page):
-        return _wrapped(chart, page)
-    assumed = any("on assumed numbers" in note for note in chart.notes)
-    return ("Rests on assumed numbers; notes: see the file's properties." if assumed else
-            "Notes: see the file's properties.",)  # fmt: skip
-
-
-def place(chart: Chart, page: Page = REPORT) -> Layout:
-    """Title, legend, rows of panels and notes from top to bottom; nothing overlaps."""
-    n, columns, scale = len(chart.panels), min(chart.n_columns, len(chart.panels)), page.scale
+def place(chart: Chart) -> Layout:
+    """Title, legend, rows of panels and notes from top to bottom, on the report's page; nothing overlaps."""
+    n, columns = len(chart.panels), min(chart.n_columns, len(chart.panels))
     rows = -(-n // columns)
     legend = tuple(chart.legend())
-    cell = max((LEGEND_SYMBOL * scale + text_width(s.name, page.text) for s in legend), default=page.width)
-    legend_columns = max(1, min(len(legend), int((page.width - 16) // cell)))
+    cell = max((LEGEND_SYMBOL + text_width(s.name, TEXT_SIZE) for s in legend), default=WIDTH)
+    legend_columns = max(1, min(len(legend), int((WIDTH - 16) // cell)))
     legend_rows = -(-len(legend) // legend_columns) if len(legend) > 1 else 0
-    notes = note_lines(chart, page)
-    title: tuple[str, ...] = (chart.title,)
-    if page.fits:
-        title = (
-            tuple(textwrap.wrap(chart.title, int((page.width - 16) / (page.title * BOLD)))) if page.shows_title else ()
-        )
-    head = 20.0 if not page.fits else 6.0 * scale + len(title) * 1.2 * page.title if title else 4.0
-    same_y, same_x = _shared(chart, columns, page)
+    notes = tuple(line for note in chart.notes for line in textwrap.wrap(note, int(WIDTH * 0.97 / (NOTE_SIZE * 0.56))))
     longest_tick = max(
-        (text_width(text, page.text) for panel in chart.panels for _, text in panel.y.ticks), default=0.0
+        (text_width(text, TEXT_SIZE) for panel in chart.panels for _, text in panel.y.ticks), default=0.0
     )
-    left = LEFT * scale + max(0.0, longest_tick - 26.0 * scale)
+    left = LEFT + max(0.0, longest_tick - 26.0)
+    column_gap = COLUMN_GAP + max(0.0, longest_tick - 26.0)
     beside = [i % columns > 0 and _same(chart.panels[i].y, chart.panels[i - 1].y) for i in range(n)]
-    column_gap = COLUMN_GAP * scale + max(0.0, longest_tick - 26.0 * scale)
-    if all(same_y[i] for i in range(n) if i % columns):
-        column_gap = SHARED_GAP * scale
-    elif not all(beside[i] for i in range(n) if i % columns):
-        column_gap += LABEL * scale
-    inner = page.width - left - RIGHT * scale - (BAR_ROOM * scale if chart.colours else 0.0)
+    if not all(beside[i] for i in range(n) if i % columns):
+        column_gap += LABEL
+    inner = WIDTH - left - RIGHT - (BAR_ROOM if chart.colours else 0.0)
     width = (inner - (columns - 1) * column_gap) / columns
-    tops = PANEL_TITLE * scale if any(panel.title for panel in chart.panels) or not page.fits else 4.0 * scale
-    feet = [
-        ROW_GAP * scale if all(same_x[row * columns : (row + 1) * columns]) else (TICKS + LABEL + ROW_GAP) * scale
-        for row in range(rows)
-    ]
-    used = head + legend_rows * LEGEND_ROW * scale + 6.0 * scale + rows * tops + sum(feet)
-    note_row = NOTE_ROW * page.note / NOTE_SIZE
-    used += len(notes) * note_row + BOTTOM * scale
-    panel_height = chart.panel_height_pt if page.height is None else (page.height - used) / rows
-    height = used + rows * panel_height
+    row_height = PANEL_TITLE + chart.panel_height_pt + TICKS + LABEL + ROW_GAP
+    height = 20.0 + legend_rows * LEGEND_ROW + 6.0 + rows * row_height + len(notes) * NOTE_ROW + BOTTOM
+    top = height - 20.0 - legend_rows * LEGEND_ROW - 6.0
     boxes = []
-    top = height - head - legend_rows * LEGEND_ROW * scale - 6.0 * scale
     for i in range(n):
         row, column = divmod(i, columns)
-        y_top = top - row * (tops + panel_height) - sum(feet[:row]) - tops
-        boxes.append(Box(left + column * (width + column_gap), y_top - panel_height, width, panel_height))
+        y_top = top - row * row_height - PANEL_TITLE
+        boxes.append(
+            Box(left + column * (width + column_gap), y_top - chart.panel_height_pt, width, chart.panel_height_pt)
+        )
     return Layout(
-        page, page.width, height, tuple(boxes), tuple(not b for b in beside),
-        tuple(not same for same in same_x), tuple(not same for same in same_y),
-        legend if legend_rows else (), height - head, legend_columns, (page.width - 16) / legend_columns,
-        title, height - 4.0 * scale, notes, BOTTOM * scale + len(notes) * note_row,
+        REPORT, WIDTH, height, tuple(boxes), tuple(not b for b in beside),
+        legend if legend_rows else (), height - 20.0, legend_columns, (WIDTH - 16) / legend_columns, height - 4.0,
+        notes, BOTTOM + len(notes) * NOTE_ROW, (chart.title,), tuple(panel.title for panel in chart.panels),
+        (True,) * n, (True,) * n,
     )  # fmt: skip
-
-
-def _shared(chart: Chart, columns: int, page: Page) -> tuple[list[bool], list[bool]]:
-    """For each panel: whether the one to its left has the same y axis, and the one below it the same x axis."""
-    panels = chart.panels
-    if not page.fits:
-        return [False] * len(panels), [False] * len(panels)
-    same_y = [i % columns > 0 and panels[i].y == panels[i - 1].y for i in range(len(panels))]
-    same_x = [
-        i + columns < len(panels) and panels[i].x == panels[i + columns].x for i in range(len(panels))
-    ]  # fmt: skip
-    return same_y, same_x

@@ -3,7 +3,7 @@
 import io
 from typing import Any
 
-from dse.plots import fit, layout
+from dse.plots import fit, layout, page_layout
 from dse.plots.chart import Axis, Chart, Panel, Series
 from dse.plots.layout import REPORT, Layout, Page
 
@@ -50,7 +50,7 @@ def image(chart: Chart, name: str, page: Page = REPORT, metadata: dict[str, str]
     style: Any = {**_STYLE, **{key: width * page.line for key, width in _WIDTHS.items()}, "font.size": page.text}
     with mpl.rc_context(style):
         chart = fit.fitted(chart, page)
-        place = layout.place(chart, page)
+        place = page_layout.on(chart, page)
         figure = Figure(figsize=(place.width / 72, place.height / 72), facecolor="white")
         FigureCanvasAgg(figure)
         _draw(figure, chart, place)
@@ -73,6 +73,12 @@ def _draw(figure: Any, chart: Chart, place: Layout) -> None:
             (box.x / place.width, box.y / place.height, box.width / place.width, box.height / place.height)
         )
         _panel(axes, panel, chart, place, i)
+    for text in place.x_labels:
+        figure.text(text.x / place.width, text.y / place.height, _plain("\n".join(text.lines)), va="top", ha="center",
+                    fontsize=page.text, linespacing=1.05)  # fmt: skip
+    for text in place.y_labels:
+        figure.text(text.x / place.width, text.y / place.height, _plain("\n".join(text.lines)), va="center",
+                    ha="right", rotation=90, fontsize=page.text, linespacing=1.05)  # fmt: skip
     _legend(figure, place)
     if chart.colours:
         _colour_bar(figure, chart, place)
@@ -99,11 +105,11 @@ def _panel(axes: Any, panel: Panel, chart: Chart, place: Layout, i: int) -> None
         _axis(getattr(axes, f"{name}axis"), axis)
     axes.tick_params(pad=2 * page.scale)
     axes.tick_params(labelbottom=place.shows_x_ticks[i], labelleft=place.shows_y_ticks[i])
-    axes.set_title(_plain(panel.title), fontsize=page.panel, pad=4 * page.scale, loc="left")
-    if place.shows_x_ticks[i]:
-        axes.set_xlabel(_plain(panel.x.label), labelpad=2 * page.scale)
-    if place.shows_y_label[i]:
-        axes.set_ylabel(_plain(panel.y.label), labelpad=3 * page.scale)
+    axes.set_title(_plain(place.titles[i]), fontsize=page.panel, pad=4 * page.scale, loc="left")
+    if not page.fits:
+        axes.set_xlabel(_plain(panel.x.label), labelpad=2)
+        if place.shows_y_label[i]:
+            axes.set_ylabel(_plain(panel.y.label), labelpad=3)
     for order, series in enumerate(panel.series):
         x = [panel.x.shown(v) for v in series.x]
         y = [panel.y.shown(v) for v in series.y]
@@ -156,12 +162,13 @@ def _labels(
     """Texts above marks; those without a mark in the middle of their cell, on two lines where it is narrow."""
     cell = width / (panel.x.high - panel.x.low)
     for i, label in enumerate(series.labels):
-        look: dict[str, Any] = {"xytext": (0, 5 * page.scale), "va": "bottom"}
+        size, look = page.note, {"xytext": (0, 5 * page.scale), "va": "bottom"}
         if not series.marker:
             look = {"xytext": (0, 0), "va": "center"}
-            if page.fits and layout.text_width(label, page.note) > cell:
+            if page.fits and page_layout.measured(label, page.note) > 0.95 * cell:
                 label = label.replace(" ", "\n")
-        axes.annotate(_plain(label), (x[i], y[i]), textcoords="offset points", ha="center", fontsize=page.note,
+                size = min(size, 0.9 * cell / page_layout.measured(label, 1.0))
+        axes.annotate(_plain(label), (x[i], y[i]), textcoords="offset points", ha="center", fontsize=size,
                       zorder=5, **look)  # fmt: skip
 
 
