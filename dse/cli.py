@@ -123,7 +123,7 @@ def point(
     type=click.Choice(["auto", "kaleido", "matplotlib"]),
     default="auto",
     show_default=True,
-    help="What draws PNG, SVG and PDF; auto takes kaleido where it and a browser are installed.",
+    help="What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.",
 )
 @model_options
 @bits_options

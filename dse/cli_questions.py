@@ -36,7 +36,7 @@ def question_options(*left_out: str) -> Callable[[Command], Command]:
     def add(function: Command) -> Command:
         function = click.option(
             "--static", type=click.Choice(["auto", "kaleido", "matplotlib"]), default="auto", show_default=True,
-            help="What draws PNG, SVG and PDF; auto takes kaleido where it and a browser are installed.",
+            help="What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.",
         )(function)  # fmt: skip
         function = click.option("--out", metavar="DIR", help="Write figure and table into this directory.")(function)
         function = click.option("--json", "as_json", is_flag=True, help="Print as JSON, in SI base units.")(function)

@@ -90,7 +90,7 @@ def read_table(file: Path) -> pd.DataFrame:
         elif suffix == ".json":
             table = pd.DataFrame((sweep_store.load_json(file) or {}).get("rows", []))
         else:
-            table = pd.read_csv(file, float_precision="round_trip", keep_default_na=False, na_values=["", "nan", "NaN"])
+            table = pd.read_csv(file, keep_default_na=False, na_values=["", "nan", "NaN"])
     except (OSError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: cannot be read as a table: {show(reason)[1:-1]}") from None

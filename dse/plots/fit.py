@@ -35,7 +35,7 @@ def fitted(chart: Chart, page: Page) -> Chart:
     box = page_layout.place(found, page).panels[0]
     if box.width < 0.5 * MIN_WIDTH * page.scale or box.height < 0.4 * MIN_HEIGHT * page.scale:
         raise LimitError(
-            f"a page of {_mm(page.width)} x {_mm(page_layout.place(found, page).height)} mm is too small for this figure: "
+            f"{_mm(page.width)} x {_mm(page_layout.place(found, page).height)} mm: is too small for this figure: "
             "give a larger --width or --height, or leave its notes out with --no-notes"
         )
     return replace(found, panels=tuple(_thinned(panel, box, page) for panel in found.panels))

@@ -1,4 +1,4 @@
-"""Where everything of a chart goes on a page of a paper or a slide: texts measured, axes shared, labels written once."""
+"""Where everything of a chart goes in a paper or on a slide: texts measured, axes shared, labels written once."""
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -26,7 +26,7 @@ def _font(is_bold: bool) -> Any:
     from matplotlib.font_manager import FontProperties, findfont
     from matplotlib.ft2font import FT2Font
 
-    font = FT2Font(findfont(FontProperties("DejaVu Sans", weight="bold" if is_bold else "normal")))  # type: ignore[arg-type]
+    font = FT2Font(findfont(FontProperties(family="DejaVu Sans", weight="bold" if is_bold else "normal")))
     font.set_size(100, 72)
     return font
 
