@@ -106,9 +106,9 @@ def test_png_and_svg_say_what_made_them_and_have_their_size(ledger):
     import io
 
     page = export.PRESETS["slide"]
-    column = replace(page, width=72.0 * 4, height=72.0 * 3, text=8.0)
+    column = replace(export.PRESETS["paper"], width=72.0 * 6, height=72.0 * 4)
     image = pil.open(io.BytesIO(export.export(ledger, "png", MADE_BY, page=column)))
-    assert image.size == (1200, 900)  # 4 x 3 inches at 300 dots
+    assert image.size == (1800, 1200)  # 6 x 4 inches at 300 dots
     assert image.text["Source"] == MADE_BY
     assert image.text["Software"] == f"dse {__version__}"
     assert image.text["Title"] == ledger.title
