@@ -1,5 +1,6 @@
 """Fronts of whole designs: parts merged against the whole, knees by hand, the command and its figure."""
 
+import html
 import json
 import math
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import cli, pareto, pareto_designs, report_front, sweep, sweep_points, sweep_spec
+from dse import cli, pareto, pareto_designs, plot_kinds, report_front, sweep, sweep_points, sweep_spec
 from dse.errors import InputError
 from dse.plots import design_front
 
@@ -136,8 +137,10 @@ def test_the_command(folder, run, tmp_path):
     assert "knee" in out
     assert out.splitlines()[-1] == f"front: {tmp_path}/front/front.html"
     assert {path.name for path in (tmp_path / "front").iterdir()} == {
-        "front.csv", "front.html", "front.png", "front.svg", "front.pdf"
+        "front.csv", "front-others.csv", "front.figure.json", "front.html", "front.png", "front.svg", "front.pdf"
     }  # fmt: skip
+    again, _ = plot_kinds.load("front", str(tmp_path / "front"))  # `dse plot` draws the same
+    assert html.escape(again.notes[0]) in (tmp_path / "front" / "front.svg").read_text()
     page = (tmp_path / "front" / "front.html").read_text()
     assert "dse pareto" in page
     # the whole design is in the hover box of a point of the front
