@@ -61,7 +61,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         *papers.items(),
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
-        ("silicon-points", points_of(silicon.scatters)),
+        *([("silicon-points", points_of(silicon.scatters))] if silicon.scatters else []),
         ("eviction", validate_tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
         ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
