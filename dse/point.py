@@ -115,7 +115,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     n = work.final_tokens
     elements = plan.elements(n)
     bits = float(plan.effective_bits)
-    per_token_bytes = [
+    per_token_bytes = [  # of a layer
         (g, (g.bits(n) + g.padding_bits(n, memory.pages)) / (memory.unit * g.stored(n))) for g in plan.groups
     ]
     result: dict[str, Any] = {
@@ -132,7 +132,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         "effective_bits": trace.note(
             "effective_bits", bits, "bit", "element-weighted mean of what the methods' papers count",
             plan.key_quantizer.family.source,
-            **{f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups},
+            **({f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups} if trace.keep else {}),
         ),
         "stored_bits": trace.call(
             "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
