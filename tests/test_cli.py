@@ -32,19 +32,6 @@ vocab_size = 32000
 """
 
 
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process: (exit status, standard output, standard error)."""
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return call
-
-
 def assert_one_line(result, status, *parts):
     code, out, err = result
     assert code == status, err
