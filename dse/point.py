@@ -181,6 +181,23 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     return {name: result[name] for name in RESULT_UNITS}
 
 
+def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
+    """Of the results of `evaluate` those that say what runs and how fast, in a fraction of its time, for searches.
+
+    feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s.
+    """
+    plan, paths = laid_out(device, plan, work)
+    _, stack = stack_of(device, work)
+    memory = Memory(device, plan, work, paths)
+    names = ("running_batch", "decode_step_s", "total_s", "throughput_tokens_per_s")
+    found: dict[str, Any] = {name: point_times.NO_TIMES[name] for name in names}
+    if memory.max_batch:
+        batch = point_times.served(device, plan, work, memory, Trace(), stack)
+        values = (batch.running, batch.times.decode_step_s, batch.total_s, batch.tokens_per_s)
+        found = dict(zip(names, values, strict=True))
+    return {"feasible": memory.max_batch > 0, "fits_whole_batch": memory.max_batch >= work.batch, **found}
+
+
 def _tokens(plan: KvPlan, work: Workload, trace: Trace) -> dict[str, float]:
     """Tokens stored and read at the final length, means over the layers; whole numbers where they are."""
     family, limits, found = work.token_policy.family, plan.limits, {}
