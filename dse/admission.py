@@ -67,9 +67,11 @@ def fits(
 ) -> list[Fit]:
     """What fits under each of RULES. Of `work`, page, weights' bits and paths count; its lengths and batch do not.
 
-    A reserved request holds its largest size on the way (just before a group is packed), activations and workspace
-    included. 0 sequences fit where the longest request alone does not. Raises InputError for max_tokens, LimitError
-    where sizes are beyond 64 bits.
+    A reserved request holds its largest size at any length up to its last (just before a group is packed), activations
+    and workspace included. A trace tells how often a final length comes, not with which prompts: sizes shorter than
+    the prompt count as well, so an answer shorter than a packed group is held up to a group of 16-bit tokens too much.
+    0 sequences fit where the longest request alone does not. Raises InputError for max_tokens, LimitError where sizes
+    are beyond 64 bits.
     """
     longest = longest_tokens(plan, lengths, max_tokens)
     plan, paths = point.laid_out_for_traffic(device, plan, replace(work, prefix_tokens=0))

@@ -124,7 +124,8 @@ def workload_options(function: Callable[..., None]) -> Callable[..., None]:
             "--cached-input-discount",
             type=SHARE,
             metavar="FRAC",
-            help="How much cheaper a cached input token is, 0 to 1; default: what sharing the prefix saves.",
+            help="Price a cached input token so much cheaper, 0 to 1, in place of what sharing the prefix saves (the "
+            "default), which may be more.",
         ),
         click.option(
             "--dequant-path",

@@ -35,6 +35,7 @@ from dse.cli_unused import NAMED, refuse
               help="Memory held from the start, or page by page; static batching reserves.")  # fmt: skip
 @click.option("--page", "page_tokens", type=NAMED, default=16, show_default=True, help="Tokens of a page.")
 @click.option("--weights-bits", type=NAMED, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
+@click.option("--activation-bits", type=NAMED, default=16, show_default=True, help="Bits of activations: 16, or 8.")
 @click.option("--dequant-path", metavar="engine|fused|materialised", help="How keys and values are unpacked.")
 @click.option("--seed", type=NAMED, default=1, show_default=True, help="Of lengths and arrivals.")
 @model_options
@@ -59,6 +60,7 @@ def simulate(
     admission: str,
     page_tokens: int,
     weights_bits: int,
+    activation_bits: int,
     dequant_path: str | None,
     seed: int,
     model_kind: str,
@@ -82,7 +84,7 @@ def simulate(
 
     work = Workload(
         batch, input_tokens, output_tokens, admission, page_tokens, 0, weights_bits,  # type: ignore[arg-type]
-        dequant_path, model_kind, stack,  # type: ignore[arg-type]
+        dequant_path, model_kind, stack, activation_bits=activation_bits,  # type: ignore[arg-type]
     )  # fmt: skip
     simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens, prompt_step_tokens)
     unused = {"prompt_step_tokens": "with --batching chunked"}

@@ -1,7 +1,8 @@
 """Attention and dequantisation summed over all decode steps of a generation, ideal or calibrated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dse import packing, units
 from dse.formulas import attention, calibrated, dequantize, generation, scheduling
@@ -115,21 +116,23 @@ def calibrated_sums(
     sums = [0.0] * 6
     for index, (_, n_layers) in enumerate(plan.layers):
         kernel = _LayerKernel.of(device, stack, plan, index, n_sequences, paths)
-        breaks = [kernel.groups[0].length_of(n) for n in (calibrated.SPLIT_TOKENS + 1, kernel.busy_from)]
-        for start, n_steps in plan.spans(first, last, kernel.groups, breaks):
-            sums = [total + n_layers * more for total, more in zip(sums, kernel.piece(start, n_steps), strict=True)]
+        for stretch in kernel.reads(plan, index, first, last):
+            sums = [total + n_layers * more for total, more in zip(sums, kernel.piece(stretch), strict=True)]
     total, plain, read, compute, unit, fixed = sums
     materialised = unpack_busy = 0.0
     copies = copy_bandwidth(device, stack)
-    for piece in plan.pieces(first, last, paths):
+    for piece in plan.pieces(first, last, paths) if plan.materialised(paths) else ():
         extra = (n_sequences * dequantize.materialised_bytes(n) / copies for n in piece.unpacked["materialised"])
         materialised += generation.sum_of_line(*extra, 0, piece.n_steps)
-    for g in plan.groups:
-        rate = core_rate(device, stack, g, paths[g.which]) * _n_cores(device)
-        if g.layout.needs_unpacking and paths[g.which] in ("fused", "engine") and rate:
+    for index, g in enumerate(plan.groups):
+        if not g.layout.needs_unpacking or paths[g.which] not in ("fused", "engine"):
+            continue
+        if rate := core_rate(device, stack, g, paths[g.which]) * _n_cores(device):
             elements = n_sequences * g.n_read_layers * g.n_elements
-            for start, n_steps in plan.spans(first, last, [g]):
-                packed_line = (g.read_packed(start), g.read_packed_slope(start))
+            for n_steps, *packed_line in plan.few(
+                ("packed", index, first, last),
+                lambda g=g: _packed_lines(plan, g, first, last),  # type: ignore[misc]
+            ):
                 line = (attention.time_at_rate(elements * n, rate) for n in packed_line)
                 unpack_busy += generation.sum_of_line(*line, 0, n_steps)
     reached = stack_bandwidth(device, stack)
@@ -139,6 +142,12 @@ def calibrated_sums(
         plain, read, compute, unit, fixed, unpack_busy + materialised, total - plain + materialised, materialised,
         pack_s + n_sequences * packed["engine"], pack_s,
     )  # fmt: skip
+
+
+def _packed_lines(plan: KvPlan, g: TensorGroup, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """(number of steps, packed tokens read in the first, what each step adds) of every straight piece."""
+    for start, n_steps in plan.spans(first, last, [g]):
+        yield n_steps, g.read_packed(start), g.read_packed_slope(start)
 
 
 def stack_bandwidth(device: HardwareSpec, stack: StackSpec | None) -> float:
@@ -179,6 +188,21 @@ def kv_code(group: TensorGroup) -> str:
         return "fp8"
     bits = group.layout.packed["payload"] / group.n_elements
     return "int8" if bits > 4 else "int4" if bits > 2 else "int2"
+
+
+class _Read(NamedTuple):
+    """What one sequence reads of a layer over a straight piece: amounts in its first step, and what each step adds."""
+
+    n_steps: int
+    entered: int
+    length: int
+    length_slope: int
+    flops: int
+    flops_slope: int
+    bits: int
+    bits_slope: int
+    #: by group: (tokens read, slope, packed ones among them, slope)
+    tokens: tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -227,52 +251,69 @@ class _LayerKernel:
         """Tokens from which on every core has work: unpacking is a straight line of the tokens from there."""
         return -(-calibrated.SPLIT_TOKENS * self.n_cores // self.n_units)
 
-    def _core_lines(self, start: int) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Core-seconds at `start` and their slope: of the elements as stored, and of as many 16-bit ones."""
+    def reads(self, plan: KvPlan, index: int, first: int, last: int) -> Iterable[_Read]:
+        """What the steps that read the lengths first..last read of layer shape `index`, by straight pieces."""
+        breaks = [self.groups[0].length_of(n) for n in (calibrated.SPLIT_TOKENS + 1, self.busy_from)]
+        inside = tuple(sorted({at for at in breaks if first < at <= last}))
+        return plan.few(("reads", index, first, last, inside), lambda: self._reads(plan, first, last, inside))
+
+    def _reads(self, plan: KvPlan, first: int, last: int, breaks: tuple[int, ...]) -> Iterator[_Read]:
+        keys = self.groups[0]
+        for start, n_steps in plan.spans(first, last, self.groups, breaks):
+            length, grows = keys.read(start), keys.read_token_slope(start)
+            yield _Read(
+                n_steps, keys.entered(start), length, grows,
+                length * self.flops_per_token + keys.stored(start) * keys.index_flops,
+                grows * self.flops_per_token + keys.stored_slope(start) * keys.index_flops,
+                sum(g.read_bits(start) for g in self.groups), sum(g.read_slope(start) for g in self.groups),
+                tuple((
+                    g.read(start), g.read_token_slope(start),
+                    *((g.read_packed(start), g.read_packed_slope(start)) if g.layout.needs_unpacking else (0, 0)),
+                ) for g in self.groups),
+            )  # fmt: skip
+
+    def _core_lines(self, stretch: _Read) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Core-seconds in the first step and their slope: of the elements as stored, and of as many 16-bit ones."""
         stored = [0.0, 0.0]
         plain = [0.0, 0.0]
-        for g, packed_s in zip(self.groups, self.packed_core_s, strict=True):
+        for g, packed_s, (kept, grows, packed, packs) in zip(
+            self.groups, self.packed_core_s, stretch.tokens, strict=True
+        ):
             n = self.n_sequences * g.n_elements
-            kept, grows = g.read(start), g.read_token_slope(start)
-            packed, packs = (g.read_packed(start), g.read_packed_slope(start)) if g.layout.needs_unpacking else (0, 0)
             stored[0] += n * (packed * packed_s + (kept - packed) * self.plain_core_s)
             stored[1] += n * (packs * packed_s + (grows - packs) * self.plain_core_s)
             plain[0] += n * kept * self.plain_core_s
             plain[1] += n * grows * self.plain_core_s
         return (stored[0], stored[1]), (plain[0], plain[1])
 
-    def piece(self, start: int, n_steps: int) -> tuple[float, ...]:
+    def piece(self, stretch: _Read) -> tuple[float, ...]:
         """(attention, the same with 16-bit elements, memory, compute, unit, fixed) summed over a straight piece."""
-        terms, n = self.terms, self.n_sequences
-        keys = self.groups[0]
-        length, grows = keys.read(start), keys.read_token_slope(start)
-        flops = length * self.flops_per_token + keys.stored(start) * keys.index_flops
-        flops_slope = grows * self.flops_per_token + keys.stored_slope(start) * keys.index_flops
-        kv_bytes = n * sum(g.read_bits(start) for g in self.groups) / self.per_byte
-        kv_slope = n * sum(g.read_slope(start) for g in self.groups) / self.per_byte
+        terms, n, n_steps = self.terms, self.n_sequences, stretch.n_steps
+        kv_bytes = n * stretch.bits / self.per_byte
+        kv_slope = n * stretch.bits_slope / self.per_byte
         memory = (
             calibrated.attention_memory_s(kv_bytes, self.io_bytes, terms["memory_frac"], self.bandwidth),
             calibrated.attention_memory_s(kv_slope, 0, terms["memory_frac"], self.bandwidth),
         )
         compute = (
-            calibrated.attention_compute_s(n * flops, self.peak),
-            calibrated.attention_compute_s(n * flops_slope, self.peak),
+            calibrated.attention_compute_s(n * stretch.flops, self.peak),
+            calibrated.attention_compute_s(n * stretch.flops_slope, self.peak),
         )
         unit = calibrated.attention_unit_s(self.n_units, terms["unit_s"], self.n_cores)
         fixed = terms["launch_s"] + terms["copy_s"] * self.n_copies
-        fixed += terms["split_s"] if length > calibrated.SPLIT_TOKENS else 0.0
-        sums = [n_steps * fixed + part for part in self._roots(start, n_steps, memory, compute, unit)]
+        fixed += terms["split_s"] if stretch.length > calibrated.SPLIT_TOKENS else 0.0
+        sums = [n_steps * fixed + part for part in self._roots(stretch, memory, compute, unit)]
         return (
             *sums, generation.sum_of_line(*memory, 0, n_steps), generation.sum_of_line(*compute, 0, n_steps),
             n_steps * unit, n_steps * fixed,
         )  # fmt: skip
 
     def _roots(
-        self, start: int, n_steps: int, memory: tuple[float, float], compute: tuple[float, float], unit: float
+        self, stretch: _Read, memory: tuple[float, float], compute: tuple[float, float], unit: float
     ) -> Iterator[float]:
         """Sums of the roots of squares: with the elements as stored, and with 16-bit ones."""
-        window, entered = self.groups[0].read_window_tokens, self.groups[0].entered(start)
-        for first, slope in self._core_lines(start):
+        window, entered, n_steps = self.groups[0].read_window_tokens, stretch.entered, stretch.n_steps
+        for first, slope in self._core_lines(stretch):
             split = calibrated.SPLIT_TOKENS < entered < self.busy_from and window > calibrated.SPLIT_TOKENS
             if (first or slope) and split:  # more cores join with every token: no straight line
                 total = 0.0

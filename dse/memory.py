@@ -4,7 +4,7 @@ Every size is an exact integer in units of 1 / den bit (the plan's denominator),
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from dse import peaks, units
 from dse.formulas import activations, capacity, weights
@@ -27,7 +27,7 @@ class Memory:
     workload: Workload
     paths: dict[str, str]
 
-    @property
+    @cached_property
     def unit(self) -> int:
         """Numerator units in a byte."""
         return units.BITS_PER_BYTE * self.plan.den
@@ -48,7 +48,7 @@ class Memory:
             device.capacity_bytes, device.usable_frac.si, self.weight_bytes, device.runtime_overhead.count
         )
 
-    @property
+    @cached_property
     def prefix_tokens(self) -> int:
         """Shared prompt tokens that count: whole pages where memory is paged, none where a policy drops some."""
         if not self.plan.limits.keeps_all:
@@ -74,7 +74,7 @@ class Memory:
             self.workload.activation_bits,
         )  # fmt: skip
 
-    @property
+    @cached_property
     def logits_elements(self) -> int:
         """Elements per token of the output head: the logits, and two rows of the hidden size beside them."""
         model = self.plan.model
@@ -87,7 +87,11 @@ class Memory:
 
     def workspace_bytes(self, n_tokens: int) -> int:
         """FP16 keys and values of one layer and sequence that the materialised path keeps."""
-        return FP16_BYTES * self.plan.workspace_elements(n_tokens, self.paths)
+        return FP16_BYTES * self.plan.workspace_elements(n_tokens, self.paths) if self._writes_copies else 0
+
+    @cached_property
+    def _writes_copies(self) -> bool:
+        return bool(self.plan.materialised(self.paths))
 
     def extra(self, n_tokens: int) -> int:
         """Numerator of activations and workspace of one sequence."""
@@ -104,13 +108,21 @@ class Memory:
             return 0
         return self.plan.bits(n_tokens) + self.plan.padding_bits(n_tokens, self.pages)
 
+    @cached_property
+    def _sizes(self) -> dict[int, tuple[int, int]]:
+        """`shared` and `own` of lengths asked for before: searches come back to the same ones."""
+        return {}
+
     def own(self, n_tokens: int) -> int:
         """Numerator that one more sequence of `n_tokens` adds: what it does not share, activations, workspace."""
         return self.sequence(n_tokens) - self.shared(n_tokens) + self.extra(n_tokens)
 
     def need(self, n_sequences: int, n_tokens: int) -> int:
         """Numerator of `n_sequences`, all at `n_tokens`."""
-        return self.shared(n_tokens) + n_sequences * self.own(n_tokens)
+        sizes = self._sizes.get(n_tokens)
+        if sizes is None:
+            sizes = self._sizes[n_tokens] = (self.shared(n_tokens), self.own(n_tokens))
+        return sizes[0] + n_sequences * sizes[1]
 
     @cached_property
     def passed(self) -> list[int]:
@@ -159,33 +171,24 @@ class Memory:
         Where a token policy follows the prompt, the prompt is what the workload's output leaves of `n_tokens`, and the
         lengths are those from there on.
         """
+        return self._largest(n_sequences, n_tokens) <= self.free_bytes * self.unit
+
+    def _largest(self, n_sequences: int, n_tokens: int) -> int:
+        """Most that `n_sequences` need (numerator) on their way to `n_tokens`; see `fits` for where the way begins."""
         there, first, policy = self, 1, self.workload.token_policy
         if policy.follows_prompt:
             first = max(n_tokens - self.workload.output_tokens, 1)
             there = replace(self, plan=self.plan.under(policy.limits(first)))
         lengths = peaks.lengths(there.plan, first, n_tokens, self.prefix_tokens, self.pages)
-        free = self.free_bytes * self.unit
-        return all(there.need(n_sequences, n) <= free for n in lengths)
+        return max(there.need(n_sequences, n) for n in lengths)
 
     @cached_property
     def max_context_tokens(self) -> int | None:
         """Longest context at which the whole batch fits, with every shorter one; None where there is no limit."""
-        batch = self.workload.batch
-        if not self.fits(batch, 1):
-            return 0
-        high = 2
-        while high <= MAX_CONTEXT_TOKENS and self.fits(batch, high):
-            high *= 2
-        if high > MAX_CONTEXT_TOKENS:
-            return None
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.fits(batch, middle):
-                low = middle
-            else:
-                high = middle
-        return low
+        largest = partial(self._largest, self.workload.batch)
+        step = max((step for step, _ in self.plan.packings), default=1)
+        never_falls = not self.workload.token_policy.follows_prompt
+        return peaks.longest(largest, self.free_bytes * self.unit, MAX_CONTEXT_TOKENS, step, never_falls)
 
     @cached_property
     def min_capacity_bytes(self) -> int:

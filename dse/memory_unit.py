@@ -23,10 +23,14 @@ def attach(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> KvPlan:
     """The plan with the pages and bursts of the device, where it has any, for what its engine packs token by token."""
     if device.kv_page is None and device.kv_burst is None:
         return plan
-    groups = tuple(
-        _with_pages(device, g, plan.den) if _served(g, paths[g.which]) else g for g in plan.groups
-    )  # fmt: skip
-    return replace(plan, groups=groups)
+    sizes = (device.kv_page and device.kv_page.count, device.kv_burst and device.kv_burst.count)
+
+    def with_pages() -> KvPlan:
+        return replace(plan, groups=tuple(
+            _with_pages(device, g, plan.den) if _served(g, paths[g.which]) else g for g in plan.groups
+        ))  # fmt: skip
+
+    return plan.once((*sizes, *paths.items()), with_pages)
 
 
 def _served(g: TensorGroup, path: str) -> bool:

@@ -1,6 +1,7 @@
 """Lengths at which sequences that grow together take most memory: just before a group is packed, or at the end."""
 
 import math
+from collections.abc import Callable
 
 from dse.formulas import kv_cache
 from dse.plan import KvPlan, TensorGroup
@@ -14,22 +15,22 @@ def lengths(plan: KvPlan, first: int, last: int, prefix_tokens: int = 0, page_to
     length is the end of a regime, or lies at most one period before it, just before a group is packed; where pages
     are counted, at a page's first token.
     """
-    ends = {last}
-    for g in plan.groups:
-        ends.update((g.length_of(g.window_tokens), *g.limits.ends))
-        if prefix_tokens:
-            ends.update((prefix_tokens, _prefix_packed(g, prefix_tokens) - 1))
-    period = math.lcm(page_tokens, *(g.step_tokens for g in plan.groups))
-    found = {first, *(end + 1 for end in ends if first <= end < last)}  # a regime may be shorter than a page
-    for end in ends:
-        if first <= end <= last:
-            found.add(end)
-            for g in plan.groups:
-                if g.step_tokens > 1:
-                    event = end - (g.entered(end) - g.residual_tokens) % g.step_tokens
-                    found.update(e - 1 for e in range(event, max(end - period, first), -g.step_tokens))
-    starts = {length - (plan.limits.entered(length) - 1) % page_tokens for length in found}
-    return sorted(found | {length for length in starts if length >= first})
+    ends = {last, *(end for end in plan.regime_ends if first <= end <= last)}
+    if prefix_tokens:
+        packed = (_prefix_packed(g, prefix_tokens) - 1 for g in plan.groups)
+        ends.update(end for end in (prefix_tokens, *packed) if first <= end <= last)
+    found = {first, *ends, *(end + 1 for end in ends if end < last)}  # a regime may be shorter than a page
+    if plan.packings:
+        period = math.lcm(page_tokens, *(step for step, _ in plan.packings))
+        for end in ends:
+            entered = plan.limits.entered(end)
+            for step, residual in plan.packings:
+                event = end - (entered - residual) % step
+                found.update(range(event - 1, max(end - period, first) - 1, -step))
+    if page_tokens > 1:
+        starts = {length - (plan.limits.entered(length) - 1) % page_tokens for length in found}
+        found.update(length for length in starts if length >= first)
+    return sorted(found)
 
 
 def _prefix_packed(g: TensorGroup, prefix_tokens: int) -> int:
@@ -62,3 +63,53 @@ def sum_of_shared_bits(plan: KvPlan, first: int, last: int, prefix_tokens: int) 
             whole = prefix_tokens // g.step_tokens * g.step_tokens
             total += g.n_stored_layers * (inside_window + 1 - turn) * whole * (g.packed_bits + g.index_bits)
     return total
+
+
+def longest(
+    largest: Callable[[int], int], free: int, most_tokens: int, step_tokens: int, never_falls: bool
+) -> int | None:
+    """Longest length whose `largest`, what is needed on the way to it, is at most `free`; 0 where that of 1 is not.
+
+    None where all up to `most_tokens`, a power of two, fit. `step_tokens` are packed at once. Where `largest`
+    `never_falls` the answer does not depend on how it is sought, and is sought on the chord.
+    """
+    if largest(1) > free:
+        return 0
+    low, high = (_on_the_chord if never_falls else _by_doubling)(largest, free, most_tokens, step_tokens)
+    if high > most_tokens:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if largest(middle) <= free:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _by_doubling(largest: Callable[[int], int], free: int, most_tokens: int, step_tokens: int) -> tuple[int, int]:
+    """A length that fits and twice that, which does not; the second beyond `most_tokens` where all fit."""
+    high = 2
+    while high <= most_tokens and largest(high) <= free:
+        high *= 2
+    return high // 2, high
+
+
+def _on_the_chord(largest: Callable[[int], int], free: int, most_tokens: int, step_tokens: int) -> tuple[int, int]:
+    """The same, close together: memory is nearly a straight line of the length, but for what is packed at once."""
+    low, high = 1, most_tokens
+    at_low, at_high = largest(low), largest(high)
+    if at_high <= free:
+        return high, high + 1
+    for _ in range(4):
+        guess = low + (free - at_low) * (high - low) // (at_high - at_low)
+        if not low < guess < high:
+            break
+        needed = largest(guess)
+        if needed <= free:
+            low, at_low = guess, needed
+        else:
+            high, at_high = guess, needed
+    while low + step_tokens < high and largest(low + step_tokens) <= free:
+        low, step_tokens = low + step_tokens, 2 * step_tokens
+    return low, min(low + step_tokens, high)

@@ -5,22 +5,30 @@ over its groups of a formula from `dse.formulas`. Bits are exact integers over t
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeVar
 
 from dse.errors import LimitError
 from dse.formulas import attention, kv_cache
-from dse.plan_groups import NO_WINDOW, TensorGroup
+from dse.plan_groups import NO_WINDOW, TensorGroup, joined
 from dse.quantizers import QuantizerSpec, TensorShape
 from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS
 from dse.specs import LayerKV, ModelSpec
 from dse.token_policies import FULL, TokenLimits
 
+T = TypeVar("T")
+
 __all__ = ["NO_WINDOW", "KvPlan", "Piece", "TensorGroup", "build"]
 
 #: straight pieces of one generation; more than this would take seconds
 MAX_PIECES = 2_000_000
+#: answers that a plan keeps for being asked again; and pieces of a generation in one of them
+MAX_KNOWN = 1024
+MAX_KNOWN_PIECES = 256
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,22 @@ class KvPlan:
         """The same plan under a token policy; each layer keeps its own window where that is smaller."""
         if limits == self.limits:
             return self
+        return self.once(limits, lambda: self._under(limits))
+
+    def once(self, key: Hashable, build: Callable[[], T]) -> T:
+        """What `build` gives, built once for a `key`: the points of a curve ask the same of a plan again and again."""
+        known: T | None = self._known.get(key)
+        if known is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            known = self._known[key] = build()
+        return known
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
+
+    def _under(self, limits: TokenLimits) -> "KvPlan":
         groups = []
         for g in self.groups:
             own = g.layer_window_tokens or g.window_tokens
@@ -72,13 +96,31 @@ class KvPlan:
         stored = Fraction(sum(g.n_read_layers * g.stored(n_tokens) for g in keys), n_layers)
         return stored, Fraction(sum(g.n_read_layers * g.read(n_tokens) for g in keys), n_layers)
 
+    @cached_property
+    def _stored(self) -> tuple[tuple[int, TensorGroup], ...]:
+        return joined(self.groups, "n_stored_layers")
+
+    @cached_property
+    def _read(self) -> tuple[tuple[int, TensorGroup], ...]:
+        return joined(self.groups, "n_read_layers")
+
+    @cached_property
+    def regime_ends(self) -> frozenset[int]:
+        """Contexts at which a window is full, or between which the prompt's tokens are dropped."""
+        return frozenset(end for g in self.groups for end in (g.length_of(g.window_tokens), *g.limits.ends))
+
+    @cached_property
+    def packings(self) -> tuple[tuple[int, int], ...]:
+        """(step_tokens, residual_tokens) of the groups that are packed several tokens at a time, each once."""
+        return tuple(dict.fromkeys((g.step_tokens, g.residual_tokens) for g in self.groups if g.step_tokens > 1))
+
     @property
     def quantizer_name(self) -> str:
         """One name where keys and values agree, else both."""
         key, value = self.key_quantizer.name, self.value_quantizer.name
         return key if key == value else f"K {key} / V {value}"
 
-    @property
+    @cached_property
     def effective_bits(self) -> Fraction:
         """Mean over all stored elements of what the methods' papers count."""
         elements = sum(g.n_stored_layers * g.n_elements for g in self.groups)
@@ -91,15 +133,15 @@ class KvPlan:
 
     def bits(self, n_tokens: int) -> int:
         """Bits (numerator) that one sequence stores, without page padding."""
-        return sum(g.n_stored_layers * g.bits(n_tokens) for g in self.groups)
+        return sum(layers * g.bits(n_tokens) for layers, g in self._stored)
 
     def padding_bits(self, n_tokens: int, page_tokens: int) -> int:
         """Bits (numerator) of the unused slots of last pages."""
-        return sum(g.n_stored_layers * g.padding_bits(n_tokens, page_tokens) for g in self.groups)
+        return sum(layers * g.padding_bits(n_tokens, page_tokens) for layers, g in self._stored)
 
     def read_bits(self, n_tokens: int) -> int:
         """Bits (numerator) that a decode step reads for one sequence."""
-        return sum(g.n_read_layers * g.read_bits(n_tokens) for g in self.groups)
+        return sum(layers * g.read_bits(n_tokens) for layers, g in self._read)
 
     def flops(self, n_tokens: int) -> int:
         """Operations of attention in one decode step of one sequence, scoring for sparse reading included."""
@@ -206,8 +248,16 @@ class KvPlan:
                     f"output = {last - first + 1}: packs more than {MAX_PIECES:,} groups: take a larger group"
                 )
 
-    def pieces(self, first: int, last: int, paths: dict[str, str]) -> Iterator[Piece]:
+    def few(self, key: Hashable, build: Callable[[], Iterator[T]]) -> Iterable[T]:
+        """What `build` yields, kept like `once` does where that is little."""
+        found = self.once(key, lambda: tuple(islice(build(), MAX_KNOWN_PIECES + 1)))
+        return found if len(found) <= MAX_KNOWN_PIECES else build()
+
+    def pieces(self, first: int, last: int, paths: dict[str, str]) -> Iterable[Piece]:
         """The straight pieces of a generation whose steps read the lengths first..last."""
+        return self.few((first, last, *paths.values()), lambda: self._pieces(first, last, paths))
+
+    def _pieces(self, first: int, last: int, paths: dict[str, str]) -> Iterator[Piece]:
         for start, n_steps in self.spans(first, last, self.groups):
             unpacked = {path: (0, 0) for path in ("engine", "fused", "materialised")}
             for g in self.groups:

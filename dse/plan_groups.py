@@ -1,6 +1,7 @@
 """Equal keys or values of several layers: how many tokens they store and read, and in how many bits."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dse.formulas import kv_cache, memory_unit, tokens
@@ -184,3 +185,23 @@ class TensorGroup:
         """Bits of the slot that the next token will take: what an unused slot of a page costs."""
         per_token = self.step_tokens == 1 and self.residual_tokens == 0
         return (self.packed_bits if per_token else self.full_bits) + self.index_bits
+
+
+def joined(groups: Iterable[TensorGroup], layers: str) -> tuple[tuple[int, TensorGroup], ...]:
+    """Groups whose sums over `layers` ("n_stored_layers", "n_read_layers") are the same, fewer: (layers, group).
+
+    Those that keep, read and pack the same tokens become one, whose bits are summed: whole numbers, so exact.
+    """
+    found: dict[object, tuple[int, TensorGroup]] = {}
+    for g in groups:
+        n = getattr(g, layers)
+        if g.page_row_bits:  # pages of bytes are rounded tensor by tensor
+            found[id(g)] = n, g
+            continue
+        key = (g.step_tokens, g.residual_tokens, g.window_tokens)
+        so_far = found[key][1] if key in found else None
+        found[key] = 1, replace(g, **{
+            name: n * getattr(g, name) + (getattr(so_far, name) if so_far else 0)
+            for name in ("packed_bits", "full_bits", "once_bits", "pool_bits", "index_bits")
+        })  # fmt: skip
+    return tuple(found.values())

@@ -115,7 +115,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     n = work.final_tokens
     elements = plan.elements(n)
     bits = float(plan.effective_bits)
-    per_token_bytes = [
+    per_token_bytes = [  # of a layer
         (g, (g.bits(n) + g.padding_bits(n, memory.pages)) / (memory.unit * g.stored(n))) for g in plan.groups
     ]
     result: dict[str, Any] = {
@@ -132,7 +132,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         "effective_bits": trace.note(
             "effective_bits", bits, "bit", "element-weighted mean of what the methods' papers count",
             plan.key_quantizer.family.source,
-            **{f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups},
+            **({f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups} if trace.keep else {}),
         ),
         "stored_bits": trace.call(
             "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
@@ -179,6 +179,23 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     if trace.keep:
         _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
+
+
+def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
+    """Of the results of `evaluate` those that say what runs and how fast, in a fraction of its time, for searches.
+
+    feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s.
+    """
+    plan, paths = laid_out(device, plan, work)
+    _, stack = stack_of(device, work)
+    memory = Memory(device, plan, work, paths)
+    names = ("running_batch", "decode_step_s", "total_s", "throughput_tokens_per_s")
+    found: dict[str, Any] = {name: point_times.NO_TIMES[name] for name in names}
+    if memory.max_batch:
+        batch = point_times.served(device, plan, work, memory, Trace(), stack)
+        values = (batch.running, batch.times.decode_step_s, batch.total_s, batch.tokens_per_s)
+        found = dict(zip(names, values, strict=True))
+    return {"feasible": memory.max_batch > 0, "fits_whole_batch": memory.max_batch >= work.batch, **found}
 
 
 def _tokens(plan: KvPlan, work: Workload, trace: Trace) -> dict[str, float]:

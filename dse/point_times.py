@@ -1,6 +1,6 @@
 """Times, utilisation, energy and cost of a design point in which something fits: all waves of a batch, or its flow."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from dse import steps, steps_no_cache, steps_prompt, utilisation
 from dse.formulas import capacity, energy, throughput
@@ -32,10 +32,25 @@ NO_TIMES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def evaluate(
+class Served(NamedTuple):
+    """A batch served: how many run at once, in how many waves (None: replaced one by one), and how fast."""
+
+    running: int
+    n_waves: int | None
+    waves: list[Wave]
+    total_s: float
+    tokens_per_s: float
+
+    @property
+    def times(self) -> StepTimes:
+        """Times of the largest wave."""
+        return self.waves[0][2]
+
+
+def served(
     device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, trace: Trace, stack: StackSpec | None
-) -> dict[str, Any]:
-    """The results from `running_batch` on, of a design in which at least one request fits."""
+) -> Served:
+    """The batch of a design in which at least one request fits."""
     paths, prefix = memory.paths, memory.prefix_tokens
     if work.admission == "reserve":
         n_waves = trace.call("n_waves", capacity.n_waves, n_sequences=work.batch, max_batch=memory.max_batch)
@@ -80,6 +95,17 @@ def evaluate(
         output_tokens=work.output_tokens,
         total_s=total_s,
     )
+    return Served(running, n_waves, waves, total_s, tokens_per_s)
+
+
+def evaluate(
+    device: HardwareSpec, plan: KvPlan, work: Workload, memory: Memory, trace: Trace, stack: StackSpec | None
+) -> dict[str, Any]:
+    """The results from `running_batch` on, of a design in which at least one request fits."""
+    paths, prefix = memory.paths, memory.prefix_tokens
+    batch = served(device, plan, work, memory, trace, stack)
+    running, n_waves, waves, total_s, tokens_per_s = batch
+    times = batch.times
     power, price = device.board_power, device.usd_per_hour
     return {
         "running_batch": running, "n_waves": n_waves, "linear_s": times.linear_s, "attention_s": times.attention_s,

@@ -106,6 +106,11 @@ def point_text(
         if shown:
             lines += ["", title]
             lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
+            lines.append(
+                f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
+                "costs, in place of what sharing it saves"
+            )
         if title == "Bits per element":
             parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
@@ -227,7 +232,6 @@ _DEVICE_TERMS = {
     "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
     "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
     "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
-    "launch_s": "kernel_launch",
 }  # fmt: skip
 
 

@@ -58,7 +58,15 @@ def evaluate(
         busy_s=kv.unpack_busy / steps,
         materialised_traffic_s=kv.materialised / steps,
         mean_kv_read_s=kv.read / steps,
-        **({} if n_copies else {"launch_s": dequantize_launch_s, "launches_per_step": n_read}),
+        **(
+            {}
+            if n_copies
+            else {
+                "launch_s": dequantize_launch_s,
+                "launches_per_step": n_read,
+                "kernel_launch_s": device.kernel_launch.si,
+            }
+        ),
         **({"copies_per_step": n_copies, "start_of_a_copy_s": fit.launch.si} if fit and n_copies else {}),
         **({"sink_scores_s": sinks.scores_s} if sinks.scores_s else {}),
         **scheduled,
@@ -76,6 +84,7 @@ def evaluate(
         **({"write_s": write_s} if write_s else {}),
         **scheduled,
         launch_s=quantize_launch_s,
+        kernel_launch_s=device.kernel_launch.si,
         launches_per_step=n_pack,
         **({"sink_choice_s": sinks.choice_s} if sinks.choice_s else {}),
         rates_elements_per_s=_rates(device, paths),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -30,19 +31,6 @@ head_dim = 128
 ffn_size = 11008
 vocab_size = 32000
 """
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process: (exit status, standard output, standard error)."""
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return call
 
 
 def assert_one_line(result, status, *parts):
@@ -385,3 +373,18 @@ def test_report_beyond_the_limit(run, tmp_path, monkeypatch):
     batches = ",".join(str(n) for n in range(1, 20_001))
     assert_one_line(run("report", "--batches", batches), 5, "at most 100,000")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_discount_says_what_it_replaces(run):
+    args = ("point", "--device", "h100", "--model", "llama3.1-8b", "--prefix", "512")
+    text = "price per request: cached input 50% off what computing it costs, in place of what sharing it saves"
+    assert text in run(*args, "--cached-input-discount", "0.5")[1]
+    assert "in place of" not in run(*args)[1]
+
+
+def test_a_fitted_launch_is_not_taken_for_the_assumed_one(run):
+    args = ("point", "--device", "h100", "--model", "llama3.1-8b", "--quantizer", "kivi", "--explain")
+    _, out, _ = run(*args, "linear_s")
+    assert re.search(r"launch_s = 3.256e-06 s = 3.256 us\n", out)
+    _, out, _ = run(*args, "quantize_s")
+    assert "kernel_launch_s = 5e-06 s = 5 us   [assumed: " in out

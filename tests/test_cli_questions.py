@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from dse import catalog, cli, plot_questions
+from dse import catalog, plot_questions
 from dse.plots import layout, to_matplotlib, to_plotly
 from dse.questions import best_map, common, crossing, need, sensitivity
 from dse.workload import Workload
@@ -16,19 +16,6 @@ CROSS = ["ask", "cross", *OPT, "--quantizer", "nqkv", "--batches", "4,20", "--in
 NEED = ["ask", "need", "bandwidth", *LLAMA, "--batch", "64"]
 SENSITIVITY = ["ask", "sensitivity", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
 MAP = ["ask", "map", *LLAMA, "--batches", "1,64", "--inputs", "512,8192"]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process: (exit status, standard output, standard error)."""
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return call
 
 
 def test_cross_says_from_where_on_and_why(run):

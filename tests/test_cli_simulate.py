@@ -253,3 +253,11 @@ def test_too_many_requests(capsys):
 def test_no_file_is_written_where_the_input_is_wrong(tmp_path, capsys):
     refused(capsys, *BASE, "--rate", "0", "--out", str(tmp_path / "run"))
     assert not list(tmp_path.rglob("*.*"))
+
+
+def test_products_of_8_bits_are_faster(capsys):
+    """On an H100 they run at twice the rate; prompts of 1,024 tokens are products for the most part."""
+    args = ("--device", "h100", "--model", "llama3.1-8b", "--weights-bits", "8", "--requests", "50")
+    rates = [numbers(*args, "--activation-bits", bits)["throughput_tokens_per_s"] for bits in ("16", "8")]
+    assert rates[0] < rates[1] < 2 * rates[0]
+    assert refused(capsys, *args, "--activation-bits", "4")[0] == 2

@@ -31,17 +31,11 @@ N_ROWS = 2 * 2 * 4 * (4 + 4)
 
 
 @pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
+def run(run, tmp_path, monkeypatch):
+    """`run` in a folder that holds SPEC as spec.toml."""
     monkeypatch.chdir(tmp_path)
     Path("spec.toml").write_text(SPEC)
-
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return call
+    return run
 
 
 def test_a_sweep_and_the_same_again(run):

@@ -418,7 +418,9 @@ def edited(name: str, key: str, value: object) -> dict:
     return data
 
 
-@pytest.mark.parametrize(("name", "key", "value", "message"), BAD, ids=lambda v: str(v)[:24])
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"), BAD, ids=lambda v: "missing" if v is DELETE else str(v)[:24]
+)
 def test_bad_input_is_one_line_naming_file_and_key(tmp_path, name, key, value, message):
     with pytest.raises(SpecError, match=message) as caught:
         parse(edited(name, key, value), tmp_path)

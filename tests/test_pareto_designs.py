@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import cli, pareto, pareto_designs, plot_kinds, report_front, sweep, sweep_points, sweep_spec
+from dse import pareto, pareto_designs, plot_kinds, report_front, sweep, sweep_points, sweep_spec
 from dse.errors import InputError
 from dse.plots import design_front
 
@@ -107,17 +107,6 @@ def test_knees():
     groups = pd.DataFrame({"x": [3.0, 3.0, 5.0], "g": ["a", "a", "b"]})
     assert pareto_designs.knees(groups, {"x": "min"}, ["g"]).tolist() == [True, False, True]
     assert pareto_designs.knees(front.iloc[:0], {"x": "min"}).tolist() == []
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*args):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return call
 
 
 def test_the_command(folder, run, tmp_path):

@@ -387,3 +387,33 @@ def test_every_result_explains_itself(quantizer, admission):
     assert set(result) - given <= set(trace.steps)
     for name in set(result) & set(trace.steps) - {"effective_bits"}:
         assert trace.steps[name].value == result[name], name
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(["h100", "oaken-hbm", "a100-80gb"]), st.sampled_from(["fp16", "kivi", "oaken", "nqkv"]),
+    st.integers(1, 2000), st.integers(1, 9000), st.sampled_from(["reserve", "paged"]), st.booleans(),
+)  # fmt: skip
+def test_speed_is_some_of_the_results(name, quantizer, batch, n_in, admission, is_large):
+    kv = build("llama2-70b" if is_large else "llama3.1-8b", quantizer)
+    work = Workload(batch=batch, input_tokens=n_in, output_tokens=70, admission=admission)
+    whole = point.evaluate(catalog.device(name), kv, work)
+    found = point.speed(catalog.device(name), kv, work)
+    assert found == {name: whole[name] for name in found}
+
+
+def test_a_plan_asked_again_answers_the_same():
+    """What a plan keeps between points reaches no result: every order, and a plan that is asked for the first time."""
+    works = [
+        Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=tokens)
+        for tokens in ("full", "snapkv:budget=100", "streaming") for n_in, n_out in ((90, 300), (90, 170), (700, 300))
+        for batch in (3, 40)
+    ]  # fmt: skip
+    for where, name in (("oaken-hbm", "oaken"), ("h100", "kivi"), ("h100", "sinkq")):
+        device = catalog.device(where)
+        kept = build("llama2-7b", name)
+        fresh = [point.evaluate(device, build("llama2-7b", name), work) for work in works]
+        for order in (works, works[::-1]):
+            assert [point.evaluate(device, kept, work) for work in order] == (
+                fresh if order is works else fresh[::-1]
+            )  # fmt: skip

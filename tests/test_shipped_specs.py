@@ -63,7 +63,7 @@ KV_BYTES = {
 def quantities():
     """(file/field, quantity) of every number in every shipped file."""
     for name, spec in {**DEVICES, **MODELS}.items():
-        for field in spec.model_fields_set:
+        for field in sorted(spec.model_fields_set):  # the same order in every process
             value = getattr(spec, field)
             if isinstance(value, specs.Quantity):
                 yield f"{name}/{field}", value

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dse import plan, point, units
@@ -19,6 +19,8 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 #: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/calibration.md)
 TIE = 1e-9
+#: memory that holds every batch of interest
+ROOM_BYTES = 2**53
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,14 @@ class Design:
     def evaluate(self, work: Workload) -> Result:
         """All results at `work`."""
         return point.evaluate(self.device, self.plan, work)
+
+    def speed(self, work: Workload) -> Result:
+        """What runs and how fast at `work`: some of the results, sooner."""
+        return point.speed(self.device, self.plan, work)
+
+    def roomy(self) -> "Design":
+        """The same in which every batch of interest runs at once: a step's time does not depend on the memory."""
+        return replace(self, device=with_number(self.device, "memory_capacity", ROOM_BYTES, "any"))
 
 
 def design(device: HardwareSpec, model: ModelSpec, key: str, value: str = "", bits: Bits = CLOSED) -> Design:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from dse.errors import InputError, LimitError
-from dse.questions.common import TIE, Design, Measure, Progress, Result, assumption_text, context, each, with_number
+from dse.questions.common import TIE, Design, Measure, Progress, Result, assumption_text, context, each
 from dse.workload import Workload
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -72,10 +73,6 @@ class Line:
         return pays[-1][0] if pays and pays[-1][1] == fits[-1].last else None
 
 
-#: memory in which every batch of interest runs at once: a step's time does not depend on the memory
-ROOM_BYTES = 2**53
-
-
 @dataclass(frozen=True)
 class Ends:
     """What holds for one design on a stretch of prompts: it does not run (None: not everywhere), else bounds."""
@@ -98,16 +95,18 @@ class Pair:
     seen: dict[tuple[Any, ...], Result] = field(default_factory=dict)
 
     def result(self, is_new: bool, batch: int, input_tokens: int, has_room: bool = False) -> Result:
-        """The results of one of the designs; with `has_room` in as much memory as it needs."""
+        """What runs and how fast of one of the designs; with `has_room` in as much memory as it needs."""
         key = (is_new, batch, input_tokens, has_room)
         if key not in self.seen:
             work = replace(self.work, batch=batch, input_tokens=input_tokens)
             design = self.new if is_new else self.old
-            if has_room:
-                roomy = with_number(design.device, "memory_capacity", ROOM_BYTES, "any")
-                design = replace(design, device=roomy)
-            self.seen[key] = design.evaluate(work)
+            self.seen[key] = (self.roomy[not is_new] if has_room else design).speed(work)
         return self.seen[key]
+
+    @cached_property
+    def roomy(self) -> tuple[Design, Design]:
+        """Both designs with as much memory as they need."""
+        return self.new.roomy(), self.old.roomy()
 
     def step_s(self, is_new: bool, n_running: int, input_tokens: int) -> float:
         """Seconds of a decode step of `n_running` requests, whether they fit or not."""

@@ -10,17 +10,7 @@ import pandas as pd
 from dse import catalog, kv_sums, point, units
 from dse.errors import InputError, did_you_mean, show
 from dse.quantity import ASSUMED, Quantity
-from dse.questions.common import (
-    Design,
-    Measure,
-    Progress,
-    Result,
-    assumption_text,
-    context,
-    each,
-    lookup,
-    with_number,
-)
+from dse.questions.common import Design, Measure, Progress, Result, assumption_text, context, each, lookup, with_number
 from dse.specs import HardwareSpec
 from dse.specs_stacks import Fit
 from dse.workload import Workload
