@@ -8,6 +8,7 @@ import pandas as pd
 from dse import files, report_page, report_static
 from dse.pareto_designs import DesignFront, label
 from dse.plots import design_front
+from dse.plots.chart import Chart
 
 INDEX = "front.html"
 
@@ -17,14 +18,19 @@ def rows(found: DesignFront) -> pd.DataFrame:
     return found.table.assign(knee=found.knee)
 
 
+def chart_of(found: DesignFront) -> Chart:
+    """The figure of a front: its first two objectives."""
+    return design_front.chart(
+        found.table, list(found.knee), found.cloud, found.objectives, found.units,
+        partial(label, columns=found.design, units=found.units), found.by,
+    )  # fmt: skip
+
+
 def write(found: DesignFront, out: str, command: str, static: str = "auto") -> str:
     """Write front.csv, front.html and the images into `out`; the path of the page. Raises OutputError."""
     report_static.check(static)
     folder = files.prepare(out)
-    chart = design_front.chart(
-        found.table, list(found.knee), found.cloud, found.objectives, found.units,
-        partial(label, columns=found.design, units=found.units), found.by,
-    )  # fmt: skip
+    chart = chart_of(found)
     files.write(folder / "front.csv", files.csv_of(rows(found)))
     with report_static.painter(static) as brush:
         for kind, content in brush.images(chart).items():

@@ -11,6 +11,7 @@ from dse import catalog, kv_sums, point, units
 from dse.errors import InputError, did_you_mean, show
 from dse.quantity import ASSUMED, Quantity
 from dse.questions.common import (
+    THROUGHPUT,
     Design,
     Measure,
     Progress,
@@ -267,7 +268,7 @@ def _end(text: str, end: str, number: Number) -> float:
 def sensitivity(
     design: Design,
     work: Workload,
-    measure: Measure,
+    measure: Measure = THROUGHPUT,
     other: Design | None = None,
     ranges: Iterable[str] = (),
     progress: Progress | None = None,
