@@ -35,9 +35,9 @@ def figure(path: Path) -> dict:
 
 
 def png(drawing: dict) -> bytes:
-    """A PNG in few colours, which keeps it small."""
+    """A PNG of 256 colours, which keeps it small."""
     content = plotly.io.from_json(json.dumps(drawing)).to_image(format="png")
-    image = Image.open(io.BytesIO(content)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    image = Image.open(io.BytesIO(content)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
