@@ -200,7 +200,12 @@ def _area_rows(device: HardwareSpec) -> Rows:
 
 
 def _stack_rows(device: HardwareSpec) -> Rows:
-    """Calibrated parameters with what they were fitted on, and the error of each fit."""
+    """Calibrated parameters with what they were fitted on, and the error of each fit; of another device its name."""
+    if device.stacks_of:
+        return [{
+            "name": "stacks_of", "value": device.stacks_of, "unit": "", "kind": "assumed",
+            "source": f"its kernels reach the shares of the peak rates fitted there: `dse show {device.stacks_of}`",
+        }]  # fmt: skip
     rows: Rows = []
     for stack, spec in device.stacks.items():
         for part, fit in spec.fits().items():

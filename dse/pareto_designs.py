@@ -1,7 +1,7 @@
 """Fronts of designs, whole rows at a time: of a table, a CSV or Parquet file, or a sweep's directory of any size."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,26 @@ class DesignFront:
     #: columns that tell the designs apart: axes that vary, in the whole table and not only on the front
     design: tuple[str, ...]
 
+    def only(self, **values: Any) -> "DesignFront":
+        """The fronts of the groups with these values of columns of `by`. Raises InputError for others, or for none.
+
+        `n_rows`, `n_feasible` and `n_missing` still count the whole table.
+        """
+        for name in values:
+            if name not in self.by:
+                raise InputError(f"unknown group {show(name)}: {did_you_mean(name, self.by)}")
+        inside, beside = (
+            np.logical_and.reduce([(table[name] == value).to_numpy(bool) for name, value in values.items()])
+            for table in (self.table, self.cloud)
+        )
+        if not inside.any():
+            raise InputError(f"no front has {', '.join(f'{name} = {show(value)}' for name, value in values.items())}")
+        return replace(
+            self, table=self.table[inside].reset_index(drop=True), row=self.row[inside], knee=self.knee[inside],
+            by=tuple(name for name in self.by if name not in values), cloud=self.cloud[beside].reset_index(drop=True),
+            design=tuple(name for name in self.design if name not in values),
+        )  # fmt: skip
+
 
 def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str, Sense]:
     """Objectives by name, those to maximise first. Raises InputError for none, or one given twice."""
@@ -60,13 +80,27 @@ def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str,
 
 
 def of_table(
-    table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False
+    table: pd.DataFrame,
+    objectives: Mapping[str, Sense],
+    by: Sequence[str] = (),
+    drop_missing: bool = False,
+    units: Mapping[str, str] | None = None,
 ) -> DesignFront:
-    """The front of a table; its column `feasible`, if any, says which rows compete. Raises InputError."""
+    """The front of a table; its column `feasible`, if any, says which rows compete.
+
+    `units` are base units of columns of your own; those of results and axes are known. Raises InputError.
+    """
     known = set(sweep_axes.known_axes())
     design = [n for n in table.columns if n in known and table[n].nunique(dropna=False) > 1]
     return _front(
-        [("", table)], lambda _, rows: table.iloc[rows], table.columns, objectives, by, drop_missing, {}, design
+        [("", table)],
+        lambda _, rows: table.iloc[rows],
+        table.columns,
+        objectives,
+        by,
+        drop_missing,
+        units or {},
+        design,
     )
 
 

@@ -9,6 +9,7 @@ from dse import files, report_static, web_page
 from dse.pareto_designs import DesignFront, label
 from dse.plot_read import BESIDE, beside
 from dse.plots import design_front
+from dse.plots.chart import Chart
 
 INDEX = "front.html"
 
@@ -18,6 +19,14 @@ def rows(found: DesignFront) -> pd.DataFrame:
     return found.table.assign(knee=found.knee)
 
 
+def chart_of(found: DesignFront) -> Chart:
+    """The figure of a front: its first two objectives."""
+    return design_front.chart(
+        found.table, list(found.knee), found.cloud, found.objectives, found.units,
+        partial(label, columns=found.design, units=found.units), found.by,
+    )  # fmt: skip
+
+
 def write(found: DesignFront, out: str, command: str, static: str = "auto") -> str:
     """Write front.csv, what its figure needs beside it, and the figure into `out`; the path of the page.
 
@@ -25,10 +34,7 @@ def write(found: DesignFront, out: str, command: str, static: str = "auto") -> s
     """
     report_static.check(static)
     folder = files.prepare(out)
-    chart = design_front.chart(
-        found.table, list(found.knee), found.cloud, found.objectives, found.units,
-        partial(label, columns=found.design, units=found.units), found.by,
-    )  # fmt: skip
+    chart = chart_of(found)
     files.write(folder / "front.csv", files.csv_of(rows(found)))
     files.write(folder / "front-others.csv", files.csv_of(found.cloud))
     files.write(folder / f"front{BESIDE}", beside({

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from dse import catalog, plan, point, quantizers, sweep, tables_traffic, token_policies, units
-from dse.errors import LimitError
+from dse.errors import InputError, LimitError, did_you_mean, show
 from dse.formulas import attention, linear, weights
 from dse.measurements import CLOSED, Bits
 from dse.quantizers.base import PARTS
 from dse.specs import HardwareSpec, ModelSpec
-from dse.systems import BATCHES, DEFAULT, System
+from dse.systems import BATCHES, DEFAULT, MODELS, System
 from dse.workload import Workload
 
 #: points of one report; about 0.3 ms each
@@ -267,10 +267,33 @@ def build(request: Request, progress: Progress | None = None) -> dict[str, pd.Da
         with progress(steps, label="points", length=n_points) as shown:
             _fill(tables, jobs, iter(shown), request.bits)
     found = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
-    for table in found.values():  # a figure of some of the systems draws each as the figures of all do
-        table.attrs["systems"] = [
-            [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems
-        ]
+    for own in found.values():
+        _name_systems(own, request)
+    return found
+
+
+def table(name: str, models: Sequence[str] = MODELS, **fields: Any) -> pd.DataFrame:
+    """One of the tables of `build` by its name (that of `Figure.table`): models by name, `fields` as of `Request`.
+
+    Raises InputError for an unknown name of a table or model, LimitError as `check`.
+    """
+    if name not in (known := [*POINTS, *OTHERS]):
+        raise InputError(f"table = {show(name)}: {did_you_mean(name, known)}")
+    request = Request(models=tuple(catalog.model(model) for model in models), **fields)
+    check(request)
+    if name in OTHERS:
+        found = OTHERS[name](request)
+    else:
+        jobs = POINTS[name](request)
+        found = _evaluate(jobs, jobs, request.bits)
+    return _name_systems(found, request)
+
+
+def _name_systems(found: pd.DataFrame, request: Request) -> pd.DataFrame:
+    """With the report's systems: a figure of some of them draws each as the figures of all do."""
+    found.attrs["systems"] = [
+        [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems
+    ]
     return found
 
 

@@ -10,6 +10,7 @@ from dse import claims
 from dse.claims import core, designs, textbook
 from dse.claims.core import Claim, Estimate, Finding
 from dse.cli import cli
+from dse.errors import InputError
 
 ROWS = claims.load()
 CHECKED = [row for row in ROWS.values() if row.kind != "model"]
@@ -219,3 +220,12 @@ def test_numbers_in_a_cell():
         "90",
         "6",
     ]
+
+
+def test_a_table_of_claims_by_the_beginning_of_their_ids():
+    table = claims.table("text-kv-llama")
+    assert len(table) == 18  # the textbook's table: 3 models, 4 contexts at batch 1 and two more batches at 8192
+    row = table.set_index("id").loc["text-kv-llama3.1-70b-s8192-b64"]
+    assert (row["published"], row["ours"], row["unit"], row["verdict"]) == ("160.00", 160, "GiB", "reproduced")
+    with pytest.raises(InputError, match="prefix = 'text-kw': no claim begins so"):
+        claims.table("text-kw")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import catalog, plan, point, quantizers, sink_work, specs, token_policies
+from dse import catalog, listing, plan, point, quantizers, sink_work, specs, token_policies
 from dse.errors import InputError
 from dse.formulas import generation
 from dse.specs import StackSpec
@@ -163,6 +163,19 @@ def test_a_gpu_known_by_its_data_sheet_runs_by_default_parameters_when_asked():
     result = point.evaluate(own, kv, Workload(model_kind="calibrated"))
     assert (result["model_kind"], result["stack"]) == ("calibrated", "vllm")
     assert "stacks_of" in result["assumptions"]
+
+
+def test_a_file_with_kernels_of_another_device_names_it_instead_of_listing_them(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'name = "Own"\nmemory_capacity = "80 GB"\nmemory_bandwidth = "3 TB/s"\npeak_flops = "900 TFLOP/s"\n'
+        'n_cores = 100\nstacks_of = "l40s"\n'
+    )
+    text = listing.device_summary(catalog.device(str(path)))
+    assert "stacks_of" in text
+    assert "dse show l40s" in text
+    assert "stacks.vllm" not in text
+    assert "stacks.vllm" in listing.device_summary(catalog.device("l40s"))
 
 
 def test_stacks_of_an_unknown_device_are_refused(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import pareto, pareto_designs, plot_kinds, report_front, sweep, sweep_points, sweep_spec
+from dse import pareto, pareto_designs, plot_kinds, report_figure, report_front, sweep, sweep_points, sweep_spec
 from dse.errors import InputError
 from dse.plots import design_front
 
@@ -222,3 +222,25 @@ def test_figures_of_many_groups_and_of_one_objective():
     assert [s.name for s in one.panels[0].series] == ["front", "knee"]
     stars = [s for s in one.panels[0].series if s.name == "knee"]
     assert "device: d0" in "".join(stars[0].hover)
+
+
+def test_only_takes_the_fronts_of_some_groups():
+    table = pd.DataFrame({
+        "device": ["a", "a", "a", "b", "b"], "batch": [1, 2, 2, 1, 1], "memory_bandwidth": [1e12] * 5,
+        "throughput_tokens_per_s": [5.0, 7.0, 6.0, 9.0, 8.0],
+    })  # fmt: skip
+    by = ["device", "batch", "memory_bandwidth"]
+    found = pareto_designs.of_table(table, {"throughput_tokens_per_s": "max"}, by, units={"memory_bandwidth": "B/s"})
+    assert list(found.row) == [0, 1, 3]
+    one = found.only(device="a")
+    # rows 0 and 1 are the best of device a at batch 1 and 2; row 2 is beaten and beside the front
+    assert (list(one.row), list(one.knee), one.by) == ([0, 1], [True, True], ("batch", "memory_bandwidth"))
+    assert list(one.table["throughput_tokens_per_s"]) == [5.0, 7.0]
+    assert set(one.cloud["throughput_tokens_per_s"]) <= {5.0, 6.0, 7.0}
+    assert list(found.only(device="a", batch=2).row) == [1]
+    names = [series.name for series in report_figure.chart_of(one).panels[0].series]
+    assert names[:2] == ["batch 1, 1 TB/s", "batch 2, 1 TB/s"]
+    with pytest.raises(InputError, match="unknown group 'quantizer'"):
+        found.only(quantizer="fp16")
+    with pytest.raises(InputError, match="no front has device = 'c'"):
+        found.only(device="c")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from dse import catalog, systems, tables, units
+from dse.errors import InputError
 from dse.plots import FIGURES, axes, layout, rows, style, to_matplotlib, to_plotly
 from dse.plots.chart import Axis, Chart, Panel, Series
 
@@ -300,3 +301,21 @@ def test_crosses_are_below_every_value_and_inside(log: bool):
         octaves = math.log2(axis.high / axis.low)
         assert math.log2(axis.low / low.low) == pytest.approx(2.7 * 0.055 * octaves)
         assert math.log2(axis.low / crosses[0]) == pytest.approx(0.055 * octaves)
+
+
+def test_one_table_is_that_of_the_report(small: dict[str, pd.DataFrame]):
+    for name in ("results", "lengths", "ledger"):
+        one = tables.table(name, _MODELS, batches=(16, 256))
+        pd.testing.assert_frame_equal(one, small[name])
+        assert one.attrs["systems"] == small[name].attrs["systems"]
+    with pytest.raises(InputError, match=r"table = 'result'.*results"):
+        tables.table("result")
+
+
+def test_memory_over_the_batch_fills_two_panels_with_any_quantizers(small: dict[str, pd.DataFrame]):
+    figure, table = FIGURES["memory_batch"], small["results"]
+    shown = [
+        [panel.title.split(",")[0] for panel in figure.chart(table[table["quantizer"].isin(names)]).panels]
+        for names in (("kivi:bits=4", "fp16", "nqkv"), ("kivi:bits=4", "nqkv"), ("oaken", "fp16"))
+    ]
+    assert shown == [["KV fp16", "KV kivi:bits=4"], ["KV kivi:bits=4", "KV nqkv"], ["KV fp16", "KV oaken"]]

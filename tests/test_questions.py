@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import catalog, measurements, plan, point
+from dse import catalog, measurements, plan, plot_questions, point, report_figure
 from dse.errors import InputError, LimitError
 from dse.questions import best_map, common, crossing, need, sensitivity
 from dse.workload import Workload
@@ -395,6 +395,19 @@ def test_a_device_that_borrows_its_kernels_takes_them_as_assumed(tmp_path):
     assert launch.kind == "assumed"
     assert launch.high == pytest.approx(2 * launch.value)
     assert sensitivity.sensitivity(one, Workload(), THROUGHPUT).effects[0].span(1.0) > 0
+
+
+def test_designs_by_name_are_those_of_the_specs():
+    specs = common.design(catalog.device("a100-80gb"), catalog.model("llama2-7b"), "qserve")
+    assert common.design("A100-80GB", "llama2-7b", "qserve") == specs
+    with pytest.raises(InputError, match="unknown device 'a100'"):
+        common.design("a100", "llama2-7b", "qserve")
+    goal = need.target(step_ms=30)
+    assert (goal.measure.name, goal.value) == ("step", pytest.approx(0.03))
+    found = need.smallest(specs, Workload(batch=8), "bandwidth", goal)
+    drawn = report_figure.figure(found)
+    assert drawn.layout.width == 1000
+    assert report_figure.chart_of(found) == plot_questions.chart_of(found)
 
 
 # best quantizer map

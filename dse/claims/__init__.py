@@ -18,9 +18,10 @@ from dse.claims.core import (
     evaluate,
     evaluate_all,
     load,
+    table,
 )
 
 __all__ = [
     "FUNCTIONS", "INPUTS", "REPORT_ONLY_PERCENT", "Claim", "Estimate", "Finding", "Result", "Verdict", "check",
-    "evaluate", "evaluate_all", "load", "nqkv", "oaken", "oaken_speed", "sinkq", "textbook",
+    "evaluate", "evaluate_all", "load", "nqkv", "oaken", "oaken_speed", "sinkq", "table", "textbook",
 ]  # fmt: skip

@@ -10,7 +10,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import pandas as pd
+
 from dse import data
+from dse.errors import InputError, did_you_mean, show
 
 Kind = Literal["exact", "relation", "model", "erratum"]
 #: reproduced: exact and relation rows that come out; within: a model inside its tolerance; erratum: the printed
@@ -238,3 +241,19 @@ def evaluate(claim_id: str) -> Result:
 def evaluate_all() -> list[Result]:
     """Every claim of the table, in its order."""
     return [evaluate(claim_id) for claim_id in load()]
+
+
+def table(prefix: str = "") -> pd.DataFrame:
+    """Claims whose id begins with `prefix`, computed now, a row each.
+
+    Columns: id, where, quantity, unit, published (as printed), ours, verdict, reason. InputError where no id does.
+    """
+    rows = [row for row in load().values() if row.id.startswith(prefix)]
+    if not rows:
+        raise InputError(f"prefix = {show(prefix)}: no claim begins so: {did_you_mean(prefix, load())}")
+    found = [(row, evaluate(row.id)) for row in rows]
+    return pd.DataFrame([
+        {"id": row.id, "where": row.where, "quantity": row.quantity, "unit": row.unit, "published": row.published,
+         "ours": result.ours, "verdict": result.verdict, "reason": result.reason}
+        for row, result in found
+    ])  # fmt: skip

@@ -8,10 +8,13 @@ import pandas as pd
 
 from dse.plots import axes, style
 from dse.plots.chart import Axis, Chart, Panel, Series
+from dse.units import human
 
 GREY = "#C8C8C8"
 #: shown unit of a base unit: name, size
 _SHOWN = {"B": ("GB", axes.GB), "B/s": ("TB/s", axes.TB), "s": ("ms", axes.MILLISECOND)}
+#: units that say little of a number without its name
+_COUNTED = ("", "1", "sequence", "token", "bit")
 #: from this ratio of largest to smallest on, an axis is logarithmic; and by powers of ten
 _LOG, _DECADES = 20.0, 1000.0
 MAX_FRONT = 5000
@@ -60,7 +63,11 @@ def chart(
         notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
         front, knee = front.iloc[keep], [knee[i] for i in keep]
     series = [Series("other designs", "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
-    groups = [(_group(key), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)] if by else []
+    groups = (
+        [(_group(key, by, units), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)]
+        if by
+        else []
+    )
     if len(groups) > style.MAX_SYSTEMS:
         notes.append(
             f"The fronts of the first {style.MAX_SYSTEMS} of {len(groups)} groups are drawn; the table has all."
@@ -96,8 +103,16 @@ def _points(rows: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
     return {"x": tuple(map(float, rows[x])), "y": tuple(map(float, rows[y]))}
 
 
-def _group(key: object) -> str:
-    return ", ".join(str(part) for part in key) if isinstance(key, tuple) else str(key)
+def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) -> str:
+    """A group by its values: names, numbers with their unit, counts with what they count."""
+    parts = []
+    for name, value in zip(by, key, strict=True):
+        if isinstance(value, str) or pd.isna(value):
+            parts.append(str(value))
+        else:
+            unit = units.get(name, "")
+            parts.append(f"{name} {human(value, '')}" if unit in _COUNTED else human(value, unit))
+    return ", ".join(parts)
 
 
 def _hover(row: pd.Series) -> str:

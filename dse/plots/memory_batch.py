@@ -5,7 +5,7 @@ import pandas as pd
 from dse.plots import Figure, axes, rows, style
 from dse.plots.chart import Chart, Panel, Series
 
-#: quantizers shown, where the table has them; else its first two
+#: quantizers shown first, where the table has them; then its others, two in all
 PREFERRED = ("fp16", "oaken")
 #: the model shown, where the table has it; else its first
 MODEL = "llama2-13b"
@@ -19,7 +19,7 @@ def chart(table: pd.DataFrame) -> Chart:
     model = MODEL if MODEL in models else models[0]
     table = table[table["model"] == model]
     names = rows.ordered(table, "quantizer")
-    chosen = [name for name in PREFERRED if name in names] or names[:2]
+    chosen = sorted(names, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))[:2]
     one_each = table[table["quantizer"].isin(chosen)].drop_duplicates(["quantizer", "batch"])
     sizes = table.drop_duplicates("capacity_bytes").sort_values("capacity_bytes")["capacity_bytes"]
     capacities = [float(size) for size in sizes][:3]

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dse.errors import InputError, LimitError
-from dse.questions.common import Design, Measure, Progress, assumption_text, context, each
+from dse.questions.common import THROUGHPUT, Design, Measure, Progress, assumption_text, context, each
 from dse.workload import Workload
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -99,7 +99,7 @@ class BestMap:
 def best_map(
     designs: Sequence[Design],
     work: Workload,
-    measure: Measure,
+    measure: Measure = THROUGHPUT,
     batches: Sequence[int] = BATCHES,
     inputs: Sequence[int] = INPUTS,
     progress: Progress | None = None,

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dse import plan, point, units
+from dse import catalog, plan, point, units
 from dse.errors import InputError, did_you_mean, show
 from dse.measurements import CLOSED, Bits
 from dse.plan import KvPlan
@@ -48,8 +48,15 @@ class Design:
         return replace(self, device=with_number(self.device, "memory_capacity", ROOM_BYTES, "any"))
 
 
-def design(device: HardwareSpec, model: ModelSpec, key: str, value: str = "", bits: Bits = CLOSED) -> Design:
-    """The design with quantizer `key` for keys and `value` (default: the same) for values. Raises InputError."""
+def design(
+    device: str | HardwareSpec, model: str | ModelSpec, key: str, value: str = "", bits: Bits = CLOSED
+) -> Design:
+    """The design with quantizer `key` for keys and `value` (default: the same) for values.
+
+    Device and model are specs, or names or files as the command line takes them. Raises InputError and SpecError.
+    """
+    device = catalog.device(device) if isinstance(device, str) else device
+    model = catalog.model(model) if isinstance(model, str) else model
     return Design(device, plan.build(model, bits.required(key), bits.required(value or key)))
 
 
@@ -103,6 +110,8 @@ MEASURES = {
         Measure("cost", "usd_per_million_tokens", "min", "cost of a million tokens", "USD", 1.0),
     )
 }
+
+THROUGHPUT = MEASURES["throughput"]
 
 
 def measure(name: str, among: Iterable[str] = MEASURES) -> Measure:

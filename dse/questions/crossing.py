@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dse.errors import InputError, LimitError
-from dse.questions.common import TIE, Design, Measure, Progress, Result, assumption_text, context, each
+from dse.questions.common import THROUGHPUT, TIE, Design, Measure, Progress, Result, assumption_text, context, each
 from dse.workload import Workload
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -328,7 +328,7 @@ def crossing(
     new: Design,
     old: Design,
     work: Workload,
-    measure: Measure,
+    measure: Measure = THROUGHPUT,
     batches: Sequence[int] = BATCHES,
     inputs: Sequence[int] = INPUTS,
     progress: Progress | None = None,

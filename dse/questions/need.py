@@ -65,7 +65,7 @@ class Target:
         return f"{'at least' if self.measure.sense == 'max' else 'at most'} {self.measure.text(self.value)}"
 
 
-def target(tokens_per_s: float | None, step_ms: float | None) -> Target:
+def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> Target:
     """The target behind `--throughput` or `--step-ms`. Raises InputError unless exactly one is given, above 0."""
     given = [("throughput", tokens_per_s, 1.0), ("step-ms", step_ms, units.to_base(1, "ms"))]
     chosen = [(name, value, size) for name, value, size in given if value is not None]

@@ -10,7 +10,18 @@ import pandas as pd
 from dse import catalog, kv_sums, point, units
 from dse.errors import InputError, did_you_mean, show
 from dse.quantity import ASSUMED, Quantity
-from dse.questions.common import Design, Measure, Progress, Result, assumption_text, context, each, lookup, with_number
+from dse.questions.common import (
+    THROUGHPUT,
+    Design,
+    Measure,
+    Progress,
+    Result,
+    assumption_text,
+    context,
+    each,
+    lookup,
+    with_number,
+)
 from dse.specs import HardwareSpec
 from dse.specs_stacks import Fit
 from dse.workload import Workload
@@ -257,7 +268,7 @@ def _end(text: str, end: str, number: Number) -> float:
 def sensitivity(
     design: Design,
     work: Workload,
-    measure: Measure,
+    measure: Measure = THROUGHPUT,
     other: Design | None = None,
     ranges: Iterable[str] = (),
     progress: Progress | None = None,
