@@ -1,11 +1,11 @@
 """The what-if page without a browser: every widget moved, bad input as a line of text, hostile URLs as a notice."""
 
+import contextlib
 import json
 import shlex
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
 from dse import cli, errors
-from dse.explorer import launch, request, what_if
+from dse.explorer import fields, launch, request, shared, what_if
 from dse.explorer.request import DEFAULT
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +26,13 @@ def page(**query):
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()
+
+
+FIELDS = {field.key: field for field in shared.DESIGN}
+
+
+def command_of(app):
+    return next(code.value for code in app.code if code.value.startswith("dse point"))
 
 
 def metrics(app):
@@ -62,7 +69,7 @@ def test_every_choice_is_shown_without_exception(key):
     app = page()
     before = metrics(app)
     seen = set()
-    for choice in request.CHOICES[key]():
+    for choice in FIELDS[key].options():
         app.selectbox(key=key).select(choice).run()
         assert not app.exception, choice
         seen.add(tuple(metrics(app).values()))
@@ -70,10 +77,10 @@ def test_every_choice_is_shown_without_exception(key):
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("key", list(request.RANGES))
+@pytest.mark.parametrize("key", ["batch", "input", "output"])
 def test_every_number_to_its_limits(key):
     app = page()
-    for value in (*request.RANGES[key], 77):
+    for value in (int(FIELDS[key].low), int(FIELDS[key].high), 77):
         app.number_input(key=key).set_value(value).run()
         assert not app.exception, value
         assert len(app.metric) == len(what_if.METRICS), value
@@ -83,7 +90,7 @@ def test_a_token_policy_shows_what_it_keeps_and_what_it_leaves_out():
     app = page(tokens="h2o", quantizer="kivi")
     assert not app.exception
     assert app.selectbox(key="tokens").value == "h2o"
-    assert "--tokens h2o" in app.code[-1].value
+    assert "--tokens h2o" in command_of(app)
     shown = "\n".join(caption.value for caption in app.caption)
     assert "204 tokens stored and 204 tokens read at the end" in shown  # 102 + 102 of 1,024
     assert "taken to cost no time" in shown
@@ -97,7 +104,7 @@ def test_parameters_change_the_result_and_leave_with_their_family():
     app.text_input(key="parameters").set_value("bits=4,group=32").run()
     assert not app.exception
     assert metrics(app)["KV cache, whole batch"] != before["KV cache, whole batch"]
-    assert "sinkq:bits=4,group=32" in app.code[-1].value
+    assert "sinkq:bits=4,group=32" in command_of(app)
     app.selectbox(key="quantizer").select("fp16").run()
     assert app.text_input(key="parameters").value == ""
     assert len(app.metric) == len(what_if.METRICS)
@@ -159,7 +166,7 @@ def test_url_restores_the_page():
     assert not app.exception
     assert not app.warning
     for part in ("--device h100", "--quantizer sinkq:bits=4", "--batch 48", "--admission paged", "--weights-bits 8"):
-        assert part in app.code[-1].value
+        assert part in command_of(app)
 
 
 @pytest.mark.parametrize(
@@ -204,18 +211,21 @@ def test_many_problems_are_counted():
     assert app.code[0].value.splitlines()[-1] == "and 15 more"
 
 
-KEYS = st.one_of(st.sampled_from([*request.CHOICES, *request.RANGES, "parameters"]), st.text(max_size=60))
+KEYS = st.one_of(st.sampled_from(list(FIELDS)), st.text(max_size=60))
 VALUES = st.one_of(st.text(max_size=300), st.integers().map(str), st.floats().map(str), st.just("16"))
 
 
 @given(st.dictionaries(KEYS, st.lists(VALUES, min_size=1, max_size=3), max_size=6))
 def test_any_url_is_split_into_usable_and_named_problems(query):
-    good, problems = request.check_query(query)
-    assert len(good) + len(problems) == len(query)
+    values, problems = fields.check_query(shared.DESIGN, query)
+    assert values.keys() == FIELDS.keys()
     assert all(len(line) <= errors.MAX_LINE and line.isprintable() for line in problems)
-    assert request.check_query({key: [value] for key, value in good.items()}) == (good, [])
-    numbers = {key: int(good[key]) for key in (*request.RANGES, "weights_bits") if key in good}
-    request.answer(replace(DEFAULT, **dict[str, Any]({**good, **numbers})), [])
+    changed = [key for key in query if key in FIELDS and values[key] != FIELDS[key].default]
+    assert len(changed) + len(problems) <= len(query)
+    written = fields.query_of(shared.DESIGN, values)
+    assert fields.check_query(shared.DESIGN, {key: [text] for key, text in written.items()}) == (values, [])
+    with contextlib.suppress(errors.InputError):  # values that cannot stand together
+        request.answer(request.Request(**values), [])
 
 
 def test_launcher_and_config_file_say_the_same():

@@ -111,7 +111,6 @@ def open_page(page, address):
     """Open the page and wait until it is drawn: its parts are loaded one by one."""
     page.goto(address)
     page.get_by_test_id("stMetricValue").last.wait_for()
-    page.get_by_test_id("stCode").last.get_by_text("dse point").wait_for()
     page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached")
 
 
@@ -125,7 +124,7 @@ def throughput(page):
 
 
 def set_batch(page, value):
-    field = page.get_by_label("Batch (requests)")
+    field = page.get_by_role("spinbutton", name="Batch (requests)")
     field.fill(str(value))
     field.press("Enter")
     page.wait_for_url(f"**batch={value}**")
