@@ -11,7 +11,8 @@ from dse.explorer import fields as fields_module
 from dse.explorer.fields import Field
 
 _SHOWN_PROBLEMS = 5
-#: session keys: values of all pages by field, the page last drawn, what was wrong with the URL
+#: session keys: Streamlit's pages by path; values by field, the page last drawn, what was wrong with the URL
+PAGES = "explorer pages"
 _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer problems"
 
 
@@ -64,6 +65,11 @@ def put(values: Mapping[str, Any]) -> None:
     _store().update(values)
     for key, value in values.items():
         st.session_state[key] = value
+
+
+def go(page_path: str) -> None:
+    """Leave for another page with the values as they are; not from a callback."""
+    st.switch_page(st.session_state[PAGES][page_path])
 
 
 def address(page_path: str, fields: Sequence[Field], values: Mapping[str, Any]) -> str:
