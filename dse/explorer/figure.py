@@ -52,7 +52,7 @@ def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
     layout = found["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
         layout.pop(name)
-    layout.update(height=height, margin={"l": 65, "r": 10, "t": 10, "b": 10, "autoexpand": True})
+    layout.update(height=height, margin={"l": 65, "r": 10, "t": 10, "b": 50, "autoexpand": True})
     del layout["font"]["color"]
     legend = layout["legend"]
     for name in ("entrywidth", "entrywidthmode"):
