@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
 
 START_S = 60
-WAIT_MS = 15_000
+WAIT_MS = 30_000
 ROOT = Path(__file__).parents[1]
 
 
@@ -250,7 +251,9 @@ def test_twenty_sessions_at_once_do_not_mix(server):
     async def ask_all():
         return await asyncio.gather(*(texts_of_a_session(server, batch) for batch in range(2, 22)))
 
-    for batch, texts in enumerate(asyncio.run(asyncio.wait_for(ask_all(), 120)), 2):
+    with ThreadPoolExecutor(1) as apart:  # the browser has the loop of this thread
+        answers = apart.submit(lambda: asyncio.run(asyncio.wait_for(ask_all(), 120))).result()
+    for batch, texts in enumerate(answers, 2):
         assert [text for text in texts if "KV cache in" in text] == [
             f"llama2-7b on a100-80gb, KV cache in oaken, batch {batch}, 1,024 tokens in, 1,024 out"
         ]
