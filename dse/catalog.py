@@ -56,8 +56,14 @@ def device(name: str) -> specs.HardwareSpec:
 
 
 def _changed(base: str, changes: str) -> specs.HardwareSpec:
-    """A device with numbers given on the spot, in the short form of files: usable_frac=0.9, memory_bandwidth=3 TB/s."""
-    document = specfile.read(_find("device", base, device_files()))
+    return changed(specfile.read(_find("device", base, device_files())), base, changes)
+
+
+def changed(document: specfile.Document, base: str, changes: str) -> specs.HardwareSpec:
+    """A device with numbers given on the spot, in the short form of files: usable_frac=0.9, memory_bandwidth=3 TB/s.
+
+    `base` names the document in messages and sources. Raises InputError or SpecError.
+    """
     data, parts = dict(document.data), []
     for change in changes.split(","):
         field, equals, value = (part.strip() for part in change.partition("="))

@@ -106,6 +106,11 @@ def chart(kind: str, table: pd.DataFrame, about: About) -> Chart:
     )
 
 
+def chart_of(answer: Answer) -> Chart:
+    """The figure of an answer."""
+    return chart(kind_of(answer), table_of(answer), about(answer))
+
+
 def _cross(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
     return crossover.chart(table, about.get("title", "Where it pays"), crossing.VERDICTS, notes)
 

@@ -86,6 +86,11 @@ def read(path: str | Path) -> Document:
     name = str(path)
     is_json = name.lower().endswith(".json")
     content = read_bytes(path, MAX_JSON_BYTES if is_json else MAX_TOML_BYTES)
+    return parse(name, decoded(name, content), is_json)
+
+
+def decoded(name: str, content: bytes) -> str:
+    """The text of a file, with what is not text refused by file and line. Raises InputError."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -94,7 +99,7 @@ def read(path: str | Path) -> Document:
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise InputError(f"{name}:{line}: holds a NUL byte: give a .toml or .json text file")
-    return parse(name, text, is_json)
+    return text
 
 
 def parse(name: str, text: str, is_json: bool = False) -> Document:

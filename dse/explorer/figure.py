@@ -1,48 +1,70 @@
 """Figures of `dse.plots` as the explorer shows them: the chosen design marked, the size and colours of the page."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from dse.plots import FIGURES, style, to_plotly
 from dse.plots.chart import Chart, Series
 
 HEIGHT = 400
 TEXT_PX = 13
+#: the legend stands above the plot, where no axis is; taller than this it would scroll
+_LEGEND_PX = 260
 
 
-def throughput(curve: pd.DataFrame, result: dict[str, Any]) -> Chart:
-    """Throughput against batch with a star at the design of `result`."""
-    chart = FIGURES["throughput_batch"].chart(curve)
-    if not result["feasible"]:
-        return chart
-    star = Series(
-        "this design", "scatter", x=(float(result["batch"]),), y=(result["throughput_tokens_per_s"],),
-        colour=style.VERMILLION, marker="star", size=1.4,
-    )  # fmt: skip
-    panel = chart.panels[0]
-    return replace(chart, panels=(replace(panel, series=(*panel.series, star)),))
+def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
+    """Throughput against batch, a line per named curve.
 
-
-def fitted(chart: Chart) -> go.Figure:
-    """The plotly figure of a chart with one panel, as wide as its place, in the colours of the page's theme.
-
-    The page writes the title and the notes, where they wrap. Black becomes a grey that both themes show.
+    Designs of several models or lengths share one panel: their names tell them apart.
     """
-    figure: go.Figure = to_plotly.figure(chart)
-    figure.update_layout(
-        width=None, height=HEIGHT, margin={"l": 65, "r": 10, "t": 10, "b": 10, "autoexpand": True},
-        paper_bgcolor=None, plot_bgcolor=None, font={"color": None},
-        legend={
-            "font": {"color": None, "size": TEXT_PX}, "x": 0, "y": -0.2, "yanchor": "top",
-            "entrywidth": None, "entrywidthmode": None,
-        },
-    )  # fmt: skip
-    figure.layout.annotations = ()
-    plain = {"domain": [0, 1], "gridcolor": None, "linecolor": None, "tickcolor": None}
-    for update in (figure.update_xaxes, figure.update_yaxes):
-        update(**plain, tickfont={"color": None, "size": TEXT_PX}, title={"font": {"color": None, "size": TEXT_PX}})
-    return go.Figure(json.loads(figure.to_json().replace(f'"{style.BLACK}"', f'"{style.GREY}"')))
+    rows = [table.assign(system=name) for name, table in curves]
+    models = list(dict.fromkeys(model for table in rows for model in table["model"]))
+    table = pd.concat(rows, ignore_index=True).assign(model=" / ".join(map(str, models)))
+    chart = FIGURES["throughput_batch"].chart(table)
+    if table[["input_tokens", "output_tokens"]].drop_duplicates().shape[0] > 1:
+        chart = replace(chart, title="Throughput against batch")
+    return chart
+
+
+def chosen(chart: Chart, results: Sequence[Mapping[str, Any]]) -> Chart:
+    """The chart of `throughput` with a star at each of `results` that fits."""
+    places = [(float(r["batch"]), float(r["throughput_tokens_per_s"])) for r in results if r["feasible"]]
+    if not places:
+        return chart
+    x, y = zip(*places, strict=True)
+    star = Series("chosen", "scatter", x=x, y=y, colour=style.VERMILLION, marker="star", size=1.4)
+    panel = chart.panels[0]
+    x_axis = replace(panel.x, low=min(panel.x.low, *x), high=max(panel.x.high, *(1.1 * value for value in x)))
+    y_axis = replace(panel.y, high=max(panel.y.high, *(1.05 * value for value in y)))
+    return replace(chart, panels=(replace(panel, x=x_axis, y=y_axis, series=(*panel.series, star)),))
+
+
+def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
+    """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colours.
+
+    `legend_px` keeps so much room above a low figure for its legend; a tall one makes room by itself. The page writes
+    the title and the notes, where they wrap. Black becomes a grey that both themes show.
+    """
+    found = to_plotly.spec(chart)
+    layout = found["layout"]
+    for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
+        layout.pop(name)
+    margin = {"l": 65, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
+    layout.update(height=height, margin=margin)
+    del layout["font"]["color"]
+    legend = layout["legend"]
+    for name in ("entrywidth", "entrywidthmode"):
+        legend.pop(name)
+    legend.update(font={"size": TEXT_PX}, x=0, y=1.01, yanchor="bottom", maxheight=_LEGEND_PX)
+    for name in ("xaxis", "yaxis"):
+        axis = layout[name]
+        for colour in ("gridcolor", "linecolor", "tickcolor"):
+            axis.pop(colour)
+        axis.update(domain=[0, 1], tickfont={"size": TEXT_PX})
+        axis["title"]["font"] = {"size": TEXT_PX}
+    recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
+    return recoloured

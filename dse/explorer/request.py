@@ -1,80 +1,111 @@
-"""What the page asks for: the fields and their ranges, the checked URL, and the answer to a request."""
+"""What a page asks for: one design from the fields, as a command line, as Python, and its answer."""
 
-import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pandas as pd
 
-from dse import catalog, listing, plan, point, present, quantizers, sweep, token_policies, workload
-from dse.errors import MAX_LINE, InputError, clean, show
+from dse import listing, plan, point, present, quantizers, sweep, token_policies
+from dse.explorer import uploads
 from dse.measurements import CLOSED
+from dse.specs import HardwareSpec, ModelSpec
 from dse.trace import Trace
 from dse.workload import Workload
 
 #: batches of the curve
 CURVE = tuple(2**i for i in range(9))
-#: numbers in a URL: longer than any limit, shorter than what could be slow
-_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
-_MAX_NAME = 40
 
 
 @dataclass(frozen=True)
 class Request:
-    """The state of the page, which is the state in its URL; each field is a widget's key."""
+    """One design; each field but the last two is a field of `dse.explorer.shared`.
+
+    The last two are name and text of an uploaded file, so that a request is all that a cached answer depends on.
+    """
 
     device: str = "a100-80gb"
+    edits: str = ""
     model: str = "llama2-7b"
     quantizer: str = "oaken"
     parameters: str = ""
+    value_quantizer: str | None = None
+    value_parameters: str = ""
     batch: int = 64
     input: int = 1024
     output: int = 1024
     admission: str = "reserve"
     weights_bits: int = 16
     model_kind: str = "auto"
+    stack: str | None = None
     tokens: str = "full"
+    token_parameters: str = ""
+    device_file: tuple[str, str] = ("", "")
+    model_file: tuple[str, str] = ("", "")
 
     @property
-    def quantizer_text(self) -> str:
-        """The quantizer as the command line takes it."""
-        return f"{self.quantizer}:{self.parameters}" if self.parameters.strip() else self.quantizer
+    def key_quantizer_text(self) -> str:
+        """The quantizer of the keys as the command line takes it."""
+        return _with(self.quantizer, self.parameters)
 
     @property
+    def value_quantizer_text(self) -> str:
+        """The quantizer of the values as the command line takes it."""
+        return _with(self.value_quantizer, self.value_parameters) if self.value_quantizer else self.key_quantizer_text
+
+    @property
+    def tokens_text(self) -> str:
+        """The token policy as the command line takes it."""
+        return _with(self.tokens, self.token_parameters)
+
+    @property
+    def device_text(self) -> str:
+        """The device as the command line takes it; an upload by the name of its file."""
+        base = self.device_file[0] or self.device
+        return _with(base, self.edits)
+
+    @property
+    def model_text(self) -> str:
+        """The model as the command line takes it; an upload by the name of its file."""
+        return self.model_file[0] or self.model
+
     def work(self) -> Workload:
         """The workload; raises InputError."""
         admission: Any = self.admission
         kind: Any = self.model_kind
         return Workload(
             self.batch, self.input, self.output, admission, weights_bits=self.weights_bits, model_kind=kind,
-            tokens=self.tokens,
+            stack=self.stack, tokens=self.tokens_text,
         )  # fmt: skip
 
-    def key(self) -> tuple[tuple[str, Any], ...]:
-        """The request as plain values, for the cache."""
-        return tuple(asdict(self).items())
+    def device_spec(self) -> HardwareSpec:
+        """The device. Raises InputError or SpecError."""
+        return uploads.device(self.device, self.edits, self.device_file)
+
+    def model_spec(self) -> ModelSpec:
+        """The model. Raises InputError or SpecError."""
+        return uploads.model(self.model, self.model_file)
+
+    def plan(self) -> plan.KvPlan:
+        """The model with its quantizers. Raises InputError or SpecError."""
+        key, value = self.key_quantizer_text, self.value_quantizer_text
+        return plan.build(self.model_spec(), CLOSED.quantizer(key), CLOSED.quantizer(value))
 
 
 DEFAULT = Request()
 
-#: fields chosen from a list -> the choices
-CHOICES: dict[str, Callable[[], Sequence[str | int]]] = {
-    "device": lambda: list(catalog.device_files()),
-    "model": lambda: list(catalog.model_files()),
-    "quantizer": lambda: list(quantizers.FAMILIES),
-    "admission": lambda: ["reserve", "paged"],
-    "weights_bits": lambda: list(workload.WEIGHT_BITS),
-    "model_kind": lambda: ["auto", "ideal"],
-    "tokens": lambda: list(token_policies.FAMILIES),
-}
-#: fields of whole numbers -> smallest, largest
-RANGES = {
-    "batch": (1, workload.MAX_BATCH),
-    "input": (1, workload.MAX_INPUT_TOKENS),
-    "output": (1, workload.MAX_OUTPUT_TOKENS),
-}
+
+def of(values: Mapping[str, Any]) -> Request:
+    """The design of a page's values; what the page does not ask for is at its default."""
+    known = {field.name for field in fields(Request)}
+    chosen = {key: value for key, value in values.items() if key in known}
+    asked = Request(**chosen)
+    return replace(asked, device_file=uploads.text_of(asked.device), model_file=uploads.text_of(asked.model))
+
+
+def _with(name: str, parameters: str) -> str:
+    return f"{name}:{parameters.strip()}" if parameters.strip() else name
 
 
 def family_defaults(name: str) -> str:
@@ -82,77 +113,81 @@ def family_defaults(name: str) -> str:
     return next(row["parameters"] for row in listing.list_quantizers() if row["name"] == name)
 
 
-def check_query(query: Mapping[str, Sequence[str]]) -> tuple[dict[str, str], list[str]]:
-    """The entries of a URL that can be used, and one line for each that cannot, naming the key and its limit."""
-    good: dict[str, str] = {}
-    problems = []
-    for key in sorted(query, key=lambda key: key == "parameters"):  # after the quantizer they belong to
-        problem = _problem(key, query[key], good.get("quantizer", DEFAULT.quantizer))
-        if problem:
-            problems.append(clean(problem, MAX_LINE))
-        else:
-            good[key] = query[key][-1]
-    return good, problems
-
-
-def _problem(key: str, values: Sequence[str], family: str) -> str:
-    if key not in asdict(DEFAULT):
-        return f"{clean(key, _MAX_NAME)}: unknown; known: {', '.join(asdict(DEFAULT))}"
-    if len(values) != 1:
-        return f"{key}: given {len(values):,} times: must be given once"
-    text = values[0]
-    if key in CHOICES:
-        known = [str(choice) for choice in CHOICES[key]()]
-        return "" if text in known else f"{key} = {show(text)}: must be one of {', '.join(known)}"
-    if key in RANGES:
-        low, high = RANGES[key]
-        if _NUMBER.fullmatch(text) and low <= int(text) <= high:
-            return ""
-        return f"{key} = {show(text)}: must be a whole number from {low:,} to {high:,}"
-    try:
-        quantizers.parse(f"{family}:{text}")
-    except InputError as error:
-        return f"parameters: {error}"
-    return ""
+def _options(request: Request) -> list[tuple[str, str, Any]]:
+    """(option, name in `Workload`, value) of the workload where it is not the command line's own default."""
+    found: list[tuple[str, str, Any]] = [
+        ("--batch", "batch", request.batch), ("--input", "input_tokens", request.input),
+        ("--output", "output_tokens", request.output), ("--admission", "admission", request.admission),
+        ("--weights-bits", "weights_bits", request.weights_bits),
+    ]  # fmt: skip
+    for option, name, value in (
+        ("--model-kind", "model_kind", request.model_kind), ("--stack", "stack", request.stack),
+        ("--tokens", "tokens", token_policies.parse(request.tokens_text).name),
+    ):  # fmt: skip
+        if value not in ("auto", "full", None):
+            found.append((option, name, value))
+    return found
 
 
 def command(request: Request) -> str:
-    """The command line that prints what the page shows."""
-    words = ["dse", "point", "--device", request.device, "--model", request.model]
-    words += ["--quantizer", quantizers.parse(request.quantizer_text).name, "--batch", str(request.batch)]
-    words += ["--input", str(request.input), "--output", str(request.output)]
-    words += ["--admission", request.admission, "--weights-bits", str(request.weights_bits)]
-    words += ["--model-kind", request.model_kind] if request.model_kind != DEFAULT.model_kind else []
-    words += ["--tokens", request.tokens] if request.tokens != DEFAULT.tokens else []
+    """The command line that prints what the page shows. Raises InputError."""
+    words = ["dse", "point", "--device", request.device_text, "--model", request.model_text]
+    key, value = (quantizers.parse(t).name for t in (request.key_quantizer_text, request.value_quantizer_text))
+    words += ["--quantizer", key] if key == value else ["--key-quantizer", key, "--value-quantizer", value]
+    for option, _, given in _options(request):
+        words += [option, str(given)]
     return shlex.join(words)
+
+
+def python(request: Request) -> str:
+    """The same in Python: a script that ends with `result`, a dictionary in SI base units. Raises InputError."""
+    key, value = (quantizers.parse(t).name for t in (request.key_quantizer_text, request.value_quantizer_text))
+    work = ", ".join(f"{name}={given!r}" for _, name, given in _options(request))
+    return "\n".join([
+        "from dse import catalog, plan, point", "from dse.measurements import CLOSED",
+        "from dse.workload import Workload", "",
+        f"device = catalog.device({request.device_text!r})", f"model = catalog.model({request.model_text!r})",
+        f"kv = plan.build(model, CLOSED.quantizer({key!r}), CLOSED.quantizer({value!r}))",
+        f"result = point.evaluate(device, kv, Workload({work}))",
+    ])  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Results of one request by name, the explanation of each asked for, and all of it as text."""
+    """Results of one request by name, and what `dse point` prints."""
 
     result: dict[str, Any]
-    explanations: dict[str, str]
     text: str
+    device_title: str
+    model_title: str
 
 
-def answer(request: Request, explained: Sequence[str]) -> Answer:
+def answer(request: Request) -> Answer:
     """Evaluate one request. Raises InputError."""
-    device = catalog.device(request.device)
-    quantizer = CLOSED.quantizer(request.quantizer_text)
-    kv = plan.build(catalog.model(request.model), quantizer, quantizer)
-    trace = Trace(keep=True)
-    result = point.evaluate(device, kv, request.work, trace)
-    explanations = {
-        name: present.explanation_text(present.explain(name, result, trace, device, kv.model)) for name in explained
-    }
-    return Answer(result, explanations, present.point_text(result, device, kv))
+    device, kv = request.device_spec(), request.plan()
+    result = point.evaluate(device, kv, request.work())
+    return Answer(result, present.point_text(result, device, kv), device.title or device.name, kv.model.title)
 
 
 def curve(request: Request) -> pd.DataFrame:
-    """The request, and the same without quantization, at every batch of `CURVE` and at its own. Raises InputError."""
-    names = dict.fromkeys((quantizers.FAMILIES["fp16"].name, quantizers.parse(request.quantizer_text).name))
-    batches = sorted({*CURVE, request.batch})
-    return sweep.grid(
-        [request.device], [request.model], list(names), batches, [request.input], [request.output], request.work
-    )
+    """The request at every batch of `CURVE`; its own batch does not matter. Raises InputError."""
+    device, work, kv = request.device_spec(), request.work(), request.plan()
+    return sweep.to_table(point.evaluate(device, kv, replace(work, batch=n)) for n in CURVE)
+
+
+def explanation(request: Request, name: str) -> str:
+    """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
+    device, kv = request.device_spec(), request.plan()
+    trace = Trace(keep=True)
+    result = point.evaluate(device, kv, request.work(), trace)
+    return present.explanation_text(present.explain(name, result, trace, device, kv.model))
+
+
+def unquantized(request: Request) -> Request:
+    """The same with keys and values as they are."""
+    return replace(request, quantizer="fp16", parameters="", value_quantizer=None, value_parameters="")
+
+
+def any_batch(request: Request) -> Request:
+    """The request under a batch of one: what it is cached by where its batch does not matter."""
+    return replace(request, batch=1)

@@ -1,233 +1,130 @@
-"""The what-if page: one design point with sliders for everything, its numbers, where they come from, the figure."""
+"""The what-if page: up to four designs, their numbers side by side, where each comes from, and the figures."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
-from dse import catalog, token_policies, units
+from dse import token_policies
 from dse.errors import DseError
-from dse.explorer import bars, figure, request
+from dse.explorer import bars, beside, designs, figure, request, state, what_if_fields, what_if_numbers
+from dse.explorer.beside import MadeBy
 from dse.explorer.request import Answer, Request
-from dse.point import RESULT_UNITS
+from dse.explorer.widgets import escaped
+from dse.plots.chart import Chart
 from dse.present import number
-from dse.quantizers import FAMILIES
 
-#: the numbers on top: label, result
-METRICS = (
-    ("Throughput", "throughput_tokens_per_s"),
-    ("Decode step", "decode_step_s"),
-    ("Energy", "joules_per_token"),
-    ("What binds", "bound"),
-    ("Weights", "weight_bytes"),
-    ("KV cache, whole batch", "kv_bytes"),
-    ("Largest batch", "max_batch"),
-    ("Longest context", "max_context_tokens"),
-)
-#: what is explained besides
-ALSO_EXPLAINED = (("Running at once", "running_batch"), ("Effective bits", "effective_bits"))
-_SHOWN_PROBLEMS = 5
+PAGE = "what-if"
+FIELDS = designs.FIELDS
+#: pixels of the bars: of a bar, of the legend above (an entry a row), of the axis below
+_BAR_PX, _LEGEND_PX, _AXIS_PX = 44, 110, 55
 
 
 def render() -> None:
     """Draw the page."""
-    guard_url()
+    values = state.open_page(PAGE, FIELDS)
     st.title("KV cache: what if?", anchor=False)
-    asked, error_place = ask()
-    show_notice()
-    try:
-        found = cached_answer(asked.key())
-    except DseError as error:
-        for line in error.lines():
-            error_place.text(line)
-        st.info("Nothing to show yet: the message beside the quantizer says what to change.")
+    places = range(1, values["designs"] + 1)
+    wrong = {}
+    found: dict[int, tuple[Request, Answer]] = {}
+    for place in places:
+        try:
+            asked = designs.request_of(place, values)
+            found[place] = (asked, cached_answer(asked))
+        except DseError as error:
+            wrong[place] = error
+    what_if_fields.draw(values, wrong)
+    for place in wrong:
+        which = f" of design {place}" if len(places) > 1 else ""
+        st.info(f"Nothing to show{which} yet: the message beside its fields says what to change.")
+    if not found:
         return
-    show_summary(asked, found)
-    show_metrics(found)
-    show_figures(asked, found)
-    show_explanations(found)
-    st.subheader("As command line", anchor=False)
-    st.code(request.command(asked), language="bash", wrap_lines=True)
-
-
-def guard_url() -> None:
-    """Before any widget reads the URL for the first time: keep what can be used, remember what cannot.
-
-    Streamlit drops most bad values silently, and shows an exception for numbers like 1e400.
-    """
-    if "checked" in st.session_state:
-        return
-    st.session_state["checked"] = True
-    query = {key: st.query_params.get_all(key) for key in st.query_params}
-    good, problems = request.check_query(query)
-    if problems:
-        st.session_state["problems"] = problems
-        st.query_params.from_dict(good)
-        st.rerun()
-
-
-def show_notice() -> None:
-    """Say once what in the URL could not be used; its text is only ever shown as plain text."""
-    problems = st.session_state.pop("problems", [])
-    if problems:
-        st.warning("The address held values that cannot be used; the defaults stand in for them:")
-        shown = problems[:_SHOWN_PROBLEMS]
-        if len(problems) > len(shown):
-            shown.append(f"and {len(problems) - len(shown):,} more")
-        st.code("\n".join(shown), language=None, wrap_lines=True)
-
-
-def _clear_parameters() -> None:
-    st.session_state["parameters"] = ""
-
-
-def ask() -> tuple[Request, DeltaGenerator]:
-    """The widgets, bound to the URL: what they ask for, and the place for a message about the quantizer."""
-    default = request.DEFAULT
-    with st.sidebar:
-        device = _choose("Device", "device")
-        st.caption(catalog.device(device).title)
-        model = _choose("Language model", "model")
-        st.caption(catalog.model(model).title)
-        quantizer = _choose("KV quantizer", "quantizer", on_change=_clear_parameters)
-        st.caption(FAMILIES[quantizer].title)
-        parameters = st.text_input(
-            "Quantizer parameters",
-            default.parameters,
-            key="parameters",
-            bind="query-params",
-            help="Only what differs from the defaults, separated by commas, for example bits=2,group=32.",
-        )
-        error_place = st.container()
-        st.caption(_escaped(f"Defaults: {request.family_defaults(quantizer)}".replace(",", ", ")))
-        tokens = _choose(
-            "Tokens kept and read", "tokens", help="At each policy's defaults; the command line takes more."
-        )
-        policy = token_policies.FAMILIES[tokens]
-        st.caption(_escaped(f"{policy.title}: {policy.source}."))
-        batch = _count("Batch (requests)", "batch")
-        input_tokens = _count("Prompt (tokens)", "input")
-        output_tokens = _count("Generated (tokens)", "output")
-        admission = _choose(
-            "Admission",
-            "admission",
-            help="reserve: each request holds its final length from the start; paged: memory grows page by page.",
-        )
-        weights_bits = _choose("Weights (bits)", "weights_bits")
-        kind = _choose(
-            "Model",
-            "model_kind",
-            help="auto: kernels as measured where the device has them, else peak rates; ideal: peak rates.",
-        )
-    asked = Request(
-        device,
-        model,
-        quantizer,
-        parameters or "",
-        batch,
-        input_tokens,
-        output_tokens,
-        admission,
-        int(weights_bits),
-        kind,
-        tokens,
+    show_summaries(found)
+    what_if_numbers.headline(found)
+    made = MadeBy(
+        "\n".join(request.command(asked) for asked, _ in found.values()),
+        "\n\n".join(request.python(asked) for asked, _ in found.values()),
+        state.address("", FIELDS, values),
     )
-    return asked, error_place
+    show_bars(found, made)
+    show_curve(found, made)
+    what_if_numbers.show(found)  # last: what the reader opens, while the figures follow the fields
 
 
-def _choose(label: str, key: str, **options: Any) -> Any:
-    choices = request.CHOICES[key]()
-    index = choices.index(getattr(request.DEFAULT, key))
-    return st.selectbox(label, choices, index, key=key, bind="query-params", **options)
+@st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_answer(asked: Request) -> Answer:
+    """The answer to a request. Raises DseError."""
+    return request.answer(asked)
 
 
-def _count(label: str, key: str) -> int:
-    """A whole number. As a float, because Streamlit fails on 1e400 in the URL of an integer (reached by going back)."""
-    low, high = request.RANGES[key]
-    start = float(getattr(request.DEFAULT, key))
-    value = st.number_input(label, float(low), float(high), start, 1.0, format="%.0f", key=key, bind="query-params")
-    return round(value)
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_curve(asked: Request) -> pd.DataFrame:
+    """The points of the throughput figure, for a request with any batch. Raises DseError."""
+    return request.curve(asked)
 
 
-@st.cache_data(max_entries=256, show_spinner=False)
-def cached_answer(key: tuple[tuple[str, Any], ...]) -> Answer:
-    """The answer to a request (see `Request.key`). Raises DseError."""
-    return request.answer(Request(**dict(key)), [name for _, name in (*METRICS, *ALSO_EXPLAINED) if name != "bound"])
+def show_summaries(found: Mapping[int, tuple[Request, Answer]]) -> None:
+    """A line a design that says what is shown, and what is wrong with it; names may come from files of the reader."""
+    alone = len(found) == 1
+    for place, (asked, answer) in found.items():
+        result = answer.result
+        st.text(designs.title(asked, place, alone))
+        which = "This" if alone else f"Design {place}"
+        if not result["feasible"]:
+            st.warning(f"{which} does not fit:")
+            st.text(result["infeasible_reason"])
+        elif not result["fits_whole_batch"]:
+            st.warning(
+                f"{which} does not fit at once: at most {result['running_batch']:,} of {result['batch']:,} requests "
+                "run together."
+            )
+        policy = token_policies.parse(result["tokens"]).family
+        if policy.validity:
+            stored, read = (number(result[name], "token") for name in ("stored_tokens", "read_tokens"))
+            st.caption(escaped(f"{policy.title}: {stored} stored and {read} read at the end; {policy.validity}."))
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def cached_curve(key: tuple[tuple[str, Any], ...]) -> pd.DataFrame:
-    """The points of the throughput figure (see `Request.key`). Raises DseError."""
-    return request.curve(Request(**dict(key)))
+def show_bars(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:
+    """Memory and step time, a bar a design."""
+    rows = _rows(found)
+    height = _LEGEND_PX + _AXIS_PX + _BAR_PX * len(rows)
+    left, right = st.columns(2)
+    for place, name, chart in ((left, "memory", bars.memory(rows)), (right, "step", bars.step_time(rows))):
+        with place:
+            beside.show(name, chart, partial(bars.table, rows), made, figure.fitted(chart, height, _LEGEND_PX))
 
 
-def shown_value(name: str, result: dict[str, Any]) -> str:
-    """A result as its metric shows it; sizes in GB only, so that columns compare."""
-    value, unit = result[name], RESULT_UNITS[name]
-    if unit == "B" and value is not None:
-        return units.human(value, unit)
-    return number(value, unit)
+def show_curve(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:
+    """Throughput against batch; a single design beside the same without quantization."""
+    asked_for = [asked for asked, _ in found.values()]
+    names = _names(found)
+    if len(asked_for) == 1:
+        plain = request.unquantized(asked_for[0])
+        if plain.key_quantizer_text != asked_for[0].key_quantizer_text:
+            asked_for, names = [*asked_for, plain], [*names, plain.key_quantizer_text]
+    lines = tuple(zip(names, map(request.any_batch, asked_for), strict=True))
+    chart = figure.chosen(cached_lines(lines), [answer.result for _, answer in found.values()])
+    beside.show("throughput", chart, partial(_curves, lines), made)
 
 
-def show_summary(asked: Request, found: Answer) -> None:
-    """One line that says what is shown, and what is wrong with it."""
-    result = found.result
-    st.text(
-        f"{result['model']} on {result['device']}, KV cache in {result['quantizer']}, batch {asked.batch:,}, "
-        f"{asked.input:,} tokens in, {asked.output:,} out"
-    )
-    if not result["feasible"]:
-        st.warning("This does not fit:")
-        st.text(result["infeasible_reason"])
-    elif not result["fits_whole_batch"]:
-        st.warning(f"The whole batch does not fit at once: at most {result['running_batch']:,} requests run together.")
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_lines(lines: tuple[tuple[str, Request], ...]) -> Chart:
+    """The throughput figure of named requests with any batch, without the chosen points. Raises DseError."""
+    return figure.throughput([(name, cached_curve(asked)) for name, asked in lines])
 
 
-def show_metrics(found: Answer) -> None:
-    """The numbers, as many in a row as the screen takes."""
-    with st.container(horizontal=True):
-        for label, name in METRICS:
-            st.metric(label, shown_value(name, found.result), border=True, width=_METRIC_WIDTH)
-    if found.result["assumptions"]:
-        st.caption(_escaped(f"Rests on assumed numbers: {', '.join(found.result['assumptions'])}."))
-    policy = token_policies.parse(found.result["tokens"]).family
-    if policy.validity:
-        stored, read = (number(found.result[name], "token") for name in ("stored_tokens", "read_tokens"))
-        st.caption(_escaped(f"{policy.title}: {stored} stored and {read} read at the end; {policy.validity}."))
+def _curves(lines: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
+    return pd.concat([cached_curve(asked).assign(design=name) for name, asked in lines], ignore_index=True)
 
 
-#: two in a row on a phone
-_METRIC_WIDTH = 171
+def _names(found: Mapping[int, tuple[Request, Answer]]) -> list[str]:
+    asked_for = [asked for asked, _ in found.values()]
+    names = [designs.short(asked, asked_for) for asked in asked_for]
+    return [f"{place}: {name}" for place, name in zip(found, names, strict=True)] if len(found) > 1 else names
 
 
-def _escaped(text: str) -> str:
-    """Our own text (never the user's) in which Markdown sees no emphasis."""
-    return text.replace("_", r"\_").replace("*", r"\*")
-
-
-def _chart(drawn: go.Figure, key: str) -> None:
-    st.plotly_chart(drawn, key=key, config={"displaylogo": False, "displayModeBar": False})
-
-
-def show_figures(asked: Request, found: Answer) -> None:
-    """Memory and step time as bars, and throughput against batch."""
-    memory, step = st.columns(2)
-    with memory:
-        _chart(bars.memory(found.result), "memory")
-    with step:
-        if found.result["feasible"]:
-            _chart(bars.step_time(found.result), "step")
-    chart = figure.throughput(cached_curve(asked.key()), found.result)
-    st.subheader(chart.title, anchor=False)
-    _chart(figure.fitted(chart), "throughput")
-    st.caption(_escaped(" ".join(chart.notes)))
-
-
-def show_explanations(found: Answer) -> None:
-    """Each number's formula, substituted values and sources."""
-    st.subheader("Where the numbers come from", anchor=False)
-    for label, name in (*METRICS, *ALSO_EXPLAINED):
-        with st.expander(f"{label}: {shown_value(name, found.result)}"):
-            st.code(found.explanations.get(name, found.text), language=None, wrap_lines=True)
+def _rows(found: Mapping[int, tuple[Request, Answer]]) -> list[tuple[str, dict[str, Any]]]:
+    results = [answer.result for _, answer in found.values()]
+    return list(zip(_names(found), results, strict=True))

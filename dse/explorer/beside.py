@@ -1,0 +1,94 @@
+"""A figure of a page, and what stands beside it: the command line, the Python, and the files, each with its state."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dse import files
+from dse.explorer import figure
+from dse.explorer.widgets import escaped
+from dse.plots.chart import Chart
+
+#: format of a download -> its media type
+FORMATS = {
+    "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv",
+    "parquet": "application/vnd.apache.parquet",
+}  # fmt: skip
+#: no logo, no tool bar that hides the figure on a phone, nothing that leaves the machine
+CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "plotlyServerURL": ""}
+
+
+@dataclass(frozen=True)
+class MadeBy:
+    """Where a figure comes from: `command` prints its numbers, `python` makes them, `address` opens the page again."""
+
+    command: str
+    python: str
+    address: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the files carry."""
+        return f"{self.command}   (explorer: {self.address})" if self.address else self.command
+
+
+def show(
+    name: str,
+    chart: Chart,
+    table: Callable[[], pd.DataFrame],
+    made: MadeBy,
+    drawn: Any = None,
+    titled: bool = True,
+    **options: Any,
+) -> Any:
+    """Draw a chart with one panel, its title and notes, and what stands beside it; returns Streamlit's plotly event.
+
+    `name` is the key of the figure and the stem of its files, and differs from the page's other figures. `table` gives
+    the numbers behind it, when they are asked for. `drawn` replaces the plotly figure (a figure or its plain data);
+    `options` go to `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
+    """
+    if titled:
+        st.subheader(escaped(chart.title), anchor=False)
+    event = st.plotly_chart(
+        figure.fitted(chart) if drawn is None else drawn, key=name, config=CONFIG, alt=chart.title, **options
+    )
+    if chart.notes:
+        st.caption(escaped(" ".join(chart.notes)))
+    with st.popover("Command line, Python, downloads", key=f"{name} beside"):
+        st.caption("As command line")
+        st.code(made.command, language="bash", wrap_lines=True)
+        st.caption("As Python")
+        st.code(made.python, language="python", wrap_lines=True)
+        with st.container(horizontal=True):
+            for kind, media in FORMATS.items():
+                st.download_button(
+                    "Parquet" if kind == "parquet" else kind.upper(), partial(content, chart, table, kind, made),
+                    f"{name}.{kind}", media, key=f"{name} {kind}", on_click="ignore",
+                )  # fmt: skip
+    return event
+
+
+def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy) -> bytes:
+    """A file of the figure, made when it is asked for."""
+    if kind == "csv":
+        return f"# {made.text}\n".encode() + files.csv_of(table())
+    if kind == "parquet":
+        return _parquet(table(), made)
+    from dse.plots import to_matplotlib
+
+    return to_matplotlib.images(chart)[kind]
+
+
+def _parquet(table: pd.DataFrame, made: MadeBy) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    buffer = io.BytesIO()
+    pq.write_table(arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), "made_by": made.text}), buffer)
+    return buffer.getvalue()

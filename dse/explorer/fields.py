@@ -1,0 +1,153 @@
+"""What the fields of a page are: from this come the widgets, the URL, its checks and the one notice about bad values.
+
+A field is data; nothing here knows Streamlit. The URL holds the fields that differ from their defaults, by key.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dse.errors import MAX_LINE, DseError, InputError, clean, did_you_mean, show
+
+#: choice: one of a list; choices: several of it, separated by ";" in the URL; whole and number: in a range;
+#: switch: yes or no; text: a line that `check` accepts
+Kind = Literal["choice", "choices", "whole", "number", "switch", "text"]
+
+#: numbers in a URL: longer than any limit, shorter than what could be slow
+_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASCII)
+_MAX_NAME = 40
+#: longest text of a field, and so of its part of the URL
+MAX_TEXT = 400
+#: between the entries of a `choices` field: neither names nor parameters of quantizers hold it
+SEPARATOR = ";"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value of a page's state: a key of the URL, and how it is asked for and checked.
+
+    `default` None: the field may be left open, and then means what `placeholder` says. `choices` are asked for on
+    each use, since uploads add some. `low` and `high` bound numbers, `step` is that of the widget's buttons; `slides`
+    are the stops of a slider below the field. `check(text, values)` raises InputError for a text that cannot be used;
+    `values` are the fields before it. `titles` says how a choice is shown where it is not as written.
+    `clears` names a text field that another choice empties: parameters leave with their family.
+    """
+
+    key: str
+    label: str
+    kind: Kind
+    default: Any
+    help: str = ""
+    choices: Callable[[], Sequence[Any]] | None = None
+    low: float = 0
+    high: float = 0
+    step: float = 1
+    slides: tuple[int, ...] = ()
+    check: Callable[[str, Mapping[str, Any]], object] | None = None
+    titles: Callable[[Any], str] | None = None
+    placeholder: str = ""
+    clears: str = ""
+
+    def options(self) -> list[Any]:
+        """The choices, now."""
+        return list(self.choices()) if self.choices else []
+
+    def problem(self, value: Any, values: Mapping[str, Any]) -> str:
+        """What is wrong with a value, in a line that names the field; empty where nothing is."""
+        if value is None or value == "":
+            return "" if self.default in (None, "") else f"{self.key}: must be given"
+        if self.kind in ("choice", "choices"):
+            known = self.options()
+            wrong = [item for item in (value if self.kind == "choices" else [value]) if item not in known]
+            if wrong:
+                return f"{self.key} = {show(wrong[0])}: must be one of {', '.join(map(str, known))}"
+        elif self.kind in ("whole", "number"):
+            if not self.low <= value <= self.high:
+                return self._range(str(value))
+        elif self.kind == "text":
+            try:
+                if len(value) > MAX_TEXT:
+                    raise InputError(f"{show(value)}: longer than {MAX_TEXT} characters")
+                if self.check:
+                    self.check(value, values)
+            except DseError as error:
+                return f"{self.key}: {error.lines()[0]}"
+        return ""
+
+    def _range(self, text: str) -> str:
+        what = "a whole number" if self.kind == "whole" else "a number"
+        shown = show(text) if not text.isascii() or not text.isdigit() or len(text) > _MAX_NAME else text
+        return f"{self.key} = {shown}: must be {what} from {self.low:,} to {self.high:,}"
+
+    def read(self, text: str, values: Mapping[str, Any]) -> Any:
+        """The value that a text of the URL stands for. Raises InputError."""
+        if self.kind in ("whole", "number"):
+            if not (_WHOLE if self.kind == "whole" else _NUMBER).fullmatch(text):
+                raise InputError(self._range(repr(clean(text, _MAX_NAME))))
+            value: Any = int(text) if self.kind == "whole" else float(text)
+        elif self.kind == "switch":
+            if text not in ("yes", "no"):
+                raise InputError(f"{self.key} = {show(text)}: must be yes or no")
+            value = text == "yes"
+        elif self.kind in ("choice", "choices"):
+            named = {str(option): option for option in self.options()}
+            parts = [part for part in text.split(SEPARATOR) if part] if self.kind == "choices" else [text]
+            found = [named.get(part, part) for part in parts]
+            value = found if self.kind == "choices" else found[0]
+        else:
+            value = text
+        if problem := self.problem(value, values):
+            raise InputError(problem)
+        return value
+
+    def written(self, value: Any) -> str:
+        """A value as the URL holds it."""
+        if self.kind == "choices":
+            return SEPARATOR.join(map(str, value))
+        if self.kind == "switch":
+            return "yes" if value else "no"
+        return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], list[str]]:
+    """Every field's value, the default where the URL says nothing usable; and a line for each entry that is not.
+
+    The lines are clean: printable, and short enough for a message.
+    """
+    values: dict[str, Any] = {}
+    problems = []
+    for field in fields:
+        values[field.key] = field.default
+        texts = query.get(field.key)
+        if texts is None:
+            continue
+        try:
+            if len(texts) != 1:
+                raise InputError(f"{field.key}: given {len(texts):,} times: must be given once")
+            values[field.key] = field.read(texts[0], values)
+        except DseError as error:
+            problems.append(clean(error.lines()[0], MAX_LINE))
+    known = [field.key for field in fields]
+    short = [key for key in known if "." not in key]
+    problems += [
+        clean(f"{clean(key, _MAX_NAME)}: unknown: {did_you_mean(clean(key, _MAX_NAME), short)}", MAX_LINE)
+        for key in query
+        if key not in known
+    ]
+    return values, problems
+
+
+def query_of(fields: Sequence[Field], values: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, str]:
+    """The URL of a state: the fields that differ from their defaults and can be used.
+
+    Choices that only this session has (`also`, the uploads) are left out.
+    """
+    found = {}
+    for field in fields:
+        value = values.get(field.key, field.default)
+        if value == field.default or value is None or value in also or field.problem(value, values):
+            continue
+        found[field.key] = field.written(value)
+    return found

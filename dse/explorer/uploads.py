@@ -1,0 +1,97 @@
+"""Device and model files of the reader's own: kept as text in the session, never on disk, never in the URL."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import streamlit as st
+
+from dse import catalog, specfile
+from dse.errors import InputError, clean
+from dse.specs import HardwareSpec, ModelSpec
+
+#: session key: uploads by the name shown in the lists
+UPLOADS = "explorer uploads"
+#: files that a session holds at once, the oldest leaving first
+MAX_UPLOADS = 8
+_MAX_NAME = 60
+_MARK = " (loaded)"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A checked file: kind "device" or "model", the name for messages, and its text."""
+
+    kind: str
+    name: str
+    text: str
+
+    def document(self) -> specfile.Document:
+        """Its document, parsed anew. Raises InputError."""
+        return specfile.parse(self.name, self.text, self.name.lower().endswith(".json"))
+
+
+def read(file_name: str, content: bytes) -> tuple[str, Upload, str]:
+    """Check a file as `dse check` does: its name in the lists, itself, and a summary. Raises InputError or SpecError.
+
+    The name is only shown, never used as a path.
+    """
+    from dse import listing
+
+    name = clean(PurePosixPath(file_name.replace("\\", "/")).name, _MAX_NAME) or "file"
+    is_json = name.lower().endswith(".json")
+    most = specfile.MAX_JSON_BYTES if is_json else specfile.MAX_TOML_BYTES
+    if len(content) > most:
+        raise InputError(f"{name}: has {len(content):,} bytes: a spec file has at most {most:,}")
+    if not content.strip():
+        raise InputError(f"{name}: is empty: `dse show a100-80gb --toml` prints a file to start from")
+    text = specfile.decoded(name, content)
+    document = specfile.parse(name, text, is_json)
+    if catalog.looks_like_device(document.data):
+        kind, summary = "device", listing.device_summary(catalog.device_from(document))
+    else:
+        kind, summary = "model", listing.model_summary(catalog.model_from(document))
+    return name + _MARK, Upload(kind, name, text), summary
+
+
+def keep(label: str, upload: Upload) -> None:
+    """Put an upload into the session's lists."""
+    found = st.session_state.setdefault(UPLOADS, {})
+    found.pop(label, None)
+    found[label] = upload
+    while len(found) > MAX_UPLOADS:
+        del found[next(iter(found))]
+
+
+def names(kind: str) -> list[str]:
+    """What the session holds of a kind."""
+    return [label for label, upload in _held().items() if upload.kind == kind]
+
+
+def text_of(label: str) -> tuple[str, str]:
+    """Name and text of an upload for a cache key; empty for a shipped name."""
+    upload = _held().get(label)
+    return (upload.name, upload.text) if upload else ("", "")
+
+
+def device(label: str, edits: str = "", file: tuple[str, str] | None = None) -> HardwareSpec:
+    """A shipped or uploaded device with its changed numbers. Raises InputError or SpecError."""
+    name, text = text_of(label) if file is None else file
+    if not text:
+        return catalog.device(f"{label}:{edits}" if edits.strip() else label)
+    document = Upload("device", name, text).document()
+    return catalog.changed(document, name, edits) if edits.strip() else catalog.device_from(document)
+
+
+def model(label: str, file: tuple[str, str] | None = None) -> ModelSpec:
+    """A shipped or uploaded model. Raises InputError or SpecError."""
+    name, text = text_of(label) if file is None else file
+    return catalog.model_from(Upload("model", name, text).document()) if text else catalog.model(label)
+
+
+def _held() -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = st.session_state.get(UPLOADS, {})
+    except RuntimeError as error:  # no session: outside the app
+        raise InputError("no session holds files") from error
+    return found

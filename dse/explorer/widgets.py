@@ -1,0 +1,71 @@
+"""The widget of a field, and words that are safe to show. A widget's key is its field's key."""
+
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from dse.errors import MAX_LINE, DseError, clean
+from dse.explorer.fields import MAX_TEXT, Field
+from dse.explorer.state import put
+
+
+def draw(field: Field, **options: Any) -> Any:
+    """Draw the field in the place that is current; returns its value. `options` go to Streamlit's widget."""
+    options = {"help": field.help or None, "label_visibility": "visible", **options}
+    shown: dict[str, Any] = {"format_func": field.titles} if field.titles else {}
+    if field.clears:
+        options["on_change"] = partial(put, {field.clears: ""})
+    if field.kind == "choice":
+        return st.selectbox(
+            field.label, field.options(), index=_start(field, 0), key=field.key, placeholder=field.placeholder or None,
+            **shown, **options,
+        )  # fmt: skip
+    if field.kind == "choices":
+        return st.multiselect(field.label, field.options(), key=field.key, **shown, **options)
+    if field.kind == "switch":
+        return st.checkbox(field.label, key=field.key, **options)
+    if field.kind == "text":
+        text = st.text_input(
+            field.label, key=field.key, max_chars=MAX_TEXT, placeholder=field.placeholder or None, **options
+        )
+        if wrong := field.problem(text, st.session_state):  # type: ignore[arg-type]
+            st.text(clean(wrong, MAX_LINE))
+        return text
+    return _number(field, options)
+
+
+def _start(field: Field, value: Any) -> Any:
+    """None lets the reader clear the field; the session's state holds the value either way."""
+    return value if field.default is not None else None
+
+
+def _number(field: Field, options: dict[str, Any]) -> Any:
+    kind = int if field.kind == "whole" else float
+    value = st.number_input(
+        field.label, kind(field.low), kind(field.high), _start(field, "min"), kind(field.step), key=field.key,
+        format="%d" if kind is int else "%g", placeholder=field.placeholder or None, **options,
+    )  # fmt: skip
+    if field.slides and value is not None:
+        slider = f"{field.key} slider"
+        st.session_state[slider] = min(field.slides, key=lambda stop: abs(stop - value))
+
+        def moved() -> None:
+            put({field.key: st.session_state[slider]})
+
+        st.select_slider(
+            f"{field.label}, in steps", field.slides, key=slider, on_change=moved,
+            format_func=lambda stop: f"{stop:,}", label_visibility="collapsed",
+        )  # fmt: skip
+    return value
+
+
+def problem(error: DseError) -> None:
+    """An error beside the field it is about: its lines as plain text, never as markup."""
+    for line in error.lines():
+        st.text(line)
+
+
+def escaped(text: str) -> str:
+    """Our own text (never the user's) in which Markdown sees no emphasis."""
+    return "".join(f"\\{char}" if char in "\\`*_{}[]<>#$~|:" else char for char in text)
