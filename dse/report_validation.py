@@ -207,7 +207,7 @@ def _sinkq_figure(rows: list[ClaimRow]) -> list[str]:
 def claims_chart(rows: list[ClaimRow]) -> Chart:
     """Ours over published, for claims that are one number above 0 on both sides."""
     points = [
-        {"id": row.id, "document": _short(row.source), "published": number, "ours": float(row.ours),
+        {"id": row.id, "document": short(row.source), "published": number, "ours": float(row.ours),
          "ratio": row.ours / number, "unit": row.unit, "verdict": row.verdict, "is_input": row.basis == "input"}
         for row in rows
         if (number := validate.published_number(row.published)) and number > 0
@@ -217,7 +217,7 @@ def claims_chart(rows: list[ClaimRow]) -> Chart:
     return claims_published.chart(pd.DataFrame(points, columns=columns))
 
 
-def _short(source: str) -> str:
+def short(source: str) -> str:
     """A document's name in a figure."""
     return "textbook" if "textbook" in source else source.split(":")[0]
 

@@ -12,6 +12,8 @@ from dse.plots.chart import Chart, Series
 
 HEIGHT = 400
 TEXT_PX = 13
+#: height of a line of a chart of categories
+LINE_PX = 18
 
 
 def throughput(curve: pd.DataFrame, result: dict[str, Any]) -> Chart:
@@ -27,14 +29,22 @@ def throughput(curve: pd.DataFrame, result: dict[str, Any]) -> Chart:
     return replace(chart, panels=(replace(panel, series=(*panel.series, star)),))
 
 
-def fitted(chart: Chart) -> go.Figure:
+def tall(chart: Chart) -> go.Figure:
+    """`fitted` for a chart with a line of its own for each category, as high as these need."""
+    drawn = fitted(chart, HEIGHT // 3 + round(LINE_PX * len(chart.panels[0].y.ticks)))
+    drawn.update_yaxes(automargin=True, title=None)
+    drawn.update_layout(margin={"l": 0})
+    return drawn
+
+
+def fitted(chart: Chart, height: int = HEIGHT) -> go.Figure:
     """The plotly figure of a chart with one panel, as wide as its place, in the colours of the page's theme.
 
     The page writes the title and the notes, where they wrap. Black becomes a grey that both themes show.
     """
     figure: go.Figure = to_plotly.figure(chart)
     figure.update_layout(
-        width=None, height=HEIGHT, margin={"l": 65, "r": 10, "t": 10, "b": 10, "autoexpand": True},
+        width=None, height=height, margin={"l": 65, "r": 10, "t": 10, "b": 10, "autoexpand": True},
         paper_bgcolor=None, plot_bgcolor=None, font={"color": None},
         legend={
             "font": {"color": None, "size": TEXT_PX}, "x": 0, "y": -0.2, "yanchor": "top",
