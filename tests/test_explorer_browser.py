@@ -114,8 +114,19 @@ def open_page(page, address):
     page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached")
 
 
+def open_beside(page):
+    """Open what stands beside the last figure; returns its place."""
+    page.get_by_role("button", name="Command line, Python, downloads").last.click()
+    place = page.get_by_test_id("stPopoverBody")
+    place.get_by_text("dse point").first.wait_for()
+    return place
+
+
 def command_line(page):
-    return page.get_by_test_id("stCode").last.inner_text()
+    place = open_beside(page)
+    text = place.get_by_test_id("stCode").first.inner_text()
+    page.keyboard.press("Escape")
+    return text
 
 
 def throughput(page):
@@ -123,32 +134,110 @@ def throughput(page):
     return metric.get_by_test_id("stMetricValue").inner_text()
 
 
+def batch_field(page):
+    return page.get_by_role("spinbutton", name="Batch (requests)")
+
+
 def set_batch(page, value):
-    field = page.get_by_role("spinbutton", name="Batch (requests)")
+    field = batch_field(page)
     field.fill(str(value))
     field.press("Enter")
     page.wait_for_url(f"**batch={value}**")
-    page.wait_for_function(
-        "value => [...document.querySelectorAll('[data-testid=stCode]')].pop().innerText.includes(`--batch ${value} `)",
-        arg=str(value),
-    )
+    page.get_by_test_id("stText").filter(has_text=f"batch {value},").first.wait_for()
+    idle(page)
 
 
-def test_a_change_of_batch_changes_the_throughput_and_the_url_restores_it(page, server, browser):
+def idle(page):
+    """Wait until the page's script has ended."""
+    page.get_by_test_id("stStatusWidget").wait_for(state="detached")
+
+
+def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, browser):
     open_page(page, server)
+    idle(page)
     first = throughput(page)
     assert first.endswith("token/s")
-    set_batch(page, 48)
+    star = "document.querySelector('.st-key-memory .js-plotly-plot').data[1].x[0]"
+    before = page.evaluate(star)
+    page.get_by_role("slider").first.press("ArrowRight")
+    page.wait_for_url("**batch=128**")
+    page.wait_for_function(f"before => {star} === 2 * before", arg=before)  # twice the requests, twice the KV cache
+    idle(page)
     second = throughput(page)
     assert second != first
     again = browser.new_page()
     try:
         again.set_default_timeout(WAIT_MS)
         open_page(again, page.url)
+        idle(again)
         assert throughput(again) == second
         assert command_line(again) == command_line(page)
     finally:
         again.close()
+    page.go_back()
+    page.wait_for_function("document.querySelector('input[aria-label^=Batch]').value === '64'")
+
+
+def test_another_page_keeps_what_was_chosen(page, server):
+    open_page(page, f"{server}/?batch=48")
+    page.get_by_role("link", name="Roofline").first.click()
+    page.get_by_role("heading", name="Roofline").wait_for()
+    page.get_by_role("link", name="What if").first.click()
+    page.wait_for_url("**batch=48**")
+    page.wait_for_function("document.querySelector('input[aria-label^=Batch]').value === '48'")
+
+
+def test_a_number_opens_its_explanation(page, server):
+    open_page(page, server)
+    idle(page)
+    page.get_by_role("button", name="Decode step: 123.7 ms").click()
+    page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
+
+
+def test_good_and_bad_files(page, server, tmp_path):
+    open_page(page, f"{server}/?batch=48")
+    page.get_by_text("Load a device or model file").click()
+    bad = tmp_path / "bad.toml"
+    bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
+    page.locator("input[type=file]").set_input_files(bad)
+    page.get_by_text("bad.toml:1: memory_capacity").wait_for()
+    sync_api.expect(page.locator("img")).to_have_count(0)
+    idle(page)
+    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    good = tmp_path / "own.toml"
+    good.write_bytes((ROOT / "hwspecs" / "h100.toml").read_bytes())
+    page.locator("input[type=file]").set_input_files(good)
+    page.get_by_text("on own.toml, KV cache").first.wait_for()
+    idle(page)
+    assert page.url.endswith("?batch=48")
+
+
+def test_each_download_opens(page, server):
+    open_page(page, server)
+    idle(page)
+    place = open_beside(page)
+    signs = {"PNG": b"\x89PNG", "SVG": b"<?xml", "PDF": b"%PDF", "CSV": b"#", "Parquet": b"PAR1"}
+    for label, sign in signs.items():
+        with page.expect_download() as caught:
+            place.get_by_role("button", name=label, exact=True).click()
+        assert Path(caught.value.path()).read_bytes().startswith(sign), label
+
+
+def test_twenty_tabs_do_not_mix(page, browser, server):
+    open_page(page, server)  # so that what follows is warm
+    context = browser.new_context()
+    try:
+        tabs = []
+        for batch in range(2, 22):
+            tab = context.new_page()
+            tab.set_default_timeout(4 * WAIT_MS)
+            tab.goto(f"{server}/?batch={batch}", wait_until="commit")
+            tabs.append((batch, tab))
+        for batch, tab in tabs:
+            tab.get_by_text(f"KV cache in oaken, batch {batch}, 1,024").first.wait_for()
+            assert tab.url.endswith(f"batch={batch}")
+    finally:
+        context.close()
 
 
 def test_a_token_policy_of_the_url_is_asked_for_and_shown(page, server):
@@ -165,9 +254,8 @@ def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
     sync_api.expect(page.locator("img")).to_have_count(0)
     page.wait_for_function("!location.search.includes('batch')")
     set_batch(page, 48)
-    page.go_back()  # to the hostile address itself
+    page.go_back()
     page.wait_for_function("document.querySelector('input[aria-label^=Batch]').value === '64'")
-    page.get_by_test_id("stMetricValue").last.wait_for()
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
@@ -176,7 +264,7 @@ def test_bad_parameters_show_a_message_beside_the_field(page, server):
     field = page.get_by_role("textbox", name="Quantizer parameters")
     field.fill("bits=99")
     field.press("Enter")
-    page.get_by_text("unknown parameter 'bits'").wait_for()
+    page.get_by_text("unknown parameter 'bits'").first.wait_for()
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
     sync_api.expect(page.get_by_test_id("stMetric")).to_have_count(0, timeout=WAIT_MS)
 

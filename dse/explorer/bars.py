@@ -1,62 +1,86 @@
-"""The two small bars of the what-if page: what fills the memory, what fills a decode step."""
+"""The stacked bars of the what-if page: what fills the memory, what fills a decode step, a bar a design."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
+import pandas as pd
 
-_MEMORY = {
-    "weight_bytes": "weights",
-    "kv_bytes": "KV cache",
-    "activation_bytes": "activations",
+from dse.plots import axes, style
+from dse.plots.chart import Axis, Chart, Panel, Series
+
+MEMORY = {
+    "weight_bytes": "weights", "kv_bytes": "KV cache", "activation_bytes": "activations",
     "workspace_bytes": "workspace",
-}
-_STEP = {
-    "linear_s": "linear layers",
-    "attention_s": "attention",
-    "quantize_s": "quantize",
-    "dequantize_s": "dequantize",
-}
-#: Okabe and Ito's colours, told apart by all eyes
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+}  # fmt: skip
+STEP = {
+    "linear_s": "linear layers", "attention_s": "attention", "quantize_s": "quantize (exposed)",
+    "dequantize_s": "dequantize (exposed)",
+}  # fmt: skip
+_GB = 1e9
+_BAR = 0.62
+
+Rows = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def memory(result: dict[str, Any]) -> go.Figure:
-    """Bytes that the whole batch takes at its final length, with the device's memory as a line."""
-    figure = _stacked("Memory of the whole batch", _MEMORY, result, "B")
-    figure.add_scatter(
-        x=[result["capacity_bytes"]] * 2,
-        y=[-0.5, 0.5],
-        name="device memory",
-        mode="lines",
-        line={"color": "#888888", "dash": "dash"},
-        hovertemplate="device memory: %{x:.4s}B<extra></extra>",
-    )
-    return figure
+def memory(designs: Rows) -> Chart:
+    """Bytes that the whole batch takes at its final length, and each device's memory as a mark."""
+    tops = [max(_total(result, MEMORY), result["capacity_bytes"]) for _, result in designs]
+    x = axes.linear("memory", "GB", tops, _GB)
+    places = _places(designs)
+    marks = Series(
+        "device memory", "scatter", tuple(float(result["capacity_bytes"]) for _, result in designs), places,
+        style.VERMILLION, marker="diamond", size=0.8,
+        hover=tuple(f"device memory: {result['capacity_bytes'] / _GB:,.4g} GB" for _, result in designs),
+    )  # fmt: skip
+    note = "A bar beyond the mark does not fit at once."
+    return _chart("Memory of the whole batch", x, designs, [*_stack(designs, MEMORY, _GB, "GB"), marks], (note,))
 
 
-def step_time(result: dict[str, Any]) -> go.Figure:
-    """Mean time of a decode step, by part."""
-    return _stacked("Time of a decode step", _STEP, result, "s")
+def step_time(designs: Rows) -> Chart:
+    """Mean time of a decode step, by part; designs that do not fit have no bar."""
+    x = axes.linear("mean decode step", "ms", [_total(result, STEP) for _, result in designs], axes.MILLISECOND)
+    missing = [name for name, result in designs if not result["feasible"]]
+    notes = ("Exposed: what does not hide behind the reads.", *(f"Does not fit: {name}." for name in missing))
+    return _chart("Time of a decode step", x, designs, _stack(designs, STEP, axes.MILLISECOND, "ms"), notes)
 
 
-def _stacked(title: str, parts: dict[str, str], result: dict[str, Any], unit: str) -> go.Figure:
-    figure = go.Figure()
-    for (name, label), colour in zip(parts.items(), _COLOURS, strict=True):
-        figure.add_bar(
-            x=[result[name]],
-            y=[0],
-            name=label,
-            orientation="h",
-            marker_color=colour,
-            hovertemplate=f"{label}: %{{x:.4s}}{unit}<extra></extra>",
+def table(designs: Rows) -> pd.DataFrame:
+    """The numbers of the designs, a row each, in SI base units."""
+    return pd.DataFrame([
+        {"design": name, **result, "assumptions": ", ".join(result["assumptions"])} for name, result in designs
+    ])  # fmt: skip
+
+
+def _total(result: Mapping[str, Any], columns: Mapping[str, str]) -> float:
+    return sum(float(result[column] or 0) for column in columns)
+
+
+def _places(designs: Rows) -> tuple[float, ...]:
+    """Places on the axis, the first design on top."""
+    return tuple(float(len(designs) - 1 - i) for i in range(len(designs)))
+
+
+def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str) -> list[Series]:
+    base = (0.0,) * len(designs)
+    found = []
+    for (column, name), (colour, hatch) in zip(columns.items(), style.FILLS, strict=False):
+        lengths = tuple(float(result[column] or 0) for _, result in designs)
+        texts = tuple(
+            f"{design}\n{name}: {value / per_unit:,.4g} {unit}"
+            for (design, _), value in zip(designs, lengths, strict=True)
         )
-    figure.update_layout(
-        barmode="stack",
-        title=title,
-        height=230,
-        margin={"l": 10, "r": 20, "t": 60, "b": 80},
-        legend={"orientation": "h", "traceorder": "normal", "y": -0.45, "x": 0},
+        found.append(
+            Series(name, "hbar", lengths, _places(designs), colour, base=base, hatch=hatch, width=_BAR, hover=texts)
+        )
+        base = tuple(a + b for a, b in zip(base, lengths, strict=True))
+    return found
+
+
+def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tuple[str, ...]) -> Chart:
+    several = len(designs) > 1
+    numbers = [str(i) if several else "" for i in range(len(designs), 0, -1)]
+    keys = ("Designs " + "; ".join(name for name, _ in designs) + ".",) if several else ()
+    y = axes.categories("design" if several else "", numbers)
+    return Chart(
+        title, (Panel("", x, y, tuple(series)),), panel_height_pt=30 + 26 * len(designs), notes=(*notes, *keys)
     )
-    figure.update_xaxes(tickformat="~s", ticksuffix=unit, rangemode="tozero", nticks=6)
-    figure.update_yaxes(visible=False, range=[-0.5, 0.5])
-    return figure

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from dse import files
@@ -43,15 +42,15 @@ def show(
     chart: Chart,
     table: Callable[[], pd.DataFrame],
     made: MadeBy,
-    drawn: go.Figure | None = None,
+    drawn: Any = None,
     titled: bool = True,
     **options: Any,
 ) -> Any:
     """Draw a chart with one panel, its title and notes, and what stands beside it; returns Streamlit's plotly event.
 
     `name` is the key of the figure and the stem of its files, and differs from the page's other figures. `table` gives
-    the numbers behind it, when they are asked for. `drawn` replaces the plotly figure; `options` go to
-    `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
+    the numbers behind it, when they are asked for. `drawn` replaces the plotly figure (a figure or its plain data);
+    `options` go to `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
     """
     if titled:
         st.subheader(escaped(chart.title), anchor=False)

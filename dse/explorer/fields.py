@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dse.errors import MAX_LINE, DseError, InputError, clean, show
+from dse.errors import MAX_LINE, DseError, InputError, clean, did_you_mean, show
 
 #: choice: one of a list; choices: several of it, separated by ";" in the URL; whole and number: in a range;
 #: switch: yes or no; text: a line that `check` accepts
@@ -130,8 +130,9 @@ def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> 
         except DseError as error:
             problems.append(clean(error.lines()[0], MAX_LINE))
     known = [field.key for field in fields]
+    short = [key for key in known if "." not in key]
     problems += [
-        clean(f"{clean(key, _MAX_NAME)}: unknown; known: {', '.join(known)}", MAX_LINE)
+        clean(f"{clean(key, _MAX_NAME)}: unknown: {did_you_mean(clean(key, _MAX_NAME), short)}", MAX_LINE)
         for key in query
         if key not in known
     ]

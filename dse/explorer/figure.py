@@ -1,11 +1,11 @@
 """Figures of `dse.plots` as the explorer shows them: the chosen design marked, the size and colours of the page."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from dse.plots import FIGURES, style, to_plotly
 from dse.plots.chart import Chart, Series
@@ -14,45 +14,65 @@ HEIGHT = 400
 TEXT_PX = 13
 #: height of a line of a chart of categories
 LINE_PX = 18
+#: the legend stands above the plot, where no axis is; taller than this it would scroll
+_LEGEND_PX = 260
 
 
-def throughput(curve: pd.DataFrame, result: dict[str, Any]) -> Chart:
-    """Throughput against batch with a star at the design of `result`."""
-    chart = FIGURES["throughput_batch"].chart(curve)
-    if not result["feasible"]:
+def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
+    """Throughput against batch, a line per named curve.
+
+    Designs of several models or lengths share one panel: their names tell them apart.
+    """
+    rows = [table.assign(system=name) for name, table in curves]
+    models = list(dict.fromkeys(model for table in rows for model in table["model"]))
+    table = pd.concat(rows, ignore_index=True).assign(model=" / ".join(map(str, models)))
+    chart = FIGURES["throughput_batch"].chart(table)
+    if table[["input_tokens", "output_tokens"]].drop_duplicates().shape[0] > 1:
+        chart = replace(chart, title="Throughput against batch")
+    return chart
+
+
+def chosen(chart: Chart, results: Sequence[Mapping[str, Any]]) -> Chart:
+    """The chart of `throughput` with a star at each of `results` that fits."""
+    places = [(float(r["batch"]), float(r["throughput_tokens_per_s"])) for r in results if r["feasible"]]
+    if not places:
         return chart
-    star = Series(
-        "this design", "scatter", x=(float(result["batch"]),), y=(result["throughput_tokens_per_s"],),
-        colour=style.VERMILLION, marker="star", size=1.4,
-    )  # fmt: skip
+    x, y = zip(*places, strict=True)
+    star = Series("chosen", "scatter", x=x, y=y, colour=style.VERMILLION, marker="star", size=1.4)
     panel = chart.panels[0]
-    return replace(chart, panels=(replace(panel, series=(*panel.series, star)),))
+    x_axis = replace(panel.x, low=min(panel.x.low, *x), high=max(panel.x.high, *(1.1 * value for value in x)))
+    y_axis = replace(panel.y, high=max(panel.y.high, *(1.05 * value for value in y)))
+    return replace(chart, panels=(replace(panel, x=x_axis, y=y_axis, series=(*panel.series, star)),))
 
 
-def tall(chart: Chart) -> go.Figure:
+def tall(chart: Chart) -> dict[str, Any]:
     """`fitted` for a chart with a line of its own for each category, as high as these need."""
-    drawn = fitted(chart, HEIGHT // 3 + round(LINE_PX * len(chart.panels[0].y.ticks)))
-    drawn.update_yaxes(automargin=True, title=None)
-    drawn.update_layout(margin={"l": 0})
-    return drawn
+    found = fitted(chart, HEIGHT // 3 + round(LINE_PX * len(chart.panels[0].y.ticks)))
+    found["layout"]["yaxis"].update(automargin=True, title=None)
+    found["layout"]["margin"]["l"] = 0
+    return found
 
 
-def fitted(chart: Chart, height: int = HEIGHT) -> go.Figure:
-    """The plotly figure of a chart with one panel, as wide as its place, in the colours of the page's theme.
+def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
+    """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colours.
 
     The page writes the title and the notes, where they wrap. Black becomes a grey that both themes show.
     """
-    figure: go.Figure = to_plotly.figure(chart)
-    figure.update_layout(
-        width=None, height=height, margin={"l": 65, "r": 10, "t": 10, "b": 10, "autoexpand": True},
-        paper_bgcolor=None, plot_bgcolor=None, font={"color": None},
-        legend={
-            "font": {"color": None, "size": TEXT_PX}, "x": 0, "y": -0.2, "yanchor": "top",
-            "entrywidth": None, "entrywidthmode": None,
-        },
-    )  # fmt: skip
-    figure.layout.annotations = ()
-    plain = {"domain": [0, 1], "gridcolor": None, "linecolor": None, "tickcolor": None}
-    for update in (figure.update_xaxes, figure.update_yaxes):
-        update(**plain, tickfont={"color": None, "size": TEXT_PX}, title={"font": {"color": None, "size": TEXT_PX}})
-    return go.Figure(json.loads(figure.to_json().replace(f'"{style.BLACK}"', f'"{style.GREY}"')))
+    found = to_plotly.spec(chart)
+    layout = found["layout"]
+    for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
+        layout.pop(name)
+    layout.update(height=height, margin={"l": 65, "r": 10, "t": 10, "b": 50, "autoexpand": True})
+    del layout["font"]["color"]
+    legend = layout["legend"]
+    for name in ("entrywidth", "entrywidthmode"):
+        legend.pop(name)
+    legend.update(font={"size": TEXT_PX}, x=0, y=1.01, yanchor="bottom", maxheight=_LEGEND_PX)
+    for name in ("xaxis", "yaxis"):
+        axis = layout[name]
+        for colour in ("gridcolor", "linecolor", "tickcolor"):
+            axis.pop(colour)
+        axis.update(domain=[0, 1], tickfont={"size": TEXT_PX})
+        axis["title"]["font"] = {"size": TEXT_PX}
+    recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
+    return recoloured

@@ -21,7 +21,9 @@ SETTINGS: dict[str, str | int | bool | list[str]] = {
     "client.toolbarMode": "viewer",
     "browser.gatherUsageStats": False,
     "theme.metricValueFontSize": "1.3rem",
+    "theme.light.primaryColor": "#0072B2",
     "theme.light.linkColor": "#0072B2",
+    "theme.dark.primaryColor": "#56B4E9",
     "theme.dark.linkColor": "#56B4E9",
 }
 SCRIPT = Path(__file__).with_name("start.py")

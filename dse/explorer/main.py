@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from dse.explorer import lab, pareto, roofline, throughput, validation, what_if, where
+from dse.explorer import lab, pareto, roofline, state, throughput, validation, what_if, where
 
 _TITLE = "KV-cache design explorer"
 
@@ -33,8 +33,9 @@ PAGES = (
 def main() -> None:
     """Run the explorer's script once, as Streamlit does on every interaction."""
     st.set_page_config(page_title=_TITLE, layout="wide")
-    shown = [
-        st.Page(page.render, title=page.title, url_path=page.path, default=place == 0)
-        for place, page in enumerate(PAGES)
-    ]
-    st.navigation(shown, position="top").run()
+    shown = {
+        page.path: st.Page(page.render, title=page.title, url_path=page.path, default=page is PAGES[0])
+        for page in PAGES
+    }
+    st.session_state[state.PAGES] = shown
+    st.navigation(list(shown.values()), position="top").run()

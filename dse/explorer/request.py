@@ -1,7 +1,7 @@
 """What a page asks for: one design from the fields, as a command line, as Python, and its answer."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -160,29 +160,40 @@ def python(request: Request) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """Results of one request by name, the explanation of each asked for, and all of it as text."""
+    """Results of one request by name, and what `dse point` prints."""
 
     result: dict[str, Any]
-    explanations: dict[str, str]
     text: str
+    device_title: str
+    model_title: str
 
 
-def answer(request: Request, explained: Sequence[str]) -> Answer:
+def answer(request: Request) -> Answer:
     """Evaluate one request. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    trace = Trace(keep=bool(explained))
-    result = point.evaluate(device, kv, request.work(), trace)
-    explanations = {
-        name: present.explanation_text(present.explain(name, result, trace, device, kv.model)) for name in explained
-    }
-    return Answer(result, explanations, present.point_text(result, device, kv))
+    result = point.evaluate(device, kv, request.work())
+    return Answer(result, present.point_text(result, device, kv), device.title or device.name, kv.model.title)
 
 
 def curve(request: Request) -> pd.DataFrame:
-    """The request, and the same without quantization, at every batch of `CURVE` and at its own. Raises InputError."""
-    device, work, model = request.device_spec(), request.work(), request.model_spec()
-    plain = CLOSED.quantizer("fp16")
-    plans = {kv.quantizer_name: kv for kv in (plan.build(model, plain, plain), request.plan())}
-    batches = sorted({*CURVE, request.batch})
-    rows = [point.evaluate(device, kv, replace(work, batch=n)) for kv in plans.values() for n in batches]
-    return sweep.to_table(rows)
+    """The request at every batch of `CURVE`; its own batch does not matter. Raises InputError."""
+    device, work, kv = request.device_spec(), request.work(), request.plan()
+    return sweep.to_table(point.evaluate(device, kv, replace(work, batch=n)) for n in CURVE)
+
+
+def explanation(request: Request, name: str) -> str:
+    """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
+    device, kv = request.device_spec(), request.plan()
+    trace = Trace(keep=True)
+    result = point.evaluate(device, kv, request.work(), trace)
+    return present.explanation_text(present.explain(name, result, trace, device, kv.model))
+
+
+def unquantized(request: Request) -> Request:
+    """The same with keys and values as they are."""
+    return replace(request, quantizer="fp16", parameters="", value_quantizer=None, value_parameters="")
+
+
+def any_batch(request: Request) -> Request:
+    """The request under a batch of one: what it is cached by where its batch does not matter."""
+    return replace(request, batch=1)

@@ -11,8 +11,11 @@ from dse.explorer import fields as fields_module
 from dse.explorer.fields import Field
 
 _SHOWN_PROBLEMS = 5
-#: session keys: values of all pages by field, the page last drawn, what was wrong with the URL
+#: session keys: Streamlit's pages by path; values by field, the page last drawn, what was wrong with the URL
+PAGES = "explorer pages"
 _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer problems"
+#: session key: fields that `put` sets for the next run, before whose widgets they must be there
+_PUT = "explorer put"
 
 
 def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
@@ -22,6 +25,7 @@ def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
     values that other pages left win, and the URL follows. Says once what of the URL could not be used.
     """
     store = _store()
+    store.update(st.session_state.get(_PUT, {}))
     first = st.session_state.get(_PAGE) != page
     st.session_state[_PAGE] = page
     query = {key: st.query_params.get_all(key) for key in st.query_params}
@@ -47,8 +51,12 @@ def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
 def follow(fields: Sequence[Field]) -> dict[str, Any]:
     """The values as the widgets have them now, and the URL after them. For fragments, which run without their page."""
     store = _store()
+    put_before = st.session_state.pop(_PUT, {})
+    store.update(put_before)
     for field in fields:
-        if field.key in st.session_state:
+        if field.key in put_before:
+            st.session_state[field.key] = put_before[field.key]
+        elif field.key in st.session_state:
             store[field.key] = st.session_state[field.key]
         else:
             st.session_state[field.key] = store.setdefault(field.key, field.default)
@@ -60,10 +68,13 @@ def follow(fields: Sequence[Field]) -> dict[str, Any]:
 
 
 def put(values: Mapping[str, Any]) -> None:
-    """Set fields from a callback or before leaving for another page: "load this point into What if"."""
-    _store().update(values)
-    for key, value in values.items():
-        st.session_state[key] = value
+    """Set fields for the next run: from a callback, or before `st.rerun` or `go` ("load this point into What if")."""
+    st.session_state.setdefault(_PUT, {}).update(values)
+
+
+def go(page_path: str) -> None:
+    """Leave for another page with the values as they are; not from a callback."""
+    st.switch_page(st.session_state[PAGES][page_path])
 
 
 def address(page_path: str, fields: Sequence[Field], values: Mapping[str, Any]) -> str:

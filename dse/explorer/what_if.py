@@ -1,140 +1,130 @@
-"""The what-if page: one design point with sliders for everything, its numbers, where they come from, the figure."""
+"""The what-if page: up to four designs, their numbers side by side, where each comes from, and the figures."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
-from dse import token_policies, units
+from dse import token_policies
 from dse.errors import DseError
-from dse.explorer import bars, beside, figure, request, shared, state, widgets
+from dse.explorer import bars, beside, designs, figure, request, state, what_if_fields, what_if_numbers
 from dse.explorer.beside import MadeBy
 from dse.explorer.request import Answer, Request
 from dse.explorer.widgets import escaped
-from dse.point import RESULT_UNITS
+from dse.plots.chart import Chart
 from dse.present import number
 
-#: the numbers on top: label, result
-METRICS = (
-    ("Throughput", "throughput_tokens_per_s"),
-    ("Decode step", "decode_step_s"),
-    ("Energy", "joules_per_token"),
-    ("What binds", "bound"),
-    ("Weights", "weight_bytes"),
-    ("KV cache, whole batch", "kv_bytes"),
-    ("Largest batch", "max_batch"),
-    ("Longest context", "max_context_tokens"),
-)
-#: what is explained besides
-ALSO_EXPLAINED = (("Running at once", "running_batch"), ("Effective bits", "effective_bits"))
-
-
 PAGE = "what-if"
-#: what the page asks for
-FIELDS = shared.DESIGN
+FIELDS = designs.FIELDS
+#: pixels of the bars: of a bar, and of the rest
+_BAR_PX, _AROUND_PX = 44, 120
 
 
 def render() -> None:
     """Draw the page."""
     values = state.open_page(PAGE, FIELDS)
     st.title("KV cache: what if?", anchor=False)
-    error_place = ask(values)
-    try:
-        asked = request.of(values)
-        found = cached_answer(asked)
-        made = MadeBy(request.command(asked), request.python(asked), state.address(PAGE, FIELDS, values))
-    except DseError as error:
-        with error_place:
-            widgets.problem(error)
-        st.info("Nothing to show yet: the message beside the quantizer says what to change.")
+    places = range(1, values["designs"] + 1)
+    wrong = {}
+    found: dict[int, tuple[Request, Answer]] = {}
+    for place in places:
+        try:
+            asked = designs.request_of(place, values)
+            found[place] = (asked, cached_answer(asked))
+        except DseError as error:
+            wrong[place] = error
+    what_if_fields.draw(values, wrong)
+    for place in wrong:
+        which = f" of design {place}" if len(places) > 1 else ""
+        st.info(f"Nothing to show{which} yet: the message beside its fields says what to change.")
+    if not found:
         return
-    show_summary(asked, found)
-    show_metrics(found)
-    show_figures(asked, found, made)
-    show_explanations(found)
+    show_summaries(found)
+    what_if_numbers.headline(found)
+    made = MadeBy(
+        "\n".join(request.command(asked) for asked, _ in found.values()),
+        "\n\n".join(request.python(asked) for asked, _ in found.values()),
+        state.address("", FIELDS, values),
+    )
+    show_bars(found, made)
+    what_if_numbers.show(found)
+    show_curve(found, made)
 
 
-def ask(values: dict[str, Any]) -> DeltaGenerator:
-    """The widgets; returns the place for a message."""
-    with st.sidebar:
-        for field in FIELDS:
-            widgets.draw(field)
-        return st.container()
-
-
-@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+@st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
 def cached_answer(asked: Request) -> Answer:
     """The answer to a request. Raises DseError."""
-    return request.answer(asked, [name for _, name in (*METRICS, *ALSO_EXPLAINED) if name != "bound"])
+    return request.answer(asked)
 
 
-@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
 def cached_curve(asked: Request) -> pd.DataFrame:
-    """The points of the throughput figure. Raises DseError."""
+    """The points of the throughput figure, for a request with any batch. Raises DseError."""
     return request.curve(asked)
 
 
-def shown_value(name: str, result: dict[str, Any]) -> str:
-    """A result as its metric shows it; sizes in GB only, so that columns compare."""
-    value, unit = result[name], RESULT_UNITS[name]
-    if unit == "B" and value is not None:
-        return units.human(value, unit)
-    return number(value, unit)
+def show_summaries(found: Mapping[int, tuple[Request, Answer]]) -> None:
+    """A line a design that says what is shown, and what is wrong with it; names may come from files of the reader."""
+    alone = len(found) == 1
+    for place, (asked, answer) in found.items():
+        result = answer.result
+        st.text(designs.title(asked, place, alone))
+        which = "This" if alone else f"Design {place}"
+        if not result["feasible"]:
+            st.warning(f"{which} does not fit:")
+            st.text(result["infeasible_reason"])
+        elif not result["fits_whole_batch"]:
+            st.warning(
+                f"{which} does not fit at once: at most {result['running_batch']:,} of {result['batch']:,} requests "
+                "run together."
+            )
+        policy = token_policies.parse(result["tokens"]).family
+        if policy.validity:
+            stored, read = (number(result[name], "token") for name in ("stored_tokens", "read_tokens"))
+            st.caption(escaped(f"{policy.title}: {stored} stored and {read} read at the end; {policy.validity}."))
 
 
-def show_summary(asked: Request, found: Answer) -> None:
-    """One line that says what is shown, and what is wrong with it."""
-    result = found.result
-    st.text(
-        f"{result['model']} on {result['device']}, KV cache in {result['quantizer']}, batch {asked.batch:,}, "
-        f"{asked.input:,} tokens in, {asked.output:,} out"
-    )
-    if not result["feasible"]:
-        st.warning("This does not fit:")
-        st.text(result["infeasible_reason"])
-    elif not result["fits_whole_batch"]:
-        st.warning(f"The whole batch does not fit at once: at most {result['running_batch']:,} requests run together.")
+def show_bars(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:
+    """Memory and step time, a bar a design."""
+    rows = _rows(found)
+    height = _AROUND_PX + _BAR_PX * len(rows)
+    left, right = st.columns(2)
+    for place, name, chart in ((left, "memory", bars.memory(rows)), (right, "step", bars.step_time(rows))):
+        with place:
+            beside.show(name, chart, partial(bars.table, rows), made, figure.fitted(chart, height))
 
 
-def show_metrics(found: Answer) -> None:
-    """The numbers, as many in a row as the screen takes."""
-    with st.container(horizontal=True):
-        for label, name in METRICS:
-            st.metric(label, shown_value(name, found.result), border=True, width=_METRIC_WIDTH)
-    if found.result["assumptions"]:
-        st.caption(escaped(f"Rests on assumed numbers: {', '.join(found.result['assumptions'])}."))
-    policy = token_policies.parse(found.result["tokens"]).family
-    if policy.validity:
-        stored, read = (number(found.result[name], "token") for name in ("stored_tokens", "read_tokens"))
-        st.caption(escaped(f"{policy.title}: {stored} stored and {read} read at the end; {policy.validity}."))
+def show_curve(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:
+    """Throughput against batch; a single design beside the same without quantization."""
+    asked_for = [asked for asked, _ in found.values()]
+    names = _names(found)
+    if len(asked_for) == 1:
+        plain = request.unquantized(asked_for[0])
+        if plain.key_quantizer_text != asked_for[0].key_quantizer_text:
+            asked_for, names = [*asked_for, plain], [*names, plain.key_quantizer_text]
+    lines = tuple(zip(names, map(request.any_batch, asked_for), strict=True))
+    chart = figure.chosen(cached_lines(lines), [answer.result for _, answer in found.values()])
+    beside.show("throughput", chart, partial(_curves, lines), made)
 
 
-#: two in a row on a phone
-_METRIC_WIDTH = 171
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_lines(lines: tuple[tuple[str, Request], ...]) -> Chart:
+    """The throughput figure of named requests with any batch, without the chosen points. Raises DseError."""
+    return figure.throughput([(name, cached_curve(asked)) for name, asked in lines])
 
 
-def _chart(drawn: go.Figure, key: str) -> None:
-    st.plotly_chart(drawn, key=key, config={"displaylogo": False, "displayModeBar": False})
+def _curves(lines: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
+    return pd.concat([cached_curve(asked).assign(design=name) for name, asked in lines], ignore_index=True)
 
 
-def show_figures(asked: Request, found: Answer, made: MadeBy) -> None:
-    """Memory and step time as bars, and throughput against batch."""
-    memory, step = st.columns(2)
-    with memory:
-        _chart(bars.memory(found.result), "memory")
-    with step:
-        if found.result["feasible"]:
-            _chart(bars.step_time(found.result), "step")
-    chart = figure.throughput(cached_curve(asked), found.result)
-    beside.show("throughput", chart, partial(cached_curve, asked), made)
+def _names(found: Mapping[int, tuple[Request, Answer]]) -> list[str]:
+    asked_for = [asked for asked, _ in found.values()]
+    names = [designs.short(asked, asked_for) for asked in asked_for]
+    return [f"{place}: {name}" for place, name in zip(found, names, strict=True)] if len(found) > 1 else names
 
 
-def show_explanations(found: Answer) -> None:
-    """Each number's formula, substituted values and sources."""
-    st.subheader("Where the numbers come from", anchor=False)
-    for label, name in (*METRICS, *ALSO_EXPLAINED):
-        with st.expander(f"{label}: {shown_value(name, found.result)}"):
-            st.code(found.explanations.get(name, found.text), language=None, wrap_lines=True)
+def _rows(found: Mapping[int, tuple[Request, Answer]]) -> list[tuple[str, dict[str, Any]]]:
+    results = [answer.result for _, answer in found.values()]
+    return list(zip(_names(found), results, strict=True))

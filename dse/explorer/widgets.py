@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from dse.errors import DseError
+from dse.errors import MAX_LINE, DseError, clean
 from dse.explorer.fields import MAX_TEXT, Field
 from dse.explorer.state import put
 
@@ -26,9 +26,12 @@ def draw(field: Field, **options: Any) -> Any:
     if field.kind == "switch":
         return st.checkbox(field.label, key=field.key, **options)
     if field.kind == "text":
-        return st.text_input(
+        text = st.text_input(
             field.label, key=field.key, max_chars=MAX_TEXT, placeholder=field.placeholder or None, **options
         )
+        if wrong := field.problem(text, st.session_state):  # type: ignore[arg-type]
+            st.text(clean(wrong, MAX_LINE))
+        return text
     return _number(field, options)
 
 
@@ -40,7 +43,7 @@ def _start(field: Field, value: Any) -> Any:
 def _number(field: Field, options: dict[str, Any]) -> Any:
     kind = int if field.kind == "whole" else float
     value = st.number_input(
-        field.label, kind(field.low), kind(field.high), _start(field, kind(field.low)), kind(field.step), key=field.key,
+        field.label, kind(field.low), kind(field.high), _start(field, "min"), kind(field.step), key=field.key,
         format="%d" if kind is int else "%g", placeholder=field.placeholder or None, **options,
     )  # fmt: skip
     if field.slides and value is not None:

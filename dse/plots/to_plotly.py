@@ -32,6 +32,11 @@ def figure(chart: Chart) -> Any:
     """The chart as a plotly Figure of fixed size."""
     import plotly.graph_objects as go
 
+    return go.Figure(spec(chart))
+
+
+def spec(chart: Chart) -> dict[str, Any]:
+    """The figure as plain data and layout, which plotly has not checked yet: checking takes most of the time."""
     place = layout.place(chart)
     fig: dict[str, Any] = {
         "width": round(place.width * PIXELS), "height": round(place.height * PIXELS),
@@ -59,11 +64,19 @@ def figure(chart: Chart) -> Any:
             **_axis(panel.y, place.shows_y_label[i], "hbar" not in bars), "anchor": f"x{suffix}",
             "domain": [box.y / place.height, (box.y + box.height) / place.height],
         }  # fmt: skip
-        traces += [_trace(go, series, panel, chart, suffix) for series in panel.series]
-    traces += [_key(go, series) for series in place.legend]
+        traces += [_trace(series, panel, chart, suffix) for series in panel.series]
+    traces += [_key(series) for series in place.legend]
     if chart.colours:
         fig["coloraxis"] = _colours(chart, place)
-    return go.Figure(data=traces, layout=fig)
+    return {"data": traces, "layout": fig}
+
+
+def _bar(**values: Any) -> dict[str, Any]:
+    return {"type": "bar", **values}
+
+
+def _scatter(**values: Any) -> dict[str, Any]:
+    return {"type": "scatter", **values}
 
 
 def _texts(chart: Chart, place: Layout) -> list[dict[str, Any]]:
@@ -102,7 +115,7 @@ def _axis(axis: Axis, shows_label: bool, grid: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _trace(go: Any, series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
+def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
     x = [panel.x.shown(v) for v in series.x]
     y = [panel.y.shown(v) for v in series.y]
     common = {
@@ -113,12 +126,12 @@ def _trace(go: Any, series: Series, panel: Panel, chart: Chart, suffix: str) -> 
     }  # fmt: skip
     if series.kind in ("bar", "hbar"):
         along = panel.y if series.kind == "bar" else panel.x
-        return go.Bar(
+        return _bar(
             **common, base=[along.shown(v) for v in series.base] or None, width=series.width,
             orientation="v" if series.kind == "bar" else "h", marker=_fill(series),
         )  # fmt: skip
     modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker) + ["text"] * bool(series.labels)
-    return go.Scatter(
+    return _scatter(
         **common, mode="+".join(modes), line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
         marker=_marker(series, chart) if series.marker else None, cliponaxis=False,
         text=[_plain(label) for label in series.labels] or None,
@@ -151,20 +164,20 @@ def _marker(series: Series, chart: Chart) -> dict[str, Any]:
     return marker
 
 
-def _key(go: Any, series: Series) -> Any:
+def _key(series: Series) -> Any:
     """The legend entry of a series: a trace without points."""
     common = {
         "name": _plain(series.name), "legendgroup": series.name, "showlegend": True, "x": [None], "y": [None],
         "hoverinfo": "skip",
     }  # fmt: skip
     if series.kind in ("bar", "hbar"):
-        return go.Bar(**common, marker=_fill(series))
+        return _bar(**common, marker=_fill(series))
     modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker)
     face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.colour
     edge = "#333333" if series.values else series.colour
     marker = {"symbol": _MARKERS.get(series.marker, series.marker), "size": 9, "color": face,
               "line": {"color": edge, "width": 2.2 if series.marker in _MARKERS else 1.6}}  # fmt: skip
-    return go.Scatter(
+    return _scatter(
         **common, mode="+".join(modes) or "lines", marker=marker if series.marker else None,
         line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
     )  # fmt: skip

@@ -1,0 +1,185 @@
+"""Designs side by side, the device's numbers, the reader's own files, and the files of a figure."""
+
+import io
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse import catalog
+from dse.errors import InputError
+from dse.explorer import bars, beside, designs, launch, request, shared, uploads
+from dse.explorer.beside import MadeBy
+
+
+def page(**query):
+    app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def values(**changed):
+    found = {field.key: field.default for field in designs.FIELDS}
+    return {**found, **changed}
+
+
+def test_another_design_is_as_the_first_but_for_what_it_sets():
+    asked = values(batch=32, quantizer="kivi", parameters="bits=4")
+    asked["2.device"] = "h100"
+    first, second = (designs.request_of(place, asked) for place in (1, 2))
+    assert first.device == "a100-80gb"
+    assert (second.device, second.batch, second.key_quantizer_text) == ("h100", 32, "kivi:bits=4")
+
+
+def test_parameters_and_edits_stay_with_their_choice():
+    asked = values(quantizer="kivi", parameters="bits=4", edits="usd_per_hour=9")
+    asked |= {"2.quantizer": "sinkq", "2.device": "h100"}
+    second = designs.request_of(2, asked)
+    assert second.key_quantizer_text == "sinkq"
+    assert second.device_text == "h100"
+
+
+def test_two_designs_side_by_side_with_the_delta_to_the_first():
+    app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    for key, value in {"designs": "2", "2.quantizer": "fp16", "editing": "2"}.items():
+        app.query_params[key] = value
+    app.run()
+    assert not app.exception
+    assert "Design 2 does not fit at once" in app.warning[0].value  # 68.7 GB and 13.5 GB of weights in 80 GB
+    shown = {metric.label: (metric.value, metric.delta) for metric in app.metric}
+    assert shown["1: KV cache"] == ("21.25 GB", "")
+    # FP16: 2 x 32 layers x 32 heads x 128 x 2 B x 2,048 tokens x 64 requests = 68.72 GB, 3.23 times the first
+    assert shown["2: KV cache"] == ("68.72 GB", "3.23 x")
+    app.number_input(key="2.batch").set_value(8).run()
+    assert not app.exception
+    assert {metric.label: metric.value for metric in app.metric}["2: KV cache"] == "8.59 GB"
+    commands = next(code.value for code in app.code if code.value.startswith("dse point")).splitlines()
+    assert [line.count("--batch 8 ") for line in commands] == [0, 1]
+
+
+def test_a_wrong_design_leaves_the_others():
+    app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app.query_params["designs"] = "2"
+    app.query_params["2.model_kind"] = "ideal"
+    app.query_params["2.stack"] = "vllm"
+    app.run()
+    assert not app.exception
+    assert any("the ideal model has no software stack" in text.value for text in app.sidebar.text)
+    assert {metric.label for metric in app.metric} >= {"Throughput"}
+
+
+def test_a_number_of_the_device_is_changed_and_taken_back():
+    text, source, kind = designs.editable("a100-80gb", "")["memory_bandwidth"]
+    assert source
+    assert kind
+    edits = designs.edited("usd_per_hour=2 USD/h", "memory_bandwidth", "3 TB/s", text)
+    assert edits == "usd_per_hour=2 USD/h,memory_bandwidth=3 TB/s"
+    assert uploads.device("a100-80gb", edits).memory_bandwidth.si == 3e12
+    assert designs.edited(edits, "memory_bandwidth", "", text) == "usd_per_hour=2 USD/h"
+    assert designs.edited(edits, "memory_bandwidth", text, text) == "usd_per_hour=2 USD/h"
+
+
+@pytest.mark.parametrize("name", sorted(catalog.device_files()))
+def test_every_number_of_a_device_goes_back_as_it_is_shown(name):
+    spec = uploads.device(name)
+    given = {n: text for n, (text, _, kind) in designs.editable(name, "").items() if n in spec.model_fields_set}
+    again = uploads.device(name, ",".join(f"{n}={text}" for n, text in given.items()))
+    for field in given:
+        assert getattr(again, field).si == pytest.approx(getattr(spec, field).si, rel=1e-11), field
+
+
+def test_edits_of_the_url_reach_the_result_and_the_command():
+    app = page(edits="memory_bandwidth=3 TB/s", quantizer="fp16")
+    assert not app.exception
+    assert "--device 'a100-80gb:memory_bandwidth=3 TB/s'" in next(c.value for c in app.code if "dse point" in c.value)
+    wrong = page(edits="memory_bandwidth=3 TBs")
+    assert len(wrong.warning) == 1
+    assert "memory_bandwidth" in wrong.code[0].value
+
+
+DEVICE = (catalog.device_files()["a100-80gb"]).read_bytes()
+CONFIG = b"""{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
+"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048, "vocab_size": 1000}"""
+
+
+def test_a_loaded_file_is_checked_and_named_never_as_a_path():
+    label, upload, summary = uploads.read("../../etc/my.toml", DEVICE)
+    assert (label, upload.kind) == ("my.toml (loaded)", "device")
+    assert "A100" in summary
+    assert uploads.read("config.json", CONFIG)[1].kind == "model"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("a.toml", b"", "is empty"),
+        ("a.toml", b"\xff\xfe", "not UTF-8"),
+        ("a.toml", b"memory_capacity = '80 Gb'", "a.toml:1: memory_capacity"),
+        ("a.json", b"[" * 1000, "nests more than"),
+        ("a.toml", b"#" * 300_000, "at most 262,144"),
+        ("a.toml", DEVICE.replace(b"[", b"x = 1\n[", 1), "unknown key"),
+    ],
+)
+def test_a_bad_file_is_refused_as_dse_check_does(name, content, part):
+    with pytest.raises(InputError) as caught:
+        uploads.read(name, content)
+    assert any(part in line for line in caught.value.lines())
+
+
+def test_a_request_with_loaded_files_gives_the_same_as_the_shipped_ones():
+    text = DEVICE.decode()
+    own = request.Request(device="mine (loaded)", device_file=("mine.toml", text), edits="usd_per_hour=3 USD/h")
+    assert own.device_text == "mine.toml:usd_per_hour=3 USD/h"
+    shipped = request.Request(edits="usd_per_hour=3 USD/h")
+    assert (
+        request.answer(own).result["throughput_tokens_per_s"]
+        == (request.answer(shipped).result["throughput_tokens_per_s"])
+    )
+
+
+def test_a_loaded_device_is_chosen_and_stays_out_of_the_url():
+    app = page(batch="8")
+    app.file_uploader[0].upload("mine.toml", DEVICE, "application/toml").run()
+    assert not app.exception
+    assert app.selectbox(key="device").value == "mine.toml (loaded)"
+    assert app.query_params in ({"batch": "8"}, {"batch": ["8"]})
+    assert "--device mine.toml" in next(c.value for c in app.code if "dse point" in c.value)
+
+
+def test_python_beside_a_figure_runs_and_gives_the_result():
+    asked = request.Request(quantizer="kivi", parameters="bits=4", value_quantizer="fp16", batch=8, admission="paged")
+    found = {}
+    exec(request.python(asked), found)
+    assert found["result"] == request.answer(asked).result
+
+
+MADE = MadeBy("dse point --device a100-80gb", "", "/?batch=64")
+ROWS = [("oaken", request.answer(request.DEFAULT).result)]
+SIGNS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "csv": b"#", "parquet": b"PAR1"}
+
+
+@pytest.mark.parametrize("kind", list(SIGNS))
+def test_files_of_a_figure_are_what_they_say_and_carry_their_state(kind):
+    content = beside.content(bars.memory(ROWS), lambda: bars.table(ROWS), kind, MADE)
+    assert content.startswith(SIGNS[kind])
+    if kind == "csv":
+        table = pd.read_csv(io.BytesIO(content), comment="#")
+        assert table["kv_bytes"][0] == ROWS[0][1]["kv_bytes"]
+    if kind in ("csv", "parquet"):
+        assert b"dse point --device a100-80gb" in content
+
+
+def test_bars_add_up_to_the_total():
+    (panel,) = bars.memory(ROWS).panels
+    *parts, mark = panel.series
+    result = ROWS[0][1]
+    assert sum(part.x[0] for part in parts) == sum(result[name] for name in bars.MEMORY)
+    assert parts[-1].base[0] + parts[-1].x[0] == sum(part.x[0] for part in parts)
+    assert mark.x == (result["capacity_bytes"],)
+
+
+def test_every_field_of_a_design_is_a_field_of_the_request():
+    assert {field.key for field in shared.DESIGN} == {
+        name for name in request.Request.__dataclass_fields__ if not name.endswith("_file")
+    }
