@@ -267,11 +267,24 @@ def build(request: Request, progress: Progress | None = None) -> dict[str, pd.Da
         with progress(steps, label="points", length=n_points) as shown:
             _fill(tables, jobs, iter(shown), request.bits)
     found = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
-    for table in found.values():  # a figure of some of the systems draws each as the figures of all do
-        table.attrs["systems"] = [
-            [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems
-        ]
+    for table in found.values():
+        _with_systems(table, request)
     return found
+
+
+def points(name: str, request: Request) -> pd.DataFrame:
+    """One table of POINTS, with the report's systems in `attrs`. Raises LimitError."""
+    check(request)
+    jobs = POINTS[name](request)
+    return _with_systems(_evaluate(jobs, jobs, request.bits), request)
+
+
+def _with_systems(table: pd.DataFrame, request: Request) -> pd.DataFrame:
+    """The table with what makes a figure of some of the systems draw each as the figures of all do."""
+    table.attrs["systems"] = [
+        [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems
+    ]
+    return table
 
 
 def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job], bits: Bits) -> None:

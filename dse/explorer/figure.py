@@ -45,6 +45,16 @@ def chosen(chart: Chart, results: Sequence[Mapping[str, Any]]) -> Chart:
     return replace(chart, panels=(replace(panel, x=x_axis, y=y_axis, series=(*panel.series, star)),))
 
 
+def with_colours(chart: Chart) -> dict[str, Any]:
+    """`fitted` for a chart whose colours mean a quantity, with their scale on the right."""
+    found = fitted(chart)
+    bar = found["layout"]["coloraxis"]["colorbar"]
+    bar.update(x=1.02, y=0, len=1, thickness=12, tickfont={"size": TEXT_PX})
+    bar["title"]["font"] = {"size": TEXT_PX}
+    found["layout"]["margin"]["r"] = 90
+    return found
+
+
 def tall(chart: Chart) -> dict[str, Any]:
     """`fitted` for a chart with a line of its own for each category, as high as these need."""
     found = fitted(chart, HEIGHT // 3 + round(LINE_PX * len(chart.panels[0].y.ticks)))
