@@ -1,5 +1,6 @@
 """The explorer in a real browser: it loads, it answers, its URL carries the state, and it talks to nobody else."""
 
+import asyncio
 import http.client
 import os
 import shutil
@@ -223,21 +224,36 @@ def test_each_download_opens(page, server):
         assert Path(caught.value.path()).read_bytes().startswith(sign), label
 
 
-def test_twenty_tabs_do_not_mix(page, browser, server):
-    open_page(page, server)  # so that what follows is warm
-    context = browser.new_context()
-    try:
-        tabs = []
-        for batch in range(2, 22):
-            tab = context.new_page()
-            tab.set_default_timeout(4 * WAIT_MS)
-            tab.goto(f"{server}/?batch={batch}", wait_until="commit")
-            tabs.append((batch, tab))
-        for batch, tab in tabs:
-            tab.get_by_text(f"KV cache in oaken, batch {batch}, 1,024").first.wait_for()
-            assert tab.url.endswith(f"batch={batch}")
-    finally:
-        context.close()
+async def texts_of_a_session(address, batch):
+    """What a session of its own is told to show for a batch: a tab without its browser, which is what costs."""
+    from streamlit.proto.BackMsg_pb2 import BackMsg
+    from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+    from websockets.asyncio.client import connect
+
+    question = BackMsg()
+    question.rerun_script.query_string = f"batch={batch}"
+    found = []
+    async with connect(
+        address.replace("http", "ws") + "/_stcore/stream", origin=address, subprotocols=["streamlit"], max_size=None,
+        open_timeout=START_S, proxy=None,
+    ) as socket:  # fmt: skip
+        await socket.send(question.SerializeToString())
+        async for content in socket:
+            message = ForwardMsg.FromString(content)
+            if message.delta.new_element.HasField("text"):
+                found.append(message.delta.new_element.text.body)
+            if message.WhichOneof("type") == "script_finished":
+                return found
+
+
+def test_twenty_sessions_at_once_do_not_mix(server):
+    async def ask_all():
+        return await asyncio.gather(*(texts_of_a_session(server, batch) for batch in range(2, 22)))
+
+    for batch, texts in enumerate(asyncio.run(asyncio.wait_for(ask_all(), 120)), 2):
+        assert [text for text in texts if "KV cache in" in text] == [
+            f"llama2-7b on a100-80gb, KV cache in oaken, batch {batch}, 1,024 tokens in, 1,024 out"
+        ]
 
 
 def test_a_token_policy_of_the_url_is_asked_for_and_shown(page, server):

@@ -63,16 +63,27 @@ def tall(chart: Chart) -> dict[str, Any]:
     return found
 
 
-def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
+def cells(chart: Chart) -> dict[str, Any]:
+    """`fitted` for a map of light cells with letters in them: black in both themes."""
+    found = fitted(chart, HEIGHT // 3 + 2 * round(LINE_PX * len(chart.panels[0].y.ticks)))
+    for trace in found["data"]:
+        if "text" in trace.get("mode", ""):
+            trace["textfont"] = {**trace.get("textfont", {}), "color": "#111111"}
+    return found
+
+
+def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
     """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colours.
 
-    The page writes the title and the notes, where they wrap. Black becomes a grey that both themes show.
+    `legend_px` keeps so much room above a low figure for its legend; a tall one makes room by itself. The page writes
+    the title and the notes, where they wrap. Black becomes a grey that both themes show.
     """
     found = to_plotly.spec(chart)
     layout = found["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
         layout.pop(name)
-    layout.update(height=height, margin={"l": 65, "r": 10, "t": 10, "b": 50, "autoexpand": True})
+    margin = {"l": 65, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
+    layout.update(height=height, margin=margin)
     del layout["font"]["color"]
     legend = layout["legend"]
     for name in ("entrywidth", "entrywidthmode"):

@@ -1,8 +1,10 @@
 """Start the explorer with the settings of `.streamlit/config.toml`, wherever it is started."""
 
+import contextlib
 import re
 import socket
 import sys
+import threading
 from pathlib import Path
 
 from dse.errors import InputError, show
@@ -67,9 +69,22 @@ def check(args: list[str]) -> None:
         print(f"warning: whoever reaches {address} can use the explorer", file=sys.stderr)
 
 
+def _warm() -> None:
+    """Work out the first page's figure once, while the server starts and the browser opens."""
+    from dse.explorer import figure, request
+
+    with contextlib.suppress(Exception):  # whatever it is, the page will say it where it can be seen
+        figure.fitted(figure.throughput([("", request.curve(request.DEFAULT))]))
+
+
 def run(args: list[str]) -> None:
     """Serve the explorer until interrupted; `args` are further `streamlit run` options, and win over ours."""
     check(args)
     from streamlit.web import cli
+
+    # imported here, in one thread: a library half imported by another would look broken to Streamlit
+    from dse.explorer import figure, request  # noqa: F401
+
+    threading.Thread(target=_warm, daemon=True).start()
 
     cli.main(args=["run", str(SCRIPT), *flags(), *args], prog_name="dse app", standalone_mode=False)

@@ -18,8 +18,8 @@ from dse.present import number
 
 PAGE = "what-if"
 FIELDS = designs.FIELDS
-#: pixels of the bars: of a bar, and of the rest
-_BAR_PX, _AROUND_PX = 44, 120
+#: pixels of the bars: of a bar, of the legend above (an entry a row), of the axis below
+_BAR_PX, _LEGEND_PX, _AXIS_PX = 44, 110, 55
 
 
 def render() -> None:
@@ -49,8 +49,8 @@ def render() -> None:
         state.address("", FIELDS, values),
     )
     show_bars(found, made)
-    what_if_numbers.show(found)
     show_curve(found, made)
+    what_if_numbers.show(found)  # last: what the reader opens, while the figures follow the fields
 
 
 @st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
@@ -89,11 +89,11 @@ def show_summaries(found: Mapping[int, tuple[Request, Answer]]) -> None:
 def show_bars(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:
     """Memory and step time, a bar a design."""
     rows = _rows(found)
-    height = _AROUND_PX + _BAR_PX * len(rows)
+    height = _LEGEND_PX + _AXIS_PX + _BAR_PX * len(rows)
     left, right = st.columns(2)
     for place, name, chart in ((left, "memory", bars.memory(rows)), (right, "step", bars.step_time(rows))):
         with place:
-            beside.show(name, chart, partial(bars.table, rows), made, figure.fitted(chart, height))
+            beside.show(name, chart, partial(bars.table, rows), made, figure.fitted(chart, height, _LEGEND_PX))
 
 
 def show_curve(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:
