@@ -1,7 +1,7 @@
 """Where a quantizer pays: the best of several over batch and prompt, crossover lines, and what the answer rests on."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,13 +56,13 @@ def render() -> None:
     """Draw the page."""
     values = state.open_page(PAGE, FIELDS)
     st.title("Where does it pay?", anchor=False)
-    st.caption("From which batch and prompt on is a quantizer worth its errors and its unpacking, and how sure is that?")
+    st.caption(
+        "From which batch and prompt on is a quantizer worth its errors and its unpacking, and how sure is that?"
+    )
     with st.sidebar:
         for field in FIELDS:
             widgets.draw(field)
-    asked = Asked(
-        request.of(values), tuple(values[QUANTIZERS.key]), values[AGAINST.key], values[MEASURE.key]
-    )
+    asked = Asked(request.of(values), tuple(values[QUANTIZERS.key]), values[AGAINST.key], values[MEASURE.key])
     show_map(asked, state.address(PAGE, FIELDS, values))
     show_tornado(asked, state.address(PAGE, FIELDS, values))
     show_lines(asked, state.address(PAGE, FIELDS, values))
@@ -127,7 +127,7 @@ def _design(asked: Request, name: str = "") -> common.Design:
     return common.design(asked.device_spec(), asked.model_spec(), asked.key_quantizer_text)
 
 
-_HASHES: Mapping[Any, Any] = {Asked: repr}
+_HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
