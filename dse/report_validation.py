@@ -216,7 +216,7 @@ def claims_chart(rows: list[ClaimRow]) -> Chart:
 def claims_of(table: pd.DataFrame) -> Chart:
     """The same of a table as it is written: columns id, source, published, ours, unit, verdict, basis."""
     points = [
-        {"id": row.id, "document": _short(row.source), "published": number, "ours": ours,
+        {"id": row.id, "document": short(row.source), "published": number, "ours": ours,
          "ratio": ours / number, "unit": row.unit, "verdict": row.verdict, "is_input": row.basis == "input"}
         for row in table.itertuples()
         if (number := validate.published_number(str(row.published))) and number > 0
@@ -234,7 +234,7 @@ def _above_zero(value: Any) -> float:
         return 0.0
 
 
-def _short(source: str) -> str:
+def short(source: str) -> str:
     """A document's name in a figure."""
     return "textbook" if "textbook" in source else source.split(":")[0]
 

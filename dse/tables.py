@@ -279,14 +279,16 @@ def table(name: str, models: Sequence[str] = MODELS, **fields: Any) -> pd.DataFr
     """
     if name not in (known := [*POINTS, *OTHERS]):
         raise InputError(f"table = {show(name)}: {did_you_mean(name, known)}")
-    request = Request(models=tuple(catalog.model(model) for model in models), **fields)
+    return one(name, Request(models=tuple(catalog.model(model) for model in models), **fields))
+
+
+def one(name: str, request: Request) -> pd.DataFrame:
+    """The table of `build` by that name alone. Raises LimitError."""
     check(request)
     if name in OTHERS:
-        found = OTHERS[name](request)
-    else:
-        jobs = POINTS[name](request)
-        found = _evaluate(jobs, jobs, request.bits)
-    return _name_systems(found, request)
+        return _name_systems(OTHERS[name](request), request)
+    jobs = POINTS[name](request)
+    return _name_systems(_evaluate(jobs, jobs, request.bits), request)
 
 
 def _name_systems(found: pd.DataFrame, request: Request) -> pd.DataFrame:

@@ -130,6 +130,11 @@ def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
     return found
 
 
+def recorded_rows(device: str | None = None) -> list[SiliconRow]:
+    """What was recorded of every chosen stack. Raises InputError for a device that is not calibrated."""
+    return [row for spec, name in chosen(device, None) for row in recorded(spec, name)]
+
+
 def _point(stack: StackSpec, part: str) -> Floats:
     """The stack's parameters as a point of the space that `calibrate` searches, without a faster cache."""
     if part == "gemm":
@@ -203,9 +208,8 @@ def run(device: str | None = None, stack: str | None = None, progress: Callable[
     if not installed():
         rows = [row for spec, name in pairs for row in recorded(spec, name)]
         return Silicon(rows, [], [
-            f"recorded in the device files when the parameters were fitted: {PACKAGE} is not installed "
-            '(pip install -c constraints.txt -e ".[calibrate]"), so nothing is computed and the naive roofline is left '
-            "out",
+            f"recorded when the parameters were fitted: {PACKAGE} is not installed "
+            '(pip install -c constraints.txt -e ".[calibrate]"), so nothing is computed now',
         ])  # fmt: skip
     found: list[SiliconRow] = []
     scatters: list[Scatter] = []

@@ -12,6 +12,8 @@ from dse.plots.chart import Chart, Series
 
 HEIGHT = 400
 TEXT_PX = 13
+#: height of a line of a chart of categories
+LINE_PX = 18
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
 
@@ -41,6 +43,33 @@ def chosen(chart: Chart, results: Sequence[Mapping[str, Any]]) -> Chart:
     x_axis = replace(panel.x, low=min(panel.x.low, *x), high=max(panel.x.high, *(1.1 * value for value in x)))
     y_axis = replace(panel.y, high=max(panel.y.high, *(1.05 * value for value in y)))
     return replace(chart, panels=(replace(panel, x=x_axis, y=y_axis, series=(*panel.series, star)),))
+
+
+def with_colours(chart: Chart) -> dict[str, Any]:
+    """`fitted` for a chart whose colours mean a quantity, with their scale on the right."""
+    found = fitted(chart)
+    bar = found["layout"]["coloraxis"]["colorbar"]
+    bar.update(x=1.02, y=0, len=1, thickness=12, tickfont={"size": TEXT_PX})
+    bar["title"]["font"] = {"size": TEXT_PX}
+    found["layout"]["margin"]["r"] = 90
+    return found
+
+
+def tall(chart: Chart) -> dict[str, Any]:
+    """`fitted` for a chart with a line of its own for each category, as high as these need."""
+    found = fitted(chart, HEIGHT // 3 + round(LINE_PX * len(chart.panels[0].y.ticks)))
+    found["layout"]["yaxis"].update(automargin=True, title=None)
+    found["layout"]["margin"]["l"] = 0
+    return found
+
+
+def cells(chart: Chart) -> dict[str, Any]:
+    """`fitted` for a map of light cells with letters in them: black in both themes."""
+    found = fitted(chart, HEIGHT // 3 + 2 * round(LINE_PX * len(chart.panels[0].y.ticks)))
+    for trace in found["data"]:
+        if "text" in trace.get("mode", ""):
+            trace["textfont"] = {**trace.get("textfont", {}), "color": "#111111"}
+    return found
 
 
 def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:

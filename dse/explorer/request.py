@@ -104,6 +104,12 @@ def of(values: Mapping[str, Any]) -> Request:
     return replace(asked, device_file=uploads.text_of(asked.device), model_file=uploads.text_of(asked.model))
 
 
+def with_quantizer(asked: Request, name: str) -> Request:
+    """The same design with keys and values stored by another quantizer, with its parameters in `name`."""
+    family, _, parameters = name.partition(":")
+    return replace(asked, quantizer=family, parameters=parameters, value_quantizer=None, value_parameters="")
+
+
 def _with(name: str, parameters: str) -> str:
     return f"{name}:{parameters.strip()}" if parameters.strip() else name
 

@@ -1,17 +1,102 @@
-"""Operations of one decode step under a device's ceilings."""
+"""Operations of one decode step under a device's ceilings, at peak rates and as measured kernels reach them."""
 
+from functools import partial
+
+import pandas as pd
 import streamlit as st
 
-from dse.explorer import state
-from dse.explorer.fields import Field
+from dse import plan, present, tables_operations, units
+from dse.errors import DseError
+from dse.explorer import beside, request, shared, state, widgets
+from dse.explorer.request import Request
+from dse.measurements import CLOSED
+from dse.plots import operations
+from dse.specs import HardwareSpec
 
 PAGE = "roofline"
+QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
 #: what the page asks for
-FIELDS: tuple[Field, ...] = ()
+FIELDS = (
+    shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, shared.BATCH, shared.INPUT, shared.OUTPUT,
+    shared.ADMISSION, shared.WEIGHTS_BITS, shared.MODEL_KIND, shared.STACK,
+)  # fmt: skip
+#: columns of the table below the figure: title and unit
+SHOWN = {
+    "quantizer": ("KV quantizer", ""), "model_kind": ("times", ""), "operation": ("operation", ""),
+    "seconds": ("time of a step", "s"), "flops": ("FLOP", "FLOP"), "n_bytes": ("bytes", "B"),
+    "intensity_flops_per_byte": ("intensity", "FLOP/B"), "flops_per_s": ("reached", "FLOP/s"),
+    "ceiling_flops_per_s": ("ceiling", "FLOP/s"),
+}  # fmt: skip
 
 
 def render() -> None:
     """Draw the page."""
-    state.open_page(PAGE, FIELDS)
+    values = state.open_page(PAGE, FIELDS)
     st.title("Roofline", anchor=False)
-    st.info("This page will show the operations of a decode step under the device's ceilings, ideal and calibrated.")
+    st.caption("What do reading and multiplying allow each operation of a decode step, and what do real kernels reach?")
+    with st.sidebar:
+        for field in FIELDS:
+            widgets.draw(field)
+    try:
+        asked, names = request.of(values), tuple(values[QUANTIZERS.key])
+        table = cached_table(asked, names)
+        made = beside.MadeBy(command(asked, names), python(asked, names), state.address(PAGE, FIELDS, values))
+        device = asked.device_spec()
+    except DseError as error:
+        widgets.problem(error)
+        return
+    if table.empty:
+        st.info("Nothing to show: choose a quantizer, or a design of which at least one request fits.")
+        return
+    show_ceilings(device)
+    chart = operations.chart(table, device.peak_flops.si, device.memory_bandwidth.si)
+    beside.show("operations", chart, partial(cached_table, asked, names), made)
+    st.dataframe(shown_table(table), hide_index=True)
+    if assumed := table["assumptions"].iloc[0]:
+        st.caption(widgets.escaped(f"Rests on assumed numbers: {assumed}."))
+
+
+@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_table(asked: Request, names: tuple[str, ...]) -> pd.DataFrame:
+    """The operations of a design under each quantizer. Raises DseError."""
+    model = asked.model_spec()
+    plans = [plan.build(model, quantizer, quantizer) for quantizer in map(CLOSED.quantizer, names)]
+    return tables_operations.decode_step(asked.device_spec(), plans, asked.work())
+
+
+def command(asked: Request, names: tuple[str, ...]) -> str:
+    """A command a quantizer, each of which prints the operations."""
+    asked_for = [request.command(request.with_quantizer(asked, name)) for name in names]
+    return "\n".join(f"{line} --operations" for line in asked_for)
+
+
+def python(asked: Request, names: tuple[str, ...]) -> str:
+    """The table in Python, ending with `result`. Raises InputError."""
+    first, _, last = request.python(asked).rpartition("result = point.evaluate(device, kv, ")
+    head = "\n".join(line for line in first.splitlines() if not line.startswith("kv = "))
+    head = head.replace("from dse import catalog, plan, point", "from dse import catalog, plan, tables_operations")
+    return "\n".join([
+        head, f"quantizers = [CLOSED.quantizer(name) for name in {list(names)!r}]",
+        "plans = [plan.build(model, quantizer, quantizer) for quantizer in quantizers]",
+        f"result = tables_operations.decode_step(device, plans, {last}",
+    ])  # fmt: skip
+
+
+def show_ceilings(device: HardwareSpec) -> None:
+    """The two numbers that make the roofline, and where they meet."""
+    peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
+    with st.container(horizontal=True):
+        st.metric("Peak of 16-bit products", present.number(peak, "FLOP/s"), border=True)
+        st.metric("Memory bandwidth", present.number(bandwidth, "B/s"), border=True)
+        st.metric(
+            "Ridge", present.number(tables_operations.ridge(device), "FLOP/B"), border=True,
+            help="Operations below this intensity wait for memory, those above for arithmetic.",
+        )  # fmt: skip
+
+
+def shown_table(table: pd.DataFrame) -> pd.DataFrame:
+    """The operations as people read them."""
+    return pd.DataFrame({
+        title: [units.human(value, unit) if unit else str(value).replace("_", " ") for value in table[name]]
+        for name, (title, unit) in SHOWN.items()
+    })  # fmt: skip

@@ -1,19 +1,198 @@
-"""Where a quantizer pays: the best one over batch and context, crossings, and what the result hangs on."""
+"""Where a quantizer pays: the best of several over batch and prompt, crossover lines, and what the answer rests on."""
 
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
 import streamlit as st
 
-from dse.explorer import state
+from dse import plot_questions, quantizers
+from dse.errors import DseError
+from dse.explorer import beside, figure, request, shared, state, widgets
+from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
+from dse.explorer.request import Request
+from dse.plots.chart import Chart
+from dse.questions import best_map, common, crossing, sensitivity
 
 PAGE = "where"
+QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "fp8", "kivi", "qserve", "nqkv", "oaken"], "where_quantizers",
+                            "Quantizers compared")  # fmt: skip
+AGAINST = Field(
+    "where_against", "Against", "choice", "fp16", choices=lambda: list(quantizers.FAMILIES),
+    help="The quantizer that yours must beat.",
+)  # fmt: skip
+MEASURE = Field(
+    "where_measure", "What must be better", "choice", "throughput", choices=lambda: list(crossing.MEASURES),
+    titles=lambda name: common.MEASURES[name].title,
+    help="A decode step counts only where the whole batch runs at once.",
+)  # fmt: skip
 #: what the page asks for
-FIELDS: tuple[Field, ...] = ()
+FIELDS = (
+    shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, MEASURE, shared.QUANTIZER, shared.PARAMETERS, AGAINST,
+    shared.BATCH, shared.INPUT, shared.OUTPUT, shared.ADMISSION, shared.WEIGHTS_BITS, shared.MODEL_KIND, shared.STACK,
+    shared.TOKENS, shared.TOKEN_PARAMETERS,
+)  # fmt: skip
+#: searches of the crossover lines: each decides every whole number between
+BATCHES, INPUTS = (1, 16, 64, 256), (512, 2048, 8192, 32768)
+_WAIT = "Searching: each line decides every whole number"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The questions of the page: a design, what it is compared with, and by which measure."""
+
+    design: Request
+    quantizers: tuple[str, ...]
+    against: str
+    measure: str
 
 
 def render() -> None:
     """Draw the page."""
-    state.open_page(PAGE, FIELDS)
-    st.title("Where does it pay", anchor=False)
-    st.info(
-        "This page will show the best quantizer over batch and context, where two designs cross, and what matters most."
+    values = state.open_page(PAGE, FIELDS)
+    st.title("Where does it pay?", anchor=False)
+    st.caption(
+        "From which batch and prompt on is a quantizer worth its errors and its unpacking, and how sure is that?"
     )
+    with st.sidebar:
+        for field in FIELDS:
+            widgets.draw(field)
+    asked = Asked(request.of(values), tuple(values[QUANTIZERS.key]), values[AGAINST.key], values[MEASURE.key])
+    show_map(asked, state.address(PAGE, FIELDS, values))
+    show_tornado(asked, state.address(PAGE, FIELDS, values))
+    show_lines(asked, state.address(PAGE, FIELDS, values))
+
+
+@st.fragment
+def show_map(asked: Asked, address: str) -> None:
+    """The best quantizer at each batch and prompt length."""
+    st.header("Best quantizer", anchor=False)
+    everywhere = replace(asked, design=replace(asked.design, batch=1, input=1, quantizer="fp16", parameters=""))
+    with _said():
+        answer = cached_map(everywhere)
+        made = MadeBy(commands(asked)["map"], python(asked, "map"), address)
+        _figure("map", plot_questions.chart_of(answer), partial(plot_questions.table_of, answer), made, figure.cells)
+
+
+@st.fragment
+def show_tornado(asked: Asked, address: str) -> None:
+    """Which number inside its range moves the result, or which of two designs wins."""
+    st.header("What the answer rests on", anchor=False)
+    with _said():
+        answer = cached_sensitivity(asked)
+        made = MadeBy(commands(asked)["sensitivity"], python(asked, "sensitivity"), address)
+        chart = plot_questions.chart_of(answer)
+        for i, panel in enumerate(chart.panels):
+            one = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}" if i else chart.title)
+            _figure(f"tornado-{i}", one, answer.table, made, figure.tall)
+
+
+@st.fragment(parallel=True)
+def show_lines(asked: Asked, address: str) -> None:
+    """From which batch at a prompt, and from which prompt at a batch, the quantizer pays; takes seconds."""
+    st.header("Crossover", anchor=False)
+    with _said(), st.spinner(_WAIT):
+        answer = cached_lines(replace(asked, quantizers=()))
+        made = MadeBy(commands(asked)["cross"], python(asked, "cross"), address)
+        chart = plot_questions.chart_of(answer)
+        for i, panel in enumerate(chart.panels):
+            one = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
+            _figure(f"cross-{i}", one, answer.table, made, figure.fitted)
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """Errors of a part of the page are said in its place, as plain text."""
+    try:
+        yield
+    except DseError as error:
+        widgets.problem(error)
+
+
+def _figure(
+    name: str, chart: Chart, table: Callable[[], pd.DataFrame], made: MadeBy, draw: Callable[[Chart], dict[str, Any]]
+) -> None:
+    beside.show(name, chart, table, made, drawn=draw(chart))
+
+
+def _design(asked: Request, name: str = "") -> common.Design:
+    """The design, or the same with another quantizer. Raises InputError."""
+    if name:
+        return common.design(asked.device_spec(), asked.model_spec(), name)
+    return common.design(asked.device_spec(), asked.model_spec(), asked.key_quantizer_text)
+
+
+_HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_map(asked: Asked) -> best_map.BestMap:
+    """The map of the quantizers. Raises DseError."""
+    designs = [_design(asked.design, name) for name in asked.quantizers]
+    return best_map.best_map(designs, asked.design.work(), common.measure(asked.measure))
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
+    """What moves the design's result against the other's. Raises DseError."""
+    one, other = _design(asked.design), _design(asked.design, asked.against)
+    return sensitivity.sensitivity(
+        one, asked.design.work(), common.measure(asked.measure), None if one == other else other
+    )
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_lines(asked: Asked) -> crossing.Crossing:
+    """Where the design pays against the other. Raises DseError."""
+    return crossing.crossing(
+        _design(asked.design), _design(asked.design, asked.against), asked.design.work(),
+        common.measure(asked.measure, crossing.MEASURES), BATCHES, INPUTS,
+    )  # fmt: skip
+
+
+def commands(asked: Asked) -> dict[str, str]:
+    """The questions as command lines."""
+    words = shlex.split(request.command(asked.design))[2:]
+    measure = ["--measure", asked.measure]
+    of_all = _without(words, "--quantizer", "--batch", "--input")
+    return {
+        "map": shlex.join(["dse", "ask", "map", *of_all, "--quantizers", ",".join(asked.quantizers), *measure]),
+        "sensitivity": shlex.join(["dse", "ask", "sensitivity", *words, "--against", asked.against, *measure]),
+        "cross": shlex.join([
+            "dse", "ask", "cross", *_without(words, "--batch", "--input"), "--against", asked.against, *measure,
+            "--batches", ",".join(map(str, BATCHES)), "--inputs", ",".join(map(str, INPUTS)),
+        ]),
+    }  # fmt: skip
+
+
+def _without(words: list[str], *options: str) -> list[str]:
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return [word for option, value in pairs if option not in options for word in (option, value)]
+
+
+_CALLS = {
+    "map": "best_map.best_map([common.design(device, model, name) for name in {names}], work, measure)",
+    "sensitivity": "sensitivity.sensitivity(design, work, measure, other)",
+    "cross": "crossing.crossing(design, other, work, measure, {batches}, {inputs})",
+}
+
+
+def python(asked: Asked, question: str) -> str:
+    """A question in Python, ending with `result`. Raises InputError."""
+    lines = request.python(asked.design).splitlines()
+    device = next(line for line in lines if line.startswith("device = "))
+    model = next(line for line in lines if line.startswith("model = "))
+    work = lines[-1].removeprefix("result = point.evaluate(device, kv, ").removesuffix(")")
+    call = _CALLS[question].format(names=list(asked.quantizers), batches=BATCHES, inputs=INPUTS)
+    return "\n".join([
+        "from dse import catalog", "from dse.questions import best_map, common, crossing, sensitivity",
+        "from dse.workload import Workload", "", device, model, f"work = {work}",
+        f"measure = common.measure({asked.measure!r})",
+        f"design = common.design(device, model, {quantizers.parse(asked.design.key_quantizer_text).name!r})",
+        f"other = common.design(device, model, {asked.against!r})", f"result = {call}",
+    ])  # fmt: skip

@@ -1,0 +1,65 @@
+"""The roofline page: the operations of a step where hand arithmetic puts them, and the page without a browser."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse import catalog, plan, tables_operations
+from dse.explorer import request, roofline
+from dse.measurements import CLOSED
+from dse.plots import operations
+from dse.workload import Workload
+
+FP16 = CLOSED.quantizer("fp16")
+
+
+@pytest.fixture(scope="module")
+def table():
+    kv = plan.build(catalog.model("llama2-7b"), FP16, FP16)
+    return tables_operations.decode_step(catalog.device("a100-80gb"), [kv], Workload(16, 1024, 1024))
+
+
+def test_intensity_and_ceiling_are_those_of_hand_arithmetic(table):
+    ideal = table[table["model_kind"] == "ideal"].set_index("operation")
+    # FP16 attention: 4 FLOP per K/V element pair of 4 bytes; QKV: 2 FLOP x 16 sequences per weight of 2 bytes
+    assert ideal.loc["attention", "intensity_flops_per_byte"] == pytest.approx(1.0)
+    assert ideal.loc["qkv", "intensity_flops_per_byte"] == pytest.approx(16.0)
+    # below the ridge of 156 FLOP/B the ceiling is intensity x 2 TB/s (the device file's bandwidth)
+    assert ideal.loc["qkv", "ceiling_flops_per_s"] == pytest.approx(16 * 2e12)
+    assert ideal["flops_per_s"].to_list() == pytest.approx(ideal["ceiling_flops_per_s"].to_list())
+
+
+def test_measured_kernels_stay_below_the_ceiling(table):
+    fitted = table[table["model_kind"] == "calibrated"]
+    assert len(fitted) == len(table) / 2
+    assert (fitted["flops_per_s"] < fitted["ceiling_flops_per_s"]).all()
+
+
+def test_a_design_that_does_not_fit_has_no_rows():
+    kv = plan.build(catalog.model("llama2-70b"), FP16, FP16)
+    assert tables_operations.decode_step(catalog.device("a100-40gb"), [kv], Workload(1, 128, 128)).empty
+
+
+def test_every_operation_of_the_table_is_drawn(table):
+    drawn = operations.chart(table, 312e12, 2e12).panels[0].series[1:]
+    assert sum(len(series.x) for series in drawn) == len(table)
+
+
+def test_the_python_shown_gives_the_table_shown():
+    space = {}
+    names = ("fp16", "kivi:bits=4")
+    exec(roofline.python(request.DEFAULT, names), space)
+    assert space["result"].equals(roofline.cached_table(request.DEFAULT, names))
+
+
+def test_the_page_runs_and_follows_its_widgets():
+    app = AppTest.from_string("from dse.explorer import roofline; roofline.render()", default_timeout=60).run()
+    assert not app.exception
+    app.number_input(key="batch").set_value(8)
+    app.multiselect(key="roofline_quantizers").set_value(["nqkv"])
+    app.selectbox(key="device").select("oaken-lpddr").run()
+    assert not app.exception
+    assert app.query_params["roofline_quantizers"] == "nqkv"
+    assert "No kernels of this device were measured" in " ".join(caption.value for caption in app.caption)
+    app.text_input(key="edits").set_value("memory_bandwidth=0").run()
+    assert not app.exception
+    assert any("memory_bandwidth" in text.value for text in app.text)

@@ -1,0 +1,56 @@
+"""The page "Where does it pay" without a browser."""
+
+import shlex
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse import cli
+from dse.explorer import request, where
+from dse.questions import best_map
+
+ASKED = where.Asked(
+    request.Request(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=64, model_kind="ideal"),
+    ("fp16", "nqkv"), "fp16", "throughput",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Few cells and lines: what a cell holds is tested with the questions."""
+    monkeypatch.setattr(where, "BATCHES", (1, 4))
+    monkeypatch.setattr(where, "INPUTS", (64,))
+    monkeypatch.setattr(best_map.best_map, "__defaults__", ((1, 4), (64, 128), None))
+    where.st.cache_data.clear()
+
+
+@pytest.mark.parametrize("question", ["map", "sensitivity", "cross"])
+def test_command_and_python_shown_ask_the_same_question(question, capsys):
+    space = {}
+    exec(where.python(ASKED, question), space)
+    words = shlex.split(where.commands(ASKED)[question])[1:]
+    if question == "map":
+        words += ["--batches", "1,4", "--inputs", "64,128"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(words)
+    assert stopped.value.code == 0
+    told = capsys.readouterr().out.split("\n\n")
+    assert told[0] in space["result"].text()
+
+
+def test_the_page_runs_and_follows_its_widgets():
+    app = AppTest.from_string("from dse.explorer import where; where.render()", default_timeout=120)
+    for key, value in (("device", "oaken-lpddr"), ("batch", "4"), ("output", "128"), ("quantizer", "nqkv")):
+        app.query_params[key] = value
+    app.run()
+    assert not app.exception
+    app.selectbox(key="where_measure").select("step")
+    app.multiselect(key="where_quantizers").set_value(["nqkv", "fp16"]).run()
+    assert not app.exception
+    assert app.query_params["where_measure"] == "step"
+    app.selectbox(key="where_against").select("nqkv").run()
+    assert not app.exception
+    assert any("is the same as the quantizer" in text.value for text in app.text)
+    app.multiselect(key="where_quantizers").set_value([]).run()
+    assert not app.exception
+    assert any("must name at least one" in text.value for text in app.text)
