@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import catalog, point, sweep_axes, sweep_points, sweep_spec
+from dse import catalog, point, sweep_axes, sweep_digits, sweep_spec
 from dse.errors import LimitError
 from dse.measurements import CLOSED, Bits
 from dse.specs import HardwareSpec
@@ -61,7 +61,7 @@ def grid(
         *(sweep_axes.of_items(name, values) for name, values in work_axes.items()),
     ]
     found = sweep_spec.of_axes(axes, base, bits)
-    digits = sweep_points.decode(found, 0, n_points)
+    digits = sweep_digits.decode(found, 0, n_points)
     return to_table(point.evaluate(*found.designs.at(*places)) for places in found.designs.rows(digits))
 
 

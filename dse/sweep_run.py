@@ -176,7 +176,7 @@ def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
         raise LimitError(
             f"sweep of {sweep.n_points:,} points: at most {max_points:,} in memory: give a directory `out`"
         )
-    chunks = _blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None)
+    chunks = _blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None, _Pace())
     return sweep_table.to_frame(sweep_table.to_arrow(sweep, chunks))
 
 
@@ -224,7 +224,7 @@ def write_parts(
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
     """Write the parts of `todo`, in any order, and the manifest beside them."""
-    stop, counter = threading.Event(), _Counter()
+    stop, counter, pace = threading.Event(), _Counter(), _Pace()
     before = sum(part.last - part.first for part in manifest.parts.values())
     running: set[Future[Part]] = set()
     started: list[Future[Part]] = []
@@ -239,7 +239,7 @@ def write_parts(
         try:
             while True:
                 while len(running) < 2 * n_threads and (number := next(waiting, None)) is not None:
-                    future = pool.submit(_write_part, folder, sweep, number, stop, counter.add)
+                    future = pool.submit(_write_part, folder, sweep, number, stop, counter.add, pace)
                     running.add(future)
                     started.append(future)
                 if not running:
@@ -287,31 +287,47 @@ class _Counter:
             self.total += n
 
 
-def _blocks(sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None]) -> Columns:
+@dataclass
+class _Pace:
+    """Points that are evaluated together: more, as long as they take next to nothing, so that Ctrl-C is soon seen."""
+
+    size: int = 0
+
+    def after(self, seconds: float) -> None:
+        """Decide by the time that the last ones took."""
+        if seconds < FAST_BLOCK_S:
+            self.size = min(4 * self.size, sweep_points.MAX_BLOCK_POINTS)
+        else:
+            self.size = max(self.size // 2, sweep_points.BLOCK_POINTS)
+
+
+def _blocks(
+    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
+) -> Columns:
     def check() -> None:
         if stop.is_set():
             raise Stopped
 
     chunks: list[Columns] = []
-    start, size = first, sweep_points.BLOCK_POINTS
+    start = first
     while start < last or not chunks:
         check()
-        end, begun = min(start + size, last), time.monotonic()
+        pace.size = pace.size or sweep_points.BLOCK_POINTS
+        end, begun = min(start + pace.size, last), time.monotonic()
         chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check))
         count(end - start)
         start = end
-        if time.monotonic() - begun < FAST_BLOCK_S:
-            size = min(4 * size, sweep_points.MAX_BLOCK_POINTS)
-        elif size > sweep_points.BLOCK_POINTS:
-            size //= 2
+        pace.after(time.monotonic() - begun)
     return sweep_points.join(chunks)
 
 
-def _write_part(folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None]) -> Part:
+def _write_part(
+    folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
+) -> Part:
     """Evaluate a part and put its file in place: temporary name, sync, rename, sync of the directory."""
     first = number * sweep.part_points
     last = min(first + sweep.part_points, sweep.n_points)
-    columns = _blocks(sweep, first, last, stop, count)
+    columns = _blocks(sweep, first, last, stop, count, pace)
     content = sweep_table.encode(sweep, columns)
     files.write(folder / sweep_store.part_name(number), content)
     files.sync(folder)

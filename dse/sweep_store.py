@@ -25,7 +25,7 @@ from dse.errors import BusyError, InputError, OutputError, clean, show
 from dse.sweep_points import CODES
 from dse.sweep_spec import Sweep
 
-FORMAT = 1
+FORMAT = 2
 SPEC, MANIFEST, LOCK = "_spec.json", "_manifest.json", ".lock"
 #: bytes read at a time to hash a part, and the largest JSON file that is read
 BLOCK_BYTES, MAX_JSON_BYTES = 2**22, 2**26
