@@ -1,7 +1,7 @@
 """Fronts of designs, whole rows at a time: of a table, a CSV or Parquet file, or a sweep's directory of any size."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import pandas as pd
 
 from dse import pareto, point, sweep_axes, sweep_run, sweep_table
 from dse.errors import InputError, did_you_mean, show
-from dse.pareto import Sense
+from dse.pareto import Sense, objectives_of
+
+__all__ = ["DesignFront", "knees", "label", "objectives_of", "of_file", "of_table", "read_table"]
 
 #: bytes of a CSV file that is read into memory
 MAX_CSV_BYTES = 2**30
@@ -46,19 +48,6 @@ class DesignFront:
     design: tuple[str, ...]
 
 
-def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str, Sense]:
-    """Objectives by name, those to maximise first. Raises InputError for none, or one given twice."""
-    found: dict[str, Sense] = {}
-    for names, sense in ((maximize, "max"), (minimize, "min")):
-        for name in names:
-            if name in found:
-                raise InputError(f"objective {show(name)}: is given twice: leave one")
-            found[name] = sense  # type: ignore[assignment]
-    if not found:
-        raise InputError("objectives: none given: name columns with --maximize and --minimize")
-    return found
-
-
 def of_table(
     table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False
 ) -> DesignFront:
@@ -79,6 +68,8 @@ def of_file(
     found = sweep_run.stored(path)
     wanted = list(dict.fromkeys((*objectives, *by, "feasible")))
     _check_names(wanted[:-1], list(found.columns))
+    if found.front is not None:
+        return _of_stored_front(found, objectives, by)
     paths = {part.name: part for part in found.paths}
 
     def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
@@ -87,6 +78,50 @@ def of_file(
     pieces = ((name, sweep_table.to_frame(sweep_run.read_part(part, wanted))) for name, part in paths.items())
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
     return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design)
+
+
+def _of_stored_front(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> DesignFront:
+    """The front of a sweep that kept it; `row` are places in the grid.
+
+    A front without groups, or with fewer of them, is among the fronts of the groups; other objectives may have others.
+    """
+    kept = found.front or {}
+    wanted = dict(kept["objectives"])
+    if dict(objectives) != wanted or not set(by) <= set(kept["by"]):
+        options = [
+            f"--{word} {','.join(names)}"
+            for word, names in (
+                ("maximize", [name for name, sense in wanted.items() if sense == "max"]),
+                ("minimize", [name for name, sense in wanted.items() if sense == "min"]),
+                ("by", kept["by"]),
+            )
+            if names
+        ]
+        raise InputError(
+            f"{show(str(found.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
+            "with --keep all into another directory"
+        )
+    table = found.read()
+    front = of_table(table, objectives, by)
+    design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
+    codes = found.manifest.codes
+    places = front.table[sweep_table.POINT].to_numpy(dtype=np.int64)
+    units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != sweep_table.POINT}
+    return replace(
+        front, table=front.table.drop(columns=sweep_table.POINT), row=places, n_rows=sum(codes), n_feasible=codes[0],
+        n_missing=sum(part.n_missing for part in found.manifest.parts.values()), cloud=_beaten(found, objectives, by),
+        units=units, design=tuple(name for name in design if name not in objectives),
+    )  # fmt: skip
+
+
+def _beaten(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
+    """Some designs of the fronts of parts: the others of the sweep are not stored."""
+    names, held = list(dict.fromkeys((*objectives, *by))), []
+    paths = [found.folder / part.name for _, part in sorted(found.manifest.parts.items())]
+    step = max(sum(part.rows for part in found.manifest.parts.values()) // CLOUD_ROWS, 1)
+    for path in paths:
+        held.append(_plain(sweep_table.to_frame(sweep_run.read_part(path, names)).iloc[::step]))
+    return pd.concat(held, ignore_index=True)
 
 
 def read_table(path: str | Path) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Which values a sweep's points have: an index decoded into places on the axes, runs of points that share most."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,11 @@ def decode(sweep: Sweep, first: int, last: int) -> dict[str, NDArray[np.int32]]:
     return _decoded(sweep.axes, sweep.dimensions, np.arange(first, last, dtype=np.int64))
 
 
+def decode_places(sweep: Sweep, places: Sequence[int]) -> dict[str, NDArray[np.int32]]:
+    """`decode` of any points of the grid."""
+    return _decoded(sweep.axes, sweep.dimensions, np.array(places, dtype=np.int64))
+
+
 def _decoded(
     axes: Sequence[Axis], dimensions: Sequence[Dimension], rest: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int32]]:
@@ -112,32 +117,36 @@ def decode_runs(sweep: Sweep, first: int, last: int) -> Runs:
 
 def kept_digits(sweep: Sweep, first: int, last: int) -> Digits:
     """`decode` of the points first..last-1 that meet all conditions; as `Runs` where the sweep has them."""
+    return kept(sweep, first, last)[0]
+
+
+def kept(sweep: Sweep, first: int, last: int) -> tuple[Digits, NDArray[np.int64]]:
+    """`kept_digits`, and which points of the grid they are."""
+    points = np.arange(first, last, dtype=np.int64)
     if first < last and split(sweep)[1]:
-        return _kept_runs(sweep, decode_runs(sweep, first, last))
+        runs = decode_runs(sweep, first, last)
+        keep = _mask(sweep, runs, last - first)
+        return (runs, points) if keep is None else (_kept_runs(runs, keep), points[keep])
     digits = decode(sweep, first, last)
-    keep = _mask(sweep, digits, last - first, lambda names: True)
-    return digits if keep.all() else {name: column[keep] for name, column in digits.items()}
+    keep = _mask(sweep, digits, last - first)
+    return (digits, points) if keep is None else ({name: column[keep] for name, column in digits.items()}, points[keep])
 
 
-def _mask(sweep: Sweep, digits: Digits, n: int, which: Callable[[frozenset[str]], bool]) -> NDArray[np.bool_]:
+def _mask(sweep: Sweep, digits: Digits, n: int) -> NDArray[np.bool_] | None:
+    """The points that meet all conditions; None where all do. What a run shares is looked at once a run."""
     keep = np.ones(n, dtype=bool)
     for condition in sweep.where:
-        if which(condition.names):
+        if isinstance(digits, Runs) and condition.names <= frozenset(digits.outer):
+            keep &= digits.spread(condition.keep(digits.outer))
+        else:
             keep &= condition.keep(digits)
-    return keep
+    return None if keep.all() else keep
 
 
-def _kept_runs(sweep: Sweep, runs: Runs) -> Runs:
-    """Conditions on what a run shares are seen once a run, the others once a point."""
-    shared = frozenset(runs.outer)
-    whole = _mask(sweep, runs.outer, len(runs.lengths), lambda names: names <= shared)
-    keep = _mask(sweep, runs, int(runs.lengths.sum()), lambda names: not names <= shared)
-    if whole.all() and keep.all():
-        return runs
-    keep &= runs.spread(whole)
+def _kept_runs(runs: Runs, keep: NDArray[np.bool_]) -> Runs:
     ends = np.cumsum(runs.lengths)
-    kept = np.concatenate([[0], np.cumsum(keep)])
-    lengths = kept[ends] - kept[ends - runs.lengths]
+    counts = np.concatenate([[0], np.cumsum(keep)])
+    lengths = counts[ends] - counts[ends - runs.lengths]
     some = lengths > 0
     return Runs(
         {name: column[some] for name, column in runs.outer.items()},

@@ -80,14 +80,19 @@ def evaluate_chunk(sweep: Sweep, first: int, last: int, check: Callable[[], None
 
     `check` is called now and then; it may raise to stop.
     """
-    digits = kept_digits(sweep, first, last)
-    axes = {axis.name: _axis_column(axis, digits) for axis in sweep.axes}
+    return columns_of(sweep, kept_digits(sweep, first, last), check)
+
+
+def columns_of(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
+    """The table of the points at `digits`."""
+    axes = {axis.name: axis_column(axis, digits) for axis in sweep.axes}
     return {
         name: column for name, column in (axes | evaluate_points(sweep, digits, check)).items() if name in sweep.columns
     }
 
 
-def _axis_column(axis: Axis, digits: Digits) -> Any:
+def axis_column(axis: Axis, digits: Digits) -> Any:
+    """The values of an axis at the points at `digits`."""
     if isinstance(digits, Runs) and axis.name in digits.outer:
         by_run = _axis_values(axis, digits.outer[axis.name])
         if isinstance(by_run, Names):

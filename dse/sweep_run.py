@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dse import files, sweep_points, sweep_store, sweep_table
+from dse import files, sweep_front, sweep_points, sweep_store, sweep_table
 from dse.errors import DseError, InputError, LimitError, OutputError, show
 from dse.sweep_points import FLAGS, Columns
 from dse.sweep_spec import Sweep
@@ -27,6 +27,8 @@ from dse.units import human
 MAX_POINTS = 10**10
 #: part of the free space that a sweep may take
 DISK_SHARE = 1 / 1.2
+#: points of which one is on the front of its part, for what a sweep is expected to store
+FRONT_SHARE = 1000
 MAX_THREADS = 1024
 #: points timed to say how long a sweep will take
 SAMPLE_POINTS = 64
@@ -70,13 +72,20 @@ class Stored:
 
     @property
     def paths(self) -> list[Path]:
-        """The Parquet files, in order."""
+        """The Parquet files, in order; of a sweep that keeps a front, its one file."""
+        if self.manifest.is_front:
+            return [self.folder / sweep_store.FRONT]
         return [self.folder / part.name for _, part in sorted(self.manifest.parts.items())]
 
     @property
     def columns(self) -> dict[str, str]:
         """Columns and their units."""
         return dict(self.spec["columns"])
+
+    @property
+    def front(self) -> dict[str, Any] | None:
+        """What a sweep that keeps a front was asked: `objectives`, `by`, `drop_missing`."""
+        return self.spec["spec"].get("front")
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """The table part by part: memory stays flat. Raises InputError for unknown columns or unreadable parts."""
@@ -117,6 +126,11 @@ def check_threads(threads: int | None) -> int:
     return threads
 
 
+def most_bytes(sweep: Sweep, n_points: int) -> int:
+    """Bytes of the files of so many points at most; of a front, as if one in `FRONT_SHARE` were on that of its part."""
+    return -(-n_points * row_bytes(sweep) // (FRONT_SHARE if sweep.front else 1))
+
+
 def row_bytes(sweep: Sweep) -> int:
     """Bytes of a row of the files at most: 8 a number, 1 a name or flag; axes repeat and take next to nothing."""
     names = sum(1 for name in sweep.keep if not sweep.columns[name] or name in FLAGS)
@@ -134,7 +148,7 @@ def check_limits(sweep: Sweep, out: str | Path) -> int:
     n_done = 0
     if sweep_store.is_folder(out) and (manifest := sweep_store.load_json(folder / sweep_store.MANIFEST)):
         n_done = sum(part.last - part.first for part in sweep_store.parts_of(manifest).values())
-    n_bytes = max(sweep.n_points - n_done, 0) * row_bytes(sweep)
+    n_bytes = most_bytes(sweep, max(sweep.n_points - n_done, 0))
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -151,14 +165,21 @@ def estimate(sweep: Sweep) -> Estimate:
 
     Stretches grow as long as they take next to nothing, so that those of many points count.
     """
-    sweep_points.evaluate_chunk(sweep, 0, 1)  # whatever is compiled or loaded once
+
+    def evaluate(first: int, last: int) -> None:
+        if sweep.front:
+            sweep_front.Builder(sweep).add(first, last)
+        else:
+            sweep_points.evaluate_chunk(sweep, first, last)
+
+    evaluate(0, 1)  # whatever is compiled or loaded once
     begun, width, seconds, n_done = time.perf_counter(), 1, 0.0, 0
     n_places = min(SAMPLE_POINTS, sweep.n_points)
     for i in range(n_places):
         first = i * sweep.n_points // SAMPLE_POINTS
         last = min(first + width, sweep.n_points)
         start = time.perf_counter()
-        sweep_points.evaluate_chunk(sweep, first, last)
+        evaluate(first, last)
         taken = time.perf_counter() - start
         seconds, n_done = seconds + taken, n_done + last - first
         is_early = i + 1 < n_places // 2
@@ -167,7 +188,7 @@ def estimate(sweep: Sweep) -> Estimate:
         if time.perf_counter() - begun > SAMPLE_S and n_done:
             break
     seconds *= sweep.n_points / n_done
-    return Estimate(sweep.n_points, sweep.n_points * row_bytes(sweep), seconds)
+    return Estimate(sweep.n_points, most_bytes(sweep, sweep.n_points), seconds)
 
 
 def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
@@ -211,6 +232,7 @@ def to_directory(
         ready()
         todo = [number for number in range(manifest.n_parts) if number not in manifest.parts]
         write_parts(folder, sweep, manifest, todo, n_threads, progress)
+        finish(folder, sweep, manifest)
         spec, _ = sweep_store.manifest_of(folder)
         return Stored(folder, spec, manifest, tuple(notes), len(todo))
 
@@ -270,6 +292,18 @@ def write_parts(
     manifest.write(folder)
 
 
+def finish(folder: Path, sweep: Sweep, manifest: Manifest) -> None:
+    """Of a sweep that keeps a front: once all parts are there, the front of their fronts."""
+    if sweep.front is None or manifest.front is not None or len(manifest.parts) < manifest.n_parts:
+        return
+    paths = [folder / part.name for _, part in sorted(manifest.parts.items())]
+    table = sweep_front.merged(paths, read_part, sweep.identity["front"])
+    content = sweep_table.encode_table(sweep, table)
+    files.write(folder / sweep_store.FRONT, content)
+    manifest.front = (table.num_rows, hashlib.sha256(content).hexdigest())
+    manifest.write(folder)
+
+
 def _cause(error: OutputError) -> str:
     cause = error.__cause__
     return f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
@@ -301,23 +335,37 @@ class _Pace:
             self.size = max(self.size // 2, sweep_points.BLOCK_POINTS)
 
 
-def _blocks(
-    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
-) -> Columns:
+def _paced(
+    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace,
+    evaluate: Callable[[int, int, Callable[[], None]], None],
+) -> None:  # fmt: skip
+    """Evaluate first..last-1 piece by piece."""
+
     def check() -> None:
         if stop.is_set():
             raise Stopped
 
-    chunks: list[Columns] = []
     start = first
-    while start < last or not chunks:
+    while start < last or start == first:
         check()
         pace.size = pace.size or sweep_points.BLOCK_POINTS
         end, begun = min(start + pace.size, last), time.monotonic()
-        chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check))
+        evaluate(start, end, check)
         count(end - start)
+        if end == start:
+            return
         start = end
         pace.after(time.monotonic() - begun)
+
+
+def _blocks(
+    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
+) -> Columns:
+    chunks: list[Columns] = []
+    _paced(
+        sweep, first, last, stop, count, pace,
+        lambda start, end, check: chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check)),
+    )  # fmt: skip
     return sweep_points.join(chunks)
 
 
@@ -327,10 +375,18 @@ def _write_part(
     """Evaluate a part and put its file in place: temporary name, sync, rename, sync of the directory."""
     first = number * sweep.part_points
     last = min(first + sweep.part_points, sweep.n_points)
-    columns = _blocks(sweep, first, last, stop, count, pace)
+    if sweep.front:
+        builder = sweep_front.Builder(sweep)
+        _paced(sweep, first, last, stop, count, pace, builder.add)
+        found = builder.result()
+        columns, codes, n_missing = found.columns, found.codes, found.n_missing
+    else:
+        columns, n_missing = _blocks(sweep, first, last, stop, count, pace), 0
+        counts = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
+        codes = tuple(int(n) for n in counts)
+    is_front = sweep.front is not None
     content = sweep_table.encode(sweep, columns)
-    files.write(folder / sweep_store.part_name(number), content)
+    files.write(folder / sweep_store.part_name(number, is_front), content)
     files.sync(folder)
-    codes = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
     digest = hashlib.sha256(content).hexdigest()
-    return Part(number, first, last, len(columns["feasible"]), digest, tuple(int(n) for n in codes))
+    return Part(number, first, last, len(columns["feasible"]), digest, codes, n_missing, is_front)

@@ -19,11 +19,13 @@ WRITE_BATCH = 2**16
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 #: columns that every point has a value of; so has every axis but the parameters of quantizers
 ALWAYS = ("feasible", "infeasible_code")
+#: column of a front that says which point of the grid a design is
+POINT = "point"
 
 
 def schema(sweep: Sweep) -> pa.Schema:
     """Types and units of the columns; they depend on the sweep alone, never on its values."""
-    fields = []
+    fields = [pa.field(POINT, pa.int64(), False)] if sweep.front else []
     for name, unit in sweep.columns.items():
         axis = sweep.axis.get(name)
         always = name in ALWAYS if axis is None else axis.role != "parameter"
@@ -66,7 +68,12 @@ def _mask(missing: Any) -> Any:
 
 def encode(sweep: Sweep, columns: Columns) -> pa.Buffer:
     """The Parquet file of a part. No time, host or path is in it; pyarrow's version is."""
-    table, sink = to_arrow(sweep, columns), pa.BufferOutputStream()
+    return encode_table(sweep, to_arrow(sweep, columns))
+
+
+def encode_table(sweep: Sweep, table: pa.Table) -> pa.Buffer:
+    """The Parquet file of a table with the columns of a sweep."""
+    sink = pa.BufferOutputStream()
     names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type) and field.name not in sweep.axis]
     pq.write_table(
