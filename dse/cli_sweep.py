@@ -101,12 +101,19 @@ def _expected(found: Any, as_json: bool) -> str:
     expected = sweep_run.estimate(found)
     if as_json:
         return json.dumps(
-            {"n_points": expected.n_points, "n_bytes_at_most": expected.n_bytes, "expected_s": expected.seconds}
+            {
+                "n_points": expected.n_points,
+                "n_rows": expected.n_rows,
+                "n_rows_is_exact": expected.is_exact,
+                "n_bytes_at_most": expected.n_bytes,
+                "expected_s": expected.seconds,
+            }
         )
-    dropped = ", less those that conditions drop" if found.where else ""
+    about = "" if expected.is_exact else "about "
+    dropped = f", of which the conditions leave {about}{expected.n_rows:,}" if found.where else ""
     return (
         f"{expected.n_points:,} points{dropped}; about {duration(expected.seconds)} on one core; "
-        f"at most {units.human(expected.n_bytes, 'B')}"
+        f"{'about' if found.front else 'at most'} {units.human(expected.n_bytes, 'B')}"
     )
 
 

@@ -67,7 +67,7 @@ class Builder:
         assert sweep.front is not None
         self.sweep, self.front = sweep, sweep.front
         self.objectives: dict[str, Sense] = dict(sweep.front.objectives)  # type: ignore[arg-type]
-        self.held: list[tuple[pd.DataFrame, NDArray[np.int64], dict[str, NDArray[np.int32]]]] = []
+        self.held: list[tuple[dict[str, Any], NDArray[np.int64], dict[str, NDArray[np.int32]]]] = []
         self.codes = np.zeros(len(CODES), np.int64)
         self.n_missing = 0
 
@@ -81,6 +81,8 @@ class Builder:
         values = {name: self._values(name, digits, found)[rows] for name in self.objectives}
         missing = np.zeros(len(next(iter(values.values()))), bool)
         for name, column in values.items():
+            if not np.isnan(column.sum()):  # inf - inf is no missing number, but is looked at
+                continue
             absent = np.isnan(column)
             if absent.any() and not self.front.drop_missing:
                 place = int(points[rows][absent][0])
@@ -93,14 +95,22 @@ class Builder:
             self.n_missing += int(missing.sum())
             rows = np.arange(len(points))[rows][~missing]
             values = {name: column[~missing] for name, column in values.items()}
-        table = pd.DataFrame(values)
         for name in self.front.by:
-            table[_key(name)] = self._group(name, digits, found)[rows]
-        best = np.flatnonzero(pareto.front(table, self.objectives, [_key(n) for n in self.front.by], alone=True))
+            values[_key(name)] = self._group(name, digits, found)[rows]
+        best = self._best(values)
         places = best if isinstance(rows, slice) else rows[best]
-        self.held.append((table.iloc[best], points[places], {name: column[places] for name, column in digits.items()}))
-        if sum(len(table) for table, _, _ in self.held) > MERGE_ROWS:
+        values = {name: column[best] for name, column in values.items()}
+        self.held.append((values, points[places], {name: column[places] for name, column in digits.items()}))
+        if sum(len(points) for _, points, _ in self.held) > MERGE_ROWS:
             self._merge()
+
+    def _best(self, values: dict[str, Any]) -> NDArray[np.int64]:
+        """Rows on the front, on this thread alone, as other threads have points of their own."""
+        if self.front.by:
+            groups = [_key(name) for name in self.front.by]
+            return np.flatnonzero(pareto.front(pd.DataFrame(values), self.objectives, groups, alone=True))
+        signs = [1.0 if sense == "min" else -1.0 for sense in self.objectives.values()]
+        return pareto.front_rows([np.ascontiguousarray(values[name]) for name in self.objectives], signs, alone=True)
 
     def _values(self, name: str, digits: Any, found: Columns) -> NDArray[np.float64]:
         column = sweep_points.axis_column(self.sweep.axis[name], digits) if name in self.sweep.axis else found[name]
@@ -117,11 +127,11 @@ class Builder:
     def _merge(self) -> None:
         if len(self.held) < 2:
             return
-        tables, points, digits = zip(*self.held, strict=True)
-        table = pd.concat(tables, ignore_index=True)
-        best = np.flatnonzero(pareto.front(table, self.objectives, [_key(n) for n in self.front.by], alone=True))
-        joined = {name: np.concatenate([part[name] for part in digits])[best] for name in digits[0]}
-        self.held = [(table.iloc[best], np.concatenate(points)[best], joined)]
+        values, points, digits = zip(*self.held, strict=True)
+        joined = _joined(values)
+        best = self._best(joined)
+        kept = {name: column[best] for name, column in joined.items()}
+        self.held = [(kept, np.concatenate(points)[best], {n: c[best] for n, c in _joined(digits).items()})]
 
     def result(self) -> Stretch:
         """The front of all that was taken."""
@@ -129,6 +139,10 @@ class Builder:
         _, points, digits = self.held[0]
         rows = sweep_points.columns_of(self.sweep, digits)
         return Stretch({POINT: points, **rows}, tuple(self.codes.tolist()), self.n_missing)
+
+
+def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _key(name: str) -> str:

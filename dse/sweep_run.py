@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dse import files, sweep_front, sweep_points, sweep_store, sweep_table
+from dse import files, sweep_count, sweep_front, sweep_points, sweep_store, sweep_table
 from dse.errors import DseError, InputError, LimitError, OutputError, show
 from dse.sweep_points import FLAGS, Columns
 from dse.sweep_spec import Sweep
@@ -46,11 +46,14 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a sweep will take: points of its grid, bytes of its files at most, seconds."""
+    """What a sweep will take: points of its grid, rows that conditions leave (told from some points where not
+    `is_exact`), bytes of its files at most, seconds on one core."""
 
     n_points: int
     n_bytes: int
     seconds: float
+    n_rows: int
+    is_exact: bool
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,9 @@ def estimate(sweep: Sweep) -> Estimate:
         if time.perf_counter() - begun > SAMPLE_S and n_done:
             break
     seconds *= sweep.n_points / n_done
-    return Estimate(sweep.n_points, most_bytes(sweep, sweep.n_points), seconds)
+    n_rows, is_exact = sweep_count.rows_left(sweep)
+    n_bytes = most_bytes(sweep, n_rows if is_exact else sweep.n_points)
+    return Estimate(sweep.n_points, n_bytes, seconds, n_rows, is_exact)
 
 
 def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:

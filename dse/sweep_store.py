@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,22 @@ class Manifest:
         files.sync(folder)
 
 
+@cache
+def code_sha256() -> str:
+    """Hash of the sources that results depend on: rows of other formulas must not be mixed, whatever the version says.
+
+    All modules and data but commands, figures and pages, which no result depends on.
+    """
+    folder, digest = Path(__file__).parent, hashlib.sha256()
+    shown = ("cli", "report", "explorer", "plot", "listing", "present", "tables")
+    paths = [path for path in folder.glob("*.py") if not path.name.startswith(shown)]
+    for name in ("formulas", "quantizers", "data"):
+        paths += (path for path in (folder / name).rglob("*.*") if path.suffix != ".pyc" and path.is_file())
+    for path in sorted(paths):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
 def header(sweep: Sweep) -> dict[str, Any]:
     """The content of _spec.json."""
     import pyarrow
@@ -119,6 +136,7 @@ def header(sweep: Sweep) -> dict[str, Any]:
         "spec_sha256": sweep.sha256,
         "dse": __version__,
         "pyarrow": pyarrow.__version__,
+        "code": code_sha256(),
         "title": sweep.title,
         "n_points": sweep.n_points,
         "part_points": sweep.part_points,
@@ -272,6 +290,10 @@ def _same(folder: Path, spec: dict[str, Any], wanted: dict[str, Any]) -> None:
             raise InputError(
                 f"{where}: was begun with {name} {show(spec.get(name))}, not {wanted[name]}: give another directory"
             )
+    if spec.get("code") != wanted["code"]:
+        raise InputError(
+            f"{where}: was begun with other sources of dse, which may give other rows: give another directory"
+        )
 
 
 def _set_aside(path: Path, problem: str) -> str:
