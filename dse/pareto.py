@@ -83,12 +83,20 @@ def _column(table: pd.DataFrame, name: str, rows: Rows | None) -> Floats:
 def front_rows(columns: Sequence[Floats], signs: Sequence[float], alone: bool = False) -> Rows:
     """Rows on the front, ascending, of columns of equal length without NaN; sign 1 minimises, -1 maximises."""
     n = len(columns[0])
+    columns = [_read_only(column) for column in columns]
     rows = np.arange(n) if n < _LONG else _not_rejected(columns, signs, alone)
     if len(rows) > _LONG and len(rows) < n:  # a second look at what is left, with better rows to compare with
-        again = _not_rejected([column[rows] for column in columns], signs, alone)
+        again = _not_rejected([_read_only(column[rows]) for column in columns], signs, alone)
         rows = rows[again]
     small = [column[rows] * sign for column, sign in zip(columns, signs, strict=True)]
     return rows[_front_of_minima(small)]
+
+
+def _read_only(column: Floats) -> Floats:
+    """The same memory for reading: columns that come straight from a file are, and compiled code wants all alike."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
 
 
 def _not_rejected(columns: Sequence[Floats], signs: Sequence[float], alone: bool) -> Rows:

@@ -1,6 +1,8 @@
 """Fronts of designs, whole rows at a time: of a table, a CSV or Parquet file, or a sweep's directory of any size."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ MAX_CSV_BYTES = 2**30
 MERGE_ROWS = 500_000
 #: columns whose name says their unit to a reader
 COUNTS = ("batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits")
+#: files of a sweep that are read at a time, and as many wait
+READERS = 2
 #: designs beside the front that a figure shows
 CLOUD_ROWS = 3000
 
@@ -75,9 +79,23 @@ def of_file(
     def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
         return sweep_table.to_frame(sweep_run.read_part(paths[name], None).take(rows))
 
-    pieces = ((name, sweep_table.to_frame(sweep_run.read_part(part, wanted))) for name, part in paths.items())
+    pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
     return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design)
+
+
+def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Columns of files in order; the next ones are read while one is worked on."""
+
+    def read(path: Path) -> pd.DataFrame:
+        return sweep_table.to_frame(sweep_run.read_part(path, wanted))
+
+    with ThreadPoolExecutor(READERS) as pool:
+        reading = deque(pool.submit(read, path) for path in paths[: 2 * READERS])
+        for path in [*paths[2 * READERS :], *[None] * len(reading)]:
+            yield reading.popleft().result()
+            if path is not None:
+                reading.append(pool.submit(read, path))
 
 
 def _of_stored_front(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> DesignFront:
@@ -185,7 +203,7 @@ def _front(
             _Held(_plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows)
         )
         step = step or max(int(feasible.sum()) // CLOUD_ROWS, 1)
-        cloud.append(_plain(table[names][feasible].iloc[::step]))
+        cloud.append(_plain(table[names].iloc[np.flatnonzero(feasible)[::step]]))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
             cloud, step = [pd.concat(cloud).iloc[::2]], 2 * step
         if sum(len(part.table) for part in held) > MERGE_ROWS:

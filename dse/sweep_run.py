@@ -173,7 +173,7 @@ def estimate(sweep: Sweep) -> Estimate:
         if sweep.front:
             sweep_front.Builder(sweep).add(first, last)
         else:
-            sweep_points.evaluate_chunk(sweep, first, last)
+            sweep_table.encode(sweep, sweep_points.evaluate_chunk(sweep, first, last))
 
     evaluate(0, 1)  # whatever is compiled or loaded once
     begun, width, seconds, n_done = time.perf_counter(), 1, 0.0, 0
@@ -186,8 +186,8 @@ def estimate(sweep: Sweep) -> Estimate:
         taken = time.perf_counter() - start
         seconds, n_done = seconds + taken, n_done + last - first
         is_early = i + 1 < n_places // 2
-        if is_early and taken < SAMPLE_S / SAMPLE_POINTS and 4 * width <= sweep_points.MAX_BLOCK_POINTS:
-            width, seconds, n_done = 4 * width, 0.0, 0
+        if is_early and taken < SAMPLE_S / SAMPLE_POINTS and 16 * width <= sweep_points.MAX_BLOCK_POINTS:
+            width, seconds, n_done = 16 * width, 0.0, 0
         if time.perf_counter() - begun > SAMPLE_S and n_done:
             break
     seconds *= sweep.n_points / n_done
