@@ -1,4 +1,4 @@
-"""How fast sweeps of the ideal model run: reduced as they go, into buffers, and to Parquet.
+"""How fast sweeps of the ideal model run: reduced as they go, to a front, into buffers, and to Parquet.
 
     python benchmarks/sweep.py [--threads 2] [--rounds 5] [--only reduced,columns,...]
 
@@ -107,7 +107,15 @@ def main() -> None:
         shutil.rmtree(folder / "out", ignore_errors=True)
         sweep.run(to_disk, folder / "out", threads=args.threads)
 
+    to_front = sweep_spec.from_dict({"axes": {**AXES, "batch": MANY}})
+    objectives: dict[str, Any] = {"maximize": ["throughput_tokens_per_s"], "minimize": ["decode_step_s"]}
+
+    def front() -> None:
+        shutil.rmtree(folder / "front", ignore_errors=True)
+        sweep.run(to_front, folder / "front", threads=args.threads, keep="front", **objectives)
+
     runs[f"Parquet, {args.threads} threads"] = (to_disk.n_points, parquet)
+    runs[f"front, {args.threads} threads"] = (to_front.n_points, front)
     runs = {name: run for name, run in runs.items() if any(name.startswith(only) for only in args.only.split(","))}
     seconds = dict.fromkeys(runs, float("inf"))
     for _, function in runs.values():

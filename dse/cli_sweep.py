@@ -16,6 +16,17 @@ from dse.errors import InputError, OutputError, clean, show
 @click.argument("file", required=False)
 @click.option("--out", metavar="DIR", help="Directory of the result; one that was begun by this sweep is finished.")
 @click.option("--threads", metavar="N", help="Threads; default: one a core. The files do not depend on it.")
+@click.option(
+    "--keep",
+    type=click.Choice(["all", "front"]),
+    default="all",
+    show_default=True,
+    help="Rows that are stored: all, or only the designs that no other beats.",
+)
+@click.option("--maximize", metavar="A,B", help="With --keep front: columns of which more is better.")
+@click.option("--minimize", metavar="C,D", help="With --keep front: columns of which less is better.")
+@click.option("--by", metavar="MODEL,...", help="With --keep front: a front for each value of these columns.")
+@click.option("--drop-missing", is_flag=True, help="With --keep front: leave out designs whose objectives are unknown.")
 @click.option("--no-limit", is_flag=True, help="Start even if it has over 1e10 points or may not fit on the disk.")
 @click.option("--dry-run", is_flag=True, help="Say what it would take, and stop.")
 @click.option("--verify", metavar="DIR", help="Check the files of a directory against their hashes.")
@@ -26,6 +37,11 @@ def sweep(
     file: str | None,
     out: str | None,
     threads: str | None,
+    keep: str,
+    maximize: str | None,
+    minimize: str | None,
+    by: str | None,
+    drop_missing: bool,
     no_limit: bool,
     dry_run: bool,
     verify: str | None,
@@ -34,7 +50,8 @@ def sweep(
     """Evaluate all points of the sweep in FILE (TOML; notebooks/sweep.toml is an example) into DIR.
 
     Stop it at any time, by Ctrl-C, a kill or a power cut: the same command goes on where it stopped, and the files are
-    the same, byte for byte. `dse pareto DIR` finds the best designs in them.
+    the same, byte for byte. `dse pareto DIR` finds the best designs in them. `--keep front --maximize A --minimize B`
+    stores these alone, for sweeps of which the rows would not fit.
     """
     if verify is not None:
         if file is not None or out is not None:
@@ -46,10 +63,17 @@ def sweep(
     if out is None:
         raise InputError("--out is missing: see dse sweep --help")
     from dse import sweep_run, sweep_spec
-    from dse.cli_options import parse_whole
+    from dse.cli_options import parse_whole, split_list
 
     n_threads = sweep_run.check_threads(None if threads is None else parse_whole("threads", threads))
     found = sweep_spec.read(file)
+    if keep == "front":
+        from dse import sweep_front
+
+        most, least = split_list("maximize", maximize) or [], split_list("minimize", minimize) or []
+        found = sweep_front.asked(found, most, least, split_list("by", by) or [], drop_missing)
+    elif maximize or minimize or by or drop_missing:
+        raise InputError("--maximize, --minimize, --by and --drop-missing: go with --keep front, or with dse pareto")
     if not no_limit:
         sweep_run.check_limits(found, out)
     if dry_run:
@@ -77,12 +101,19 @@ def _expected(found: Any, as_json: bool) -> str:
     expected = sweep_run.estimate(found)
     if as_json:
         return json.dumps(
-            {"n_points": expected.n_points, "n_bytes_at_most": expected.n_bytes, "expected_s": expected.seconds}
+            {
+                "n_points": expected.n_points,
+                "n_rows": expected.n_rows,
+                "n_rows_is_exact": expected.is_exact,
+                "n_bytes_at_most": expected.n_bytes,
+                "expected_s": expected.seconds,
+            }
         )
-    dropped = ", less those that conditions drop" if found.where else ""
+    about = "" if expected.is_exact else "about "
+    dropped = f", of which the conditions leave {about}{expected.n_rows:,}" if found.where else ""
     return (
         f"{expected.n_points:,} points{dropped}; about {duration(expected.seconds)} on one core; "
-        f"at most {units.human(expected.n_bytes, 'B')}"
+        f"{'about' if found.front else 'at most'} {units.human(expected.n_bytes, 'B')}"
     )
 
 
@@ -99,6 +130,8 @@ def _summary(done: Any, seconds: float, as_json: bool) -> str:
     n_bytes = sum(path.stat().st_size for path in done.paths)
     from dse import units
 
+    if done.front is not None:
+        return _front_summary(done, n_bytes)
     lines = [f"sweep: {done.folder} ({done.n_rows:,} rows, {manifest.n_parts:,} parts, {units.human(n_bytes, 'B')})"]
     if done.n_written == 0:
         lines.append("  complete before: every part checked against its hash")
@@ -107,6 +140,23 @@ def _summary(done: Any, seconds: float, as_json: bool) -> str:
     lines += [f"  {n:,} rows: {text}" for n, text in zip(manifest.codes, CODES, strict=False) if n]
     if not done.n_rows:
         lines.append("  the conditions drop all points")
+    return "\n".join(lines)
+
+
+def _front_summary(done: Any, n_bytes: int) -> str:
+    from dse import units
+    from dse.sweep_points import CODES
+
+    manifest, asked = done.manifest, done.front
+    senses = ", ".join(f"{'most' if sense == 'max' else 'least'} {name}" for name, sense in asked["objectives"])
+    by = f" by {', '.join(asked['by'])}" if asked["by"] else ""
+    lines = [
+        f"front: {done.paths[0]} ({done.n_rows:,} of {sum(manifest.codes):,} designs, {units.human(n_bytes, 'B')})",
+        f"  {senses}{by}",
+    ]
+    lines += [f"  {n:,} points: {text}" for n, text in zip(manifest.codes, CODES, strict=False) if n]
+    n_missing = sum(part.n_missing for part in manifest.parts.values())
+    lines += [f"  {n_missing:,} points left out: an objective is unknown"] if n_missing else []
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dse.errors import InputError, did_you_mean
+from dse.errors import InputError, did_you_mean, show
 
 Sense = Literal["min", "max"]
 Floats = NDArray[np.float64]
@@ -22,13 +22,26 @@ _SAMPLE_ROWS, _MAX_LIMITS = 4096, 8
 _N_PARTS = 64
 
 
-def front(table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = ()) -> Mask:
+def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str, Sense]:
+    """Objectives by name, those to maximise first. Raises InputError for none, or one given twice."""
+    found: dict[str, Sense] = {}
+    for names, sense in ((maximize, "max"), (minimize, "min")):
+        for name in names:
+            if name in found:
+                raise InputError(f"objective {show(name)}: is given twice: leave one")
+            found[name] = sense  # type: ignore[assignment]
+    if not found:
+        raise InputError("objectives: none given: name columns with --maximize and --minimize")
+    return found
+
+
+def front(table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = (), alone: bool = False) -> Mask:
     """Mask, in the order of the rows, of those that no other row dominates.
 
     A row dominates another when it is no worse in every objective and better in one; equal rows are both kept. With
     `by`, rows compete only with those that have the same values in these columns: a front per model, say. Rows whose
-    column `feasible` is False are never on the front. Raises InputError for an unknown column or sense, or a number
-    that is missing (NaN) in a row that is feasible.
+    column `feasible` is False are never on the front. `alone`: the caller's thread does all.
+    Raises InputError for an unknown column or sense, or a number that is missing (NaN) in a row that is feasible.
     """
     for name in (*objectives, *by):
         if name not in table.columns:
@@ -44,12 +57,12 @@ def front(table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str
     signs = [1.0 if sense == "min" else -1.0 for sense in objectives.values()]
     mask = np.zeros(len(table), dtype=bool)
     if not by:
-        found = front_rows(columns, signs)
+        found = front_rows(columns, signs, alone)
         mask[found if rows is None else rows[found]] = True
         return mask
     inside = table if rows is None else table.iloc[rows]
     for group in inside.groupby(list(by), sort=False, dropna=False).indices.values():
-        found = group[front_rows([column[group] for column in columns], signs)]
+        found = group[front_rows([column[group] for column in columns], signs, alone)]
         mask[found if rows is None else rows[found]] = True
     return mask
 
@@ -67,18 +80,26 @@ def _column(table: pd.DataFrame, name: str, rows: Rows | None) -> Floats:
     return values
 
 
-def front_rows(columns: Sequence[Floats], signs: Sequence[float]) -> Rows:
+def front_rows(columns: Sequence[Floats], signs: Sequence[float], alone: bool = False) -> Rows:
     """Rows on the front, ascending, of columns of equal length without NaN; sign 1 minimises, -1 maximises."""
     n = len(columns[0])
-    rows = np.arange(n) if n < _LONG else _not_rejected(columns, signs)
+    columns = [_read_only(column) for column in columns]
+    rows = np.arange(n) if n < _LONG else _not_rejected(columns, signs, alone)
     if len(rows) > _LONG and len(rows) < n:  # a second look at what is left, with better rows to compare with
-        again = _not_rejected([column[rows] for column in columns], signs)
+        again = _not_rejected([_read_only(column[rows]) for column in columns], signs, alone)
         rows = rows[again]
     small = [column[rows] * sign for column, sign in zip(columns, signs, strict=True)]
     return rows[_front_of_minima(small)]
 
 
-def _not_rejected(columns: Sequence[Floats], signs: Sequence[float]) -> Rows:
+def _read_only(column: Floats) -> Floats:
+    """The same memory for reading: columns that come straight from a file are, and compiled code wants all alike."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
+
+
+def _not_rejected(columns: Sequence[Floats], signs: Sequence[float], alone: bool) -> Rows:
     """Rows that none of a few good ones beats in every objective: all of the front and little else."""
     from dse import pareto_kernels
 
@@ -87,7 +108,8 @@ def _not_rejected(columns: Sequence[Floats], signs: Sequence[float]) -> Rows:
     sample = np.column_stack([column[::step] * sign for column, sign in zip(columns, signs, strict=True)])
     limits = _strong(sample[_front_of_minima([np.ascontiguousarray(column) for column in sample.T])], sample)
     rows, counts = np.empty(n + 1, np.int64), np.zeros(_N_PARTS, np.int64)
-    pareto_kernels.reject(tuple(columns), np.array(signs), limits, rows, counts)
+    reject = pareto_kernels.reject_alone if alone else pareto_kernels.reject
+    reject(tuple(columns), np.array(signs), limits, rows, counts)
     share = -(-n // _N_PARTS)
     return np.concatenate([rows[i * share : i * share + count] for i, count in enumerate(counts)])
 

@@ -1,6 +1,8 @@
 """Fronts of designs, whole rows at a time: of a table, a CSV or Parquet file, or a sweep's directory of any size."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ import pandas as pd
 
 from dse import pareto, point, sweep_axes, sweep_run, sweep_table
 from dse.errors import InputError, did_you_mean, show
-from dse.pareto import Sense
+from dse.pareto import Sense, objectives_of
+
+__all__ = ["DesignFront", "knees", "label", "objectives_of", "of_file", "of_table", "read_table"]
 
 #: bytes of a CSV file that is read into memory
 MAX_CSV_BYTES = 2**30
@@ -18,6 +22,8 @@ MAX_CSV_BYTES = 2**30
 MERGE_ROWS = 500_000
 #: columns whose name says their unit to a reader
 COUNTS = ("batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits")
+#: files of a sweep that are read at a time, and as many wait
+READERS = 2
 #: designs beside the front that a figure shows
 CLOUD_ROWS = 3000
 
@@ -66,19 +72,6 @@ class DesignFront:
         )  # fmt: skip
 
 
-def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str, Sense]:
-    """Objectives by name, those to maximise first. Raises InputError for none, or one given twice."""
-    found: dict[str, Sense] = {}
-    for names, sense in ((maximize, "max"), (minimize, "min")):
-        for name in names:
-            if name in found:
-                raise InputError(f"objective {show(name)}: is given twice: leave one")
-            found[name] = sense  # type: ignore[assignment]
-    if not found:
-        raise InputError("objectives: none given: name columns with --maximize and --minimize")
-    return found
-
-
 def of_table(
     table: pd.DataFrame,
     objectives: Mapping[str, Sense],
@@ -113,14 +106,74 @@ def of_file(
     found = sweep_run.stored(path)
     wanted = list(dict.fromkeys((*objectives, *by, "feasible")))
     _check_names(wanted[:-1], list(found.columns))
+    if found.front is not None:
+        return _of_stored_front(found, objectives, by)
     paths = {part.name: part for part in found.paths}
 
     def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
         return sweep_table.to_frame(sweep_run.read_part(paths[name], None).take(rows))
 
-    pieces = ((name, sweep_table.to_frame(sweep_run.read_part(part, wanted))) for name, part in paths.items())
+    pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
     return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design)
+
+
+def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Columns of files in order; the next ones are read while one is worked on."""
+
+    def read(path: Path) -> pd.DataFrame:
+        return sweep_table.to_frame(sweep_run.read_part(path, wanted))
+
+    with ThreadPoolExecutor(READERS) as pool:
+        reading = deque(pool.submit(read, path) for path in paths[: 2 * READERS])
+        for path in [*paths[2 * READERS :], *[None] * len(reading)]:
+            yield reading.popleft().result()
+            if path is not None:
+                reading.append(pool.submit(read, path))
+
+
+def _of_stored_front(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> DesignFront:
+    """The front of a sweep that kept it; `row` are places in the grid.
+
+    A front without groups, or with fewer of them, is among the fronts of the groups; other objectives may have others.
+    """
+    kept = found.front or {}
+    wanted = dict(kept["objectives"])
+    if dict(objectives) != wanted or not set(by) <= set(kept["by"]):
+        options = [
+            f"--{word} {','.join(names)}"
+            for word, names in (
+                ("maximize", [name for name, sense in wanted.items() if sense == "max"]),
+                ("minimize", [name for name, sense in wanted.items() if sense == "min"]),
+                ("by", kept["by"]),
+            )
+            if names
+        ]
+        raise InputError(
+            f"{show(str(found.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
+            "with --keep all into another directory"
+        )
+    table = found.read()
+    front = of_table(table, objectives, by)
+    design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
+    codes = found.manifest.codes
+    places = front.table[sweep_table.POINT].to_numpy(dtype=np.int64)
+    units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != sweep_table.POINT}
+    return replace(
+        front, table=front.table.drop(columns=sweep_table.POINT), row=places, n_rows=sum(codes), n_feasible=codes[0],
+        n_missing=sum(part.n_missing for part in found.manifest.parts.values()), cloud=_beaten(found, objectives, by),
+        units=units, design=tuple(name for name in design if name not in objectives),
+    )  # fmt: skip
+
+
+def _beaten(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
+    """Some designs of the fronts of parts: the others of the sweep are not stored."""
+    names, held = list(dict.fromkeys((*objectives, *by))), []
+    paths = [found.folder / part.name for _, part in sorted(found.manifest.parts.items())]
+    step = max(sum(part.rows for part in found.manifest.parts.values()) // CLOUD_ROWS, 1)
+    for path in paths:
+        held.append(_plain(sweep_table.to_frame(sweep_run.read_part(path, names)).iloc[::step]))
+    return pd.concat(held, ignore_index=True)
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
@@ -184,7 +237,7 @@ def _front(
             _Held(_plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows)
         )
         step = step or max(int(feasible.sum()) // CLOUD_ROWS, 1)
-        cloud.append(_plain(table[names][feasible].iloc[::step]))
+        cloud.append(_plain(table[names].iloc[np.flatnonzero(feasible)[::step]]))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
             cloud, step = [pd.concat(cloud).iloc[::2]], 2 * step
         if sum(len(part.table) for part in held) > MERGE_ROWS:

@@ -70,6 +70,16 @@ def reject(columns, signs, limits, rows, counts):
 
 
 @sequential
+def reject_alone(columns, signs, limits, rows, counts):
+    """`reject` on the thread that calls it, which may be one of many."""
+    n, n_parts = columns[0].size, counts.size
+    step = (n + n_parts - 1) // n_parts
+    for part in range(n_parts):
+        start, end = min(part * step, n), min(part * step + step, n)
+        counts[part] = _reject(columns, signs, limits, start, end, rows[start : end + 1])
+
+
+@sequential
 def front_of_two(x, y, order, keep):
     """Mark in `keep` the front of minima of two columns; `order` sorts x.
 

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from dse import catalog, point, sweep_axes, sweep_points, sweep_spec
-from dse.errors import LimitError
+from dse import catalog, point, sweep_axes, sweep_digits, sweep_front, sweep_points, sweep_spec, sweep_table
+from dse.errors import InputError, LimitError, show
 from dse.measurements import CLOSED, Bits
 from dse.specs import HardwareSpec
 from dse.sweep_points import FLAGS, INTEGERS
@@ -16,7 +17,19 @@ from dse.sweep_run import Stored, in_memory, stored, to_directory
 from dse.sweep_spec import Sweep, from_dict, read
 from dse.workload import Workload
 
-__all__ = ["MAX_POINTS", "Stored", "Sweep", "Workload", "from_dict", "grid", "read", "run", "stored", "to_table"]
+__all__ = [
+    "MAX_POINTS",
+    "Stored",
+    "Sweep",
+    "Workload",
+    "from_dict",
+    "grid",
+    "read",
+    "rows",
+    "run",
+    "stored",
+    "to_table",
+]
 
 #: points of one in-memory table; about 0.2 ms and 1 kB each
 MAX_POINTS = 1_000_000
@@ -61,7 +74,7 @@ def grid(
         *(sweep_axes.of_items(name, values) for name, values in work_axes.items()),
     ]
     found = sweep_spec.of_axes(axes, base, bits)
-    digits = sweep_points.decode(found, 0, n_points)
+    digits = sweep_digits.decode(found, 0, n_points)
     return to_table(point.evaluate(*found.designs.at(*places)) for places in found.designs.rows(digits))
 
 
@@ -88,14 +101,47 @@ def run(
     threads: int | None = None,
     max_points: int = MAX_POINTS,
     limits: bool = True,
+    keep: Literal["all", "front"] = "all",
+    maximize: Sequence[str] = (),
+    minimize: Sequence[str] = (),
+    by: Sequence[str] = (),
+    drop_missing: bool = False,
 ) -> pd.DataFrame | Stored:
     """Run a sweep: a file, a dict with the keys of a file, or a `Sweep`.
 
     Without `out` its table, of at most `max_points`; with `out` a handle on the Parquet files that are written there,
-    or that an earlier run finished. `limits=False` lifts those on points and disk. Raises InputError, SpecError,
+    or that an earlier run finished. `limits=False` lifts those on points and disk.
+
+    `keep="front"` stores the designs alone that no other beats in the objectives to `maximize` and `minimize`, a front
+    for each value of `by`, with all columns and `point`, the place in the grid; `drop_missing` leaves out points
+    without one of the objectives. `rows` gives any other point again. Raises InputError, SpecError,
     LimitError, BusyError and OutputError (exit status 2, 2, 5, 3, 4 of `dse sweep`).
     """
     found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
+    if keep not in ("all", "front"):
+        raise InputError(f'keep = {show(keep)}: must be "front" or "all"')
+    if keep == "front":
+        found = sweep_front.asked(found, maximize, minimize, by, drop_missing)
+        if out is None:
+            raise InputError('keep = "front": needs a directory out: or take dse.pareto.front of the table')
+    elif maximize or minimize or by or drop_missing:
+        raise InputError('maximize, minimize, by and drop_missing: are for keep="front"')
     if out is None:
         return in_memory(found, max_points)
     return to_directory(found, out, threads, limits)
+
+
+def rows(spec: Sweep | Mapping[str, Any] | str | Path, points: Sequence[int]) -> pd.DataFrame:
+    """Rows of a sweep by `point`, their places in the grid from 0, evaluated now; conditions drop none of them.
+
+    Raises InputError for a place that the grid has not, LimitError for over `MAX_POINTS`.
+    """
+    found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
+    if len(points) > MAX_POINTS:
+        raise LimitError(f"rows of {len(points):,} points: at most {MAX_POINTS:,}")
+    for place in points:
+        if not 0 <= place < found.n_points:
+            raise InputError(f"point = {show(place)}: must be a whole number from 0 to {found.n_points - 1:,}")
+    digits = sweep_digits.decode_places(found, points)
+    columns = sweep_points.columns_of(found, digits)
+    return sweep_table.to_frame(sweep_table.to_arrow(replace(found, front=None), columns))

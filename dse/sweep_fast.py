@@ -1,6 +1,7 @@
 """Many points of a sweep at once: what the kernel covers by it, the rest row by row; same columns, same bits."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from dse import point, sweep_kernel, sweep_points
 from dse import sweep_cases as cases
 from dse.formulas import effective_bits
+from dse.sweep_digits import RUN_AXES, Runs
 from dse.sweep_points import FEASIBLE, FLAGS, INTEGERS, MISSING, Columns, Names
 from dse.sweep_runs import BOUNDS
 from dse.sweep_spec import Sweep
@@ -19,7 +21,7 @@ _NOWHERE = np.int64(-1)
 
 def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_points.no_check) -> Columns | None:
     """Columns as of `sweep_points.evaluate_rows`, which has the rest; None where the kernel is of no use."""
-    parts = cases.of_points(sweep, digits)
+    parts = of_digits(sweep, digits)
     if parts is None or all(one.state == sweep_kernel.LEFT for one in parts.cases):
         return None
     found, case, device, specs = parts.cases, parts.case, parts.device, parts.specs
@@ -123,3 +125,25 @@ def _merged(column: Any, rest: Any, left: NDArray[np.bool_]) -> Any:
 def useful(sweep: Sweep) -> bool:
     """True where the kernel knows all columns of a sweep."""
     return set(sweep.keep) <= cases.COLUMNS
+
+
+def of_digits(sweep: Sweep, digits: Digits) -> cases.Points | None:
+    """`cases.of_points`; of points in runs, what they share is looked up once a run."""
+    if not isinstance(digits, Runs):
+        return cases.of_points(sweep, digits)
+    none = np.zeros(len(digits.lengths), np.int32)
+    parts = cases.of_points(sweep, {**digits.outer, **dict.fromkeys(digits.inner, none)})
+    if parts is None:
+        return None
+
+    def by_point(name: str, by_run: NDArray[np.int64]) -> NDArray[np.int64]:
+        if name in digits.inner:
+            return np.array(sweep.axis[name].items, np.int64)[digits.inner[name]]
+        return digits.spread(by_run)
+
+    assert digits.inner.keys() <= RUN_AXES
+    return replace(
+        parts, case=digits.spread(parts.case), device=digits.spread(parts.device),
+        n_input=by_point("input_tokens", parts.n_input), n_output=by_point("output_tokens", parts.n_output),
+        batch=by_point("batch", parts.batch),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The points of a sweep: an index decoded into axis values, and stretches of points evaluated into columns."""
+"""The points of a sweep, in stretches, evaluated into columns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dse import point
 from dse.errors import InputError, LimitError
 from dse.sweep_axes import Axis
-from dse.sweep_spec import Block, Sweep
+from dse.sweep_digits import Runs, kept_digits
+from dse.sweep_spec import Sweep
 from dse.sweep_where import Digits
 
 #: results that are whole numbers (missing where nothing fits or nothing limits)
@@ -38,7 +39,7 @@ MISSING = np.iinfo(np.int64).min
 KERNEL_POINTS = 4096
 #: points evaluated at a time, at first and at most; rows evaluated one by one between two looks at whether to stop.
 #: Results do not depend on them.
-BLOCK_POINTS, MAX_BLOCK_POINTS = 256, 2**17
+BLOCK_POINTS, MAX_BLOCK_POINTS = 256, 2**19
 
 
 @dataclass(frozen=True)
@@ -47,62 +48,27 @@ class Names:
 
     codes: NDArray[np.int32]
     names: tuple[str, ...]
+    #: names are sorted, and all of them occur
+    is_normal: bool = False
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def normal(self) -> "Names":
         """The same column with names sorted and only those that occur: one form for equal columns."""
+        if self.is_normal:
+            return self
         used = np.flatnonzero(np.bincount(self.codes + 1, minlength=1)[1:])
         names = sorted({self.names[code] for code in used})
         place = {name: i for i, name in enumerate(names)}
         table = np.full(len(self.names) + 1, -1, dtype=np.int32)  # the last: no name
         for code in used:
             table[code] = place[self.names[code]]
-        return Names(table[self.codes], tuple(names))
+        return Names(table[self.codes], tuple(names), True)
 
 
 #: by name, equally long: float64 (NaN missing), int64 (MISSING missing), bool, int8 codes, Names
 Columns = dict[str, Any]
-
-
-def decode(sweep: Sweep, first: int, last: int) -> dict[str, NDArray[np.int32]]:
-    """Place of the value of each axis for the points first..last-1 of the grid; -1 where a point has no such axis.
-
-    The first dimension is the slowest digit, as in `itertools.product`.
-    """
-    rest = np.arange(first, last, dtype=np.int64)
-    found = {axis.name: np.full(len(rest), -1, dtype=np.int32) for axis in sweep.axes}
-    for dimension in reversed(sweep.dimensions):
-        rest, digit = np.divmod(rest, dimension.size)
-        if len(dimension.blocks) == 1:
-            _decode_block(dimension.blocks[0], digit, slice(None), found)
-            continue
-        starts = np.array([block.start for block in dimension.blocks], dtype=np.int64)
-        which = np.searchsorted(starts, digit, side="right") - 1
-        for number in np.unique(which):
-            inside = which == number
-            _decode_block(dimension.blocks[number], digit[inside] - starts[number], inside, found)
-    return found
-
-
-def _decode_block(block: Block, rest: NDArray[np.int64], where: Any, found: dict[str, NDArray[np.int32]]) -> None:
-    for name, value in block.fixed:
-        found[name][where] = value
-    for axis in reversed(block.varying):
-        rest, digit = np.divmod(rest, len(axis))
-        found[axis.name][where] = digit
-
-
-def kept_digits(sweep: Sweep, first: int, last: int) -> Digits:
-    """`decode` of the points first..last-1 that meet all conditions."""
-    digits = decode(sweep, first, last)
-    if not sweep.where:
-        return digits
-    keep = np.ones(last - first, dtype=bool)
-    for condition in sweep.where:
-        keep &= condition.keep(digits)
-    return digits if keep.all() else {name: column[keep] for name, column in digits.items()}
 
 
 def no_check() -> None:
@@ -114,16 +80,30 @@ def evaluate_chunk(sweep: Sweep, first: int, last: int, check: Callable[[], None
 
     `check` is called now and then; it may raise to stop.
     """
-    digits = kept_digits(sweep, first, last)
-    axes = {axis.name: _axis_column(axis, digits[axis.name]) for axis in sweep.axes}
+    return columns_of(sweep, kept_digits(sweep, first, last), check)
+
+
+def columns_of(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
+    """The table of the points at `digits`."""
+    axes = {axis.name: axis_column(axis, digits) for axis in sweep.axes}
     return {
         name: column for name, column in (axes | evaluate_points(sweep, digits, check)).items() if name in sweep.columns
     }
 
 
-def _axis_column(axis: Axis, digits: NDArray[np.int32]) -> Any:
+def axis_column(axis: Axis, digits: Digits) -> Any:
+    """The values of an axis at the points at `digits`."""
+    if isinstance(digits, Runs) and axis.name in digits.outer:
+        by_run = _axis_values(axis, digits.outer[axis.name])
+        if isinstance(by_run, Names):
+            return Names(digits.spread(by_run.codes), by_run.names, True)
+        return digits.spread(by_run)
+    return _axis_values(axis, digits[axis.name])
+
+
+def _axis_values(axis: Axis, digits: NDArray[np.int32]) -> Any:
     if axis.kind == "text":
-        return Names(digits, axis.values)
+        return Names(digits, axis.values).normal()
     if axis.kind == "whole":
         return np.array([*axis.values, MISSING], dtype=np.int64)[digits]
     return np.array([*axis.values, np.nan], dtype=np.float64)[digits]

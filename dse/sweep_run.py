@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dse import files, sweep_points, sweep_store, sweep_table
+from dse import files, sweep_count, sweep_front, sweep_points, sweep_store, sweep_table
 from dse.errors import DseError, InputError, LimitError, OutputError, show
 from dse.sweep_points import FLAGS, Columns
 from dse.sweep_spec import Sweep
@@ -27,6 +27,8 @@ from dse.units import human
 MAX_POINTS = 10**10
 #: part of the free space that a sweep may take
 DISK_SHARE = 1 / 1.2
+#: points of which one is on the front of its part, for what a sweep is expected to store
+FRONT_SHARE = 1000
 MAX_THREADS = 1024
 #: points timed to say how long a sweep will take
 SAMPLE_POINTS = 64
@@ -44,11 +46,14 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a sweep will take: points of its grid, bytes of its files at most, seconds."""
+    """What a sweep will take: points of its grid, rows that conditions leave (told from some points where not
+    `is_exact`), bytes of its files at most, seconds on one core."""
 
     n_points: int
     n_bytes: int
     seconds: float
+    n_rows: int
+    is_exact: bool
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,20 @@ class Stored:
 
     @property
     def paths(self) -> list[Path]:
-        """The Parquet files, in order."""
+        """The Parquet files, in order; of a sweep that keeps a front, its one file."""
+        if self.manifest.is_front:
+            return [self.folder / sweep_store.FRONT]
         return [self.folder / part.name for _, part in sorted(self.manifest.parts.items())]
 
     @property
     def columns(self) -> dict[str, str]:
         """Columns and their units."""
         return dict(self.spec["columns"])
+
+    @property
+    def front(self) -> dict[str, Any] | None:
+        """What a sweep that keeps a front was asked: `objectives`, `by`, `drop_missing`."""
+        return self.spec["spec"].get("front")
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """The table part by part: memory stays flat. Raises InputError for unknown columns or unreadable parts."""
@@ -117,6 +129,11 @@ def check_threads(threads: int | None) -> int:
     return threads
 
 
+def most_bytes(sweep: Sweep, n_points: int) -> int:
+    """Bytes of the files of so many points at most; of a front, as if one in `FRONT_SHARE` were on that of its part."""
+    return -(-n_points * row_bytes(sweep) // (FRONT_SHARE if sweep.front else 1))
+
+
 def row_bytes(sweep: Sweep) -> int:
     """Bytes of a row of the files at most: 8 a number, 1 a name or flag; axes repeat and take next to nothing."""
     names = sum(1 for name in sweep.keep if not sweep.columns[name] or name in FLAGS)
@@ -134,7 +151,7 @@ def check_limits(sweep: Sweep, out: str | Path) -> int:
     n_done = 0
     if sweep_store.is_folder(out) and (manifest := sweep_store.load_json(folder / sweep_store.MANIFEST)):
         n_done = sum(part.last - part.first for part in sweep_store.parts_of(manifest).values())
-    n_bytes = max(sweep.n_points - n_done, 0) * row_bytes(sweep)
+    n_bytes = most_bytes(sweep, max(sweep.n_points - n_done, 0))
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -151,23 +168,32 @@ def estimate(sweep: Sweep) -> Estimate:
 
     Stretches grow as long as they take next to nothing, so that those of many points count.
     """
-    sweep_points.evaluate_chunk(sweep, 0, 1)  # whatever is compiled or loaded once
+
+    def evaluate(first: int, last: int) -> None:
+        if sweep.front:
+            sweep_front.Builder(sweep).add(first, last)
+        else:
+            sweep_table.encode(sweep, sweep_points.evaluate_chunk(sweep, first, last))
+
+    evaluate(0, 1)  # whatever is compiled or loaded once
     begun, width, seconds, n_done = time.perf_counter(), 1, 0.0, 0
     n_places = min(SAMPLE_POINTS, sweep.n_points)
     for i in range(n_places):
         first = i * sweep.n_points // SAMPLE_POINTS
         last = min(first + width, sweep.n_points)
         start = time.perf_counter()
-        sweep_points.evaluate_chunk(sweep, first, last)
+        evaluate(first, last)
         taken = time.perf_counter() - start
         seconds, n_done = seconds + taken, n_done + last - first
         is_early = i + 1 < n_places // 2
-        if is_early and taken < SAMPLE_S / SAMPLE_POINTS and 4 * width <= sweep_points.MAX_BLOCK_POINTS:
-            width, seconds, n_done = 4 * width, 0.0, 0
+        if is_early and taken < SAMPLE_S / SAMPLE_POINTS and 16 * width <= sweep_points.MAX_BLOCK_POINTS:
+            width, seconds, n_done = 16 * width, 0.0, 0
         if time.perf_counter() - begun > SAMPLE_S and n_done:
             break
     seconds *= sweep.n_points / n_done
-    return Estimate(sweep.n_points, sweep.n_points * row_bytes(sweep), seconds)
+    n_rows, is_exact = sweep_count.rows_left(sweep)
+    n_bytes = most_bytes(sweep, n_rows if is_exact else sweep.n_points)
+    return Estimate(sweep.n_points, n_bytes, seconds, n_rows, is_exact)
 
 
 def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
@@ -176,7 +202,7 @@ def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
         raise LimitError(
             f"sweep of {sweep.n_points:,} points: at most {max_points:,} in memory: give a directory `out`"
         )
-    chunks = _blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None)
+    chunks = _blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None, _Pace())
     return sweep_table.to_frame(sweep_table.to_arrow(sweep, chunks))
 
 
@@ -211,6 +237,7 @@ def to_directory(
         ready()
         todo = [number for number in range(manifest.n_parts) if number not in manifest.parts]
         write_parts(folder, sweep, manifest, todo, n_threads, progress)
+        finish(folder, sweep, manifest)
         spec, _ = sweep_store.manifest_of(folder)
         return Stored(folder, spec, manifest, tuple(notes), len(todo))
 
@@ -224,7 +251,7 @@ def write_parts(
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
     """Write the parts of `todo`, in any order, and the manifest beside them."""
-    stop, counter = threading.Event(), _Counter()
+    stop, counter, pace = threading.Event(), _Counter(), _Pace()
     before = sum(part.last - part.first for part in manifest.parts.values())
     running: set[Future[Part]] = set()
     started: list[Future[Part]] = []
@@ -239,7 +266,7 @@ def write_parts(
         try:
             while True:
                 while len(running) < 2 * n_threads and (number := next(waiting, None)) is not None:
-                    future = pool.submit(_write_part, folder, sweep, number, stop, counter.add)
+                    future = pool.submit(_write_part, folder, sweep, number, stop, counter.add, pace)
                     running.add(future)
                     started.append(future)
                 if not running:
@@ -270,6 +297,18 @@ def write_parts(
     manifest.write(folder)
 
 
+def finish(folder: Path, sweep: Sweep, manifest: Manifest) -> None:
+    """Of a sweep that keeps a front: once all parts are there, the front of their fronts."""
+    if sweep.front is None or manifest.front is not None or len(manifest.parts) < manifest.n_parts:
+        return
+    paths = [folder / part.name for _, part in sorted(manifest.parts.items())]
+    table = sweep_front.merged(paths, read_part, sweep.identity["front"])
+    content = sweep_table.encode_table(sweep, table)
+    files.write(folder / sweep_store.FRONT, content)
+    manifest.front = (table.num_rows, hashlib.sha256(content).hexdigest())
+    manifest.write(folder)
+
+
 def _cause(error: OutputError) -> str:
     cause = error.__cause__
     return f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
@@ -287,34 +326,72 @@ class _Counter:
             self.total += n
 
 
-def _blocks(sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None]) -> Columns:
+@dataclass
+class _Pace:
+    """Points that are evaluated together: more, as long as they take next to nothing, so that Ctrl-C is soon seen."""
+
+    size: int = 0
+
+    def after(self, seconds: float) -> None:
+        """Decide by the time that the last ones took."""
+        if seconds < FAST_BLOCK_S:
+            self.size = min(4 * self.size, sweep_points.MAX_BLOCK_POINTS)
+        else:
+            self.size = max(self.size // 2, sweep_points.BLOCK_POINTS)
+
+
+def _paced(
+    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace,
+    evaluate: Callable[[int, int, Callable[[], None]], None],
+) -> None:  # fmt: skip
+    """Evaluate first..last-1 piece by piece."""
+
     def check() -> None:
         if stop.is_set():
             raise Stopped
 
-    chunks: list[Columns] = []
-    start, size = first, sweep_points.BLOCK_POINTS
-    while start < last or not chunks:
+    start = first
+    while start < last or start == first:
         check()
-        end, begun = min(start + size, last), time.monotonic()
-        chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check))
+        pace.size = pace.size or sweep_points.BLOCK_POINTS
+        end, begun = min(start + pace.size, last), time.monotonic()
+        evaluate(start, end, check)
         count(end - start)
+        if end == start:
+            return
         start = end
-        if time.monotonic() - begun < FAST_BLOCK_S:
-            size = min(4 * size, sweep_points.MAX_BLOCK_POINTS)
-        elif size > sweep_points.BLOCK_POINTS:
-            size //= 2
+        pace.after(time.monotonic() - begun)
+
+
+def _blocks(
+    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
+) -> Columns:
+    chunks: list[Columns] = []
+    _paced(
+        sweep, first, last, stop, count, pace,
+        lambda start, end, check: chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check)),
+    )  # fmt: skip
     return sweep_points.join(chunks)
 
 
-def _write_part(folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None]) -> Part:
+def _write_part(
+    folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
+) -> Part:
     """Evaluate a part and put its file in place: temporary name, sync, rename, sync of the directory."""
     first = number * sweep.part_points
     last = min(first + sweep.part_points, sweep.n_points)
-    columns = _blocks(sweep, first, last, stop, count)
+    if sweep.front:
+        builder = sweep_front.Builder(sweep)
+        _paced(sweep, first, last, stop, count, pace, builder.add)
+        found = builder.result()
+        columns, codes, n_missing = found.columns, found.codes, found.n_missing
+    else:
+        columns, n_missing = _blocks(sweep, first, last, stop, count, pace), 0
+        counts = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
+        codes = tuple(int(n) for n in counts)
+    is_front = sweep.front is not None
     content = sweep_table.encode(sweep, columns)
-    files.write(folder / sweep_store.part_name(number), content)
+    files.write(folder / sweep_store.part_name(number, is_front), content)
     files.sync(folder)
-    codes = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
     digest = hashlib.sha256(content).hexdigest()
-    return Part(number, first, last, len(columns["feasible"]), digest, tuple(int(n) for n in codes))
+    return Part(number, first, last, len(columns["feasible"]), digest, codes, n_missing, is_front)

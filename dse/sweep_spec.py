@@ -29,6 +29,8 @@ ALWAYS = ("feasible", "infeasible_reason")
 #: points of a part at most; a part is written, and lost by a kill, as a whole
 MAX_PART_POINTS = 2**19
 MIN_PART_POINTS = 2**12
+#: of a sweep that keeps a front only, whose parts are small
+MAX_FRONT_POINTS = 2**22
 MAX_POINTS = 2**62
 #: quantizers that are listed, or pairs of them; their parameters come on top
 MAX_QUANTIZERS = 100_000
@@ -74,6 +76,18 @@ class Dimension:
 
 
 @dataclass(frozen=True)
+class Front:
+    """What a sweep keeps instead of all rows: the designs that no other of the same group `by` beats.
+
+    `objectives` are pairs of a column and "max" or "min"; points without one of them are an error, or left out.
+    """
+
+    objectives: tuple[tuple[str, str], ...]
+    by: tuple[str, ...] = ()
+    drop_missing: bool = False
+
+
+@dataclass(frozen=True)
 class Sweep:
     """A sweep ready to run; `n_points` counts the grid, before conditions drop any."""
 
@@ -84,6 +98,7 @@ class Sweep:
     base: Workload = field(default_factory=Workload)
     bits: Bits = field(default_factory=Bits)
     title: str = ""
+    front: Front | None = None
 
     @cached_property
     def n_points(self) -> int:
@@ -94,7 +109,7 @@ class Sweep:
     def part_points(self) -> int:
         """Points of a part: about 64 parts, within bounds. Never a choice of the run, since files depend on it."""
         wanted = max(-(-self.n_points // 64), MIN_PART_POINTS)
-        return min(1 << (wanted - 1).bit_length(), MAX_PART_POINTS)
+        return min(1 << (wanted - 1).bit_length(), MAX_FRONT_POINTS if self.front else MAX_PART_POINTS)
 
     @cached_property
     def axis(self) -> dict[str, Axis]:
@@ -127,6 +142,13 @@ class Sweep:
         return {**{a.name: a.unit for a in self.axes}, "feasible": "", "infeasible_code": "", **results}
 
     @cached_property
+    def narrow(self) -> "Sweep":
+        """The same points with the columns that decide who is on the front."""
+        assert self.front is not None
+        wanted = {*dict(self.front.objectives), *self.front.by}
+        return dataclasses.replace(self, keep=tuple(name for name in self.keep if name in wanted), front=None)
+
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """All that the results depend on, as plain JSON: the numbers of devices and models, not where they lie."""
         specs = {"device", "model"}
@@ -147,6 +169,7 @@ class Sweep:
                 "kind": self.bits.kind,
                 "measurements": _sha256(self.bits.file.model_dump(mode="json")) if self.bits.file else "shipped",
             },
+            **({"front": dataclasses.asdict(self.front)} if self.front else {}),
         }
 
     @cached_property

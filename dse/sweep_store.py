@@ -2,6 +2,7 @@
 
     _spec.json       what was asked, with its hash and the versions that decide the bytes; written first
     part-000000.parquet, ...   the table in order of the points; `pandas.read_parquet(DIR)` reads them all
+    _front-000000.parquet, ..., front.parquet   of a sweep that keeps a front: those of its parts, and that of all
     _manifest.json   rows and SHA-256 of every part; "complete" is true at the end
     .lock            held by the process that writes
 
@@ -17,6 +18,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,12 @@ from dse.errors import BusyError, InputError, OutputError, clean, show
 from dse.sweep_points import CODES
 from dse.sweep_spec import Sweep
 
-FORMAT = 1
+FORMAT = 2
 SPEC, MANIFEST, LOCK = "_spec.json", "_manifest.json", ".lock"
 #: bytes read at a time to hash a part, and the largest JSON file that is read
 BLOCK_BYTES, MAX_JSON_BYTES = 2**22, 2**26
-_PART = re.compile(r"part-([0-9]{6,})\.parquet")
+FRONT = "front.parquet"
+_PART = re.compile(r"(part|_front)-([0-9]{6,})\.parquet")
 _TEMPORARY = re.compile(r"\..{8}\.part")
 
 
@@ -44,16 +47,19 @@ class Part:
     sha256: str
     #: rows by `infeasible_code`
     codes: tuple[int, ...]
+    #: of a front: points left out since an objective is missing
+    n_missing: int = 0
+    is_front: bool = False
 
     @property
     def name(self) -> str:
         """Its file."""
-        return part_name(self.number)
+        return part_name(self.number, self.is_front)
 
 
-def part_name(number: int) -> str:
-    """File of a part."""
-    return f"part-{number:06d}.parquet"
+def part_name(number: int, is_front: bool = False) -> str:
+    """File of a part; readers of a directory skip those of fronts of parts, as they start with "_"."""
+    return f"{'_front' if is_front else 'part'}-{number:06d}.parquet"
 
 
 def n_parts(sweep: Sweep) -> int:
@@ -68,16 +74,19 @@ class Manifest:
     spec_sha256: str
     n_parts: int
     parts: dict[int, Part] = field(default_factory=dict)
+    #: of a sweep that keeps a front: rows and SHA-256 of its file, once that is there
+    front: tuple[int, str] | None = None
+    is_front: bool = False
 
     @property
     def complete(self) -> bool:
-        """True when every part is there."""
-        return len(self.parts) == self.n_parts
+        """True when every part is there, and the front of them."""
+        return len(self.parts) == self.n_parts and (self.front is not None or not self.is_front)
 
     @property
     def n_rows(self) -> int:
-        """Rows of the finished parts."""
-        return sum(part.rows for part in self.parts.values())
+        """Rows of the front, or of the finished parts."""
+        return self.front[0] if self.front else sum(part.rows for part in self.parts.values())
 
     @property
     def codes(self) -> list[int]:
@@ -89,16 +98,33 @@ class Manifest:
         head = {"format": FORMAT, "spec_sha256": self.spec_sha256, "n_parts": self.n_parts, "complete": self.complete}
         rows = [
             json.dumps({"file": p.name, "first": p.first, "last": p.last, "rows": p.rows, "sha256": p.sha256,
-                        "codes": p.codes})
+                        "codes": p.codes, **({"n_missing": p.n_missing} if p.is_front else {})})
             for _, p in sorted(self.parts.items())
         ]  # fmt: skip
-        start = json.dumps({**head, "n_rows": self.n_rows})[:-1]
+        whole = {"front": dict(zip(("rows", "sha256"), self.front, strict=True))} if self.front else {}
+        start = json.dumps({**head, "n_rows": self.n_rows, **whole})[:-1]
         return (start + ', "parts": [\n' + ",\n".join(rows) + "\n]}\n").encode()
 
     def write(self, folder: Path) -> None:
         """Put it in place. Raises OutputError."""
         files.write(folder / MANIFEST, self.to_json())
         files.sync(folder)
+
+
+@cache
+def code_sha256() -> str:
+    """Hash of the sources that results depend on: rows of other formulas must not be mixed, whatever the version says.
+
+    All modules and data but commands, figures and pages, which no result depends on.
+    """
+    folder, digest = Path(__file__).parent, hashlib.sha256()
+    shown = ("cli", "report", "explorer", "plot", "listing", "present", "tables")
+    paths = [path for path in folder.glob("*.py") if not path.name.startswith(shown)]
+    for name in ("formulas", "quantizers", "data"):
+        paths += (path for path in (folder / name).rglob("*.*") if path.suffix != ".pyc" and path.is_file())
+    for path in sorted(paths):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def header(sweep: Sweep) -> dict[str, Any]:
@@ -110,6 +136,7 @@ def header(sweep: Sweep) -> dict[str, Any]:
         "spec_sha256": sweep.sha256,
         "dse": __version__,
         "pyarrow": pyarrow.__version__,
+        "code": code_sha256(),
         "title": sweep.title,
         "n_points": sweep.n_points,
         "part_points": sweep.part_points,
@@ -223,10 +250,11 @@ def begin(folder: Path, sweep: Sweep) -> tuple[Manifest, list[str]]:
         files.sync(folder)
     if manifest is None and (folder / MANIFEST).exists():
         notes.append(_set_aside(folder / MANIFEST, "is damaged"))
-    found = Manifest(sweep.sha256, n_parts(sweep))
+    is_front = sweep.front is not None
+    found = Manifest(sweep.sha256, n_parts(sweep), is_front=is_front)
     parts = parts_of(manifest) if manifest and manifest.get("spec_sha256") == sweep.sha256 else {}
     for number, part in parts.items():
-        if number >= found.n_parts:
+        if number >= found.n_parts or part.is_front != is_front:
             continue
         problem = damage(folder, part)
         if not problem:
@@ -235,10 +263,17 @@ def begin(folder: Path, sweep: Sweep) -> tuple[Manifest, list[str]]:
             notes.append(_set_aside(folder / part.name, problem))
         else:
             notes.append(f"{part.name} {problem}: it is done again")
-    for path in sorted(folder.glob("part-*")):
+    for path in sorted([*folder.glob("part-*"), *folder.glob("_front-*")]):
         match = _PART.fullmatch(path.name)
-        if not match or int(match[1]) >= found.n_parts or part_name(int(match[1])) != path.name:
+        if not match or int(match[2]) >= found.n_parts or part_name(int(match[2]), is_front) != path.name:
             notes.append(_set_aside(path, "is no part of this sweep"))
+    front = front_of(manifest) if manifest and is_front and parts else None
+    if front is not None and len(found.parts) == found.n_parts:
+        problem = damaged(folder / FRONT, front[1])
+        if not problem:
+            found.front = front
+        else:
+            notes.append(f"{FRONT} {problem}: it is made again")
     return found, notes
 
 
@@ -255,6 +290,10 @@ def _same(folder: Path, spec: dict[str, Any], wanted: dict[str, Any]) -> None:
             raise InputError(
                 f"{where}: was begun with {name} {show(spec.get(name))}, not {wanted[name]}: give another directory"
             )
+    if spec.get("code") != wanted["code"]:
+        raise InputError(
+            f"{where}: was begun with other sources of dse, which may give other rows: give another directory"
+        )
 
 
 def _set_aside(path: Path, problem: str) -> str:
@@ -286,19 +325,32 @@ def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:
     for entry in entries if isinstance(entries, list) else []:
         try:
             match = _PART.fullmatch(entry["file"])
-            numbers = [entry["first"], entry["last"], entry["rows"], *entry["codes"]]
+            numbers = [entry["first"], entry["last"], entry["rows"], entry.get("n_missing", 0), *entry["codes"]]
             if match and all(type(n) is int and n >= 0 for n in numbers) and len(entry["codes"]) == len(CODES):
-                first, last, rows = numbers[:3]
-                part = Part(int(match[1]), first, last, rows, str(entry["sha256"]), tuple(entry["codes"]))
+                first, last, rows, n_missing = numbers[:4]
+                sha256, codes = str(entry["sha256"]), tuple(entry["codes"])
+                part = Part(int(match[2]), first, last, rows, sha256, codes, n_missing, match[1] == "_front")
                 found[part.number] = part
         except (TypeError, KeyError):
             continue
     return found
 
 
+def front_of(manifest: dict[str, Any]) -> tuple[int, str] | None:
+    """Rows and SHA-256 of the front that a manifest lists."""
+    entry = manifest.get("front")
+    if not isinstance(entry, dict) or type(entry.get("rows")) is not int or not isinstance(entry.get("sha256"), str):
+        return None
+    return entry["rows"], entry["sha256"]
+
+
 def damage(folder: Path, part: Part) -> str:
     """What is wrong with the file of a part, or ""."""
-    path = folder / part.name
+    return damaged(folder / part.name, part.sha256)
+
+
+def damaged(path: Path, sha256: str) -> str:
+    """What is wrong with a file that has this hash, or ""."""
     try:
         if path.is_symlink() or not path.is_file():
             return "is missing" if not path.exists() else "is no file"
@@ -308,7 +360,7 @@ def damage(folder: Path, part: Part) -> str:
                 digest.update(block)
     except OSError as error:
         return f"cannot be read ({_reason(error)})"
-    return "" if digest.hexdigest() == part.sha256 else "is damaged (its SHA-256 is another)"
+    return "" if digest.hexdigest() == sha256 else "is damaged (its SHA-256 is another)"
 
 
 def manifest_of(folder: Path) -> tuple[dict[str, Any], Manifest]:
@@ -323,8 +375,10 @@ def manifest_of(folder: Path) -> tuple[dict[str, Any], Manifest]:
     if found and found.get("spec_sha256") != spec.get("spec_sha256"):
         found = {}
     total = -(-spec["n_points"] // max(spec["part_points"], 1))
-    parts = {number: part for number, part in parts_of(found).items() if number < total}
-    return spec, Manifest(str(spec.get("spec_sha256")), total, parts)
+    is_front = isinstance(spec.get("spec"), dict) and "front" in spec["spec"]
+    parts = {n: part for n, part in parts_of(found).items() if n < total and part.is_front == is_front}
+    front = front_of(found) if is_front and len(parts) == total else None
+    return spec, Manifest(str(spec.get("spec_sha256")), total, parts, front, is_front)
 
 
 def verify(out: str | Path) -> tuple[Manifest, list[str]]:
@@ -332,6 +386,10 @@ def verify(out: str | Path) -> tuple[Manifest, list[str]]:
     folder = Path(out)
     _, manifest = manifest_of(folder)
     problems = [f"{part.name} {text}" for _, part in sorted(manifest.parts.items()) if (text := damage(folder, part))]
-    if not manifest.complete:
+    if manifest.front is not None and (text := damaged(folder / FRONT, manifest.front[1])):
+        problems.append(f"{FRONT} {text}")
+    elif not manifest.complete and len(manifest.parts) == manifest.n_parts:
+        problems.append(f"{FRONT} is not done")
+    if len(manifest.parts) < manifest.n_parts:
         problems.append(f"{manifest.n_parts - len(manifest.parts):,} of {manifest.n_parts:,} parts are not done")
     return manifest, problems

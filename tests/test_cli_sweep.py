@@ -43,7 +43,8 @@ def test_a_sweep_and_the_same_again(run):
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert re.fullmatch(
-        rf"{N_POINTS} points, less those that conditions drop; about [0-9.e-]+ s on one core; at most [0-9.]+ kB",
+        rf"{N_POINTS} points, of which the conditions leave {N_ROWS}; "
+        r"about [0-9.e-]+ s on one core; at most [0-9.]+ kB",
         lines[0],
     )
     assert re.fullmatch(rf"sweep: out \({N_ROWS} rows, 1 parts, [0-9.]+ kB\)", lines[1])

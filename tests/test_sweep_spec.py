@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import cli, point, quantizers, specfile, sweep, sweep_axes, sweep_points, sweep_spec, sweep_where
+from dse import cli, point, quantizers, specfile, sweep, sweep_axes, sweep_digits, sweep_points, sweep_spec, sweep_where
 from dse.errors import DseError, InputError, LimitError
 from dse.sweep_axes import AxisError
 from dse.workload import Workload
@@ -145,7 +145,7 @@ def naive_points(axes):
 
 
 def decoded_points(found, first, last):
-    digits = sweep_points.decode(found, first, last)
+    digits = sweep_digits.decode(found, first, last)
     for i in range(last - first):
         yield {a.name: a.values[digits[a.name][i]] for a in found.axes if digits[a.name][i] >= 0}
 

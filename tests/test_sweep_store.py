@@ -274,7 +274,7 @@ def test_directories_that_hold_something_else(small, whole, tmp_path):
         sweep.run(small, tmp_path)
     with pytest.raises(InputError, match="is a file"):
         sweep.run(small, tmp_path / "notes.txt")
-    for name, value, text in (("dse", "0.0.1", "begun with dse"), ("format", 2, "has format 2")):
+    for name, value, text in (("dse", "0.0.1", "begun with dse"), ("format", 9, "has format 9")):
         spec = json.loads(whole["_spec.json"])
         (tmp_path / "whole" / "_spec.json").write_text(json.dumps({**spec, name: value}))
         with pytest.raises(InputError, match=text):
