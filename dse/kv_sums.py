@@ -116,7 +116,7 @@ def calibrated_sums(
     first, last = work.input_tokens + 1, work.final_tokens
     one = [0.0] * 6
     for index, (_, n_layers) in enumerate(plan.layers):
-        kernel = _LayerKernel.of(device, stack, plan, index, n_sequences, paths)
+        kernel = LayerKernel.of(device, stack, plan, index, n_sequences, paths)
         for start, n_steps in plan.spans(first, last, kernel.groups, kernel.breaks):
             one = [total + n_layers * more for total, more in zip(one, kernel.piece(start, n_steps), strict=True)]
     stored, plain, read, compute, unit, fixed = one
@@ -183,7 +183,7 @@ def kv_code(group: TensorGroup) -> str:
 
 
 @dataclass(frozen=True)
-class _LayerKernel:
+class LayerKernel:
     """Decode attention of one layer and sequence of a running batch: what does not depend on the length.
 
     `n_units` are those of the whole batch; `unit_s` is what one sequence takes to be scheduled.
@@ -207,7 +207,7 @@ class _LayerKernel:
     @classmethod
     def of(
         cls, device: HardwareSpec, stack: StackSpec, plan: KvPlan, index: int, n_sequences: int, paths: Paths
-    ) -> "_LayerKernel":
+    ) -> "LayerKernel":
         layer = plan.layers[index][0]
         groups = tuple(g for g in plan.groups if g.shape_index == index)
         n_q_heads = plan.model.n_q_heads

@@ -23,10 +23,10 @@ LENGTHS = [1, 2, 15, 16, 17, 31, 32, 33, 127, 128, 129, 160, 161, 1000, 4095, 40
 BATCHES = [1, 2, 3, 7, 16, 31, 32, 33, 64, 255, 256, 1000, 100_000]
 
 
-def of(axes, where=()):
+def of(axes, where=(), model_kind="ideal"):
     """A sweep of the ideal model that keeps every column that the kernel knows."""
     keep = [name for name in sweep_cases.COLUMNS if name not in axes]
-    return sweep_spec.from_dict({"axes": {"model_kind": "ideal", **axes}, "where": list(where), "keep": keep})
+    return sweep_spec.from_dict({"axes": {"model_kind": model_kind, **axes}, "where": list(where), "keep": keep})
 
 
 def bits_of(column):
