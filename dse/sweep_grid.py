@@ -55,7 +55,8 @@ def _scan(
     first, last, case, device_of, n_input, n_output, batch, tables, devices, devices_f, n_keys, best, at_once, buffer
 ):  # fmt: skip
     room, widest = runs.scratch(n_keys), np.empty(2 * runs.ROW)
-    row, n_written, n_columns = room.row, 0, len(buffer)
+    row, other, terms, by_n, known = room.row, room.other, room.terms, room.by_n, room.known
+    n_written, n_columns = 0, len(buffer)
     for k in range(first, last):
         design, n_steps = sums.design(tables, case[k]), n_output[k]
         device, device_f = devices[device_of[k]], devices_f[device_of[k]]
@@ -64,18 +65,22 @@ def _scan(
             design, n_input[k], n_steps, room.found, room.found_f, room.pieces, room.packed, room.lengths
         )  # fmt: skip
         most = -1
-        if is_exact and on_device.same_from(design, device, n_input[k]) < len(room.known):
+        if is_exact and on_device.same_from(design, device, n_input[k]) < len(known):
             _, most = on_device.most_sequences(room.found, design.plan, design.work, device, n_steps)
         if most <= 0:
             at_once[k] = most
             continue
         runs.of_device(design, device, device_f, n_input[k], n_steps, room)
+        is_paged, power, price = design.work[sums.PAGED] == 1, device_f[sums.POWER], device_f[sums.PRICE]
         for start in range(0, len(batch), runs.ROW):
             m = min(runs.ROW, len(batch) - start)
             asked = batch[start : start + m]
             for i in range(m):
                 row[runs.BATCH + i] = asked[i]
-            runs.run(design, device, device_f, m, most, n_input[k], n_steps, room)
+            n_smaller = runs.waves(row, m, float(most), is_paged)
+            if start == 0 or terms[runs.SAME_FROM] > 1:
+                runs.fill_sums(row, m, is_paged, design, device, device_f, n_input[k], n_steps, room)
+            runs.run(row, other, m, n_smaller, is_paged, power, price, n_steps, terms, by_n)
             best[k] = max(best[k], _best(row, widest, m))
             whole = 0
             for i in range(m):

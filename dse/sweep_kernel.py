@@ -75,7 +75,7 @@ def evaluate_points(
     `case` gives rows of `tables`, `device_of` of `devices`; `*_at` are rows of `*_out` by column, or -1.
     """
     n, room = len(case), runs.scratch(n_keys)
-    row, other, found = room.row, room.other, room.found
+    row, other, found, terms, by_n, known = room.row, room.other, room.found, room.terms, room.by_n, room.known
     begin, last_found, is_exact = 0, -1, False
     while begin < n:
         end = begin + 1
@@ -101,7 +101,7 @@ def evaluate_points(
                 design, one_input, steps, found, room.found_f, room.pieces, room.packed, room.lengths
             )  # fmt: skip
         free_bytes, most = 0, -1
-        if is_exact and on_device.same_from(design, device, one_input) < len(room.known):
+        if is_exact and on_device.same_from(design, device, one_input) < len(known):
             free_bytes, most = on_device.most_sequences(found, plan, work, device, steps)
             largest = max(float(found[sums.OWN]), float(found[sums.SEQUENCE]))
             if float(most_batch) * max(largest, float(found[sums.OWN_SUM])) >= sums.WIDE:
@@ -152,9 +152,14 @@ def evaluate_points(
         one_prompt_s = 0.0
         if float_at[_TTFT] >= 0:
             other[runs.RUNNING] = 1.0
-            runs.waves_of(other, 1, design, device, device_f, one_input, steps, room)
+            runs.fill_sums(other, 1, True, design, device, device_f, one_input, steps, room)
+            runs.waves_of(other, 1, terms, by_n)
             one_prompt_s = other[runs.PREFILL_S]
-        runs.run(design, device, device_f, m, most, one_input, steps, room)
+        is_paged = work[sums.PAGED] == 1
+        n_smaller = runs.waves(row, m, float(most), is_paged)
+        runs.fill_sums(row, m, is_paged, design, device, device_f, one_input, steps, room)
+        power, price = device_f[sums.POWER], device_f[sums.PRICE]
+        runs.run(row, other, m, n_smaller, is_paged, power, price, steps, terms, by_n)
         for column in range(8, len(whole_at)):
             if whole_at[column] >= 0:
                 out = whole_out[whole_at[column], first:end]
@@ -179,7 +184,7 @@ def evaluate_points(
                         out_f[i] = row[source + i]
         if code_at[0] >= 0 or code_at[1] >= 0 or code_at[2] >= 0:
             for i in range(m):
-                codes = runs.bound_of(row, i, steps, design.fit, room.by_n)
+                codes = runs.bound_of(row, i, steps, design.fit, room)
                 for column in range(3):
                     if code_at[column] >= 0:
                         code_out[code_at[column], first + i] = codes[column]

@@ -21,16 +21,18 @@ ROW = 128
 MAX_KEYS = 2**14
 # rows: given, then found
 (
-    BATCH, N_WAVES, N_FULL, RUNNING, KEY, READ_S, PROMPT_READ_S, COMPUTE_S, LINEAR_S, ATTENTION_S, QUANTIZE_S,
+    BATCH, N_WAVES, N_FULL, RUNNING, READ_S, PROMPT_READ_S, COMPUTE_S, LINEAR_S, ATTENTION_S, QUANTIZE_S,
     DEQUANTIZE_S, DECODE_STEP_S, PROMPT_COMPUTE_S, PROMPT_MATRIX_S, PROMPT_S, PROMPT_QUANTIZE_S, PREFILL_S, WAVE_S,
     TOTAL_S, THROUGHPUT, JOULES, USD, SUM_ATTENTION, SUM_FIXED, SUM_UNPACK, SUM_PACK, PEAK, N_ROWS,
-) = (ROW * i for i in range(29))  # fmt: skip
+) = (ROW * i for i in range(28))  # fmt: skip
 # terms: what all points of a run share
 (
     N_STEPS, N_INPUT, ACTIVE, PROMPT_PRODUCT_PEAK, PROMPT_PEAK, PROMPT_FRAC, BANDWIDTH, REACHED, SCORE_BYTES,
     CHOICE_BYTES, COPY_S, BURST_BITS, PER_BYTE, READ_LAUNCH_S, PACK_LAUNCH_S, COPY_LAUNCH_S, PROMPT_FLOPS,
-    PROMPT_ENGINE_S, PROMPT_FUSED_S, PROMPT_COPIED_S, PROMPT_LAUNCH_S, DENSE_READ_S, SAME_FROM, IS_PLAIN, N_TERMS,
-) = range(25)  # fmt: skip
+    PROMPT_ENGINE_S, PROMPT_FUSED_S, PROMPT_COPIED_S, PROMPT_LAUNCH_S, DENSE_READ_S, SAME_FROM, IS_PLAIN,
+    HAS_GEMM, N_PRODUCTS, GEMM_LAUNCH_S, GEMM_FLOPS_FRAC, GEMM_MEMORY_FRAC, DENSE, EXPERT, N_EXPERTS, N_ACTIVE,
+    WEIGHT_BITS, N_TERMS,
+) = range(35)  # fmt: skip
 #: codes of what a time is bound by
 BANDWIDTH_BOUND, COMPUTE_BOUND, LATENCY_BOUND, DEQUANTIZATION_BOUND, CAPACITY_BOUND = range(5)
 BOUNDS = ("bandwidth", "compute", "latency", "dequantization", "capacity")
@@ -63,11 +65,10 @@ def scratch(n_keys):
 
 
 @inner
-def _read_s(design, bandwidth, touched):
-    plan = design.plan
-    n_bytes = weights.weight_read_bytes(plan[sums.DENSE], plan[sums.EXPERT], touched, design.work[sums.WEIGHT_BITS])
-    read_s = attention.time_at_rate(n_bytes, bandwidth)
-    return read_s / design.fit[sums.GEMM_MEMORY_FRAC] if design.fit[sums.HAS_GEMM] else read_s
+def _read_s(terms, touched):
+    n_bytes = weights.weight_read_bytes(terms[DENSE], terms[EXPERT], touched, terms[WEIGHT_BITS])
+    read_s = attention.time_at_rate(n_bytes, terms[BANDWIDTH])
+    return read_s / terms[GEMM_MEMORY_FRAC] if terms[HAS_GEMM] else read_s
 
 
 @inner
@@ -90,7 +91,12 @@ def of_device(design, device, device_f, n_input, n_output, scratch):
     terms[PROMPT_FLOPS] = found_f[sums.PROMPT_FLOPS]
     prompt = on_device.packing_s(design.tensors, device_f, reached, scratch.packed, 1)
     terms[PROMPT_ENGINE_S], terms[PROMPT_FUSED_S], terms[PROMPT_COPIED_S] = prompt
-    terms[DENSE_READ_S] = _read_s(design, bandwidth, 1.0)
+    terms[GEMM_MEMORY_FRAC], terms[WEIGHT_BITS] = design.fit[sums.GEMM_MEMORY_FRAC], design.work[sums.WEIGHT_BITS]
+    terms[DENSE], terms[EXPERT] = plan[sums.DENSE], plan[sums.EXPERT]
+    terms[N_EXPERTS], terms[N_ACTIVE] = plan[sums.N_EXPERTS], plan[sums.N_ACTIVE]
+    terms[HAS_GEMM], terms[N_PRODUCTS] = design.fit[sums.HAS_GEMM], design.fit[sums.N_PRODUCTS]
+    terms[GEMM_LAUNCH_S], terms[GEMM_FLOPS_FRAC] = design.fit[sums.GEMM_LAUNCH_S], design.fit[sums.GEMM_FLOPS_FRAC]
+    terms[DENSE_READ_S] = _read_s(terms, 1.0)
     same_from = on_device.same_from(design, device, n_input)
     terms[SAME_FROM] = same_from
     scratch.known[:] = -1
@@ -104,54 +110,66 @@ def of_device(design, device, device_f, n_input, n_output, scratch):
 
 
 @inner
-def weight_reads(row, n_points, terms, design):
+def _weight_reads(row, n_points, terms):
     """Seconds to read the weights that RUNNING sequences, and their prompts, touch."""
     dense_s = terms[DENSE_READ_S]
     for i in range(n_points):
         row[READ_S + i] = dense_s
     for i in range(n_points):
         row[PROMPT_READ_S + i] = dense_s
-    plan = design.plan
-    if plan[sums.EXPERT]:
+    if terms[EXPERT]:
         for i in range(n_points):
             n = int(row[RUNNING + i])
-            share = weights.expert_share_touched(n, plan[sums.N_EXPERTS], plan[sums.N_ACTIVE])
-            row[READ_S + i] = _read_s(design, terms[BANDWIDTH], share)
-            tokens = n * int(terms[N_INPUT])
-            share = weights.expert_share_touched(tokens, plan[sums.N_EXPERTS], plan[sums.N_ACTIVE])
-            row[PROMPT_READ_S + i] = _read_s(design, terms[BANDWIDTH], share)
+            share = weights.expert_share_touched(n, terms[N_EXPERTS], terms[N_ACTIVE])
+            row[READ_S + i] = _read_s(terms, share)
+            share = weights.expert_share_touched(n * int(terms[N_INPUT]), terms[N_EXPERTS], terms[N_ACTIVE])
+            row[PROMPT_READ_S + i] = _read_s(terms, share)
 
 
 @inner
-def kv_sums(row, n_points, design, device, device_f, n_input, n_output, scratch):
-    """The sums over a generation of one of RUNNING sequences, from the table, which is filled where it is not yet."""
-    same_from, by_n = int(scratch.terms[SAME_FROM]), scratch.by_n
-    least = row[RUNNING]
+def fill_sums(row, n_points, is_paged, design, device, device_f, n_input, n_output, scratch):
+    """Put what RUNNING sequences need into the table of sums, and what one less needs where waves differ.
+
+    Apart from `run`, which it would slow down: passing on so many arrays takes longer than a run does.
+    """
+    same_from = int(scratch.terms[SAME_FROM])
+    for i in range(n_points if same_from > 1 else 1):
+        running = int(row[RUNNING + i])
+        less = 1 if not is_paged and row[N_FULL + i] < row[N_WAVES + i] else 0
+        for n in range(running - less, running + 1):
+            key = min(n, same_from)
+            if scratch.known[key] < 0:
+                scratch.known[key] = 1
+                on_device.of_sequences(
+                    design, key, device, device_f, n_input, n_output, scratch.found, scratch.pieces, scratch.packed,
+                    scratch.by_n[key],
+                )  # fmt: skip
+
+
+@inner
+def _are_alike(row, n_points, same_from):
+    if same_from == 1:
+        return True
+    n_few = 0
     for i in range(n_points):
-        least = min(least, row[RUNNING + i])
-    alike = least >= same_from
-    last = -1
-    for i in range(n_points):
+        n_few += 1 if row[RUNNING + i] < same_from else 0
+    return n_few == 0
+
+
+@inner
+def _kv_sums(row, n_points, same_from, by_n):
+    """The sums over a generation of one of RUNNING sequences, from the table."""
+    alike = _are_alike(row, n_points, same_from)
+    for i in range(1 if alike else n_points):
         key = same_from if alike else min(int(row[RUNNING + i]), same_from)
-        if key != last and scratch.known[key] < 0:
-            scratch.known[key] = 1
-            on_device.of_sequences(
-                design, key, device, device_f, n_input, n_output, scratch.found, scratch.pieces, scratch.packed,
-                by_n[key],
-            )  # fmt: skip
-        last = key
-        if alike:
-            break
-        row[KEY + i] = key
         row[SUM_ATTENTION + i], row[SUM_FIXED + i] = by_n[key, sums.ATTENTION], by_n[key, sums.FIXED]
         row[SUM_UNPACK + i], row[SUM_PACK + i] = by_n[key, sums.UNPACK], by_n[key, sums.PACK]
         row[PEAK + i] = by_n[key, sums.PRODUCT_PEAK]
     if alike:
-        one = by_n[same_from]
-        for i in range(n_points):
-            row[KEY + i], row[PEAK + i] = same_from, one[sums.PRODUCT_PEAK]
-            row[SUM_ATTENTION + i], row[SUM_FIXED + i] = one[sums.ATTENTION], one[sums.FIXED]
-            row[SUM_UNPACK + i], row[SUM_PACK + i] = one[sums.UNPACK], one[sums.PACK]
+        for at in (SUM_ATTENTION, SUM_FIXED, SUM_UNPACK, SUM_PACK, PEAK):
+            first = row[at]
+            for i in range(1, n_points):
+                row[at + i] = first
 
 
 @inner
@@ -176,11 +194,11 @@ def _plain_times(row, n_points, terms, attention_1, peak):
 
 
 @inner
-def _products(row, n_points, terms, fit):
+def _products(row, n_points, terms):
     """Seconds of the products with the weights, in a step and over the prompts."""
     n_input, active, prompt_rate = terms[N_INPUT], terms[ACTIVE], terms[PROMPT_PRODUCT_PEAK]
-    if fit[sums.HAS_GEMM]:
-        frac, n_products, launch_s = fit[sums.GEMM_FLOPS_FRAC], fit[sums.N_PRODUCTS], fit[sums.GEMM_LAUNCH_S]
+    if terms[HAS_GEMM]:
+        frac, n_products, launch_s = terms[GEMM_FLOPS_FRAC], terms[N_PRODUCTS], terms[GEMM_LAUNCH_S]
         for i in range(n_points):
             compute_s = linear.linear_compute_s(row[RUNNING + i], active, row[PEAK + i]) / frac
             row[COMPUTE_S + i] = compute_s
@@ -233,20 +251,19 @@ def _times(row, n_points, terms):
 
 
 @inner
-def waves_of(row, n_points, design, device, device_f, n_input, n_output, scratch):
+def waves_of(row, n_points, terms, by_n):
     """All times of a wave of RUNNING sequences."""
-    weight_reads(row, n_points, scratch.terms, design)
-    kv_sums(row, n_points, design, device, device_f, n_input, n_output, scratch)
-    if scratch.terms[IS_PLAIN]:
-        one = scratch.by_n[1]
-        _plain_times(row, n_points, scratch.terms, one[sums.ATTENTION], one[sums.PRODUCT_PEAK])
-        return
-    _products(row, n_points, scratch.terms, design.fit)
-    _times(row, n_points, scratch.terms)
+    _weight_reads(row, n_points, terms)
+    if terms[IS_PLAIN]:
+        _plain_times(row, n_points, terms, by_n[1, sums.ATTENTION], by_n[1, sums.PRODUCT_PEAK])
+    else:
+        _kv_sums(row, n_points, int(terms[SAME_FROM]), by_n)
+        _products(row, n_points, terms)
+        _times(row, n_points, terms)
 
 
 @inner
-def _waves(row, n_points, most, is_paged):
+def waves(row, n_points, most, is_paged):
     """RUNNING sequences of BATCH requests of which `most` fit; the waves, and those that are full. The number of
     points in whose last waves one request less runs."""
     if is_paged:
@@ -266,30 +283,35 @@ def _waves(row, n_points, most, is_paged):
 
 
 @inner
-def run(design, device, device_f, n_points, most, n_input, n_output, scratch):
-    """Fill the rows of `n_points` BATCHes of which `most` sequences fit; in `other` waves of one sequence less."""
-    row, other, is_paged = scratch.row, scratch.other, design.work[sums.PAGED] == 1
-    n_smaller = _waves(row, n_points, float(most), is_paged)
-    for less in range(2 if n_smaller else 1):
-        if less:
-            for i in range(n_points):
-                other[RUNNING + i] = row[RUNNING + i] - (1.0 if row[N_FULL + i] < row[N_WAVES + i] else 0.0)
-        waves_of(other if less else row, n_points, design, device, device_f, n_input, n_output, scratch)
+def _totals(row, smaller, n_points, n_output, is_paged, power, price):
+    """Seconds of all requests, throughput, energy and cost; `smaller` has the waves of one sequence less."""
     if is_paged:
         for i in range(n_points):
             row[TOTAL_S + i] = throughput.paged_total_s(row[BATCH + i], row[RUNNING + i], row[WAVE_S + i])
     else:
-        smaller = other if n_smaller else row
         for i in range(n_points):
             n_full, n_waves = row[N_FULL + i], row[N_WAVES + i]
             row[TOTAL_S + i] = n_full * row[WAVE_S + i] + (n_waves - n_full) * smaller[WAVE_S + i]
-    n_tokens, power, price = float(n_output), device_f[sums.POWER], device_f[sums.PRICE]
+    n_tokens = float(n_output)
     for i in range(n_points):
         rate = throughput.throughput_tokens_per_s(row[BATCH + i], n_tokens, row[TOTAL_S + i])
         row[THROUGHPUT + i] = rate
         row[JOULES + i] = energy.joules_per_token(power, rate)
         row[USD + i] = energy.usd_per_million_tokens(price, rate)
-    return n_smaller
+
+
+@inner
+def run(row, other, n_points, n_smaller, is_paged, power, price, n_output, terms, by_n):
+    """Fill the rows of `n_points` BATCHes, of whom `waves` and `fill_sums` know the rest; in `other` waves of one
+    sequence less, where there are `n_smaller` such."""
+    waves_of(row, n_points, terms, by_n)
+    if n_smaller:
+        for i in range(n_points):
+            other[RUNNING + i] = row[RUNNING + i] - (1.0 if row[N_FULL + i] < row[N_WAVES + i] else 0.0)
+        waves_of(other, n_points, terms, by_n)
+        _totals(row, other, n_points, n_output, is_paged, power, price)
+    else:
+        _totals(row, row, n_points, n_output, is_paged, power, price)
 
 
 @inner
@@ -301,9 +323,10 @@ def _largest(read_s, compute_s, latency_s):
 
 
 @inner
-def bound_of(row, i, n_output, fit, by_n):
+def bound_of(row, i, n_output, fit, scratch):
     """Codes of what the whole, the matrix products and attention of a point wait for."""
-    n_steps, n, one = float(n_output), row[RUNNING + i], by_n[int(row[KEY + i])]
+    n_steps, n = float(n_output), row[RUNNING + i]
+    one = scratch.by_n[int(min(n, scratch.terms[SAME_FROM]))]
     launch_s = fit[sums.N_PRODUCTS] * fit[sums.GEMM_LAUNCH_S]
     read_s, compute_s = n * one[sums.READ] / n_steps, n * one[sums.COMPUTE] / n_steps
     latency_s = (one[sums.FIXED] + n * one[sums.UNIT]) / n_steps
