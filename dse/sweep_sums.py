@@ -71,8 +71,7 @@ KEY_READS, VALUE_READS = 2, 1
 
 
 class Tables(NamedTuple):
-    """Numbers of plans, of workloads, and of what their devices' stacks reach: a row by case; parts of plans below
-    each other. See `dse.sweep_cases`."""
+    """Numbers of plans, workloads and what their stacks reach, a row by case; parts of plans below each other."""
 
     tensors: Any
     tensors_f: Any
