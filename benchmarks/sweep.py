@@ -1,10 +1,11 @@
-"""How fast sweeps of the ideal model run: reduced as they go, to a front, into buffers, and to Parquet.
+"""How fast sweeps run, of the ideal model and of the calibrated one: reduced, to a front, into buffers, and to Parquet.
 
     python benchmarks/sweep.py [--threads 2] [--rounds 5] [--only reduced,columns,...]
 
-Goals on 2 cores: 500 million points a second reduced (best throughput and counts), 300 million into 8 columns of
-float64 in reused buffers, 10 million to Parquet. Beside them, in the same run: numpy on the same formulas, and how fast
-the memory is written. Compiled code is warm; runs take turns; the best of all rounds counts, as machines are shared.
+Goals on 2 cores: 500 million points a second reduced (best throughput and counts), 50 million of the calibrated model,
+300 million into 8 columns of float64 in reused buffers, 10 million to Parquet. Beside them, in the same run: numpy on
+the same formulas, and how fast the memory is written. Compiled code is warm; runs take turns; the best of all rounds
+counts, as machines are shared.
 """
 
 import argparse
@@ -81,11 +82,15 @@ def main() -> None:
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     runs: dict[str, tuple[int, Callable[[], Any]]] = {}
-    for name, quantizer, admission in (
-        ("fp16, paged", "fp16", "paged"), ("fp16, reserved", "fp16", "reserve"), ("qserve, paged", "qserve", "paged"),
-        ("kivi, reserved", "kivi", "reserve"),
+    for name, kind, quantizer, admission in (
+        ("fp16, paged", "ideal", "fp16", "paged"), ("fp16, reserved", "ideal", "fp16", "reserve"),
+        ("qserve, paged", "ideal", "qserve", "paged"), ("kivi, reserved", "ideal", "kivi", "reserve"),
+        ("calibrated fp16, paged", "calibrated", "fp16", "paged"),
+        ("calibrated fp16, reserved", "calibrated", "fp16", "reserve"),
+        ("calibrated fp8, reserved", "calibrated", "fp8", "reserve"),
+        ("calibrated kivi, reserved", "calibrated", "kivi", "reserve"),
     ):  # fmt: skip
-        spec = {**AXES, "quantizer": quantizer, "admission": admission, "batch": MANY}
+        spec = {**AXES, "model_kind": kind, "quantizer": quantizer, "admission": admission, "batch": MANY}
         grid = sweep_grid.of_sweep(sweep_spec.from_dict({"axes": spec}))
         for threads in sorted({1, args.threads}):
             buffers = [np.zeros((len(sweep_grid.COLUMNS), sweep_grid.BUFFER_POINTS)) for _ in range(threads)]

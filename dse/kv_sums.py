@@ -110,37 +110,39 @@ def calibrated_sums(
 ) -> KvSums:
     """The kernels of a software stack: ceilings joined by a root of squares (docs/calibration.md), layer by layer.
 
-    What packed elements add to the core ceiling over 16-bit ones is the exposed time of unpacking.
+    What packed elements add to the core ceiling over 16-bit ones is the exposed time of unpacking. All sequences cost
+    the same, so one is summed and counts `n_sequences` times; only starts, and cores that idle for lack of work units,
+    depend on how many there are.
     """
     first, last = work.input_tokens + 1, work.final_tokens
-    sums = [0.0] * 6
+    one = [0.0] * 6
     for index, (_, n_layers) in enumerate(plan.layers):
-        kernel = _LayerKernel.of(device, stack, plan, index, n_sequences, paths)
+        kernel = LayerKernel.of(device, stack, plan, index, n_sequences, paths)
         for stretch in kernel.reads(plan, index, first, last):
-            sums = [total + n_layers * more for total, more in zip(sums, kernel.piece(stretch), strict=True)]
-    total, plain, read, compute, unit, fixed = sums
+            one = [total + n_layers * more for total, more in zip(one, kernel.piece(stretch), strict=True)]
+    stored, plain, read, compute, unit, fixed = one
     materialised = unpack_busy = 0.0
     copies = copy_bandwidth(device, stack)
     for piece in plan.pieces(first, last, paths) if plan.materialised(paths) else ():
-        extra = (n_sequences * dequantize.materialised_bytes(n) / copies for n in piece.unpacked["materialised"])
+        extra = (dequantize.materialised_bytes(n) / copies for n in piece.unpacked["materialised"])
         materialised += generation.sum_of_line(*extra, 0, piece.n_steps)
     for index, g in enumerate(plan.groups):
         if not g.layout.needs_unpacking or paths[g.which] not in ("fused", "engine"):
             continue
         if rate := core_rate(device, stack, g, paths[g.which]) * _n_cores(device):
-            elements = n_sequences * g.n_read_layers * g.n_elements
+            elements = g.n_read_layers * g.n_elements
             for n_steps, *packed_line in plan.few(
                 ("packed", index, first, last),
                 lambda g=g: _packed_lines(plan, g, first, last),  # type: ignore[misc]
             ):
                 line = (attention.time_at_rate(elements * n, rate) for n in packed_line)
                 unpack_busy += generation.sum_of_line(*line, 0, n_steps)
-    reached = stack_bandwidth(device, stack)
+    reached, n = stack_bandwidth(device, stack), n_sequences
     packed = packing.seconds(device, plan, work.input_tokens, work.final_tokens, paths, reached)
-    pack_s = n_sequences * (packed["fused"] + packed["materialised"])
+    pack_s = packed["fused"] + packed["materialised"]
     return KvSums(
-        plain, read, compute, unit, fixed, unpack_busy + materialised, total - plain + materialised, materialised,
-        pack_s + n_sequences * packed["engine"], pack_s,
+        fixed + n * plain, n * read, n * compute, n * unit, fixed, n * (unpack_busy + materialised),
+        n * (stored - plain + materialised), n * materialised, n * (pack_s + packed["engine"]), n * pack_s,
     )  # fmt: skip
 
 
@@ -206,12 +208,15 @@ class _Read(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _LayerKernel:
-    """Decode attention of one layer for the running batch: what does not depend on the length."""
+class LayerKernel:
+    """Decode attention of one layer and sequence of a running batch: what does not depend on the length.
+
+    `n_units` are those of the whole batch; `unit_s` is what one sequence takes to be scheduled.
+    """
 
     groups: tuple[TensorGroup, ...]
-    n_sequences: int
     n_units: int
+    unit_s: float
     n_cores: int
     io_bytes: int
     flops_per_token: int
@@ -227,7 +232,7 @@ class _LayerKernel:
     @classmethod
     def of(
         cls, device: HardwareSpec, stack: StackSpec, plan: KvPlan, index: int, n_sequences: int, paths: Paths
-    ) -> "_LayerKernel":
+    ) -> "LayerKernel":
         layer = plan.layers[index][0]
         groups = tuple(g for g in plan.groups if g.shape_index == index)
         n_q_heads = plan.model.n_q_heads
@@ -238,8 +243,9 @@ class _LayerKernel:
         plain = 1 / rate if rate else 0.0
         rates = [core_rate(device, stack, g, paths[g.which]) if g.layout.needs_unpacking else rate for g in groups]
         return cls(
-            groups, n_sequences, n_sequences * layer.n_kv_heads, _n_cores(device),
-            calibrated.attention_io_bytes(n_sequences, n_q_heads, layer.score_dim),
+            groups, n_sequences * layer.n_kv_heads,
+            calibrated.attention_unit_s(layer.n_kv_heads, terms["unit_s"], _n_cores(device)), _n_cores(device),
+            calibrated.attention_io_bytes(1, n_q_heads, layer.score_dim),
             attention.attention_flops_per_token(n_q_heads, layer.score_dim),
             calibrated.layout_copies(n_sequences, n_q_heads, layer.n_kv_heads), terms,
             tuple(max(1 / rate, plain) if rate else plain for rate in rates), plain,
@@ -251,10 +257,19 @@ class _LayerKernel:
         """Tokens from which on every core has work: unpacking is a straight line of the tokens from there."""
         return -(-calibrated.SPLIT_TOKENS * self.n_cores // self.n_units)
 
+    @property
+    def breaks(self) -> list[int]:
+        """Contexts at which a straight piece ends beside those of the groups: the kernel splits, all cores have work.
+
+        Up to 128 tokens the cores at work do not depend on the length, and without a core ceiling they do not count.
+        """
+        waits = self.busy_from > calibrated.SPLIT_TOKENS and any((self.plain_core_s, *self.packed_core_s))
+        entered = [calibrated.SPLIT_TOKENS + 1, *([self.busy_from] if waits else [])]
+        return [self.groups[0].length_of(n) for n in entered]
+
     def reads(self, plan: KvPlan, index: int, first: int, last: int) -> Iterable[_Read]:
         """What the steps that read the lengths first..last read of layer shape `index`, by straight pieces."""
-        breaks = [self.groups[0].length_of(n) for n in (calibrated.SPLIT_TOKENS + 1, self.busy_from)]
-        inside = tuple(sorted({at for at in breaks if first < at <= last}))
+        inside = tuple(sorted({at for at in self.breaks if first < at <= last}))
         return plan.few(("reads", index, first, last, inside), lambda: self._reads(plan, first, last, inside))
 
     def _reads(self, plan: KvPlan, first: int, last: int, breaks: tuple[int, ...]) -> Iterator[_Read]:
@@ -279,7 +294,7 @@ class _LayerKernel:
         for g, packed_s, (kept, grows, packed, packs) in zip(
             self.groups, self.packed_core_s, stretch.tokens, strict=True
         ):
-            n = self.n_sequences * g.n_elements
+            n = g.n_elements
             stored[0] += n * (packed * packed_s + (kept - packed) * self.plain_core_s)
             stored[1] += n * (packs * packed_s + (grows - packs) * self.plain_core_s)
             plain[0] += n * kept * self.plain_core_s
@@ -287,31 +302,28 @@ class _LayerKernel:
         return (stored[0], stored[1]), (plain[0], plain[1])
 
     def piece(self, stretch: _Read) -> tuple[float, ...]:
-        """(attention, the same with 16-bit elements, memory, compute, unit, fixed) summed over a straight piece."""
-        terms, n, n_steps = self.terms, self.n_sequences, stretch.n_steps
-        kv_bytes = n * stretch.bits / self.per_byte
-        kv_slope = n * stretch.bits_slope / self.per_byte
+        """Sums over a straight piece, of one sequence: (the root with elements as stored, and with 16-bit ones, memory,
+        compute, unit), and the fixed seconds, which all sequences share."""
+        terms, n_steps = self.terms, stretch.n_steps
+        kv_bytes, kv_slope = stretch.bits / self.per_byte, stretch.bits_slope / self.per_byte
         memory = (
             calibrated.attention_memory_s(kv_bytes, self.io_bytes, terms["memory_frac"], self.bandwidth),
             calibrated.attention_memory_s(kv_slope, 0, terms["memory_frac"], self.bandwidth),
         )
         compute = (
-            calibrated.attention_compute_s(n * stretch.flops, self.peak),
-            calibrated.attention_compute_s(n * stretch.flops_slope, self.peak),
+            calibrated.attention_compute_s(stretch.flops, self.peak),
+            calibrated.attention_compute_s(stretch.flops_slope, self.peak),
         )
-        unit = calibrated.attention_unit_s(self.n_units, terms["unit_s"], self.n_cores)
         fixed = terms["launch_s"] + terms["copy_s"] * self.n_copies
         fixed += terms["split_s"] if stretch.length > calibrated.SPLIT_TOKENS else 0.0
-        sums = [n_steps * fixed + part for part in self._roots(stretch, memory, compute, unit)]
         return (
-            *sums, generation.sum_of_line(*memory, 0, n_steps), generation.sum_of_line(*compute, 0, n_steps),
-            n_steps * unit, n_steps * fixed,
+            *self._roots(stretch, memory, compute), generation.sum_of_line(*memory, 0, n_steps),
+            generation.sum_of_line(*compute, 0, n_steps), n_steps * self.unit_s, n_steps * fixed,
         )  # fmt: skip
 
-    def _roots(
-        self, stretch: _Read, memory: tuple[float, float], compute: tuple[float, float], unit: float
-    ) -> Iterator[float]:
+    def _roots(self, stretch: _Read, memory: tuple[float, float], compute: tuple[float, float]) -> Iterator[float]:
         """Sums of the roots of squares: with the elements as stored, and with 16-bit ones."""
+        unit = self.unit_s
         window, entered, n_steps = self.groups[0].read_window_tokens, stretch.entered, stretch.n_steps
         for first, slope in self._core_lines(stretch):
             split = calibrated.SPLIT_TOKENS < entered < self.busy_from and window > calibrated.SPLIT_TOKENS

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse import memory_unit, packing, point
+from dse import kv_sums, memory_unit, packing, point
 from dse import sweep_kernel as kernel
 from dse import sweep_sums as sums
 from dse.errors import InputError, LimitError
+from dse.formulas import calibrated, linear
 from dse.plan import KvPlan
-from dse.specs import HardwareSpec
+from dse.specs import HardwareSpec, StackSpec
 from dse.sweep_designs import Designs
 from dse.sweep_where import Digits
 from dse.trace import Trace
@@ -46,18 +47,17 @@ COLUMNS = OF_CASE | OF_KERNEL | OF_POINT
 
 
 def covers(device: HardwareSpec, plan: KvPlan, work: Workload) -> bool:
-    """True for what the kernel evaluates: the ideal model, full attention with a KV cache, no shared prefix.
+    """True for what the kernel evaluates: full attention with a KV cache, no shared prefix.
 
-    Every quantizer, path, admission rule, bits of weights and activations, prompt chunk, window, mixture of experts,
-    memory unit and token-level scheduling is covered. Not: calibrated kernels, token policies, prefixes, running
-    without a cache, 8-bit activations on a device without such a rate, more than 64 different tensors. Whole numbers
+    Both models, every quantizer, path, admission rule, bits of weights and activations, prompt chunk, window, mixture
+    of experts, memory unit and token-level scheduling is covered. Not: token policies, prefixes, running without a
+    cache, 8-bit activations on a device without such a rate, more than 64 different tensors. Whole numbers
     that float64 or int64 could not hold exactly are found by point, and left as well. `plan` is as laid out.
     """
     return (
         work.kv_cache
         and work.prefix_tokens == 0
         and work.token_policy.name == "full"
-        and point.stack_of(device, work)[1] is None
         and len(plan.groups) <= sums.MAX_TENSORS
         and device.product_peak(work.activation_bits) is not None
     )
@@ -71,8 +71,11 @@ class Case:
     plan: tuple[int, ...] = ()
     plan_f: tuple[float, ...] = ()
     tensors: NDArray[np.int64] | None = None
+    tensors_f: NDArray[np.float64] | None = None
     layers: NDArray[np.int64] | None = None
+    kernels: NDArray[np.float64] | None = None
     work: tuple[int, ...] = ()
+    fit: tuple[float, ...] = ()
     #: results by name
     results: Any = None
 
@@ -86,20 +89,24 @@ def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
         laid, paths = point.laid_out(device, plan, work)
         if not covers(device, laid, work):
             return Case(kernel.LEFT)
-        results = _results(laid, paths, work, keep)
-        return _numbers(laid, paths, work, results)
+        stack_name, stack = point.stack_of(device, work)
+        results = _results(laid, paths, work, keep, stack_name)
+        return _numbers(device, laid, paths, work, stack, results)
     except InputError:
         return Case(NOT_ALLOWED)
     except (LimitError, OverflowError):  # row by row finds and says the same
         return Case(kernel.LEFT)
 
 
-def _results(plan: KvPlan, paths: dict[str, str], work: Workload, keep: Sequence[str]) -> dict[str, Any]:
+def _results(
+    plan: KvPlan, paths: dict[str, str], work: Workload, keep: Sequence[str], stack: str | None
+) -> dict[str, Any]:
     wanted = OF_CASE.intersection(keep)
     found: dict[str, Any] = {
         "quantizer": plan.quantizer_name, "key_quantizer": plan.key_quantizer.name,
         "value_quantizer": plan.value_quantizer.name, "key_dequant_path": paths["key"],
-        "value_dequant_path": paths["value"], "model_kind": "ideal", "stack": None, "tokens": "full",
+        "value_dequant_path": paths["value"], "model_kind": "calibrated" if stack else "ideal", "stack": stack,
+        "tokens": "full",
     }  # fmt: skip
     if "effective_bits" in wanted or OF_POINT.intersection(keep):
         found["effective_bits"] = float(plan.effective_bits)
@@ -112,7 +119,10 @@ def _results(plan: KvPlan, paths: dict[str, str], work: Workload, keep: Sequence
     return found
 
 
-def _numbers(plan: KvPlan, paths: dict[str, str], work: Workload, results: dict[str, Any]) -> Case:
+def _numbers(
+    device: HardwareSpec, plan: KvPlan, paths: dict[str, str], work: Workload, stack: StackSpec | None,
+    results: dict[str, Any],
+) -> Case:  # fmt: skip
     model, den = plan.model, plan.den
     tensors = []
     for g in plan.groups:
@@ -137,16 +147,66 @@ def _numbers(plan: KvPlan, paths: dict[str, str], work: Workload, results: dict[
         model.n_active_experts, model.activation_elements,
         min(model.activation_elements, 2 * model.hidden_size + model.vocab_size), burst_bits,
     )  # fmt: skip
-    pools = tuple(float(g.layout.pool_rows) for g in plan.groups)
+    kernels, fit, packed_core_s, rates = _fits(device, plan, paths, stack)
+    tensors_f = [
+        (float(g.layout.pool_rows), core_s, rate)
+        for g, core_s, rate in zip(plan.groups, packed_core_s, rates, strict=True)
+    ]  # fmt: skip
     paged = work.admission == "paged"
     return Case(
         0, tuple(int(number) for number in np.array(numbers, np.int64)),  # OverflowError beyond int64
-        (float(model.active_parameters), *pools, *[0.0] * (sums.MAX_TENSORS - len(pools))),
-        np.array(tensors, np.int64), np.array(layers, np.int64),
+        (float(model.active_parameters),), np.array(tensors, np.int64), np.array(tensors_f),
+        np.array(layers, np.int64), np.array(kernels, np.float64).reshape(-1, sums.N_KERNEL),
         (int(paged), work.page_tokens if paged else 1, work.weights_bits, work.activation_bits,
          work.prompt_chunk_tokens),
-        results,
+        fit, results,
     )  # fmt: skip
+
+
+def _fits(
+    device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack: StackSpec | None
+) -> tuple[list[tuple[float, ...]], tuple[float, ...], list[float], list[float]]:
+    """Attention kernels by layer and what else was fitted; seconds of a core for a packed element, and rates at which
+    such elements are unpacked, by tensor (0: no ceiling). Without a stack all zeros, and shares of 1."""
+    core_s, rates = [0.0] * len(plan.groups), [0.0] * len(plan.groups)
+    fit = dict.fromkeys(range(sums.N_FIT), 0.0)
+    for share in (sums.GEMM_MEMORY_FRAC, sums.GEMM_FLOPS_FRAC, sums.MEMORY_FRAC, sums.COPY_FRAC, sums.FLOPS_FRAC):
+        fit[share] = 1.0
+    kernels: list[tuple[float, ...]] = []
+    if stack and stack.gemm:
+        gemm = stack.gemm_terms()
+        fit |= {
+            sums.HAS_GEMM: 1.0, sums.GEMM_LAUNCH_S: gemm["launch_s"], sums.GEMM_MEMORY_FRAC: gemm["memory_frac"],
+            sums.GEMM_FLOPS_FRAC: gemm["flops_frac"],
+            sums.N_PRODUCTS: linear.matrix_products(sum(layer.n_layers for layer in plan.model.layers)),
+        }  # fmt: skip
+    if stack and stack.materialised:
+        fit |= {sums.HAS_COPIES: 1.0, sums.COPY_LAUNCH_S: stack.materialised.launch.si}
+    if stack and stack.attention:
+        terms = stack.attention_terms()
+        copies = stack.materialised.memory_frac.si if stack.materialised else terms["memory_frac"]
+        n_cores = device.n_cores.count if device.n_cores else 1
+        for index, (layer, n_layers) in enumerate(plan.layers):
+            one = kv_sums.LayerKernel.of(device, stack, plan, index, 1, paths)
+            places = [i for i, g in enumerate(plan.groups) if g.shape_index == index]
+            for i, seconds in zip(places, one.packed_core_s, strict=True):
+                core_s[i] = seconds
+            plain_core_s = one.plain_core_s
+            kernels.append((
+                n_layers, layer.n_kv_heads, one.io_bytes, one.flops_per_token, one.terms["launch_s"],
+                plan.model.n_q_heads > layer.n_kv_heads, any((plain_core_s, *one.packed_core_s)),
+            ))  # fmt: skip
+        rates = [
+            kv_sums.core_rate(device, stack, g, paths[g.which]) * n_cores
+            if g.layout.needs_unpacking and paths[g.which] in ("fused", "engine") else 0.0
+            for g in plan.groups
+        ]  # fmt: skip
+        fit |= {
+            sums.HAS_ATTENTION: 1.0, sums.SPLIT_S: terms["split_s"], sums.LAYOUT_COPY_S: terms["copy_s"],
+            sums.UNIT_S: terms["unit_s"], sums.MEMORY_FRAC: terms["memory_frac"], sums.N_CORES: n_cores,
+            sums.PLAIN_CORE_S: plain_core_s, sums.COPY_FRAC: copies, sums.FLOPS_FRAC: calibrated.ATTENTION_FLOPS_FRAC,
+        }  # fmt: skip
+    return kernels, tuple(float(fit[i]) for i in range(sums.N_FIT)), core_s, rates
 
 
 def device_numbers(device: HardwareSpec) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -169,34 +229,31 @@ def device_numbers(device: HardwareSpec) -> tuple[tuple[int, ...], tuple[float, 
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Tables:
-    """What `dse.sweep_kernel.evaluate_points` takes besides the points."""
-
-    tensors: NDArray[np.int64]
-    layers: NDArray[np.int64]
-    plans: NDArray[np.int64]
-    plans_f: NDArray[np.float64]
-    works: NDArray[np.int64]
-
-
-def tables(cases: Sequence[Case]) -> Tables:
+def tables(cases: Sequence[Case]) -> sums.Tables:
     """The cases below each other; those without numbers as zeros."""
     plans = np.zeros((len(cases), sums.N_PLAN), np.int64)
-    plans_f = np.zeros((len(cases), 1 + sums.MAX_TENSORS))
+    plans_f = np.zeros((len(cases), sums.N_PLAN_F))
     works = np.zeros((len(cases), sums.N_WORK), np.int64)
+    fits = np.zeros((len(cases), sums.N_FIT))
     tensors: list[Any] = [np.zeros((0, sums.N_TENSOR), np.int64)]
+    tensors_f: list[Any] = [np.zeros((0, sums.N_TENSOR_F))]
     layers: list[Any] = [np.zeros((0, sums.N_LAYER), np.int64)]
-    n_tensors = n_layers = 0
+    kernels: list[Any] = [np.zeros((0, sums.N_KERNEL))]
+    ends = (0, 0, 0)
     for i, case in enumerate(cases):
-        if case.state == 0 and case.tensors is not None and case.layers is not None:
-            ends = (n_tensors, n_tensors + len(case.tensors), n_layers, n_layers + len(case.layers))
-            plans[i] = (*case.plan, *ends)
-            plans_f[i], works[i] = case.plan_f, case.work
+        if case.state == 0:
+            parts = (case.tensors, case.layers, case.kernels)
+            begin, ends = ends, tuple(end + len(part) for end, part in zip(ends, parts, strict=True))  # type: ignore
+            plans[i] = (*case.plan, *(place for pair in zip(begin, ends, strict=True) for place in pair))
+            plans_f[i], works[i], fits[i] = case.plan_f, case.work, case.fit
             tensors.append(case.tensors)
+            tensors_f.append(case.tensors_f)
             layers.append(case.layers)
-            n_tensors, n_layers = ends[1], ends[3]
-    return Tables(np.concatenate(tensors), np.concatenate(layers), plans, plans_f, works)
+            kernels.append(case.kernels)
+    return sums.Tables(
+        np.concatenate(tensors), np.concatenate(tensors_f), np.concatenate(layers), np.concatenate(kernels), plans,
+        plans_f, works, fits,
+    )  # fmt: skip
 
 
 def number(digits: Digits, names: Sequence[str], sizes: Sequence[int]) -> NDArray[np.int64] | None:
@@ -236,6 +293,10 @@ class Points:
     n_input: NDArray[np.int64]
     n_output: NDArray[np.int64]
     batch: NDArray[np.int64]
+
+    def n_keys(self, tables: sums.Tables) -> int:
+        """More than any number of sequences on which sums over a generation depend one by one."""
+        return 2 + max(int(tables.fits[:, sums.N_CORES].max()), int(self.devices[:, sums.TOKEN_CORES].max()), 2)
 
 
 def of_points(sweep: Any, digits: Digits) -> Points | None:

@@ -37,9 +37,8 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
         at.append(np.array([wanted.index(name) if name in wanted else _NOWHERE for name in names], np.int64))
         outs.append(np.empty((len(wanted), len(case)), kind))
     sweep_kernel.compiled()(
-        case, device, n_input, n_output, batch, tables.tensors, tables.layers, tables.plans, tables.plans_f,
-        tables.works, parts.devices, parts.devices_f,
-        *at, *outs, state,
+        case, device, n_input, n_output, batch, tables, parts.devices, parts.devices_f, parts.n_keys(tables), *at,
+        *outs, state,
     )  # fmt: skip
     known = state >= 0
     columns: Columns = {}

@@ -1,4 +1,4 @@
-"""Compiled: sweeps of the ideal model over a batch axis, reduced as they go or written into buffers that are reused.
+"""Compiled: sweeps over a batch axis, reduced as they go or written into buffers that are reused.
 
 Nothing of the grid is stored. `scan` goes through combinations of a case, a device and lengths (tables as of
 `dse.sweep_kernel`), each with every batch, and keeps of each the best throughput and how many batches run at once.
@@ -51,44 +51,36 @@ def _best(row, work, n_points):
 
 
 @inner
-def _scan(first, last, case, device_of, n_input, n_output, batch, tables, devices, devices_f, best, at_once, buffer):
-    tensors, layers, plans, plans_f, works = tables
-    row, other, widest = np.empty(runs.N_ROWS), np.empty(runs.N_ROWS), np.empty(2 * runs.ROW)
-    terms, total = np.empty(runs.N_TERMS), np.empty(sums.N_SUM)
-    found, found_f = np.zeros(sums.N_GENERATION, np.int64), np.empty(sums.N_GENERATION_F)
-    pieces, lengths = np.empty((sums.MAX_PIECES, sums.N_PIECE)), np.empty(sums.MAX_PIECES, np.int64)
-    packed = np.empty((sums.MAX_TENSORS, 2))
+def _scan(
+    first, last, case, device_of, n_input, n_output, batch, tables, devices, devices_f, n_keys, best, at_once, buffer
+):  # fmt: skip
+    room, widest = runs.scratch(n_keys), np.empty(2 * runs.ROW)
+    row, other, terms, by_n, known = room.row, room.other, room.terms, room.by_n, room.known
     n_written, n_columns = 0, len(buffer)
     for k in range(first, last):
-        plan, plan_f, work = plans[case[k]], plans_f[case[k]], works[case[k]]
+        design, n_steps = sums.design(tables, case[k]), n_output[k]
         device, device_f = devices[device_of[k]], devices_f[device_of[k]]
-        mine, n_steps = tensors[plan[sums.FIRST_TENSOR] : plan[sums.LAST_TENSOR]], n_output[k]
         best[k], at_once[k] = 0.0, 0
         is_exact = sums.of_generation(
-            mine, layers[plan[sums.FIRST_LAYER] : plan[sums.LAST_LAYER]], plan, plan_f, work, n_input[k], n_steps,
-            found, found_f, pieces, packed, lengths,
+            design, n_input[k], n_steps, room.found, room.found_f, room.pieces, room.packed, room.lengths
         )  # fmt: skip
         most = -1
-        if is_exact:
-            _, most = on_device.most_sequences(found, plan, work, device, n_steps)
+        if is_exact and on_device.same_from(design, device, n_input[k]) < len(known):
+            _, most = on_device.most_sequences(room.found, design.plan, design.work, device, n_steps)
         if most <= 0:
             at_once[k] = most
             continue
-        runs.of_device(plan, plan_f, work, device, device_f, mine, n_input[k], n_steps, found, found_f, packed, terms)
-        busy = device[sums.TOKEN_CORES]
-        runs.of_sequences(busy, work, device, device_f, mine, plan, n_steps, found, packed, pieces, total, terms)
+        runs.of_device(design, device, device_f, n_input[k], n_steps, room)
+        is_paged, power, price = design.work[sums.PAGED] == 1, device_f[sums.POWER], device_f[sums.PRICE]
         for start in range(0, len(batch), runs.ROW):
             m = min(runs.ROW, len(batch) - start)
             asked = batch[start : start + m]
             for i in range(m):
                 row[runs.BATCH + i] = asked[i]
-            if device[sums.TOKEN_CORES] == 0:
-                sweep_kernel.run_together(row, other, m, most, terms, plan, work, device_f, n_steps)
-            else:
-                busy = sweep_kernel.run_by_cores(
-                    row, other, m, most, terms, total, plan, work, device, device_f, mine, n_steps, found, packed,
-                    pieces, busy,
-                )  # fmt: skip
+            n_smaller = runs.waves(row, m, float(most), is_paged)
+            if start == 0 or terms[runs.SAME_FROM] > 1:
+                runs.fill_sums(row, m, is_paged, design, device, device_f, n_input[k], n_steps, room)
+            runs.run(row, other, m, n_smaller, is_paged, power, price, n_steps, terms, by_n)
             best[k] = max(best[k], _best(row, widest, m))
             whole = 0
             for i in range(m):
@@ -108,14 +100,9 @@ def _scan(first, last, case, device_of, n_input, n_output, batch, tables, device
 def _compiled() -> Callable[..., Any]:
     version = sweep_kernel.stamp()
 
-    def entry(
-        first, last, case, device_of, n_input, n_output, batch, tables, devices, devices_f, best, at_once, buffer
-    ):  # type: ignore[no-untyped-def]
+    def entry(*args):  # type: ignore[no-untyped-def]
         if version >= 0:
-            _scan(
-                first, last, case, device_of, n_input, n_output, batch, tables, devices, devices_f, best, at_once,
-                buffer,
-            )  # fmt: skip
+            _scan(*args)
 
     return sequential(entry)
 
@@ -147,11 +134,10 @@ def of_sweep(sweep: Sweep) -> Grid:
     parts = cases.of_points(others, digits)
     if parts is None or any(case.state != sweep_kernel.FEASIBLE for case in parts.cases):
         raise InputError("sweep: has designs that are evaluated row by row only (`dse.sweep_cases.covers`)")
-    table = cases.tables(parts.cases)
-    tables = (table.tensors, table.layers, table.plans, table.plans_f, table.works)
+    tables = cases.tables(parts.cases)
     numbers = (parts.case, parts.device, parts.n_input, parts.n_output)
     batch = np.array(sweep.axis["batch"].items, np.float64)
-    return Grid(digits, batch, (*numbers, batch, tables, parts.devices, parts.devices_f))
+    return Grid(digits, batch, (*numbers, batch, tables, parts.devices, parts.devices_f, parts.n_keys(tables)))
 
 
 def scan(

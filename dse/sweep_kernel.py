@@ -66,93 +66,16 @@ def _bytes(batch, out, per_request, unit):
 
 
 @inner
-def _smaller_waves(row, other, n_points, terms, plan, work):
-    """Seconds of the waves of one request less, where there are such."""
-    n_smaller = 0
-    for i in range(n_points):
-        n_smaller += 1 if row[runs.N_FULL + i] < row[runs.N_WAVES + i] else 0
-    if n_smaller == 0:
-        for i in range(n_points):
-            row[runs.SMALLER_WAVE_S + i] = row[runs.WAVE_S + i]
-        return
-    for i in range(n_points):
-        less = 1.0 if row[runs.N_FULL + i] < row[runs.N_WAVES + i] else 0.0
-        other[runs.RUNNING + i] = row[runs.RUNNING + i] - less
-    runs.weight_reads(other, n_points, terms, plan, work)
-    runs.times(other, n_points, terms)
-    for i in range(n_points):
-        row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S + i]
-
-
-@inner
-def run_together(row, other, n_points, most, terms, plan, work, device_f, n_output):
-    """Fill the rows of `n_points` BATCHes of which `most` sequences fit, on a device without token-level scheduling."""
-    is_paged = work[sums.PAGED] == 1
-    runs.waves(row, n_points, float(most), is_paged)
-    runs.weight_reads(row, n_points, terms, plan, work)
-    runs.times(row, n_points, terms)
-    if not is_paged:
-        _smaller_waves(row, other, n_points, terms, plan, work)
-    runs.totals(row, n_points, n_output, is_paged, device_f[sums.POWER], device_f[sums.PRICE])
-
-
-@inner
-def run_by_cores(
-    row, other, n_points, most, terms, total, plan, work, device, device_f, tensors, n_output, found, packed, pieces,
-    busy,
-):  # fmt: skip
-    """`run_together` where every core has a token of its own. `terms` hold for `busy` cores, and are changed; returns
-    for how many they hold then."""
-    is_paged = work[sums.PAGED] == 1
-    runs.waves(row, n_points, float(most), is_paged)
-    cores = device[sums.TOKEN_CORES]
-    for i in range(n_points):
-        running, smaller = row[runs.RUNNING + i], 0
-        if not is_paged and row[runs.N_FULL + i] < row[runs.N_WAVES + i]:
-            smaller = 1
-        for less in range(smaller, -1, -1):
-            n = int(running) - less
-            if min(n, cores) != busy:
-                busy = min(n, cores)
-                runs.of_sequences(
-                    busy, work, device, device_f, tensors, plan, n_output, found, packed, pieces, total, terms
-                )
-            other[runs.RUNNING] = n
-            runs.weight_reads(other, 1, terms, plan, work)
-            runs.times(other, 1, terms)
-            if less == smaller:
-                row[runs.SMALLER_WAVE_S + i] = other[runs.WAVE_S]
-        runs.keep_sums(other, 1, terms)
-        for at in range(runs.READ_S, runs.SMALLER_WAVE_S, runs.ROW):
-            row[at + i] = other[at]
-        row[runs.READ_1 + i], row[runs.COMPUTE_1 + i] = other[runs.READ_1], other[runs.COMPUTE_1]
-    runs.totals(row, n_points, n_output, is_paged, device_f[sums.POWER], device_f[sums.PRICE])
-    return busy
-
-
-@inner
-def _one_prompt_s(other, terms, plan, work):
-    other[runs.RUNNING] = 1.0
-    runs.weight_reads(other, 1, terms, plan, work)
-    runs.times(other, 1, terms)
-    return other[runs.PREFILL_S]
-
-
-@inner
 def evaluate_points(
-    case, device_of, n_input, n_output, batch, tensors, layers, plans, plans_f, works, devices,
-    devices_f, whole_at, float_at, code_at, whole_out, float_out, code_out, state,
+    case, device_of, n_input, n_output, batch, tables, devices, devices_f, n_keys, whole_at, float_at, code_at,
+    whole_out, float_out, code_out, state,
 ):  # fmt: skip
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
-    `case` gives rows of `plans` and `works`, `device_of` of `devices`; `*_at` are rows of `*_out` by column, or -1.
+    `case` gives rows of `tables`, `device_of` of `devices`; `*_at` are rows of `*_out` by column, or -1.
     """
-    n = len(case)
-    row, other = np.empty(runs.N_ROWS), np.empty(runs.N_ROWS)
-    terms, total = np.empty(runs.N_TERMS), np.empty(sums.N_SUM)
-    found, found_f = np.zeros(sums.N_GENERATION, np.int64), np.empty(sums.N_GENERATION_F)
-    pieces = np.empty((sums.MAX_PIECES, sums.N_PIECE))
-    packed, lengths = np.empty((sums.MAX_TENSORS, 2)), np.empty(sums.MAX_PIECES, np.int64)
+    n, room = len(case), runs.scratch(n_keys)
+    row, other, found, terms, by_n, known = room.row, room.other, room.found, room.terms, room.by_n, room.known
     begin, last_found, is_exact = 0, -1, False
     while begin < n:
         end = begin + 1
@@ -168,20 +91,17 @@ def evaluate_points(
         begin = end
         if state[first] != FEASIBLE:
             continue
-        plan, work = plans[case[first]], works[case[first]]
-        plan_f = plans_f[case[first]]
-        device, device_f = devices[device_of[first]], devices_f[device_of[first]]
-        mine = tensors[plan[sums.FIRST_TENSOR] : plan[sums.LAST_TENSOR]]
+        design = sums.design(tables, one_case)
+        device, device_f, plan, work = devices[one_device], devices_f[one_device], design.plan, design.work
         if last_found < 0 or not (
-            case[first] == case[last_found] and n_input[first] == n_input[last_found] and steps == n_output[last_found]
+            one_case == case[last_found] and one_input == n_input[last_found] and steps == n_output[last_found]
         ):
             last_found = first
             is_exact = sums.of_generation(
-                mine, layers[plan[sums.FIRST_LAYER] : plan[sums.LAST_LAYER]], plan, plan_f, work, n_input[first],
-                steps, found, found_f, pieces, packed, lengths,
+                design, one_input, steps, found, room.found_f, room.pieces, room.packed, room.lengths
             )  # fmt: skip
         free_bytes, most = 0, -1
-        if is_exact:
+        if is_exact and on_device.same_from(design, device, one_input) < len(known):
             free_bytes, most = on_device.most_sequences(found, plan, work, device, steps)
             largest = max(float(found[sums.OWN]), float(found[sums.SEQUENCE]))
             if float(most_batch) * max(largest, float(found[sums.OWN_SUM])) >= sums.WIDE:
@@ -226,33 +146,20 @@ def evaluate_points(
                 if code_at[column] >= 0:
                     code_out[code_at[column], first:end] = runs.CAPACITY_BOUND if column == 0 else -1
             continue
-        runs.of_device(plan, plan_f, work, device, device_f, mine, n_input[first], steps, found, found_f, packed, terms)
-        busy = 0 if device[sums.TOKEN_CORES] == 0 else device[sums.TOKEN_CORES]
-        runs.of_sequences(busy, work, device, device_f, mine, plan, steps, found, packed, pieces, total, terms)
-        one_prompt_s = _one_prompt_s(other, terms, plan, work) if float_at[_TTFT] >= 0 else 0.0
+        runs.of_device(design, device, device_f, one_input, steps, room)
         for i in range(m):
             row[runs.BATCH + i] = batch[first + i]
-        if device[sums.TOKEN_CORES] == 0:
-            run_together(row, other, m, most, terms, plan, work, device_f, steps)
-        else:
-            run_by_cores(
-                row,
-                other,
-                m,
-                most,
-                terms,
-                total,
-                plan,
-                work,
-                device,
-                device_f,
-                mine,
-                steps,
-                found,
-                packed,
-                pieces,
-                busy,
-            )
+        one_prompt_s = 0.0
+        if float_at[_TTFT] >= 0:
+            other[runs.RUNNING] = 1.0
+            runs.fill_sums(other, 1, True, design, device, device_f, one_input, steps, room)
+            runs.waves_of(other, 1, terms, by_n)
+            one_prompt_s = other[runs.PREFILL_S]
+        is_paged = work[sums.PAGED] == 1
+        n_smaller = runs.waves(row, m, float(most), is_paged)
+        runs.fill_sums(row, m, is_paged, design, device, device_f, one_input, steps, room)
+        power, price = device_f[sums.POWER], device_f[sums.PRICE]
+        runs.run(row, other, m, n_smaller, is_paged, power, price, steps, terms, by_n)
         for column in range(8, len(whole_at)):
             if whole_at[column] >= 0:
                 out = whole_out[whole_at[column], first:end]
@@ -276,10 +183,8 @@ def evaluate_points(
                     for i in range(m):
                         out_f[i] = row[source + i]
         if code_at[0] >= 0 or code_at[1] >= 0 or code_at[2] >= 0:
-            if device[sums.TOKEN_CORES] == 0:
-                runs.keep_sums(row, m, terms)
             for i in range(m):
-                codes = runs.bound_of(row, i, steps)
+                codes = runs.bound_of(row, i, steps, design.fit, room)
                 for column in range(3):
                     if code_at[column] >= 0:
                         code_out[code_at[column], first + i] = codes[column]

@@ -5,6 +5,8 @@ The formulas are those of `dse.formulas`; what is here are the loops over tensor
 no shared prefix. Every function reports what it cannot do exactly in int64 and float64 by its result.
 """
 
+from typing import Any, NamedTuple
+
 from dse.formulas import activations, attention, dequantize, kv_cache, memory_unit, sink_work, tokens, weights
 from dse.formulas.core import registered
 from kernels_ref import inner
@@ -24,9 +26,17 @@ PATHS = {"none": NONE, "engine": ENGINE, "fused": FUSED, "materialised": MATERIA
 # a plan: whole numbers, and others
 (
     DEN, N_Q_HEADS, DENSE, EXPERT, N_EXPERTS, N_ACTIVE, ACTIVATION_ELEMENTS, LOGITS, BURST_BITS, FIRST_TENSOR,
-    LAST_TENSOR, FIRST_LAYER, LAST_LAYER, N_PLAN,
-) = range(14)  # fmt: skip
-ACTIVE, POOL_ROWS = range(2)  # pool rows by tensor from there on
+    LAST_TENSOR, FIRST_LAYER, LAST_LAYER, FIRST_KERNEL, LAST_KERNEL, N_PLAN,
+) = range(16)  # fmt: skip
+ACTIVE, N_PLAN_F = range(2)
+# other numbers of the tensors of a plan: seconds of a core for a packed element, elements a second that are unpacked
+POOL_ROWS, PACKED_CORE_S, UNPACK_RATE, N_TENSOR_F = range(4)
+# attention kernels of the layers of a plan that are alike, and what was fitted to the stack: see `sweep_fits`
+KERNEL_LAYERS, KV_HEADS, IO_BYTES, TOKEN_FLOPS, KERNEL_LAUNCH_S, IS_REORDERED, HAS_CEILING, N_KERNEL = range(8)
+(
+    HAS_ATTENTION, HAS_GEMM, N_PRODUCTS, GEMM_LAUNCH_S, GEMM_MEMORY_FRAC, GEMM_FLOPS_FRAC, SPLIT_S, LAYOUT_COPY_S,
+    UNIT_S, MEMORY_FRAC, N_CORES, PLAIN_CORE_S, HAS_COPIES, COPY_LAUNCH_S, COPY_FRAC, FLOPS_FRAC, N_FIT,
+) = range(17)  # fmt: skip
 #: a workload, but for batch and lengths
 PAGED, PAGES, WEIGHT_BITS, ACTIVATION_BITS, CHUNK, N_WORK = range(6)
 # a device: whole numbers, and others; a rate is a value and the size of its unit
@@ -38,15 +48,17 @@ USABLE, OVERHEAD, TOKEN_CORES, FRAC_IS_ONE, N_DEVICE = range(5)
 # what `of_generation` finds: whole numbers, and others
 (
     SEQUENCE, ELEMENTS, LARGEST, OWN, OWN_SUM, READ_STARTS, PACK_STARTS, PROMPT_STARTS, N_PIECES, ACTIVATION_BYTES,
-    WORKSPACE_BYTES, WEIGHT_BYTES, N_GENERATION,
-) = range(13)  # fmt: skip
+    WORKSPACE_BYTES, WEIGHT_BYTES, COPY_STARTS, N_GENERATION,
+) = range(14)  # fmt: skip
 PROMPT_FLOPS, SCORE_BYTES, CHOICE_BYTES, COPY_BITS, N_GENERATION_F = range(5)
 # columns of a straight piece: amounts at its start and what a token adds
 (
     STEPS, BYTES, BYTES_1, FLOPS, FLOPS_1, BY_ENGINE, BY_ENGINE_1, BY_CORES, BY_CORES_1, COPIED, COPIED_1, N_PIECE,
 ) = range(12)  # fmt: skip
-#: sums over the steps of one sequence, seconds
-ATTENTION, READ, COMPUTE, UNPACK, PACK, N_SUM = range(6)
+# sums over the steps of one sequence, seconds; FIXED is shared by all, and PRODUCT_PEAK the rate of products then
+(
+    ATTENTION, FIXED, READ, COMPUTE, UNIT, UNPACK, PACK, UNPACK_BUSY, PACK_BUSY, MATERIALISED_S, PRODUCT_PEAK, N_SUM,
+) = range(12)  # fmt: skip
 
 #: stands for no window (dse/plan.py)
 NO_WINDOW = 2**61
@@ -58,13 +70,52 @@ EXACT, WIDE = 2.0**53, 2.0**61
 KEY_READS, VALUE_READS = 2, 1
 
 
+class Tables(NamedTuple):
+    """Numbers of plans, workloads and what their stacks reach, a row by case; parts of plans below each other."""
+
+    tensors: Any
+    tensors_f: Any
+    layers: Any
+    kernels: Any
+    plans: Any
+    plans_f: Any
+    works: Any
+    fits: Any
+
+
+class Design(NamedTuple):
+    """The numbers of a case."""
+
+    tensors: Any
+    tensors_f: Any
+    layers: Any
+    kernels: Any
+    plan: Any
+    plan_f: Any
+    work: Any
+    fit: Any
+
+
+@inner
+def design(tables, case):
+    """The rows of `case` in `tables`."""
+    plan = tables.plans[case]
+    tensors = slice(plan[FIRST_TENSOR], plan[LAST_TENSOR])
+    return Design(
+        tables.tensors[tensors], tables.tensors_f[tensors], tables.layers[plan[FIRST_LAYER] : plan[LAST_LAYER]],
+        tables.kernels[plan[FIRST_KERNEL] : plan[LAST_KERNEL]], plan, tables.plans_f[case], tables.works[case],
+        tables.fits[case],
+    )  # fmt: skip
+
+
 def pair_flops(n_q_heads: int, score_dim: int) -> int:
     """Operations of one layer per query token and cached token."""
     return int(attention.attention_flops_per_token(n_q_heads, score_dim))
 
 
 @inner
-def _bits(g, n_tokens):
+def stored_bits(g, n_tokens):
+    """Bits of a tensor of one layer, pages left out."""
     kept = kv_cache.kept_tokens(n_tokens, g[WINDOW])
     return kv_cache.tensor_bits(
         kept, g[PACKED_BITS], g[FULL_BITS], g[ONCE_BITS], g[POOL_BITS], g[STEP], g[RESIDUAL]
@@ -92,7 +143,8 @@ def _sum_of_padding(g, n_tokens, pages):
 
 
 @inner
-def _slope(g, n_tokens, packed, full):
+def slope(g, n_tokens, packed, full):
+    """What the next token adds, of which a packed and another token count so much."""
     return kv_cache.piece_slope(n_tokens, packed, full, g[STEP], g[RESIDUAL], g[WINDOW])
 
 
@@ -109,7 +161,7 @@ def sequence_bits(tensors, pages, n_tokens):
     total = 0
     for g in tensors:
         kept = kv_cache.kept_tokens(n_tokens, g[WINDOW])
-        total += g[N_STORED] * (_bits(g, n_tokens) + _padding(g, kept, pages))
+        total += g[N_STORED] * (stored_bits(g, n_tokens) + _padding(g, kept, pages))
     return total
 
 
@@ -218,21 +270,21 @@ def _pieces(tensors, layers, plan, n_input, n_output, pieces):
         m = end - length
         read = read_1 = bits = bits_1 = engine = engine_1 = cores = cores_1 = copied = copied_1 = 0
         for g in tensors:
-            at_start, slope = _bits(g, length), _slope(g, length, g[PACKED_BITS], g[FULL_BITS])
+            at_start, more = stored_bits(g, length), slope(g, length, g[PACKED_BITS], g[FULL_BITS])
             read += g[N_READ] * at_start
-            read_1 += g[N_READ] * slope
+            read_1 += g[N_READ] * more
             bits += g[N_STORED] * at_start
-            bits_1 += g[N_STORED] * slope
+            bits_1 += g[N_STORED] * more
             if g[UNPACKED]:
                 kept, per_token = kv_cache.kept_tokens(length, g[WINDOW]), g[N_READ] * g[N_ELEMENTS]
                 now = per_token * kv_cache.packed_tokens(kept, g[STEP], g[RESIDUAL])
-                more = per_token * _slope(g, length, 1, 0)
+                added = per_token * slope(g, length, 1, 0)
                 if g[PATH] == ENGINE:
-                    engine, engine_1 = engine + now, engine_1 + more
+                    engine, engine_1 = engine + now, engine_1 + added
                 elif g[PATH] == FUSED:
-                    cores, cores_1 = cores + now, cores_1 + more
+                    cores, cores_1 = cores + now, cores_1 + added
                 else:
-                    copied, copied_1 = copied + now, copied_1 + more
+                    copied, copied_1 = copied + now, copied_1 + added
         flops = _flops(layers, length)
         piece = pieces[n_pieces]
         piece[STEPS], piece[FLOPS] = m, flops
@@ -279,12 +331,13 @@ def _amount(g, plan, n_packed):
 
 
 @inner
-def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found, found_f, pieces, packed, lengths):
+def of_generation(design, n_input, n_output, found, found_f, pieces, packed, lengths):
     """Fill `found`, `found_f`, `pieces` and `packed`: by tensor, in the steps and in the prompt, the elements that are
     quantised, or the bytes that this moves where it is not done in place. `lengths` is room for work.
 
     False where the whole numbers are too large, or the pieces too many.
     """
+    tensors, tensors_f, layers, _, plan, _, work, fit = design
     if _too_large(tensors, layers, plan, work, n_input, n_output):
         return False
     n = n_input + n_output
@@ -310,7 +363,7 @@ def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found,
             )  # fmt: skip
         extra = 8 * plan[DEN] * (found[ACTIVATION_BYTES] + found[WORKSPACE_BYTES])
         found[OWN_SUM] = resident + n_output * extra
-    elements = read_starts = pack_starts = prompt_starts = 0
+    elements = read_starts = pack_starts = prompt_starts = copy_starts = 0
     scores = chosen = copy_bits = 0.0
     for t in range(len(tensors)):
         g = tensors[t]
@@ -320,7 +373,10 @@ def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found,
         starts = g[STEP] + g[RESIDUAL]
         n_steps = max(n + 1 - max(n_input + 1, starts), 0) if g[WINDOW] >= starts else 0
         if g[UNPACKED] and (g[PATH] == FUSED or g[PATH] == MATERIALISED):
-            read_starts += g[N_READ] * g[READ_LAUNCHES] * n_steps
+            if fit[HAS_COPIES] and g[PATH] == MATERIALISED:
+                copy_starts += g[N_READ] * n_steps
+            else:
+                read_starts += g[N_READ] * g[READ_LAUNCHES] * n_steps
             pack_starts += g[N_STORED] * g[PACK_LAUNCHES] * ((after - before) // g[STEP])
             if before:
                 prompt_starts += g[N_STORED] * g[PACK_LAUNCHES]
@@ -328,13 +384,13 @@ def of_generation(tensors, layers, plan, plan_f, work, n_input, n_output, found,
             kept = _packed_ever(g, g[WINDOW]) // g[STEP]
             copied = dequantize.copied_tokens(before // g[STEP], after // g[STEP], g[STEP], kept)
             copy_bits += copied * g[N_STORED] * g[PACKED_BITS] / plan[DEN]
-        rows = plan_f[POOL_ROWS + t]
+        rows = tensors_f[t, POOL_ROWS]
         if rows > 0:
             scores += n_steps * g[N_READ] * sink_work.sink_score_bytes(plan[N_Q_HEADS], rows)
             reads = KEY_READS if g[SIDE] == 0 else VALUE_READS
             chosen += g[N_STORED] * sink_work.sink_choice_bytes(reads, after - before, g[N_ELEMENTS])
     found[ELEMENTS], found[READ_STARTS], found[PACK_STARTS] = elements, read_starts, pack_starts
-    found[PROMPT_STARTS] = prompt_starts
+    found[PROMPT_STARTS], found[COPY_STARTS] = prompt_starts, copy_starts
     flops = 0
     for layer in layers:
         flops += layer[LAYERS] * kv_cache.sum_of_kept_tokens(n_input, layer[LAYER_WINDOW]) * layer[PAIR_FLOPS]

@@ -56,7 +56,7 @@ def test_columns_are_those_of_the_table():
 
 @pytest.mark.parametrize(
     "change",
-    [{"model_kind": "calibrated"}, {"tokens": "streaming"}, {"prefix_tokens": 10}, {"kv_cache": False}],
+    [{"tokens": "streaming"}, {"prefix_tokens": 10}, {"kv_cache": False}],
 )
 def test_what_the_kernel_does_not_cover_is_refused(change):
     axes = {"device": "h100", "model": "llama3-8b", "model_kind": "ideal", "batch": [1, 2]} | change
