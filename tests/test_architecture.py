@@ -44,7 +44,16 @@ LEVELS = [
         "dse.admission",
     },
     {"dse.simulate", "dse.sweep", "dse.pareto", "dse.systems", "dse.tables", "dse.claims", "dse.questions"},
-    {"dse.plots", "dse.present", "dse.listing", "dse.measure", "dse.kv_sample", "dse.validate", "dse.calibrate"},
+    {
+        "dse.plots",
+        "dse.present",
+        "dse.listing",
+        "dse.measure",
+        "dse.lm",
+        "dse.kv_sample",
+        "dse.validate",
+        "dse.calibrate",
+    },
     {"dse.report", "dse.explorer", "dse.cli", "dse.__main__"},
 ]
 
