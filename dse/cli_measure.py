@@ -3,6 +3,8 @@
 import json
 import shlex
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,6 +53,8 @@ def measure(
     `--measurements`, a summary and figures into DIR. Stop it at any time: the same command goes on. Reads a layer at a
     time, so that dumps larger than memory will do. docs/dumps.md says what a dump is.
 
+    lm:mha and lm:gqa are the keys, values and queries of the language models that ship.
+
     With --perplexity: perplexity and greedy continuations of the small language models that ship, under every method,
     through its streaming cache; docs/language_model.md says how. With --out it goes on where it was stopped.
     """
@@ -63,6 +67,10 @@ def measure(
         raise InputError("SOURCE is missing: give a KV dump (docs/dumps.md), or --perplexity for the models that ship")
     from dse import measure_run, measure_table
 
+    if source.startswith("lm:"):
+        from dse.lm import kv_dump
+
+        source = str(kv_dump.write(source, Path(ctx.with_resource(tempfile.TemporaryDirectory()))))
     theta = options.pop("rope_theta")
     asked = measure_run.Asked(
         n_heads=options.pop("heads"), n_queries=options.pop("queries"), theta=_number("rope-theta", theta), **options

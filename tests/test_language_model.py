@@ -9,7 +9,7 @@ import pytest
 from dse import measure_errors, quantizers
 from dse.errors import InputError
 from dse.lm import caches as kv
-from dse.lm import perplexity, text, weights
+from dse.lm import kv_dump, perplexity, text, weights
 from dse.lm import run as lm_run
 from dse.lm.forward import attend, forward, nats, rotate, rotations
 from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
@@ -267,6 +267,20 @@ def test_command_gives_rows_and_goes_on(run, path, tmp_path, monkeypatch):  # no
     assert "perplexity" in shown
 
 
+def test_the_models_own_keys_are_a_dump(run, path, tmp_path):  # noqa: F811
+    code, out, err = run("measure", f"lm:{path}", "--check", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [found[name] for name in ("n_layers", "n_query_layers", "batch", "n_heads", "n_tokens", "head_dim")] == [
+        3, 3, 4, 2, 512, 16
+    ]  # fmt: skip
+    assert (found["rope"], found["model"], found["synthetic"]) == ("after", "dse toy", False)
+    a, b = (kv_dump.write(f"lm:{path}", tmp_path, 1, 20).read_bytes() for _ in range(2))
+    assert a == b
+    with np.load(tmp_path / "lm_toy.npz") as dump:
+        assert dump["layer2.query"].shape == (1, 4, 20, 16)
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -274,6 +288,7 @@ def test_command_gives_rows_and_goes_on(run, path, tmp_path, monkeypatch):  # no
         (("measure", "--models", "mha", "x.npz"), ("models", "has no effect")),
         (("measure", "x.npz", "--perplexity"), ("source", "has no effect")),
         (("measure", "--perplexity", "--seed", "3"), ("seed", "has no effect")),
+        (("measure", "lm:llama"), ("model", "mha")),
         (("measure", "--perplexity", "--models", "llama"), ("model", "mha")),
         (("measure", "--perplexity", "--methods", "nonsense"), ("unknown quantizer",)),
     ],
