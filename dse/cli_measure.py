@@ -1,19 +1,24 @@
 """The commands `dse measure` and `dse synthesize`."""
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import click
 
 from dse.cli_options import WHOLE, command_line, progress_bar, split_list
-from dse.errors import InputError, clean
+from dse.cli_unused import refuse
+from dse.errors import InputError, clean, show
 
 #: problems that --check prints
 MAX_LINES = 20
 
 
 @click.command(short_help="Errors and bits of quantizers on a KV dump.")
-@click.argument("source")
+@click.argument("source", required=False)
+@click.option("--perplexity", is_flag=True, help="Perplexity of the language models that ship, without SOURCE.")
+@click.option("--models", metavar="A,B", help="With --perplexity: mha, gqa or .safetensors files; default: both.")
 @click.option("--methods", metavar="A,B", help="Quantizers with parameters, as for `dse point`.")
 @click.option("--out", metavar="DIR", help="Directory of the results; one that was begun the same way is finished.")
 @click.option("--check", "only_check", is_flag=True, help="Say what SOURCE holds and lacks, and stop.")
@@ -36,8 +41,8 @@ MAX_LINES = 20
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.pass_context
 def measure(
-    ctx: click.Context, source: str, methods: str | None, out: str | None, only_check: bool, static: str,
-    as_json: bool, **options: Any,
+    ctx: click.Context, source: str | None, perplexity: bool, models: str | None, methods: str | None,
+    out: str | None, only_check: bool, static: str, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure what quantizers do to the keys and values of a KV dump, and to attention over them.
 
@@ -45,9 +50,25 @@ def measure(
     attention output, attention moved; stored bits of the packed bytes. Writes a table (Parquet), measurement.json for
     `--measurements`, a summary and figures into DIR. Stop it at any time: the same command goes on. Reads a layer at a
     time, so that dumps larger than memory will do. docs/dumps.md says what a dump is.
+
+    lm:mha and lm:gqa are the keys, values and queries of the language models that ship.
+
+    With --perplexity: perplexity and greedy continuations of the small language models that ship, under every method,
+    through its streaming cache; docs/language_model.md says how. With --out it goes on where it was stopped.
     """
+    if perplexity:
+        _perplexity(ctx, source, models, methods, out, as_json)
+        return
+    if models is not None:
+        raise InputError(f"models = {show(models)}: has no effect without --perplexity: leave it out")
+    if source is None:
+        raise InputError("SOURCE is missing: give a KV dump (docs/dumps.md), or --perplexity for the models that ship")
     from dse import measure_run, measure_table
 
+    if source.startswith("lm:"):
+        from dse.lm import kv_dump
+
+        source = str(kv_dump.write(source, Path(ctx.with_resource(tempfile.TemporaryDirectory()))))
     theta = options.pop("rope_theta")
     asked = measure_run.Asked(
         n_heads=options.pop("heads"), n_queries=options.pop("queries"), theta=_number("rope-theta", theta), **options
@@ -76,6 +97,25 @@ def measure(
     if found.n_before:
         click.echo(f"{found.n_before:,} parts were there already, checked against their hashes")
     click.echo(f"measured: {page}")
+
+
+def _perplexity(
+    ctx: click.Context, source: str | None, models: str | None, methods: str | None, out: str | None, as_json: bool
+) -> None:  # fmt: skip
+    """Score the language models and print a row a model and method."""
+    used = {"perplexity", "models", "methods", "out", "as_json"}
+    refuse({param.name or "": "with --perplexity" for param in ctx.command.params if param.name not in used})
+    from dse import listing
+    from dse.lm import run
+
+    try:
+        scores = run.run(split_list("models", models) or [], split_list("methods", methods) or [], out, progress_bar)
+    except KeyboardInterrupt:
+        kept = f": finished rows are kept in {out}: the same command goes on" if out else ": --out DIR keeps rows"
+        click.echo(clean(f"stopped{kept}", 300), err=True)
+        ctx.exit(130)
+    rows = run.rows(scores)
+    click.echo(json.dumps(rows, indent=1, allow_nan=False) if as_json else listing.rows_text(run.readable(rows)))
 
 
 def _check(ctx: click.Context, found: dict[str, Any], as_json: bool) -> None:
@@ -111,8 +151,6 @@ def _number(name: str, text: str | None) -> float | None:
     if text is None:
         return None
     if not re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{0,15})?(e[0-9]{1,2})?", text, re.ASCII):
-        from dse.errors import show
-
         raise InputError(f"{name} = {show(text)}: must be a number, such as 10000")
     return float(text)
 

@@ -1,0 +1,245 @@
+"""KV caches of a language model's layers: exact, FP16, and those of the quantizers by their bit-exact kernels.
+
+Methods that need constants known beforehand (Oaken's thresholds, KVQuant's keys, INT8 per tensor) take them from a
+calibration text, as those papers do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+import kernels_ref
+from dse.errors import InputError, show
+from dse.lm.forward import KVCache, forward
+from dse.lm.weights import LanguageModel
+from dse.measure import SINKQ_WINDOW, Settings, Side, check
+from dse.quantizers import QuantizerSpec
+from dse.quantizers.outliers import group_shares
+
+
+def _bf16(x: np.ndarray) -> np.ndarray:
+    """float32 rounded to BF16, ties to even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+_ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "fp32": np.asarray, "fp16": lambda x: x.astype(np.float16), "bf16": _bf16,
+}  # fmt: skip
+
+
+class FloatCache:
+    """Keys and values as computed (float32), or rounded to FP16 or to BF16."""
+
+    before_rope = False
+
+    def __init__(self, kind: str = "fp32") -> None:
+        self._round = _ROUND[kind]
+        self.stored_bits = 32.0 if kind == "fp32" else 16.0
+        self._key: np.ndarray | None = None
+        self._value: np.ndarray | None = None
+        self._n = 0
+
+    def append(self, key: np.ndarray, value: np.ndarray) -> None:
+        """Add tokens [batch, heads, tokens, head_dim], float32."""
+        key, value = self._round(key), self._round(value)
+        self._key, self._value = (_grown(old, self._n, new) for old, new in ((self._key, key), (self._value, value)))
+        self._n += key.shape[2]
+
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """All keys and values; views."""
+        if self._key is None or self._value is None:
+            raise ValueError("the cache is empty: append keys and values first")
+        return self._key[:, :, : self._n], self._value[:, :, : self._n]
+
+
+def _grown(store: np.ndarray | None, n: int, new: np.ndarray) -> np.ndarray:
+    """`store` with `new` behind its first n tokens, in an array that may have room for more."""
+    if store is None:
+        return new.copy()
+    if n + new.shape[2] > store.shape[2]:
+        wide = np.empty((*store.shape[:2], n + max(new.shape[2], n // 2), store.shape[3]), store.dtype)
+        wide[:, :, :n] = store[:, :, :n]
+        store = wide
+    store[:, :, n : n + new.shape[2]] = new
+    return store
+
+
+class QuantizedCache:
+    """A streaming cache of `kernels_ref` (RowCache, KIVICache, SinkQCache) as a layer of the model sees it."""
+
+    def __init__(self, cache: Any, before_rope: bool = False) -> None:
+        self.cache, self.before_rope = cache, before_rope
+
+    def append(self, key: np.ndarray, value: np.ndarray) -> None:
+        """Add tokens [batch, heads, tokens, head_dim], float32; kernels take them in FP16."""
+        self.cache.append(key, value)
+
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values as the packed bytes decode, FP16."""
+        return cast(tuple[np.ndarray, np.ndarray], self.cache.seen())
+
+    @property
+    def stored_bits(self) -> float:
+        """Bits an element of the packed bytes."""
+        return float(self.cache.stored_bits)
+
+
+class WholeCache:
+    """For a method that needs all tokens at once (Tender): all are quantised anew whenever they are read.
+
+    So the artifact runs it; no published form of it grows by tokens.
+    """
+
+    before_rope = False
+
+    def __init__(self, methods: dict[Side, Any]) -> None:
+        self._methods, self._held = methods, FloatCache("fp16")
+
+    def append(self, key: np.ndarray, value: np.ndarray) -> None:
+        """Add tokens [batch, heads, tokens, head_dim], float32."""
+        self._held.append(key, value)
+
+    def _packed(self) -> list[Any]:
+        sides: tuple[Side, Side] = ("key", "value")
+        return [self._methods[s].quantize(x) for s, x in zip(sides, self._held.seen(), strict=True)]
+
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values as the packed bytes decode, FP16."""
+        key, value = (packed.dequantize() for packed in self._packed())
+        return key, value
+
+    @property
+    def stored_bits(self) -> float:
+        """Bits an element of the packed bytes."""
+        packed = self._packed()
+        return 8 * sum(one.stored_bytes for one in packed) / sum(one.n_elements for one in packed)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Keys before and after RoPE and values of a calibration text, by layer: FP16 [batch, heads, tokens, head_dim]."""
+
+    key_before: tuple[np.ndarray, ...]
+    key: tuple[np.ndarray, ...]
+    value: tuple[np.ndarray, ...]
+
+    def of(self, layer: int, side: Side, before_rope: bool = False) -> np.ndarray:
+        """One side of a layer."""
+        keys = self.key_before if before_rope else self.key
+        return (keys if side == "key" else self.value)[layer]
+
+
+def calibrate(model: LanguageModel, tokens: np.ndarray) -> Calibration:
+    """Run tokens [batch, n] through the model exactly and keep what a cache would hold."""
+    found: dict[bool, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for before in (False, True):
+        caches = [FloatCache("fp16") for _ in model.layers]
+        for cache in caches:
+            cache.before_rope = before
+        forward(model, tokens, caches, own=True, last_only=True)
+        found[before] = [cache.seen() for cache in caches]
+    return Calibration(
+        tuple(key for key, _ in found[True]), tuple(key for key, _ in found[False]),
+        tuple(value for _, value in found[False]),
+    )  # fmt: skip
+
+
+Maker = Callable[[dict[str, Any], int, Calibration], KVCache]
+
+
+def _rows(make: Callable[[dict[str, Any]], Any]) -> Maker:
+    """A method that quantises token by token, alike for keys and values."""
+    return lambda values, layer, known: QuantizedCache(kernels_ref.RowCache(make(values)))
+
+
+def _integer(bits: Any) -> Maker:
+    def make(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
+        if values["granularity"] == "token":
+            return QuantizedCache(kernels_ref.RowCache(kernels_ref.PerTokenInteger(bits, values["scale"])))
+        sides: tuple[Side, Side] = ("key", "value")
+        key, value = (kernels_ref.PerTensorInteger.measured(known.of(layer, side), bits) for side in sides)
+        return QuantizedCache(kernels_ref.RowCache(key, value))
+
+    return make
+
+
+def _kvquant(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
+    if values["bits"] != 4:
+        raise InputError(f"kvquant: bits = {values['bits']}: the kernel packs 4-bit codes: give bits=4")
+    kept = 1 - float(values["outliers"])
+    key = known.of(layer, "key", before_rope=True)
+    channels = key.transpose(0, 2, 1, 3).reshape(-1, key.shape[1] * key.shape[3]).astype(np.float32)
+    low, high = np.quantile(channels, [(1 - kept) / 2, (1 + kept) / 2], axis=0).astype(np.float16).tolist()
+    keys = kernels_ref.KVQuantKeys(tuple(low), tuple(high))
+    return QuantizedCache(kernels_ref.RowCache(keys, kernels_ref.KVQuantValues(kept)), before_rope=True)
+
+
+def _kivi(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
+    method = kernels_ref.KIVI(values["bits"], values["group"], values["residual"], overflow="saturate")
+    return QuantizedCache(method.cache())
+
+
+def _sinkq(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
+    method = kernels_ref.SinkQ(
+        values["bits"], values["group"], values["residual"], values["sinks"], SINKQ_WINDOW, layer, overflow="saturate"
+    )
+    return QuantizedCache(method.cache())
+
+
+def _oaken(spec: QuantizerSpec, model: LanguageModel, known: Calibration) -> list[KVCache]:
+    """Thresholds from the calibration text: each of its sequences is a run of the profiler."""
+    values = dict(spec.values)
+    profiler = kernels_ref.Profiler([float(share) for share in group_shares(values)], model=model.name)
+    sides: tuple[Side, Side] = ("key", "value")
+    for layer in range(len(model.layers)):
+        for side in sides:
+            for sequence in known.of(layer, side):
+                profiler.add(layer, side, np.ascontiguousarray(sequence[None]))
+    thresholds = profiler.thresholds()
+    check(spec, Settings(thresholds=thresholds))
+    options = {"dense": values["dense"], "outlier_bits": values["outlier_bits"]}
+    return [
+        QuantizedCache(
+            kernels_ref.RowCache(*(kernels_ref.Oaken.of(thresholds, layer, side, **options) for side in sides))
+        )
+        for layer in range(len(model.layers))
+    ]
+
+
+#: family -> the cache of a layer
+MAKERS: dict[str, Maker] = {
+    "fp16": lambda *_: FloatCache("fp16"),
+    "bf16": lambda *_: FloatCache("bf16"),
+    "nqkv": _rows(lambda values: kernels_ref.NF4(values["block"], values["absmax"])),
+    "int8": _integer(8),
+    "int4": _integer(4),
+    "fp8": _rows(lambda values: kernels_ref.FP8(values["format"], saturate=True)),
+    "qserve": _rows(lambda values: kernels_ref.QServe(values["mode"])),
+    "atom": _rows(lambda values: kernels_ref.Atom(values["group"])),
+    "tender": lambda *_: WholeCache({"key": kernels_ref.Tender("key"), "value": kernels_ref.Tender("value")}),
+    "kvquant": _kvquant,
+    "kivi": _kivi,
+    "sinkq": _sinkq,
+}
+
+
+def caches(spec: QuantizerSpec, model: LanguageModel, known: Calibration) -> list[KVCache]:
+    """An empty cache for each layer. Raises InputError for a family or parameters that no kernel has."""
+    family = spec.family.name
+    if family != "oaken" and family not in MAKERS:
+        raise InputError(f"method = {show(spec.name)}: has no cache: known: {', '.join([*MAKERS, 'oaken'])}")
+    try:
+        if family == "oaken":
+            return _oaken(spec, model, known)
+        return [MAKERS[family](dict(spec.values), layer, known) for layer in range(len(model.layers))]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{spec.name}: {error}") from error
+
+
+def stored_bits(found: Sequence[Any]) -> float:
+    """Mean over the layers: all hold as many elements."""
+    return sum(cache.stored_bits for cache in found) / len(found)

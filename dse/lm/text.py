@@ -1,0 +1,20 @@
+"""The held-out text: modules of CPython 3.11.7 that no model that ships was trained on (PSF licence).
+
+They stand in dse/data/lm/held_out beside their licence; training/files.csv has their SHA-256.
+"""
+
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+#: what thresholds and scales are calibrated on, and what is scored
+CALIBRATION = ("string", "timeit")
+SCORED = ("calendar", "difflib", "fractions", "ftplib", "heapq", "pprint", "statistics", "textwrap")
+
+
+@cache
+def held_out(names: tuple[str, ...]) -> np.ndarray:
+    """The bytes of these modules, uint8, one after another."""
+    folder = resources.files("dse.data") / "lm" / "held_out"
+    return np.frombuffer(b"".join((folder / f"{name}.py.txt").read_bytes() for name in names), np.uint8)
