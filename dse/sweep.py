@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse import catalog, point, sweep_axes, sweep_points, sweep_spec
-from dse.errors import LimitError
+from dse.errors import InputError, LimitError, show
 from dse.measurements import CLOSED, Bits
 from dse.specs import HardwareSpec
 from dse.sweep_points import FLAGS, INTEGERS
@@ -88,14 +88,24 @@ def run(
     threads: int | None = None,
     max_points: int = MAX_POINTS,
     limits: bool = True,
+    scheduler: str | None = None,
+    insecure_scheduler: bool = False,
 ) -> pd.DataFrame | Stored:
     """Run a sweep: a file, a dict with the keys of a file, or a `Sweep`.
 
     Without `out` its table, of at most `max_points`; with `out` a handle on the Parquet files that are written there,
-    or that an earlier run finished. `limits=False` lifts those on points and disk. Raises InputError, SpecError,
-    LimitError, BusyError and OutputError (exit status 2, 2, 5, 3, 4 of `dse sweep`).
+    or that an earlier run finished. `limits=False` lifts those on points and disk. `scheduler` has it done by a Dask
+    cluster (`dse.sweep_cluster`): `local:WORKERS`, in a script behind `if __name__ == "__main__"`, or tcp://HOST:PORT.
+    Raises InputError, SpecError, LimitError, BusyError, OutputError and ClusterError (exit status 2, 2, 5, 3, 4, 4 of
+    `dse sweep`).
     """
     found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
+    if scheduler is not None:
+        from dse import sweep_cluster
+
+        if out is None or threads is not None:
+            raise InputError(f"scheduler = {show(scheduler)}: takes a directory `out`, and no `threads`")
+        return sweep_cluster.to_directory(found, out, scheduler, insecure_scheduler, limits)
     if out is None:
         return in_memory(found, max_points)
     return to_directory(found, out, threads, limits)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dse import files, sweep_points, sweep_store, sweep_table
+from dse import sweep_points, sweep_store, sweep_table
 from dse.errors import DseError, InputError, LimitError, OutputError, show
 from dse.sweep_points import FLAGS, Columns
 from dse.sweep_spec import Sweep
@@ -36,6 +36,8 @@ SAMPLE_S = 0.5
 FAST_BLOCK_S = 0.1
 #: seconds between two writes of the manifest, and between two looks at the progress
 MANIFEST_S, LOOK_S = 2.0, 0.2
+#: writes the parts of a list: directory, sweep, manifest, their numbers, progress
+WriteParts = Callable[[Path, Sweep, Manifest, Sequence[int], Callable[[int, int], None]], None]
 
 
 class Stopped(Exception):
@@ -188,13 +190,15 @@ def to_directory(
     progress: Callable[[int, int], None] = lambda done, of: None,
     say: Callable[[str], None] = lambda line: None,
     ready: Callable[[], None] = lambda: None,
+    write: WriteParts | None = None,
 ) -> Stored:
     """Run a sweep into a directory, or finish what an earlier run left; the files come out the same either way.
 
     `ready` is called once the directory is known to be usable and before the first part is written; `progress(done,
-    of)` now and then, with points; `say` with a line for each thing that was set aside; all from this thread. Raises
-    LimitError, BusyError, InputError (the directory holds something else), OutputError (full or unwritable: what is
-    finished stays); KeyboardInterrupt once the running threads have stopped and the manifest is written.
+    of)` now and then, with points; `say` with a line for each thing that was set aside; all from this thread. `write`
+    evaluates and writes parts elsewhere than in threads (`dse.sweep_cluster`). Raises LimitError, BusyError,
+    InputError (the directory holds something else), OutputError (full or unwritable: what is finished stays);
+    KeyboardInterrupt once the running threads have stopped and the manifest is written.
     """
     n_threads = check_threads(threads)
     if limits:
@@ -210,7 +214,10 @@ def to_directory(
             say(note)
         ready()
         todo = [number for number in range(manifest.n_parts) if number not in manifest.parts]
-        write_parts(folder, sweep, manifest, todo, n_threads, progress)
+        if write is None:
+            write_parts(folder, sweep, manifest, todo, n_threads, progress)
+        else:
+            write(folder, sweep, manifest, todo, progress)
         spec, _ = sweep_store.manifest_of(folder)
         return Stored(folder, spec, manifest, tuple(notes), len(todo))
 
@@ -262,17 +269,19 @@ def write_parts(
             with contextlib.suppress(DseError):
                 manifest.write(folder)
             if isinstance(error, OutputError):
-                raise OutputError(
-                    f"{_cause(error)}: {len(manifest.parts):,} of {manifest.n_parts:,} parts are done: free space and "
-                    "run the same command again, it goes on"
-                ) from error
+                raise unwritable(error, manifest) from error
             raise
     manifest.write(folder)
 
 
-def _cause(error: OutputError) -> str:
+def unwritable(error: OutputError, manifest: Manifest) -> OutputError:
+    """What to say where a part could not be written: why, what is done, how to go on."""
     cause = error.__cause__
-    return f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
+    reason = f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
+    return OutputError(
+        f"{reason}: {len(manifest.parts):,} of {manifest.n_parts:,} parts are done: free space and run the same "
+        "command again, it goes on"
+    )
 
 
 class _Counter:
@@ -307,14 +316,20 @@ def _blocks(sweep: Sweep, first: int, last: int, stop: threading.Event, count: C
     return sweep_points.join(chunks)
 
 
-def _write_part(folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None]) -> Part:
-    """Evaluate a part and put its file in place: temporary name, sync, rename, sync of the directory."""
+def make_part(
+    sweep: Sweep, number: int, stop: threading.Event | None = None, count: Callable[[int], None] = lambda n: None
+) -> tuple[Part, pa.Buffer]:
+    """Evaluate a part: its line of the manifest, and its file. Raises Stopped once `stop` is set."""
     first = number * sweep.part_points
     last = min(first + sweep.part_points, sweep.n_points)
-    columns = _blocks(sweep, first, last, stop, count)
+    columns = _blocks(sweep, first, last, stop or threading.Event(), count)
     content = sweep_table.encode(sweep, columns)
-    files.write(folder / sweep_store.part_name(number), content)
-    files.sync(folder)
     codes = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
     digest = hashlib.sha256(content).hexdigest()
-    return Part(number, first, last, len(columns["feasible"]), digest, tuple(int(n) for n in codes))
+    return Part(number, first, last, len(columns["feasible"]), digest, tuple(int(n) for n in codes)), content
+
+
+def _write_part(folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None]) -> Part:
+    part, content = make_part(sweep, number, stop, count)
+    sweep_store.publish(folder, part, content)
+    return part
