@@ -6,6 +6,7 @@ happens to workers or scheduler, what is in the directory is good. A part is ask
 take it, and fetched one at a time: memory here stays flat.
 """
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
@@ -15,9 +16,10 @@ import signal
 import tempfile
 import time
 import uuid
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,8 @@ CONNECT_S, FIRST_WORKER_S, NO_WORKER_S = 5.0, 10.0, 30.0
 PARTS_PER_THREAD = 2
 #: seconds between two looks at how many threads there are, and until a part must have come over
 WORKERS_LOOK_S, FETCH_S = 2.0, 60.0
-#: failed parts that are named, and characters of a reason
-MAX_NAMED, MAX_REASON = 10, 120
+#: failed parts that are named
+MAX_NAMED = 10
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 Progress = Callable[[int, int], None]
@@ -126,12 +128,15 @@ def _connected(scheduler: str, n_workers: int) -> Iterator[Any]:
 
     with contextlib.ExitStack() as stack:
         try:
-            target = stack.enter_context(_local_cluster(n_workers)) if n_workers else scheduler
-            client = stack.enter_context(Client(target, timeout=CONNECT_S, set_as_default=False))
+            target = stack.enter_context(_local_cluster(n_workers)) if n_workers else _answering(scheduler)
+            with warnings.catch_warnings():  # of other versions: `_check_workers` has the say
+                warnings.simplefilter("ignore")
+                client = stack.enter_context(Client(target, timeout=CONNECT_S, set_as_default=False))
         except Exception as error:  # of many kinds: no route, a port of something else, another version, no certificate
+            reason = f"nothing in {CONNECT_S:g} s" if isinstance(error, TimeoutError) else _reason(error)
             raise InputError(
-                f"scheduler = {show(scheduler)}: no Dask scheduler answers there ({_reason(error)}): start one, see "
-                "docs/sweeps.md"
+                f"scheduler = {show(scheduler)}: no Dask scheduler answers there ({reason}): start one, see "
+                "docs/sweeps.md, On a cluster"
             ) from error
         try:
             client.wait_for_workers(1, timeout=FIRST_WORKER_S)
@@ -140,6 +145,24 @@ def _connected(scheduler: str, n_workers: int) -> Iterator[Any]:
                 f"scheduler = {show(scheduler)}: has no workers: start `dask worker {scheduler}`"
             ) from None
         yield client
+
+
+def _answering(scheduler: str) -> str:
+    """The address again, once something there speaks Dask's protocol: a client would wait for ever for the first word.
+
+    Raises OSError or TimeoutError, in time.
+    """
+    from distributed import Security
+    from distributed.comm import connect
+
+    async def greet() -> None:
+        options = Security().get_connection_args("client")
+        comm = await asyncio.wait_for(connect(scheduler, timeout=CONNECT_S, **options), CONNECT_S)
+        comm.abort()
+
+    with ThreadPoolExecutor(1) as pool:  # this thread may run a loop already, as a notebook does
+        pool.submit(asyncio.run, greet()).result()
+    return scheduler
 
 
 @contextlib.contextmanager
@@ -158,6 +181,7 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
             cluster = stack.enter_context(
                 LocalCluster(
                     n_workers=n_workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None,
+                    scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
                     memory_limit=0, local_directory=scratch, silence_logs=logging.CRITICAL,
                 )
             )  # fmt: skip
@@ -185,7 +209,7 @@ def _reason(error: BaseException) -> str:
 
     if isinstance(error, KilledWorker):
         return "its workers were killed, or ran out of memory"
-    return clean(f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": "), MAX_REASON)
+    return sweep_worker.in_words(error)
 
 
 def write_parts(
@@ -307,21 +331,19 @@ def _round(
 def _fetched(future: Any) -> tuple[Part, bytes]:
     """What a task gave. Raises _FailedError where it failed, TimeoutError where its result is not to be had yet,
     ConnectionError where the scheduler is lost, InputError where its worker is of another version."""
-    error: BaseException | None = None
-    if future.status == "error":
-        error = future.exception(timeout=FETCH_S)
-    elif future.status not in ("cancelled", "lost"):
-        try:
-            found: tuple[Part, bytes] = future.result(timeout=FETCH_S)
-            return found
-        except TimeoutError:
-            if future.status != "error":
-                raise
-            error = TimeoutError()
-        except (Exception, CancelledError) as raised:
-            error = raised
-    if future.status in ("cancelled", "lost"):
-        raise ConnectionError("the connection to the scheduler was lost")
-    if isinstance(error, sweep_worker.MismatchError):
-        raise _refused("of this cluster", str(error))
-    raise _FailedError(_reason(error or RuntimeError("no result")))
+    problem: BaseException | None = None
+    try:
+        made: sweep_worker.Made = future.result(timeout=FETCH_S)
+    except (Exception, CancelledError) as error:
+        if future.status in ("cancelled", "lost"):
+            raise ConnectionError("the connection to the scheduler was lost") from error
+        if isinstance(error, TimeoutError) and future.status != "error":
+            raise
+        problem = error
+    if problem is not None:
+        raise _FailedError(_reason(problem))
+    if made.mismatch:
+        raise _refused("of this cluster", made.mismatch)
+    if made.part is None:
+        raise _FailedError(made.failure)
+    return made.part, made.content

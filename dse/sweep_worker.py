@@ -10,12 +10,14 @@ import io
 import pickle
 import platform
 import zlib
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import dse
 from dse import __version__, quantizers, sweep_run, sweep_where
+from dse.errors import clean
 from dse.quantizers.base import Family
 from dse.sweep_spec import Sweep, lay_out
 from dse.sweep_store import Part
@@ -24,11 +26,9 @@ from dse.sweep_store import Part
 PACKAGES = ("numba", "numpy", "pyarrow", "pydantic", "distributed")
 #: code and data of this project, in every directory of it that a worker uses
 _FOLDERS = ("dse", "kernels_ref", "hwspecs")
+#: characters of a reason
+MAX_REASON = 120
 _KINDS = (".py", ".toml", ".csv", ".json", ".npz")
-
-
-class MismatchError(Exception):
-    """This worker would not write the bytes that are asked for."""
 
 
 @functools.cache
@@ -89,16 +89,37 @@ def unpack(packed: bytes) -> Sweep:
     return Sweep(axes, lay_out(axes), where, keep, base, bits, title)
 
 
-def make_part(packed: bytes, number: int, wanted: dict[str, str]) -> tuple[Part, bytes]:
-    """A part and its file. Raises MismatchError where this process would write other bytes."""
-    if text := differences(versions(), wanted):
-        raise MismatchError(text)
-    part, content = sweep_run.make_part(unpack(packed), number)
-    return part, content.to_pybytes()
+@dataclass(frozen=True)
+class Made:
+    """What a worker gives back: a part and its file, or why there is none, in words: what it raised may be of a kind
+    that no other process can read."""
+
+    part: Part | None = None
+    content: bytes = b""
+    failure: str = ""
+    #: how this worker differs, where it would write other bytes
+    mismatch: str = ""
+
+
+def make_part(packed: bytes, number: int, wanted: dict[str, str]) -> Made:
+    """A part and its file. Raises nothing."""
+    try:
+        if text := differences(versions(), wanted):
+            return Made(mismatch=text)
+        part, content = sweep_run.make_part(unpack(packed), number)
+        return Made(part, content.to_pybytes())
+    except Exception as error:
+        return Made(failure=in_words(error))
+
+
+def in_words(error: BaseException) -> str:
+    """An exception as one line."""
+    lines = f"{type(error).__name__}: {error}".splitlines() or [""]
+    return clean(lines[0].removesuffix(": "), MAX_REASON)
 
 
 def is_intact(part: Part, content: bytes, sweep: Sweep, number: int) -> bool:
-    """True if this is the part that was asked for, as its worker wrote it."""
+    """True if this is the part that was asked for, with the bytes that its worker hashed."""
     first = number * sweep.part_points
     asked = (number, first, min(first + sweep.part_points, sweep.n_points))
     return (part.number, part.first, part.last) == asked and hashlib.sha256(content).hexdigest() == part.sha256
