@@ -31,7 +31,7 @@ from dse.sweep_store import Manifest, Part
 
 INSTALL = 'pip install "kv-dse[cluster]"'
 #: seconds until a scheduler must have answered, until it must have a first worker, and that it may be without any
-CONNECT_S, FIRST_WORKER_S, NO_WORKER_S = 5.0, 10.0, 30.0
+CONNECT_S, FIRST_WORKER_S, NO_WORKER_S = 5.0, 10.0, 60.0
 #: parts asked for, of each thread of the workers: one in work, one to go on with
 PARTS_PER_THREAD = 2
 #: seconds between two looks at how many threads there are, and until a part must have come over
