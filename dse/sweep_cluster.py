@@ -20,6 +20,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,8 @@ def _connected(scheduler: str, n_workers: int) -> Iterator[Any]:
                 warnings.simplefilter("ignore")
                 client = stack.enter_context(Client(target, timeout=CONNECT_S, set_as_default=False))
         except Exception as error:  # of many kinds: no route, a port of something else, another version, no certificate
+            if n_workers:
+                raise ClusterError([f"workers could not be started ({_reason(error)}): try again"]) from error
             reason = f"nothing in {CONNECT_S:g} s" if isinstance(error, TimeoutError) else _reason(error)
             raise InputError(
                 f"scheduler = {show(scheduler)}: no Dask scheduler answers there ({reason}): start one, see "
@@ -176,6 +179,7 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
 
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dse-", ignore_cleanup_errors=True))
+        resource_tracker.ensure_running()  # of multiprocessing: starting it later would unblock the signal
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             cluster = stack.enter_context(

@@ -119,6 +119,11 @@ def test_workers_are_killed(cluster, ask, small, whole, tmp_path):
     assert done.n_written == 20
     assert contents(done.folder) == whole
     assert max(before) not in _workers(cluster)
+    for pid in _workers(cluster):  # the Ctrl-C of a terminal reaches every process: all of them leave it to this one
+        status = Path(f"/proc/{pid}/status")
+        if status.exists():
+            blocked = int(status.read_text().split("SigBlk:")[1].split()[0], 16)
+            assert blocked >> (signal.SIGINT - 1) & 1
 
 
 def _workers(cluster):
