@@ -191,6 +191,8 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
             )  # fmt: skip
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if n_workers:  # a worker that is killed while it starts is replaced by nobody else
+            cluster.adapt(minimum=n_workers, maximum=n_workers)
         yield cluster
 
 
