@@ -27,6 +27,12 @@ from dse.errors import InputError, OutputError, clean, show
 @click.option("--minimize", metavar="C,D", help="With --keep front: columns of which less is better.")
 @click.option("--by", metavar="MODEL,...", help="With --keep front: a front for each value of these columns.")
 @click.option("--drop-missing", is_flag=True, help="With --keep front: leave out designs whose objectives are unknown.")
+@click.option(
+    "--scheduler",
+    metavar="WHERE",
+    help="Run on a Dask cluster: tcp://HOST:PORT, tls://HOST:PORT, or local:WORKERS to start one here.",
+)
+@click.option("--insecure-scheduler", is_flag=True, help="Allow tcp:// to another machine, on a network you trust.")
 @click.option("--no-limit", is_flag=True, help="Start even if it has over 1e10 points or may not fit on the disk.")
 @click.option("--dry-run", is_flag=True, help="Say what it would take, and stop.")
 @click.option("--verify", metavar="DIR", help="Check the files of a directory against their hashes.")
@@ -42,6 +48,8 @@ def sweep(
     minimize: str | None,
     by: str | None,
     drop_missing: bool,
+    scheduler: str | None,
+    insecure_scheduler: bool,
     no_limit: bool,
     dry_run: bool,
     verify: str | None,
@@ -65,6 +73,8 @@ def sweep(
     from dse import sweep_run, sweep_spec
     from dse.cli_options import parse_whole, split_list
 
+    if scheduler is not None and threads is not None:
+        raise InputError("threads: are those of the workers: leave --threads out, or give --scheduler local:WORKERS")
     n_threads = sweep_run.check_threads(None if threads is None else parse_whole("threads", threads))
     found = sweep_spec.read(file)
     if keep == "front":
@@ -80,16 +90,20 @@ def sweep(
         click.echo(_expected(found, as_json))
         return
     start = time.monotonic()
-    with _stopping(ctx, file, out), _bar(found.n_points) as progress:
-        done = sweep_run.to_directory(
-            found,
-            out,
-            n_threads,
-            limits=False,
-            progress=progress,
-            say=lambda line: click.echo(line, err=True),
-            ready=lambda: None if as_json else click.echo(_expected(found, False)),
-        )
+    again = f"dse sweep {file} --out {out}" + (f" --scheduler {scheduler}" if scheduler else "")
+    again += " --insecure-scheduler" if insecure_scheduler else ""
+    with _stopping(ctx, again), _bar(found.n_points) as progress:
+        shown: dict[str, Any] = {
+            "progress": progress,
+            "say": lambda line: click.echo(line, err=True),
+            "ready": lambda: None if as_json else click.echo(_expected(found, False)),
+        }
+        if scheduler is None:
+            done = sweep_run.to_directory(found, out, n_threads, limits=False, **shown)
+        else:
+            from dse import sweep_cluster
+
+            done = sweep_cluster.to_directory(found, out, scheduler, insecure_scheduler, limits=False, **shown)
     click.echo(_summary(done, time.monotonic() - start, as_json))
 
 
@@ -176,12 +190,12 @@ def _verify(out: str, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _stopping(ctx: click.Context, file: str, out: str) -> Iterator[None]:
+def _stopping(ctx: click.Context, again: str) -> Iterator[None]:
     """Ctrl-C: say how to go on, and leave with the status of an interrupt."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(clean(f"stopped: finished parts are kept: `dse sweep {file} --out {out}` goes on", 300), err=True)
+        click.echo(clean(f"stopped: finished parts are kept: `{again}` goes on", 300), err=True)
         ctx.exit(130)
 
 

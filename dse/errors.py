@@ -47,6 +47,19 @@ class OutputError(DseError):
     exit_status = 4
 
 
+class ClusterError(DseError):
+    """Work that a cluster did not do, a line for each thing; what is finished stays, the same command goes on."""
+
+    exit_status = 4
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(self.problems))
+
+    def lines(self) -> list[str]:
+        return [clean(problem, MAX_LINE) for problem in self.problems]
+
+
 class LimitError(DseError):
     """A request beyond a stated limit."""
 

@@ -106,6 +106,8 @@ def run(
     minimize: Sequence[str] = (),
     by: Sequence[str] = (),
     drop_missing: bool = False,
+    scheduler: str | None = None,
+    insecure_scheduler: bool = False,
 ) -> pd.DataFrame | Stored:
     """Run a sweep: a file, a dict with the keys of a file, or a `Sweep`.
 
@@ -114,8 +116,13 @@ def run(
 
     `keep="front"` stores the designs alone that no other beats in the objectives to `maximize` and `minimize`, a front
     for each value of `by`, with all columns and `point`, the place in the grid; `drop_missing` leaves out points
-    without one of the objectives. `rows` gives any other point again. Raises InputError, SpecError,
-    LimitError, BusyError and OutputError (exit status 2, 2, 5, 3, 4 of `dse sweep`).
+    without one of the objectives. `rows` gives any other point again.
+
+    `scheduler` has it done by a Dask cluster (`dse.sweep_cluster`): `local:WORKERS`, in a script behind
+    `if __name__ == "__main__"`, or tcp://HOST:PORT.
+
+    Raises InputError, SpecError, LimitError, BusyError, OutputError and ClusterError (exit status 2, 2, 5, 3, 4, 4 of
+    `dse sweep`).
     """
     found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
     if keep not in ("all", "front"):
@@ -126,6 +133,12 @@ def run(
             raise InputError('keep = "front": needs a directory out: or take dse.pareto.front of the table')
     elif maximize or minimize or by or drop_missing:
         raise InputError('maximize, minimize, by and drop_missing: are for keep="front"')
+    if scheduler is not None:
+        from dse import sweep_cluster
+
+        if out is None or threads is not None:
+            raise InputError(f"scheduler = {show(scheduler)}: takes a directory `out`, and no `threads`")
+        return sweep_cluster.to_directory(found, out, scheduler, insecure_scheduler, limits)
     if out is None:
         return in_memory(found, max_points)
     return to_directory(found, out, threads, limits)

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dse import files, sweep_count, sweep_front, sweep_points, sweep_store, sweep_table
+from dse import files, sweep_count, sweep_front, sweep_parts, sweep_points, sweep_store, sweep_table
 from dse.errors import DseError, InputError, LimitError, OutputError, show
-from dse.sweep_points import FLAGS, Columns
+from dse.sweep_points import FLAGS
 from dse.sweep_spec import Sweep
 from dse.sweep_store import Manifest, Part
 from dse.units import human
@@ -34,14 +33,10 @@ MAX_THREADS = 1024
 SAMPLE_POINTS = 64
 #: seconds after which that is enough
 SAMPLE_S = 0.5
-#: a block that takes less is followed by a larger one
-FAST_BLOCK_S = 0.1
 #: seconds between two writes of the manifest, and between two looks at the progress
 MANIFEST_S, LOOK_S = 2.0, 0.2
-
-
-class Stopped(Exception):
-    """The sweep was asked to stop."""
+#: writes the parts of a list: directory, sweep, manifest, their numbers, progress
+WriteParts = Callable[[Path, Sweep, Manifest, Sequence[int], Callable[[int, int], None]], None]
 
 
 @dataclass(frozen=True)
@@ -202,7 +197,7 @@ def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
         raise LimitError(
             f"sweep of {sweep.n_points:,} points: at most {max_points:,} in memory: give a directory `out`"
         )
-    chunks = _blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None, _Pace())
+    chunks = sweep_parts.blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None, sweep_parts.Pace())
     return sweep_table.to_frame(sweep_table.to_arrow(sweep, chunks))
 
 
@@ -214,13 +209,15 @@ def to_directory(
     progress: Callable[[int, int], None] = lambda done, of: None,
     say: Callable[[str], None] = lambda line: None,
     ready: Callable[[], None] = lambda: None,
+    write: WriteParts | None = None,
 ) -> Stored:
     """Run a sweep into a directory, or finish what an earlier run left; the files come out the same either way.
 
     `ready` is called once the directory is known to be usable and before the first part is written; `progress(done,
-    of)` now and then, with points; `say` with a line for each thing that was set aside; all from this thread. Raises
-    LimitError, BusyError, InputError (the directory holds something else), OutputError (full or unwritable: what is
-    finished stays); KeyboardInterrupt once the running threads have stopped and the manifest is written.
+    of)` now and then, with points; `say` with a line for each thing that was set aside; all from this thread. `write`
+    evaluates and writes parts elsewhere than in threads (`dse.sweep_cluster`). Raises LimitError, BusyError,
+    InputError (the directory holds something else), OutputError (full or unwritable: what is finished stays);
+    KeyboardInterrupt once the running threads have stopped and the manifest is written.
     """
     n_threads = check_threads(threads)
     if limits:
@@ -236,7 +233,10 @@ def to_directory(
             say(note)
         ready()
         todo = [number for number in range(manifest.n_parts) if number not in manifest.parts]
-        write_parts(folder, sweep, manifest, todo, n_threads, progress)
+        if write is None:
+            write_parts(folder, sweep, manifest, todo, n_threads, progress)
+        else:
+            write(folder, sweep, manifest, todo, progress)
         finish(folder, sweep, manifest)
         spec, _ = sweep_store.manifest_of(folder)
         return Stored(folder, spec, manifest, tuple(notes), len(todo))
@@ -251,7 +251,7 @@ def write_parts(
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
     """Write the parts of `todo`, in any order, and the manifest beside them."""
-    stop, counter, pace = threading.Event(), _Counter(), _Pace()
+    stop, counter, pace = threading.Event(), _Counter(), sweep_parts.Pace()
     before = sum(part.last - part.first for part in manifest.parts.values())
     running: set[Future[Part]] = set()
     started: list[Future[Part]] = []
@@ -289,10 +289,7 @@ def write_parts(
             with contextlib.suppress(DseError):
                 manifest.write(folder)
             if isinstance(error, OutputError):
-                raise OutputError(
-                    f"{_cause(error)}: {len(manifest.parts):,} of {manifest.n_parts:,} parts are done: free space and "
-                    "run the same command again, it goes on"
-                ) from error
+                raise unwritable(error, manifest) from error
             raise
     manifest.write(folder)
 
@@ -309,9 +306,14 @@ def finish(folder: Path, sweep: Sweep, manifest: Manifest) -> None:
     manifest.write(folder)
 
 
-def _cause(error: OutputError) -> str:
+def unwritable(error: OutputError, manifest: Manifest) -> OutputError:
+    """What to say where a part could not be written: why, what is done, how to go on."""
     cause = error.__cause__
-    return f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
+    reason = f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
+    return OutputError(
+        f"{reason}: {len(manifest.parts):,} of {manifest.n_parts:,} parts are done: free space and run the same "
+        "command again, it goes on"
+    )
 
 
 class _Counter:
@@ -326,72 +328,9 @@ class _Counter:
             self.total += n
 
 
-@dataclass
-class _Pace:
-    """Points that are evaluated together: more, as long as they take next to nothing, so that Ctrl-C is soon seen."""
-
-    size: int = 0
-
-    def after(self, seconds: float) -> None:
-        """Decide by the time that the last ones took."""
-        if seconds < FAST_BLOCK_S:
-            self.size = min(4 * self.size, sweep_points.MAX_BLOCK_POINTS)
-        else:
-            self.size = max(self.size // 2, sweep_points.BLOCK_POINTS)
-
-
-def _paced(
-    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace,
-    evaluate: Callable[[int, int, Callable[[], None]], None],
-) -> None:  # fmt: skip
-    """Evaluate first..last-1 piece by piece."""
-
-    def check() -> None:
-        if stop.is_set():
-            raise Stopped
-
-    start = first
-    while start < last or start == first:
-        check()
-        pace.size = pace.size or sweep_points.BLOCK_POINTS
-        end, begun = min(start + pace.size, last), time.monotonic()
-        evaluate(start, end, check)
-        count(end - start)
-        if end == start:
-            return
-        start = end
-        pace.after(time.monotonic() - begun)
-
-
-def _blocks(
-    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
-) -> Columns:
-    chunks: list[Columns] = []
-    _paced(
-        sweep, first, last, stop, count, pace,
-        lambda start, end, check: chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check)),
-    )  # fmt: skip
-    return sweep_points.join(chunks)
-
-
 def _write_part(
-    folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None], pace: _Pace
+    folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None], pace: sweep_parts.Pace
 ) -> Part:
-    """Evaluate a part and put its file in place: temporary name, sync, rename, sync of the directory."""
-    first = number * sweep.part_points
-    last = min(first + sweep.part_points, sweep.n_points)
-    if sweep.front:
-        builder = sweep_front.Builder(sweep)
-        _paced(sweep, first, last, stop, count, pace, builder.add)
-        found = builder.result()
-        columns, codes, n_missing = found.columns, found.codes, found.n_missing
-    else:
-        columns, n_missing = _blocks(sweep, first, last, stop, count, pace), 0
-        counts = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
-        codes = tuple(int(n) for n in counts)
-    is_front = sweep.front is not None
-    content = sweep_table.encode(sweep, columns)
-    files.write(folder / sweep_store.part_name(number, is_front), content)
-    files.sync(folder)
-    digest = hashlib.sha256(content).hexdigest()
-    return Part(number, first, last, len(columns["feasible"]), digest, codes, n_missing, is_front)
+    part, content = sweep_parts.make_part(sweep, number, stop, count, pace)
+    sweep_store.publish(folder, part, content)
+    return part
