@@ -35,17 +35,18 @@ def test_device_and_model_files_load_and_run(tmp_path, monkeypatch, capsys):
 
 def test_sweep_and_front(tmp_path, monkeypatch, capsys):
     text = TEXT.split("## Sweeps and fronts")[1].split("\n## ")[0]
-    spec, commands = [
+    spec, *commands = [
         re.sub(r"^    ", "", block, flags=re.M) for block in re.findall(r"(?:^    .*\n)+", text, re.M)
     ]  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("sweep.toml").write_text(spec)
-    for command in commands.splitlines():
+    for command in "".join(commands).splitlines():
         with pytest.raises(SystemExit) as stop:
             cli.main([*shlex.split(command)[1:], *(["--static", "matplotlib"] if "pareto" in command else [])])
         assert stop.value.code == 0, command
     assert "verified: designs" in capsys.readouterr().out
     assert Path("front/front.html").exists()
+    assert Path("best/front.parquet").exists()
 
 
 def test_python_runs(capsys):
