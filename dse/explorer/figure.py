@@ -72,6 +72,15 @@ def cells(chart: Chart) -> dict[str, Any]:
     return found
 
 
+def faint(chart: Chart, name: str) -> dict[str, Any]:
+    """`fitted` with the series of that name in the background."""
+    found = fitted(chart)
+    for trace in found["data"]:
+        if trace["name"] == name:
+            trace["opacity"] = 0.4
+    return found
+
+
 def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
     """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colours.
 
