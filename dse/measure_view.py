@@ -197,13 +197,13 @@ def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERI
 
 #: columns of `Measured.errors`: name, unit, and whether more is better
 ERRORS = {
-    "sqnr_db": ("signal to quantization noise", "dB", True),
+    "sqnr_db": ("signal to noise", "dB", True),
     "mse": ("mean squared error", "", False),
     "max_abs_error": ("largest error", "", False),
     "cosine": ("cosine", "", True),
-    "output_error": ("relative error of the attention output", "", False),
-    "mass_moved": ("share of attention moved", "", False),
-    "kl_nats": ("divergence of the attention weights", "nat", False),
+    "output_error": ("attention output error", "", False),
+    "mass_moved": ("attention moved", "", False),
+    "kl_nats": ("attention divergence", "nat", False),
 }
 
 

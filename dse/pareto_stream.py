@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from dse import pareto_designs, sweep_points, sweep_run, sweep_table
+from dse import pareto_designs, sweep_points, sweep_table
 from dse.pareto import Sense
 from dse.pareto_designs import CLOUD_ROWS, DesignFront
 from dse.sweep_spec import Sweep
 
+#: a stretch that takes less is followed by a longer one, one that takes more by a shorter one; each costs some
+#: milliseconds whatever its length
+SHORT_S, LONG_S = 0.5, 2.0
 #: Knuth's multiplicative hash (The Art of Computer Programming 3, 6.4): which designs beside the front are shown does
 #: not follow the order of the axes, nor the stretches
 _MULTIPLIER, _BITS = 2654435761, 32
@@ -50,10 +53,11 @@ def front_of(
         )  # fmt: skip
         count(end - start)
         start = end
-        if time.monotonic() - begun < sweep_run.FAST_BLOCK_S:
+        taken = time.monotonic() - begun
+        if taken < SHORT_S:
             size = min(4 * size, sweep_points.MAX_BLOCK_POINTS)
-        elif size > sweep_points.BLOCK_POINTS:
-            size //= 2
+        elif taken > LONG_S:
+            size = max(size // 2, sweep_points.BLOCK_POINTS)
     merged = pareto_designs.of_table(pd.concat(fronts, ignore_index=True), objectives, by)
     return replace(
         merged, row=np.concatenate(places)[merged.row], n_rows=n_rows, n_feasible=n_feasible, n_missing=n_missing,

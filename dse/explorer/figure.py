@@ -66,7 +66,7 @@ def map_of(chart: Chart) -> dict[str, Any]:
 
 def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend."""
-    found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(chart.panels[0].y.ticks)), legend_px)
+    found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(chart.panels[0].y.ticks)))
     found["layout"]["yaxis"].update(automargin=True, title=None)
     found["layout"]["margin"]["l"] = 0
     return found

@@ -30,7 +30,8 @@ PARAMETERS = replace(
 ERROR = Field(
     "lab_error", "Error shown", "choice", "sqnr_db", choices=lambda: list(ERRORS),
     titles=lambda name: ERRORS[name][0],
-    help="Of the tensor as attention sees it, tokens kept in FP16 included; or of what attention makes of it.",
+    help="Of the tensor as attention sees it, tokens kept in FP16 included. Attention: relative error of its output, "
+    "share of its weights moved to other tokens, divergence of the weights.",
 )  # fmt: skip
 SIDE = Field(
     "lab_side", "Keys or values", "choice", "key", choices=lambda: list(measure_view.SIDES),
@@ -52,7 +53,7 @@ FIELDS = (lab_dump.DATA, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR,
 #: tokens and channels of a map
 MAX_TOKENS, MAX_CHANNELS = 256, 512
 #: room for the legend of the bits, which takes several lines on a phone
-LEGEND_PX = 90
+LEGEND_PX = 60
 _WAIT = "Quantising every layer"
 
 
