@@ -43,7 +43,9 @@ def front_of(
         end, begun = min(start + size, sweep.n_points), time.monotonic()
         table = sweep_table.to_frame(sweep_table.to_arrow(sweep, sweep_points.evaluate_chunk(sweep, start, end, check)))
         part = pareto_designs.of_table(table, objectives, by, drop_missing=True)
-        fronts.append(part.table)
+        if len(part.table) or not fronts:
+            fronts = fronts if fronts and len(fronts[0]) else []  # an empty table has no types of its own
+            fronts.append(part.table)
         places.append(n_rows + part.row)
         cloud.append(_some(table, list(objectives), n_rows))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
