@@ -24,7 +24,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from dse import sweep_run, sweep_store, sweep_worker
+from dse import sweep_parts, sweep_run, sweep_store, sweep_worker
 from dse.errors import ClusterError, DseError, InputError, OutputError, clean, show
 from dse.sweep_run import LOOK_S, Stored, check_limits, check_threads
 from dse.sweep_spec import Sweep
@@ -314,7 +314,7 @@ def _round(
                 part, content = _fetched(running[number])
                 if not sweep_worker.is_intact(part, content, sweep, number):
                     raise _FailedError("it arrived damaged")
-                sweep_store.publish(folder, part, content)
+                sweep_parts.publish(folder, part, content)
                 manifest.parts[number] = part
                 del content
             except TimeoutError:  # its worker is gone, and it is being made again

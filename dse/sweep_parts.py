@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dse import sweep_front, sweep_points, sweep_table
+from dse import files, sweep_front, sweep_points, sweep_table
 from dse.sweep_points import Columns
 from dse.sweep_spec import Sweep
 from dse.sweep_store import Part
@@ -62,6 +64,7 @@ def paced(
 def blocks(
     sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: Pace
 ) -> Columns:
+    """The table of first..last-1, less the points that conditions drop, evaluated piece by piece."""
     chunks: list[Columns] = []
     paced(
         sweep, first, last, stop, count, pace,
@@ -94,3 +97,9 @@ def make_part(
     digest = hashlib.sha256(content).hexdigest()
     is_front = sweep.front is not None
     return Part(number, first, last, len(columns["feasible"]), digest, codes, n_missing, is_front), content
+
+
+def publish(folder: Path, part: Part, content: Any) -> None:
+    """Put the file of a part in place: temporary name, sync, rename, sync of the directory. Raises OutputError."""
+    files.write(folder / part.name, content)
+    files.sync(folder)

@@ -332,5 +332,5 @@ def _write_part(
     folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None], pace: sweep_parts.Pace
 ) -> Part:
     part, content = sweep_parts.make_part(sweep, number, stop, count, pace)
-    sweep_store.publish(folder, part, content)
+    sweep_parts.publish(folder, part, content)
     return part

@@ -62,12 +62,6 @@ def part_name(number: int, is_front: bool = False) -> str:
     return f"{'_front' if is_front else 'part'}-{number:06d}.parquet"
 
 
-def publish(folder: Path, part: Part, content: Any) -> None:
-    """Put the file of a part in place: temporary name, sync, rename, sync of the directory. Raises OutputError."""
-    files.write(folder / part.name, content)
-    files.sync(folder)
-
-
 def n_parts(sweep: Sweep) -> int:
     """Parts of a whole sweep."""
     return -(-sweep.n_points // sweep.part_points)

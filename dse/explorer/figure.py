@@ -55,9 +55,18 @@ def with_colours(chart: Chart) -> dict[str, Any]:
     return found
 
 
-def tall(chart: Chart) -> dict[str, Any]:
-    """`fitted` for a chart with a line of its own for each category, as high as these need."""
-    found = fitted(chart, HEIGHT // 3 + round(LINE_PX * len(chart.panels[0].y.ticks)))
+def map_of(chart: Chart) -> dict[str, Any]:
+    """`with_colours` for a map of cells, its lines as high as the chart says."""
+    found = with_colours(chart)
+    found["layout"]["height"] = round(HEIGHT // 4 + to_plotly.PIXELS * chart.panel_height_pt)
+    for name in ("xaxis", "yaxis"):
+        found["layout"][name].update(showgrid=False)
+    return found
+
+
+def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
+    """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend."""
+    found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(chart.panels[0].y.ticks)))
     found["layout"]["yaxis"].update(automargin=True, title=None)
     found["layout"]["margin"]["l"] = 0
     return found
@@ -69,6 +78,15 @@ def cells(chart: Chart) -> dict[str, Any]:
     for trace in found["data"]:
         if "text" in trace.get("mode", ""):
             trace["textfont"] = {**trace.get("textfont", {}), "color": "#111111"}
+    return found
+
+
+def faint(chart: Chart, name: str) -> dict[str, Any]:
+    """`fitted` with the series of that name in the background."""
+    found = fitted(chart)
+    for trace in found["data"]:
+        if trace["name"] == name:
+            trace["opacity"] = 0.4
     return found
 
 

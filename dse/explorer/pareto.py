@@ -1,17 +1,191 @@
-"""The Pareto page: choose axes and objectives, sweep, see the front."""
+"""The Pareto page: choose axes and objectives, sweep in a thread, see the designs that no other beats."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import streamlit as st
+from streamlit import runtime
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse.explorer import state
+from dse import pareto_designs, report_front
+from dse.errors import DseError
+from dse.explorer import beside, figure, pareto_asked, pareto_front, state, widgets
+from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
+from dse.explorer.pareto_asked import AXES, MAX_POINTS, OBJECTIVES, Asked
+from dse.explorer.pareto_job import Job
+from dse.pareto_designs import DesignFront
+from dse.plots import design_front
+from dse.sweep_spec import Sweep
 
 PAGE = "pareto"
+FILTER = Field(
+    "pareto_filter", "Of the front show only", "text", "", placeholder='quantizer == "oaken" and batch >= 16',
+    help="A condition on any column of the table below, in base units (s, B, B/s): decode_step_s <= 0.05.",
+)  # fmt: skip
 #: what the page asks for
-FIELDS: tuple[Field, ...] = ()
+FIELDS = (*OBJECTIVES, *AXES, FILTER)
+#: sweeps of so many points start by themselves
+AUTO_POINTS = 20_000
+#: rows that the browser gets
+MAX_ROWS = 2000
+#: seconds between two looks at a running sweep; and that a page waits for one that is about to end
+LOOK_S, FIRST_LOOK_S = 0.5, 0.1
+#: session key: the sweep that runs or has run
+_JOB = "pareto job"
 
 
 def render() -> None:
     """Draw the page."""
-    state.open_page(PAGE, FIELDS)
+    values = state.open_page(PAGE, FIELDS)
     st.title("Pareto", anchor=False)
-    st.info("This page will sweep chosen axes and show the designs that no other design beats.")
+    st.caption("Which designs does no other beat? Choose what is varied and what counts.")
+    with st.sidebar:
+        for field in (*OBJECTIVES, *AXES):
+            widgets.draw(field)
+    try:
+        asked = pareto_asked.of(values)
+        asked.objectives()
+        sweep = asked.sweep()
+    except DseError as error:
+        drop()
+        widgets.problem(error)
+        return
+    if sweep.n_points > MAX_POINTS:
+        drop()
+        st.info(
+            f"{sweep.n_points:,} designs: this page evaluates up to {MAX_POINTS:,}. The command line takes any number, "
+            "goes on where it was stopped, and writes the front as a page of its own:"
+        )
+        show_file(asked, expanded=True)
+        return
+    job = job_of(asked, sweep)
+    if job is None:
+        st.text(f"{sweep.n_points:,} designs: more than start by themselves.")
+        if st.button("Sweep", type="primary", key="pareto start"):
+            start(asked, sweep)
+            st.rerun()
+    elif not job.finished:
+        show_progress()
+    elif job.problem is not None:
+        widgets.problem(job.problem)
+    elif job.front is None:
+        st.text("The sweep was stopped.")
+        if st.button("Sweep again", type="primary", key="pareto start"):
+            start(asked, sweep)
+            st.rerun()
+    else:
+        show_front(job, values)
+    show_file(asked)
+
+
+def job_of(asked: Asked, sweep: Sweep) -> Job | None:
+    """The session's sweep of what is asked, begun here where it is short; another one ends."""
+    job: Job | None = st.session_state.get(_JOB)
+    if job is not None and job.asked != asked:
+        drop()
+        job = None
+    if job is None and sweep.n_points <= AUTO_POINTS:
+        job = start(asked, sweep)
+        job.thread.join(FIRST_LOOK_S)
+    return job
+
+
+def start(asked: Asked, sweep: Sweep) -> Job:
+    """Begin a sweep for this session; the one before ends."""
+    drop()
+    job = Job(asked, sweep, session_lives())
+    st.session_state[_JOB] = job
+    return job
+
+
+def drop() -> None:
+    """End the session's sweep, if any, and forget what it has found."""
+    job = st.session_state.pop(_JOB, None)
+    if job is not None:
+        job.cancel()
+
+
+def session_lives() -> Callable[[], bool]:
+    """Whether the browser of this session is still connected."""
+    context = get_script_run_ctx()
+    if context is None or not runtime.exists():
+        return lambda: True
+    return partial(runtime.get_instance().is_active_session, context.session_id)
+
+
+@st.fragment(run_every=LOOK_S)
+def show_progress() -> None:
+    """How far the sweep is, and the button that ends it; the page is drawn anew when it has ended."""
+    job: Job | None = st.session_state.get(_JOB)
+    if job is None or job.finished:
+        st.rerun()
+        return
+    st.progress(job.n_done / job.n_points, text=f"{job.n_done:,} of {job.n_points:,} designs")
+    if st.button("Cancel", key="pareto cancel", on_click=job.cancel):
+        st.rerun()
+
+
+def show_front(job: Job, values: dict[str, Any]) -> None:
+    """The front of a finished sweep: figure and table, both filtered."""
+    found = job.front
+    assert found is not None
+    missing = f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
+    st.text(
+        f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({found.n_feasible:,} fit{missing})."
+    )  # fmt: skip
+    if found.table.empty:
+        st.info("No design is left: allow more, or choose objectives that these designs have.")
+        return
+    widgets.draw(FILTER)
+    try:
+        shown = pareto_front.filtered(found, values[FILTER.key])
+    except DseError as error:
+        widgets.problem(error)
+        shown = found
+    if shown.table.empty:
+        st.info("The condition leaves no design of the front.")
+        return
+    made = MadeBy(
+        " && ".join(pareto_asked.commands(job.asked)), pareto_asked.python(job.asked),
+        state.address(PAGE, FIELDS, values),
+    )  # fmt: skip
+    draw(shown, made, job.sweep)
+    rows = pareto_front.table(shown, MAX_ROWS)
+    st.subheader("The front", anchor=False)
+    st.dataframe(rows, hide_index=True)
+    if len(shown.table) > len(rows):
+        st.caption(f"The first {len(rows):,} of {len(shown.table):,} designs; the downloads have all.")
+
+
+def draw(shown: DesignFront, made: MadeBy, sweep: Sweep) -> None:
+    """The figure; a click on a design of the front opens it in What if."""
+    chart = design_front.chart(
+        shown.table, list(shown.knee), shown.cloud, shown.objectives, shown.units,
+        partial(pareto_designs.label, columns=shown.design, units=shown.units), shown.by,
+    )  # fmt: skip
+    event: Any = beside.show(
+        "front", chart, partial(report_front.rows, shown), made, drawn=figure.faint(chart, design_front.OTHERS),
+        on_select="rerun", selection_mode="points",
+    )  # fmt: skip
+    without = pareto_front.not_loaded(sweep)
+    lost = f" What if has no field for {', '.join(without)}: it takes the default." if without else ""
+    st.caption(widgets.escaped(f"Click a design of the front to open it in What if.{lost}"))
+    clicked = event["selection"]["points"] if event else []
+    row = pareto_front.at(shown, float(clicked[0]["x"]), float(clicked[0]["y"])) if clicked else None
+    if row is not None:
+        state.put(pareto_front.loaded(row, sweep))
+        state.go("what-if")
+
+
+def show_file(asked: Asked, expanded: bool = False) -> None:
+    """The sweep as a file and the commands that run it: for any number of points."""
+    with st.expander("As a sweep file, for any number of designs", expanded=expanded):
+        text = pareto_asked.toml(asked.document())
+        st.code(text, language="toml", wrap_lines=True)
+        st.download_button(
+            f"Download {pareto_asked.FILE}", text, pareto_asked.FILE, "application/toml", key="pareto file",
+            on_click="ignore",
+        )  # fmt: skip
+        st.code("\n".join(pareto_asked.commands(asked)), language="bash", wrap_lines=True)

@@ -13,6 +13,8 @@ from dse.explorer.fields import Field
 _SHOWN_PROBLEMS = 5
 #: session keys: Streamlit's pages by path; values by field, the page last drawn, what was wrong with the URL
 PAGES = "explorer pages"
+#: session keys: files of the reader's own by the name shown in the lists: specs, and a KV dump
+UPLOADS, DUMP = "explorer uploads", "explorer dump"
 _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer problems"
 #: session key: fields that `put` sets for the next run, before whose widgets they must be there
 _PUT = "explorer put"
@@ -85,7 +87,7 @@ def address(page_path: str, fields: Sequence[Field], values: Mapping[str, Any]) 
 
 def uploaded() -> list[str]:
     """Names of the files uploaded in this session, which no URL can hold."""
-    return list(st.session_state.get("explorer uploads", {}))
+    return [name for key in (UPLOADS, DUMP) for name in st.session_state.get(key, {})]
 
 
 def _store() -> dict[str, Any]:

@@ -85,7 +85,8 @@ def show(name: str, chart: Chart, table: Callable[[], pd.DataFrame], made: MadeB
     )  # fmt: skip
     clicked = event["selection"]["points"] if event else []
     if clicked:
-        row = row_at(table(), name, float(clicked[0]["x"]), float(clicked[0]["y"]))
+        x, y = chart.panels[0].x, chart.panels[0].y
+        row = row_at(table(), name, x.per_unit * float(clicked[0]["x"]), y.per_unit * float(clicked[0]["y"]))
         if row is not None:
             state.put(loaded(row, asked))
             state.go("what-if")

@@ -62,7 +62,12 @@ def _number(field: Field, options: dict[str, Any]) -> Any:
 
 def problem(error: DseError) -> None:
     """An error beside the field it is about: its lines as plain text, never as markup."""
-    for line in error.lines():
+    lines(error.lines())
+
+
+def lines(texts: list[str]) -> None:
+    """Lines of plain text, never markup."""
+    for line in texts:
         st.text(line)
 
 

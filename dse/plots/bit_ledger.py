@@ -6,21 +6,21 @@ from dse.plots import Figure, axes, style
 from dse.plots.chart import Chart, Panel, Series
 
 
-def chart(table: pd.DataFrame) -> Chart:
-    """A stacked bar per quantizer, and the number that the method's paper counts."""
+def panel(table: pd.DataFrame, name: str = "quantizer") -> Panel:
+    """A stacked bar per entry of the column `quantizer`, and the number that the method's paper counts."""
     names = [str(name) for name in table["quantizer"]]
     parts = [column for column in table if column.endswith("_bits") and column not in ("effective_bits", "stored_bits")]
-    y = axes.categories("quantizer", names[::-1])
+    y = axes.categories(name, names[::-1])
     x = axes.linear("stored bits", "bit/element", [float(v) for v in table["stored_bits"]], n_ticks=9)
     places = tuple(float(len(names) - 1 - i) for i in range(len(names)))
     base = (0.0,) * len(names)
     series = []
     for (colour, hatch), column in zip(style.FILLS, parts, strict=False):
         widths = tuple(float(v) for v in table[column])
-        name = column.removesuffix("_bits").replace("_", " ")
-        texts = tuple(f"{q}\n{name}: {bits:.5g} bit/element" for q, bits in zip(names, widths, strict=True))
+        part = column.removesuffix("_bits").replace("_", " ")
+        texts = tuple(f"{q}\n{part}: {bits:.5g} bit/element" for q, bits in zip(names, widths, strict=True))
         if any(widths):
-            series.append(Series(name, "hbar", widths, places, colour, base=base, hatch=hatch, width=0.66, hover=texts))
+            series.append(Series(part, "hbar", widths, places, colour, base=base, hatch=hatch, width=0.66, hover=texts))
         base = tuple(a + b for a, b in zip(base, widths, strict=True))
     effective = tuple(float(v) for v in table["effective_bits"])
     series.append(
@@ -30,11 +30,16 @@ def chart(table: pd.DataFrame) -> Chart:
             hover=tuple(f"{q}\neffective: {bits:.5g} bit" for q, bits in zip(names, effective, strict=True)),
         )
     )  # fmt: skip
+    return Panel("", x, y, tuple(series))
+
+
+def chart(table: pd.DataFrame) -> Chart:
+    """The panel, of quantizers on one model."""
     first = table.iloc[0]
     return Chart(
         f"Bits an element by part, {first['model']}, {first['n_tokens']:,} tokens",
-        (Panel("", x, y, tuple(series)),),
-        panel_height_pt=15.5 * len(names),
+        (panel(table),),
+        panel_height_pt=15.5 * len(table),
         notes=(
             "Exact counts of the stored layout, averaged over keys, values and layers; no page padding."
             " Effective bits: as the method's paper counts, without what depends on the length.",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["line", "scatter", "bar", "hbar"]
+Kind = Literal["line", "scatter", "bar", "hbar", "heat"]
 Dash = Literal["solid", "dash", "dot", "dashdot"]
 
 
@@ -39,7 +39,8 @@ class Series:
 
     `opened` marks points drawn hollow; `base` is where stacked bars start; `values` colour the points along the
     chart's colour scale; `labels` are written beside the points. `is_note` is True where the coordinates are a
-    place on the page (a mark for "out of memory") and not numbers of the table.
+    place on the page (a mark for "out of memory") and not numbers of the table. A "heat" series has `x` and `y` one
+    apart and a value for every pair, row by row of `y`; NaN leaves a cell empty. `hover`, where given, has as many.
     """
 
     name: str

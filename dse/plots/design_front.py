@@ -11,6 +11,7 @@ from dse.plots.chart import Axis, Chart, Panel, Series
 from dse.units import human
 
 GREY = "#C8C8C8"
+OTHERS = "other designs"
 #: shown unit of a base unit: name, size
 _SHOWN = {"B": ("GB", axes.GB), "B/s": ("TB/s", axes.TB), "s": ("ms", axes.MILLISECOND)}
 #: units that say little of a number without its name
@@ -62,7 +63,7 @@ def chart(
         keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
         notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
         front, knee = front.iloc[keep], [knee[i] for i in keep]
-    series = [Series("other designs", "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
+    series = [Series(OTHERS, "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
     groups = (
         [(_group(key, by, units), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)]
         if by

@@ -115,9 +115,24 @@ def _panel(axes: Any, panel: Panel, chart: Chart, place: Layout, i: int) -> None
         y = [panel.y.shown(v) for v in series.y]
         if series.kind in ("bar", "hbar"):
             _bars(axes, series, x, y, panel, page)
+        elif series.kind == "heat":
+            _heat(axes, series, x, y, chart)
         else:
             _points(axes, series, x, y, chart, 3 + order * 0.01, page)
             _labels(axes, series, x, y, panel, place.panels[i].width, page)
+
+
+def _heat(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart) -> None:
+    from matplotlib import colormaps
+
+    assert chart.colours is not None
+    scale, n = chart.colours, len(x)
+    cells = [[scale.place(v) for v in series.values[i : i + n]] for i in range(0, len(series.values), n)]
+    axes.imshow(
+        cells, cmap=colormaps["cividis"], vmin=scale.place(scale.axis.low), vmax=scale.place(scale.axis.high),
+        extent=(x[0] - 0.5, x[-1] + 0.5, y[0] - 0.5, y[-1] + 0.5), origin="lower", aspect="auto",
+        interpolation="nearest", zorder=2,
+    )  # fmt: skip
 
 
 def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, page: Page) -> None:

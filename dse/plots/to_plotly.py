@@ -124,6 +124,8 @@ def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
         "hovertext": [_plain(text).replace("\n", "<br>") for text in series.hover] or None,
         "hoverinfo": "text" if series.hover else "skip",
     }  # fmt: skip
+    if series.kind == "heat":
+        return _heat(series, panel, chart, common)
     if series.kind in ("bar", "hbar"):
         along = panel.y if series.kind == "bar" else panel.x
         return _bar(
@@ -137,6 +139,21 @@ def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
         text=[_plain(label) for label in series.labels] or None,
         textposition="top center" if series.marker else "middle center", textfont=_font(NOTE_SIZE),
     )  # fmt: skip
+
+
+def _heat(series: Series, panel: Panel, chart: Chart, common: dict[str, Any]) -> dict[str, Any]:
+    """Cells coloured by value; without texts of their own, hovering shows the place and the value."""
+    assert chart.colours is not None
+    scale, n = chart.colours, len(series.x)
+    cells = [None if v != v else scale.place(v) for v in series.values]
+    texts = common.pop("hovertext")
+    names = [_plain(axis.name) for axis in (panel.x, panel.y, scale.axis)]
+    shown = (
+        {"text": [texts[i : i + n] for i in range(0, len(cells), n)], "hoverinfo": "text"} if texts else
+        {"hovertemplate": f"{names[0]} %{{x}}<br>{names[1]} %{{y}}<br>{names[2]} %{{z:.4g}}<extra></extra>"}
+    )  # fmt: skip
+    rows = [cells[i : i + n] for i in range(0, len(cells), n)]
+    return {**common, **shown, "type": "heatmap", "z": rows, "coloraxis": "coloraxis"}
 
 
 def _fill(series: Series) -> dict[str, Any]:

@@ -1,0 +1,247 @@
+"""What the Pareto page asks for: axes as people write them, objectives, conditions; and the same as a sweep file."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dse import catalog, pareto_designs, point, quantizers, sweep_axes, sweep_spec
+from dse.errors import InputError, did_you_mean, show
+from dse.explorer.fields import Field
+from dse.pareto import Sense
+from dse.sweep_spec import Sweep
+
+#: points that the page evaluates; more is for the command line
+MAX_POINTS = 1_000_000
+#: values of one axis
+MAX_VALUES = 10_000
+FILE, FOLDER = "sweep.toml", "sweep-result"
+_WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASCII)
+_WAYS = ("step", "factor", "count")
+_HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`, `1 TB/s to 4 TB/s count 7`."
+
+
+def values_of(text: str) -> Any:
+    """The values of an axis as a sweep file holds them: a list, or a range. Raises InputError for a range cut short."""
+    low, is_range, rest = text.partition(" to ")
+    if not is_range:
+        return [_value(part) for part in text.split(",") if part.strip()]
+    words = rest.split()
+    way = next((word for word in words if word in _WAYS), "")
+    at = words.index(way) if way else len(words)
+    tail = words[at + 1 :]
+    if not way or not words[:at] or len(tail) not in (1, 2) or tail[1:] not in ([], ["log"]):
+        raise InputError(f"{show(text.strip())}: a range is `1 to 256 factor 2`: to, then step, factor or count")
+    found = {"from": _value(low), "to": _value(" ".join(words[:at])), way: _value(tail[0])}
+    return {**found, "scale": "log"} if tail[1:] else found
+
+
+def _value(text: str) -> Any:
+    text = text.strip()
+    if text in ("true", "false"):
+        return text == "true"
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+@lru_cache(maxsize=512)
+def _problem(name: str, text: str) -> str:
+    """What is wrong with the values of an axis; kept, since a field is checked again and again."""
+    try:
+        axis = sweep_axes.build(name, values_of(text))
+    except sweep_axes.AxisError as error:
+        return f"{name}: {error}"
+    except InputError as error:
+        return str(error)
+    if len(axis) > MAX_VALUES:
+        return f"{name}: has {len(axis):,} values: at most {MAX_VALUES:,} here: `dse sweep` takes more"
+    return ""
+
+
+def _axis(name: str) -> Any:
+    def check(text: str, values: Mapping[str, Any]) -> None:
+        if wrong := _problem(name, text):
+            raise InputError(wrong)
+
+    return check
+
+
+def more_axes(text: str) -> list[tuple[str, str]]:
+    """Axes of the field "more axes": `NAME = VALUES; NAME = VALUES`. Raises InputError."""
+    found: list[tuple[str, str]] = []
+    for part in text.split(";"):
+        name, equals, raw = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        if not equals:
+            raise InputError(f"{show(part.strip())}: must be NAME = VALUES, such as weights_bits = 16, 8")
+        if name in _OWN:
+            raise InputError(f"{name}: has a field of its own")
+        if name not in sweep_axes.known_axes():
+            raise InputError(f"unknown axis {show(name)}: {did_you_mean(name, sweep_axes.known_axes())}")
+        if name in dict(found):
+            raise InputError(f"{name}: is given twice: leave one")
+        found.append((name, raw))
+    return found
+
+
+def _more(text: str, values: Mapping[str, Any]) -> None:
+    for name, raw in more_axes(text):
+        _axis(name)(raw, values)
+
+
+def numbers() -> list[str]:
+    """Columns that can be objectives."""
+    return [*(name for name, unit in point.RESULT_UNITS.items() if unit), "memory_bandwidth", "memory_capacity"]
+
+
+DEVICES = Field(
+    "pareto_devices", "Devices", "choices", ["a100-80gb", "h100", "oaken-lpddr"],
+    choices=lambda: list(catalog.device_files()), help="Shipped devices.",
+)  # fmt: skip
+MODELS = Field(
+    "pareto_models", "Language models", "choices", ["llama2-7b"], choices=lambda: list(catalog.model_files()),
+    help="Shipped models.",
+)  # fmt: skip
+QUANTIZERS = Field(
+    "pareto_quantizers", "KV quantizers", "choices", ["fp16", "kivi", "qserve", "nqkv", "sinkq", "oaken"],
+    choices=lambda: list(quantizers.FAMILIES), help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
+)  # fmt: skip
+BATCHES = Field(
+    "pareto_batches", "Batches (requests)", "text", "1 to 256 factor 2", check=_axis("batch"),
+    help=f"Requests that are served together. {_HOW}",
+)  # fmt: skip
+INPUTS = Field(
+    "pareto_inputs", "Prompts (tokens)", "text", "512 to 16384 factor 2", check=_axis("input_tokens"), help=_HOW
+)
+OUTPUTS = Field(
+    "pareto_outputs", "Generated (tokens)", "text", "128 to 4096 factor 2", check=_axis("output_tokens"), help=_HOW
+)
+BANDWIDTHS = Field(
+    "pareto_bandwidths", "Memory bandwidths", "text", "", check=_axis("memory_bandwidth"),
+    placeholder="as each device", help=f"In place of the devices' own. {_HOW}",
+)  # fmt: skip
+CAPACITIES = Field(
+    "pareto_capacities", "Memory capacities", "text", "", check=_axis("memory_capacity"),
+    placeholder="as each device", help="In place of the devices' own: `80 GB, 160 GB`, or a range as for bandwidths.",
+)  # fmt: skip
+KIND = Field(
+    "pareto_kind", "Times", "choice", "ideal", choices=lambda: ["ideal", "auto", "calibrated"],
+    help="ideal: peak rates, alike for all devices; calibrated: kernels as measured, for devices that have such "
+    "parameters; auto: calibrated where there are some.",
+)  # fmt: skip
+MORE = Field(
+    "pareto_axes", "More axes", "text", "", check=_more, placeholder="weights_bits = 16, 8; kivi.bits = 2, 4",
+    help="Anything else that a sweep can vary, with semicolons between: admission, tokens, numbers of a device, "
+    "parameters of a quantizer.",
+)  # fmt: skip
+WHERE = Field(
+    "pareto_where", "Only designs where", "text", "", placeholder="batch * input_tokens <= 262144",
+    help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
+)  # fmt: skip
+MAXIMIZE = Field(
+    "pareto_maximize", "More is better", "choices", ["throughput_tokens_per_s"], choices=numbers,
+    help="Results of which a design should have much. The README's glossary says what each is.",
+)  # fmt: skip
+MINIMIZE = Field(
+    "pareto_minimize", "Less is better", "choices", ["decode_step_s"], choices=numbers,
+    help="Results of which a design should have little: time of a step, energy, cost, bits.",
+)  # fmt: skip
+BY = Field(
+    "pareto_by", "A front for each", "choices", ["device"],
+    choices=lambda: ["device", "model", "quantizer", "batch", "input_tokens", "output_tokens"],
+    placeholder="one front of all", help="Designs compete only with those that have the same values here.",
+)  # fmt: skip
+#: text fields that give an axis each
+_TEXTS = {
+    "batch": BATCHES, "input_tokens": INPUTS, "output_tokens": OUTPUTS, "memory_bandwidth": BANDWIDTHS,
+    "memory_capacity": CAPACITIES,
+}  # fmt: skip
+_OWN = {"device", "model", "quantizer", "model_kind", *_TEXTS}
+#: of the sweep
+AXES = (DEVICES, MODELS, QUANTIZERS, BATCHES, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, KIND, MORE, WHERE)
+OBJECTIVES = (MAXIMIZE, MINIMIZE, BY)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sweep and the objectives of its front; axes in the order of the table, as texts."""
+
+    devices: tuple[str, ...]
+    models: tuple[str, ...]
+    quantizers: tuple[str, ...]
+    axes: tuple[tuple[str, str], ...]
+    kind: str
+    where: str
+    maximize: tuple[str, ...]
+    minimize: tuple[str, ...]
+    by: tuple[str, ...]
+
+    def objectives(self) -> dict[str, Sense]:
+        """Objectives by name. Raises InputError for none, or one given twice."""
+        return pareto_designs.objectives_of(self.maximize, self.minimize)
+
+    def document(self) -> dict[str, Any]:
+        """The sweep as a file holds it. Raises InputError."""
+        axes = {"device": list(self.devices), "model": list(self.models), "quantizer": list(self.quantizers)}
+        found: dict[str, Any] = {"axes": {**axes, **{name: values_of(text) for name, text in self.axes}}}
+        found["axes"]["model_kind"] = [self.kind]
+        if self.where.strip():
+            found["where"] = [self.where.strip()]
+        results = [name for name in self.objectives() if name in point.RESULT_UNITS]
+        return {**found, "keep": list(dict.fromkeys((*sweep_spec.DEFAULT_KEEP, *results)))}
+
+    def sweep(self) -> Sweep:
+        """The sweep, ready to run. Raises InputError, SpecError, LimitError."""
+        return _sweep(self)
+
+
+@lru_cache(maxsize=16)
+def _sweep(asked: Asked) -> Sweep:
+    return sweep_spec.from_dict(asked.document())
+
+
+def of(values: Mapping[str, Any]) -> Asked:
+    """What the page's fields ask for. Raises InputError."""
+    axes = [(name, values[field.key]) for name, field in _TEXTS.items() if values[field.key].strip()]
+    return Asked(
+        tuple(values[DEVICES.key]), tuple(values[MODELS.key]), tuple(values[QUANTIZERS.key]),
+        (*axes, *more_axes(values[MORE.key])), values[KIND.key], values[WHERE.key], tuple(values[MAXIMIZE.key]),
+        tuple(values[MINIMIZE.key]), tuple(values[BY.key]),
+    )  # fmt: skip
+
+
+def toml(document: Mapping[str, Any]) -> str:
+    """The sweep file of a document: `dse sweep` reads it."""
+    lines = [f"{key} = {_toml(value)}" for key, value in document.items() if key != "axes"]
+    axes = [f"{name if name.isidentifier() else json.dumps(name)} = {_toml(v)}" for name, v in document["axes"].items()]
+    return "\n".join([*lines, "", "[axes]", *axes]) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value) if isinstance(value, str | bool) else repr(value)
+
+
+def commands(asked: Asked) -> list[str]:
+    """The command lines that give the same front from the sweep file."""
+    words = ["dse", "pareto", FOLDER]
+    given = {"--maximize": asked.maximize, "--minimize": asked.minimize, "--by": asked.by}
+    words += [word for option, names in given.items() if names for word in (option, ",".join(names))]
+    return [shlex.join(["dse", "sweep", FILE, "--out", FOLDER]), shlex.join([*words, "--drop-missing"])]
+
+
+def python(asked: Asked) -> str:
+    """The same in Python: a script that ends with `result`, the front. Raises InputError."""
+    return "\n".join([
+        "from dse import pareto_designs, sweep", "", f"spec = {asked.document()!r}", "table = sweep.run(spec)",
+        f"result = pareto_designs.of_table(table, {asked.objectives()!r}, {list(asked.by)!r}, drop_missing=True)",
+    ])  # fmt: skip

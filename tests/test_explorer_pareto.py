@@ -1,0 +1,200 @@
+"""The Pareto page without a browser: its front is that of the whole table, and its threads end."""
+
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse import pareto_designs, pareto_stream, specfile, sweep, sweep_points, sweep_spec
+from dse.errors import InputError
+from dse.explorer import pareto, pareto_asked, pareto_front, request
+from dse.explorer.pareto_job import GRACE_S, Job
+
+SMALL = {
+    "pareto_devices": "oaken-lpddr;a100-80gb", "pareto_quantizers": "fp16;oaken", "pareto_batches": "16, 256",
+    "pareto_inputs": "1024", "pareto_outputs": "512, 2048",
+    "pareto_axes": "oaken.outer = 0.02, 0.04; weights_bits = 16, 8; tokens = full, h2o:heavy=0.2",
+    "pareto_bandwidths": "1 TB/s to 2 TB/s factor 2", "pareto_where": "batch * output_tokens <= 131072",
+}  # fmt: skip
+
+
+def values_of(query):
+    found = {field.key: field.default for field in pareto.FIELDS}
+    by_key = {field.key: field for field in pareto.FIELDS}
+    for key, text in query.items():
+        found[key] = by_key[key].read(text, found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return pareto_asked.of(values_of(SMALL))
+
+
+@pytest.fixture(scope="module")
+def found(asked):
+    return pareto_stream.front_of(asked.sweep(), asked.objectives(), asked.by)
+
+
+def test_ranges_are_written_as_people_say_them():
+    assert pareto_asked.values_of("1, 2,4") == [1, 2, 4]
+    assert pareto_asked.values_of("1 to 256 factor 2") == {"from": 1, "to": 256, "factor": 2}
+    assert pareto_asked.values_of("1 TB/s to 4 TB/s count 7 log") == {
+        "from": "1 TB/s", "to": "4 TB/s", "count": 7, "scale": "log",
+    }  # fmt: skip
+    for bad in ("1 to 4", "1 to step 2", "1 to 4 step 2 3 4"):
+        with pytest.raises(InputError, match="a range is"):
+            pareto_asked.values_of(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("batch = 1", "has a field of its own"),
+        ("bacth = 1", "unknown axis"),
+        ("weights_bits", "must be NAME = VALUES"),
+        ("weights_bits = 5", "weights_bits"),
+        ("prefix_tokens = 0; prefix_tokens = 1", "given twice"),
+        ("prefix_tokens = 0 to 20000 step 1", "at most 10,000 here"),
+    ],
+)
+def test_bad_axes_are_said_in_a_line(text, wrong):
+    problem = pareto_asked.MORE.problem(text, {})
+    assert wrong in problem
+    assert "\n" not in problem
+
+
+def test_the_streamed_front_is_that_of_the_whole_table(asked, found):
+    whole = pareto_designs.of_table(sweep.run(asked.document()), asked.objectives(), asked.by, drop_missing=True)
+    pd.testing.assert_frame_equal(found.table, whole.table)
+    assert found.row.tolist() == whole.row.tolist()
+    assert found.knee.tolist() == whole.knee.tolist()
+    assert (found.n_rows, found.n_feasible, found.n_missing) == (whole.n_rows, whole.n_feasible, whole.n_missing)
+    assert set(found.design) == set(whole.design)
+
+
+def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
+    monkeypatch.setattr(sweep_points, "BLOCK_POINTS", 7)
+    monkeypatch.setattr(sweep_points, "MAX_BLOCK_POINTS", 21)
+    again = pareto_stream.front_of(asked.sweep(), asked.objectives(), asked.by)
+    pd.testing.assert_frame_equal(again.table, found.table)
+    assert again.row.tolist() == found.row.tolist()
+    pd.testing.assert_frame_equal(again.cloud, found.cloud)
+
+
+def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
+    document = specfile.parse("sweep.toml", pareto_asked.toml(asked.document()), False)
+    assert sweep_spec.of_document(document).sha256 == asked.sweep().sha256
+    space = {}
+    exec(pareto_asked.python(asked), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    assert pareto_asked.commands(asked)[1] == (
+        "dse pareto sweep-result --maximize throughput_tokens_per_s --minimize decode_step_s --by device --drop-missing"
+    )
+
+
+def test_every_design_of_the_front_opens_in_what_if_with_its_result(asked, found):
+    assert "oaken" in set(found.table["quantizer"])
+    for _, row in found.table.iterrows():
+        fields = pareto_front.loaded(row.to_dict(), asked.sweep())
+        result = request.answer(request.Request(**fields)).result
+        assert result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"], fields
+        assert result["decode_step_s"] == row["decode_step_s"]
+    assert pareto_front.not_loaded(asked.sweep()) == []
+
+
+def test_a_click_finds_its_design(found):
+    row = found.table.iloc[3]
+    assert pareto_front.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1e3)["batch"] == row["batch"]
+    assert pareto_front.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1.1e3) is None
+
+
+def test_the_filter_is_a_condition_on_the_table(found):
+    kept = pareto_front.filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05')
+    naive = [row["quantizer"] == "oaken" and row["decode_step_s"] <= 0.05 for _, row in found.table.iterrows()]
+    assert 0 < sum(naive) < len(naive)
+    assert kept.row.tolist() == found.row[np.array(naive)].tolist()
+    with pytest.raises(InputError, match="is not an axis"):
+        pareto_front.filtered(found, "speed > 1")
+    shown = pareto_front.table(found, 2)
+    assert len(shown) == 2
+    assert shown["decode_step_s (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
+
+
+def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
+    nothing = sweep_spec.from_dict({**asked.document(), "where": ["batch > 1000"]})
+    found = pareto_stream.front_of(nothing, asked.objectives(), asked.by)
+    assert found.table.empty
+    assert found.n_rows == 0
+
+
+def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
+    entered = threading.Event()
+
+    def slow(sweep, objectives, by, check, count):
+        entered.set()
+        while True:
+            check()
+            time.sleep(0.001)
+
+    monkeypatch.setattr("dse.pareto_stream.front_of", slow)
+    job = Job(asked, asked.sweep())
+    assert entered.wait(10)
+    assert not job.finished
+    job.cancel()
+    job.thread.join(10)
+    assert not job.thread.is_alive()
+    assert job.front is None
+    assert job.problem is None
+    monkeypatch.setattr("dse.explorer.pareto_job.GRACE_S", 0.01)
+    left = Job(asked, asked.sweep(), alive=lambda: False)
+    left.thread.join(10)
+    assert not left.thread.is_alive()
+    assert left.front is None
+    assert GRACE_S > 1  # a reload of the page takes less
+
+
+def finished(app):
+    app.session_state["pareto job"].thread.join(60)
+    return app.run()
+
+
+def test_the_page_sweeps_filters_and_keeps_its_address(asked):
+    app = AppTest.from_string("from dse.explorer import pareto; pareto.render()", default_timeout=60)
+    for key, text in SMALL.items():
+        app.query_params[key] = text
+    finished(app.run())
+    assert not app.exception
+    assert not app.warning
+    assert app.session_state["pareto job"].asked == asked
+    assert len(app.dataframe[0].value) == len(app.session_state["pareto job"].front.table)
+    first = app.session_state["pareto job"]
+    app.text_input(key="pareto_filter").set_value('quantizer == "oaken"').run()
+    assert app.session_state["pareto job"] is first  # nothing is swept again
+    assert app.query_params["pareto_filter"] == 'quantizer == "oaken"'
+    assert set(app.dataframe[0].value["quantizer"]) == {"oaken"}
+    app.text_input(key="pareto_filter").set_value("speed > 1").run()
+    assert any("is not an axis" in text.value for text in app.text)
+    app.text_input(key="pareto_where").set_value("batch >").run()
+    assert any("is not a condition" in text.value for text in app.text)
+    assert not app.dataframe
+    app.text_input(key="pareto_where").set_value("batch > 1000").run()
+    finished(app)
+    assert any("No design is left" in text.value for text in app.info)
+    assert not app.exception
+
+
+def test_large_sweeps_wait_for_a_button_and_larger_ones_for_the_command_line():
+    app = AppTest.from_string("from dse.explorer import pareto; pareto.render()", default_timeout=60)
+    app.query_params["pareto_batches"] = "1 to 400 step 1"
+    app.run()
+    assert "pareto job" not in app.session_state
+    assert app.button(key="pareto start")
+    app.text_input(key="pareto_batches").set_value("1 to 9000 step 1").run()
+    assert any("5,832,000 designs" in text.value for text in app.info)
+    assert "factor = 2" in app.code[0].value
+    assert "dse sweep sweep.toml" in app.code[1].value
+    assert not app.exception
