@@ -21,6 +21,8 @@ _NOWHERE = np.int64(-1)
 
 def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_points.no_check) -> Columns | None:
     """Columns as of `sweep_points.evaluate_rows`, which has the rest; None where the kernel is of no use."""
+    if not set(sweep.keep) <= cases.COLUMNS:
+        return None
     parts = of_digits(sweep, digits)
     if parts is None or all(one.state == sweep_kernel.LEFT for one in parts.cases):
         return None

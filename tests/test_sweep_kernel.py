@@ -178,6 +178,12 @@ def test_every_column_that_a_sweep_can_keep_is_known():
     assert set(found.keep) <= sweep_cases.COLUMNS
 
 
+def test_a_column_that_the_kernel_does_not_know_leaves_all_to_rows(monkeypatch):
+    monkeypatch.setattr(sweep_cases, "COLUMNS", sweep_cases.COLUMNS - {"total_s"})
+    sweep = sweep_spec.from_dict({"axes": {"device": "h100", "model": "llama2-7b"}, "keep": ["total_s"]})
+    assert sweep_fast.evaluate(sweep, sweep_points.kept_digits(sweep, 0, 1)) is None
+
+
 def test_what_is_not_covered_is_left_to_rows():
     """Devices and policies x 2 batches: a prefix, a policy and no cache are left, the rest is not."""
     calibrated = of({"device": ["h100", "oaken-hbm"], "model": "llama3-8b", "model_kind": "auto", "batch": [1, 2]})
