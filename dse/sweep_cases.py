@@ -5,19 +5,19 @@ row by row, so that results never depend on what is covered.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dse import kv_sums, memory_unit, packing, point
+from dse import kv_sums, memory_unit, packing, point, utilisation
 from dse import sweep_kernel as kernel
 from dse import sweep_sums as sums
 from dse.errors import InputError, LimitError
 from dse.formulas import calibrated, linear
 from dse.plan import KvPlan
-from dse.specs import HardwareSpec, StackSpec
+from dse.specs import HardwareSpec, ModelSpec, StackSpec
 from dse.sweep_designs import Designs
 from dse.sweep_where import Digits
 from dse.trace import Trace
@@ -31,16 +31,17 @@ BY_POINT = ("batch", "input_tokens", "output_tokens")
 
 _OF_PLAN = ("effective_bits", "write_amplification", "quantizer", "key_quantizer", "value_quantizer")
 _OF_PATHS = ("key_dequant_path", "value_dequant_path")
-_OF_MEASUREMENTS = ("bits_kind", "measured_bits", "mse", "sqnr_db", "measured_on")
+_OF_MEASUREMENTS = ("bits_kind", "measured_bits", "mse", "sqnr_db", "measured_error", "measured_on")
 _OF_WORK = (
     "model_kind", "stack", "tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "activation_bits",
     "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
 )  # fmt: skip
 #: results that are the same whatever batch, lengths and rates
 OF_CASE = frozenset({*_OF_PLAN, *_OF_PATHS, *_OF_MEASUREMENTS, *_OF_WORK})
-OF_KERNEL = frozenset({*kernel.WHOLE, *kernel.FLOAT, *kernel.CODE})
+OF_KERNEL = frozenset({*kernel.WHOLE, *kernel.FLOAT, *kernel.CODE, *kernel.EXTRA})
 OF_POINT = frozenset({
     *BY_POINT, "capacity_bytes", "fits_whole_batch", "effective_bandwidth_bytes_per_s", "effective_capacity_bytes",
+    "assumptions",
 })  # fmt: skip
 #: results that need not be left to the evaluation row by row
 COLUMNS = OF_CASE | OF_KERNEL | OF_POINT
@@ -76,8 +77,10 @@ class Case:
     kernels: NDArray[np.float64] | None = None
     work: tuple[int, ...] = ()
     fit: tuple[float, ...] = ()
-    #: results by name
+    products: tuple[tuple[float, ...], ...] = ()
+    #: results by name; what `dse.point.assumptions` takes beside the device
     results: Any = None
+    design: Any = None
 
 
 def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
@@ -91,7 +94,8 @@ def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
             return Case(kernel.LEFT)
         stack_name, stack = point.stack_of(device, work)
         results = _results(laid, paths, work, keep, stack_name)
-        return _numbers(device, laid, paths, work, stack, results)
+        found = _numbers(device, laid, paths, work, stack, results)
+        return replace(found, design=(laid, paths, stack, work.activation_bits)) if "assumptions" in keep else found
     except InputError:
         return Case(NOT_ALLOWED)
     except (LimitError, OverflowError):  # row by row finds and says the same
@@ -159,8 +163,18 @@ def _numbers(
         np.array(layers, np.int64), np.array(kernels, np.float64).reshape(-1, sums.N_KERNEL),
         (int(paged), work.page_tokens if paged else 1, work.weights_bits, work.activation_bits,
          work.prompt_chunk_tokens),
-        fit, results,
+        fit, _products(model), results,
     )  # fmt: skip
+
+
+def _products(model: ModelSpec) -> tuple[tuple[float, ...], ...]:
+    """The weights by operation, see `sums.ACTIVE_PART`; zeros where a model has fewer."""
+    found = [
+        (float(part.dense + part.experts * model.n_active_experts / model.n_experts), float(part.dense),
+         float(part.experts))
+        for part in utilisation.products(model)
+    ]  # fmt: skip
+    return (*found, *((0.0,) * sums.N_PART for _ in range(sums.MAX_PRODUCTS - len(found))))
 
 
 def _fits(
@@ -222,10 +236,12 @@ def device_numbers(device: HardwareSpec) -> tuple[tuple[int, ...], tuple[float, 
         usable, device.runtime_overhead.count, device.token_cores.count if device.token_cores else 0, int(frac == 1),
     )  # fmt: skip
     power, price = device.board_power, device.usd_per_hour
+    parts = (device.energy_per_byte, device.energy_per_flop, device.idle_power)
     return whole, (
         device.memory_bandwidth.si, *rate("peak_flops"), *rate("peak_flops_fp8"), *rate("peak_ops_int8"),
         device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
         power.si if power else np.nan, price.si if price else np.nan, frac,
+        *(part.si if part and all(parts) else np.nan for part in parts),
     )  # fmt: skip
 
 
@@ -235,6 +251,7 @@ def tables(cases: Sequence[Case]) -> sums.Tables:
     plans_f = np.zeros((len(cases), sums.N_PLAN_F))
     works = np.zeros((len(cases), sums.N_WORK), np.int64)
     fits = np.zeros((len(cases), sums.N_FIT))
+    products = np.zeros((len(cases), sums.MAX_PRODUCTS, sums.N_PART))
     tensors: list[Any] = [np.zeros((0, sums.N_TENSOR), np.int64)]
     tensors_f: list[Any] = [np.zeros((0, sums.N_TENSOR_F))]
     layers: list[Any] = [np.zeros((0, sums.N_LAYER), np.int64)]
@@ -245,14 +262,14 @@ def tables(cases: Sequence[Case]) -> sums.Tables:
             parts = (case.tensors, case.layers, case.kernels)
             begin, ends = ends, tuple(end + len(part) for end, part in zip(ends, parts, strict=True))  # type: ignore
             plans[i] = (*case.plan, *(place for pair in zip(begin, ends, strict=True) for place in pair))
-            plans_f[i], works[i], fits[i] = case.plan_f, case.work, case.fit
+            plans_f[i], works[i], fits[i], products[i] = case.plan_f, case.work, case.fit, case.products
             tensors.append(case.tensors)
             tensors_f.append(case.tensors_f)
             layers.append(case.layers)
             kernels.append(case.kernels)
     return sums.Tables(
         np.concatenate(tensors), np.concatenate(tensors_f), np.concatenate(layers), np.concatenate(kernels), plans,
-        plans_f, works, fits,
+        plans_f, works, fits, products,
     )  # fmt: skip
 
 

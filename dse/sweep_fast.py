@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse import point, sweep_kernel, sweep_points
+from dse import point, sweep_extra, sweep_kernel, sweep_points
 from dse import sweep_cases as cases
 from dse.formulas import effective_bits
 from dse.sweep_digits import RUN_AXES, Runs
@@ -21,6 +21,8 @@ _NOWHERE = np.int64(-1)
 
 def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_points.no_check) -> Columns | None:
     """Columns as of `sweep_points.evaluate_rows`, which has the rest; None where the kernel is of no use."""
+    if not set(sweep.keep) <= cases.COLUMNS:
+        return None
     parts = of_digits(sweep, digits)
     if parts is None or all(one.state == sweep_kernel.LEFT for one in parts.cases):
         return None
@@ -36,9 +38,12 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
         wanted = [name for name in names if _wanted(sweep, name)]
         at.append(np.array([wanted.index(name) if name in wanted else _NOWHERE for name in names], np.int64))
         outs.append(np.empty((len(wanted), len(case)), kind))
+    context = np.empty(len(case) if "max_context_tokens" in sweep.keep else 0, np.int64)
+    has_extra = not set(sweep_extra.COLUMNS).isdisjoint(sweep.keep)
+    extra = np.empty((len(sweep_extra.COLUMNS) if has_extra else 0, len(case)))
     sweep_kernel.compiled()(
         case, device, n_input, n_output, batch, tables, parts.devices, parts.devices_f, parts.n_keys(tables), *at,
-        *outs, state,
+        *outs, context, extra, state,
     )  # fmt: skip
     known = state >= 0
     columns: Columns = {}
@@ -46,7 +51,13 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
         for names, rows, out in zip((sweep_kernel.WHOLE, sweep_kernel.FLOAT, sweep_kernel.CODE), at, outs, strict=True):
             if name in names:
                 columns[name] = out[rows[names.index(name)]]
-        if name in sweep_kernel.CODE:
+        if name == "max_context_tokens":
+            columns[name] = context
+        elif name in sweep_extra.COLUMNS:
+            columns[name] = extra[sweep_extra.COLUMNS.index(name)]
+        elif name == "assumptions":
+            columns[name] = _assumptions(found, case, specs, device)
+        elif name in sweep_kernel.CODE:
             columns[name] = Names(columns[name].astype(np.int32), BOUNDS)
         elif name in cases.OF_CASE:
             columns[name] = _of_case(name, [one.results.get(name) if one.results else None for one in found], case)
@@ -76,8 +87,7 @@ def _of_case(name: str, values: list[Any], case: NDArray[np.int64]) -> Any:
         return np.array([MISSING if value is None else value for value in values], np.int64)[case]
     if point.RESULT_UNITS[name]:
         return np.array([np.nan if value is None else value for value in values], np.float64)[case]
-    place = {text: i for i, text in enumerate(dict.fromkeys(value for value in values if value is not None))}
-    return Names(np.array([place.get(value, -1) for value in values], np.int32)[case], tuple(place))
+    return _names(values, case)
 
 
 def _of_point(
@@ -97,6 +107,23 @@ def _of_point(
         return effective_bits.effective_capacity_bytes(capacity, bits)
     bandwidth = np.array([spec.memory_bandwidth.si for spec in specs])[device]
     return effective_bits.effective_bandwidth_bytes_per_s(bandwidth, bits)
+
+
+def _assumptions(
+    found: list[cases.Case], case: NDArray[np.int64], specs: list[Any], device: NDArray[np.int64]
+) -> Names:
+    """Assumed numbers by combination of a case and a device."""
+    pairs, places = cases.distinct(case * len(specs) + device)
+    texts = []
+    for at in pairs:
+        design = found[case[at]].design
+        texts.append(", ".join(point.assumptions(specs[device[at]], *design)) if design else None)
+    return _names(texts, places)
+
+
+def _names(values: list[Any], places: NDArray[np.int64]) -> Names:
+    place = {text: i for i, text in enumerate(dict.fromkeys(value for value in values if value is not None))}
+    return Names(np.array([place.get(value, -1) for value in values], np.int32)[places], tuple(place))
 
 
 def _blank(name: str, column: Any, absent: NDArray[np.bool_]) -> None:
@@ -119,11 +146,6 @@ def _merged(column: Any, rest: Any, left: NDArray[np.bool_]) -> Any:
     codes = column.codes.copy()
     codes[left] = place[rest.codes]
     return Names(codes, names)
-
-
-def useful(sweep: Sweep) -> bool:
-    """True where the kernel knows all columns of a sweep."""
-    return set(sweep.keep) <= cases.COLUMNS
 
 
 def of_digits(sweep: Sweep, digits: Digits) -> cases.Points | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dse import sweep_cases as cases
 from dse import sweep_device as on_device
+from dse import sweep_generation as generation
 from dse import sweep_kernel, sweep_points
 from dse import sweep_runs as runs
 from dse import sweep_sums as sums
@@ -50,9 +51,9 @@ def _best(row, work, n_points):
     return work[0]
 
 
-@inner
 def _scan(
-    first, last, case, device_of, n_input, n_output, batch, tables, devices, devices_f, n_keys, best, at_once, buffer
+    first, last, case, device_of, n_input, n_output, batch, tables, devices, devices_f, n_keys, best, at_once, buffer,
+    version,
 ):  # fmt: skip
     room, widest = runs.scratch(n_keys), np.empty(2 * runs.ROW)
     row, other, terms, by_n, known = room.row, room.other, room.terms, room.by_n, room.known
@@ -61,7 +62,7 @@ def _scan(
         design, n_steps = sums.design(tables, case[k]), n_output[k]
         device, device_f = devices[device_of[k]], devices_f[device_of[k]]
         best[k], at_once[k] = 0.0, 0
-        is_exact = sums.of_generation(
+        is_exact = generation.of_generation(
             design, n_input[k], n_steps, room.found, room.found_f, room.pieces, room.packed, room.lengths
         )  # fmt: skip
         most = -1
@@ -98,13 +99,7 @@ def _scan(
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    version = sweep_kernel.stamp()
-
-    def entry(*args):  # type: ignore[no-untyped-def]
-        if version >= 0:
-            _scan(*args)
-
-    return sequential(entry)
+    return sequential(sweep_kernel.versioned(_scan))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Compiled: many design points of the ideal model, given as numbers by `dse.sweep_cases`, into columns.
+"""Compiled: many design points, given as numbers by `dse.sweep_cases`, into columns.
 
 Points that follow each other share what they have in common: sums over a generation while plan and lengths stay, what
 a device makes of them while it stays, and in runs of up to `sweep_runs.ROW` points all but the batch.
@@ -8,11 +8,14 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from dse import sweep_device as on_device
+from dse import sweep_extra as extra
+from dse import sweep_generation as generation
 from dse import sweep_runs as runs
 from dse import sweep_sums as sums
 from dse.formulas import capacity, effective_bits, throughput
@@ -28,6 +31,8 @@ FLOAT = (
     "ttft_s", "tpot_s", "throughput_tokens_per_s", "joules_per_token", "usd_per_million_tokens",
 )  # fmt: skip
 CODE = ("bound", "linear_bound", "attention_bound")
+#: columns that few sweeps keep: whole, then others
+EXTRA = ("max_context_tokens", *extra.COLUMNS)
 #: float columns that are rows of a run, in the order of FLOAT from "linear_s" on; None: computed apart
 _ROWS = (
     runs.LINEAR_S, runs.ATTENTION_S, runs.QUANTIZE_S, runs.DEQUANTIZE_S, runs.DECODE_STEP_S, runs.PREFILL_S,
@@ -65,14 +70,14 @@ def _bytes(batch, out, per_request, unit):
             out[i] = -(-batch[i] * per_request // unit)
 
 
-@inner
 def evaluate_points(
     case, device_of, n_input, n_output, batch, tables, devices, devices_f, n_keys, whole_at, float_at, code_at,
-    whole_out, float_out, code_out, state,
+    whole_out, float_out, code_out, context_out, extra_out, state, version,
 ):  # fmt: skip
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
-    `case` gives rows of `tables`, `device_of` of `devices`; `*_at` are rows of `*_out` by column, or -1.
+    `case` gives rows of `tables`, `device_of` of `devices`; `*_at` are rows of `*_out` by column, or -1. `context_out`
+    is for the longest contexts, `extra_out` for `sweep_extra.COLUMNS`; either may be empty. `version`: see `versioned`.
     """
     n, room = len(case), runs.scratch(n_keys)
     row, other, found, terms, by_n, known = room.row, room.other, room.found, room.terms, room.by_n, room.known
@@ -97,7 +102,7 @@ def evaluate_points(
             one_case == case[last_found] and one_input == n_input[last_found] and steps == n_output[last_found]
         ):
             last_found = first
-            is_exact = sums.of_generation(
+            is_exact = generation.of_generation(
                 design, one_input, steps, found, room.found_f, room.pieces, room.packed, room.lengths
             )  # fmt: skip
         free_bytes, most = 0, -1
@@ -134,6 +139,26 @@ def evaluate_points(
             float_out[float_at[0], first:end] = effective_bits.stored_bits(
                 found[sums.SEQUENCE] / (8 * plan[sums.DEN]), found[sums.ELEMENTS]
             )
+        if len(context_out):
+            free = free_bytes * 8 * plan[sums.DEN]
+            for i in range(m):
+                if i and of_batch[i] == of_batch[i - 1]:
+                    context_out[first + i] = context_out[first + i - 1]
+                    continue
+                longest = extra.longest_context(
+                    design, one_input, steps, free, of_batch[i], found[sums.OWN], room.lengths
+                )  # fmt: skip
+                context_out[first + i] = MISSING if longest == extra.NO_LIMIT else longest
+                if longest == extra.UNKNOWN:
+                    most = -1
+            if most < 0:
+                state[first:end] = LEFT
+                continue
+        if len(extra_out):
+            of_all = extra_out[:, first:end]
+            extra.of_run(design, one_input + steps, row)
+            for column in range(len(of_all)):
+                of_all[column] = row[column] if column < len(extra.OF_RUN) else np.nan
         if most == 0:
             state[first:end] = WEIGHTS_TOO_LARGE if free_bytes < 0 else REQUEST_TOO_LARGE
             for column in range(8, len(whole_at)):
@@ -151,15 +176,20 @@ def evaluate_points(
             row[runs.BATCH + i] = batch[first + i]
         one_prompt_s = 0.0
         if float_at[_TTFT] >= 0:
-            other[runs.RUNNING] = 1.0
-            runs.fill_sums(other, 1, True, design, device, device_f, one_input, steps, room)
-            runs.waves_of(other, 1, terms, by_n)
+            other[runs.RUNNING], alone = 1.0, min(m, 1)  # a literal 1 would be compiled apart
+            runs.fill_sums(other, alone, alone > 0, design, device, device_f, one_input, steps, room)
+            runs.waves_of(other, alone, terms, by_n)
             one_prompt_s = other[runs.PREFILL_S]
         is_paged = work[sums.PAGED] == 1
         n_smaller = runs.waves(row, m, float(most), is_paged)
         runs.fill_sums(row, m, is_paged, design, device, device_f, one_input, steps, room)
         power, price = device_f[sums.POWER], device_f[sums.PRICE]
         runs.run(row, other, m, n_smaller, is_paged, power, price, steps, terms, by_n)
+        if len(extra_out):
+            smaller = other if n_smaller else row
+            extra.of_points(
+                row, smaller, m, design, device, device_f, one_input, steps, room, extra_out[:, first:end]
+            )  # fmt: skip
         for column in range(8, len(whole_at)):
             if whole_at[column] >= 0:
                 out = whole_out[whole_at[column], first:end]
@@ -199,13 +229,13 @@ def stamp() -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
+def versioned(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with `stamp` as the default of its last argument: kept code is looked up by the types of arguments,
+    and a default is one. An entry that calls `function` would have it compiled and optimised twice."""
+    return FunctionType(function.__code__, function.__globals__, function.__name__, (stamp(),))
+
+
 @cache
 def compiled() -> Callable[..., Any]:
     """`evaluate_points`, compiled; kept on disk for the formulas as they are now."""
-    version = stamp()
-
-    def entry(*args):  # type: ignore[no-untyped-def]
-        if version >= 0:
-            evaluate_points(*args)
-
-    return sequential(entry)
+    return sequential(versioned(evaluate_points))

@@ -117,10 +117,9 @@ def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no
     if sweep.n_points >= KERNEL_POINTS:
         from dse import sweep_fast  # loads numba
 
-        if sweep_fast.useful(sweep):
-            found = sweep_fast.evaluate(sweep, digits, check)
-            if found is not None:
-                return found
+        found = sweep_fast.evaluate(sweep, digits, check)
+        if found is not None:
+            return found
     return evaluate_rows(sweep, digits, check)
 
 

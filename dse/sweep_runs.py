@@ -101,8 +101,8 @@ def of_device(design, device, device_f, n_input, n_output, scratch):
     terms[SAME_FROM] = same_from
     scratch.known[:] = -1
     works = any_packing = 0.0
-    for g in design.tensors:
-        any_packing += g[sums.UNPACKED]
+    for t in range(len(design.tensors)):
+        any_packing += design.tensors[t, sums.UNPACKED]
     for term in (SCORE_BYTES, CHOICE_BYTES, COPY_S, BURST_BITS, READ_LAUNCH_S, PACK_LAUNCH_S, COPY_LAUNCH_S):
         works += abs(terms[term])
     is_fitted = design.fit[sums.HAS_ATTENTION] + design.fit[sums.HAS_GEMM]
