@@ -287,7 +287,7 @@ def _window(layer: LayerKV) -> int:
 def _runs(
     first: int, n_layers: int, key: QuantizerSpec, value: QuantizerSpec
 ) -> Iterator[tuple[bool, tuple[QuantizerSpec, QuantizerSpec], int]]:
-    """Layers from `first` on, by depth and quantizers: (shallow, quantizers, layers); one by one where they may differ."""
+    """Layers from `first` on, by depth and quantizers: (shallow, quantizers, layers); one by one if they may differ."""
     if key.layers or value.layers:
         for i in range(first, first + n_layers):
             yield i < N_SHALLOW_LAYERS, (key.of("key", i), value.of("value", i)), 1

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dse import catalog, plan, point, quantizers, sweep_spec, sweep_worker
 from dse.errors import DseError
 from dse.measurements import CLOSED
-from dse.questions import common
 from dse.quantizers import TensorShape
+from dse.questions import common
 from dse.workload import Workload
 from test_plan import QUANTIZERS, layer, model
 from test_sweep_kernel import compare, of
