@@ -80,7 +80,7 @@ def _image(found: "mixed_plan.Mixed", ending: str) -> bytes:  # type: ignore[nam
     from dse.plots import mixed_plans
 
     table, of = mixed_plan.frontier_table(found), found.errors
-    chart = mixed_plans.chart(table, found.layers, of.methods, of.objective, of.source)
+    chart = mixed_plans.chart(table, found.layers, of.methods, of.objective, of.source, of.synthetic)
     return export.export(chart, ending, command_line(), table)
 
 

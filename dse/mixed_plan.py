@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -166,9 +166,9 @@ def load(
     synthetic = bool(rows["synthetic"].any())
     source = f"{rows['data'].iloc[0]}, {context or lengths[-1]} tokens" + (", synthetic" if synthetic else "")
     return Errors(
-        names, len(layers), kind, bits, costs, elements, outputs, context or lengths[-1], source[:500], model,
-        synthetic,
-    )  # type: ignore[arg-type]  # fmt: skip
+        names, len(layers), cast(Objective, kind), bits, costs, elements, outputs, context or lengths[-1],
+        source[:500], model, synthetic,
+    )  # fmt: skip
 
 
 def _share(error: float, signal: float) -> float:
@@ -221,7 +221,9 @@ def least_bits(errors: Errors, error: float, asked: str) -> Mixed:
     found = mixed_solve.least(errors.costs, errors.bits, errors.cost(error))
     if found is None:
         best = errors.error(sum(float(c.min()) for c in errors.costs))
-        raise InputError(f"max-error = {asked}: is below the best plan's: {best:.6g}: raise it, or add fp16 to methods")
+        raise InputError(
+            f"max-error = {asked.removeprefix('error ')}: is below the best plan's: {best:.6g}: raise it, or add fp16 to methods"
+        )
     return Mixed(errors, found.options, asked)
 
 

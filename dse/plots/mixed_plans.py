@@ -11,7 +11,12 @@ PERCENT = 0.01
 
 
 def chart(
-    table: pd.DataFrame, layers: Sequence[tuple[str, str]], methods: Sequence[str], objective: str, source: str
+    table: pd.DataFrame,
+    layers: Sequence[tuple[str, str]],
+    methods: Sequence[str],
+    objective: str,
+    source: str,
+    synthetic: bool = False,
 ) -> Chart:
     """`table` as `dse.mixed_plan.frontier_table` gives it; `layers`: the methods of keys and values by layer."""
     looks = {name: style.STYLES[i % style.MAX_SYSTEMS] for i, name in enumerate(methods)}
@@ -41,7 +46,8 @@ def chart(
     panels.append(_layers(layers, methods, looks))
     notes = (f"Measured on {source}.", "Mixed plans: corners of the convex hull, each the least error of its bits; "
              "errors of layers and sides added as if independent.")  # fmt: skip
-    return Chart("Error against bits of plans by layer", tuple(panels), panel_height_pt=220, notes=notes)
+    title = "Error against bits of plans by layer" + (", synthetic data" if synthetic else "")
+    return Chart(title, tuple(panels), panel_height_pt=220, notes=notes)
 
 
 def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: dict[str, style.Style]) -> Panel:
