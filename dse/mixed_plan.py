@@ -221,8 +221,9 @@ def least_bits(errors: Errors, error: float, asked: str) -> Mixed:
     found = mixed_solve.least(errors.costs, errors.bits, errors.cost(error))
     if found is None:
         best = errors.error(sum(float(c.min()) for c in errors.costs))
+        number = asked.removeprefix("error ")
         raise InputError(
-            f"max-error = {asked.removeprefix('error ')}: is below the best plan's: {best:.6g}: raise it, or add fp16 to methods"
+            f"max-error = {number}: is below the best plan's: {best:.6g}: raise it, or add fp16 to methods"
         )
     return Mixed(errors, found.options, asked)
 
