@@ -11,6 +11,7 @@ from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_measure import measure, synthesize
+from dse.cli_mix import mix
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
 from dse.cli_plot import plot
 from dse.cli_questions import ask
@@ -42,6 +43,7 @@ cli.add_command(quantize)
 cli.add_command(thresholds)
 cli.add_command(measure)
 cli.add_command(synthesize)
+cli.add_command(mix)
 cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)
@@ -168,13 +170,15 @@ def report(
 @cli.command()
 @click.argument("file")
 def check(file: str) -> None:
-    """Say all that is wrong with a device or model file."""
-    from dse import catalog, listing, specfile
+    """Say all that is wrong with a device file, a model file or a plan by layer."""
+    from dse import catalog, listing, quantizers, specfile
 
     known = {**catalog.device_files(), **catalog.model_files()}
     document = specfile.read(known.get(file.lower(), file))
     if catalog.looks_like_device(document.data):
         click.echo(listing.device_summary(catalog.device_from(document)))
+    elif quantizers.layered.looks_like_plan(document.data):
+        click.echo(listing.plan_summary(quantizers.layered.of(document, quantizers.parse)))
     else:
         click.echo(listing.model_summary(catalog.model_from(document)))
 

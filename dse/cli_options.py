@@ -9,7 +9,9 @@ import click
 
 from dse.errors import InputError, show
 
-_QUANTIZER_HELP = "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`)."
+_QUANTIZER_HELP = (
+    "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`), or plan:FILE.toml."
+)
 
 
 def command_line() -> str:

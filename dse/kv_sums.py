@@ -127,9 +127,9 @@ def calibrated_sums(
         extra = (dequantize.materialised_bytes(n) / copies for n in piece.unpacked["materialised"])
         materialised += generation.sum_of_line(*extra, 0, piece.n_steps)
     for index, g in enumerate(plan.groups):
-        if not g.layout.needs_unpacking or paths[g.which] not in ("fused", "engine"):
+        if not g.layout.needs_unpacking or paths[g.place] not in ("fused", "engine"):
             continue
-        if rate := core_rate(device, stack, g, paths[g.which]) * _n_cores(device):
+        if rate := core_rate(device, stack, g, paths[g.place]) * _n_cores(device):
             elements = g.n_read_layers * g.n_elements
             for n_steps, *packed_line in plan.few(
                 ("packed", index, first, last),
@@ -237,11 +237,11 @@ class LayerKernel:
         groups = tuple(g for g in plan.groups if g.shape_index == index)
         n_q_heads = plan.model.n_q_heads
         terms = stack.attention_terms()
-        fused = [fit for g in groups if (fit := packed_fit(stack, g, paths[g.which]))]
+        fused = [fit for g in groups if (fit := packed_fit(stack, g, paths[g.place]))]
         terms["launch_s"] = max([terms["launch_s"], *(fit.launch.si for fit in fused)])
         rate = terms["core_rate_per_s"]
         plain = 1 / rate if rate else 0.0
-        rates = [core_rate(device, stack, g, paths[g.which]) if g.layout.needs_unpacking else rate for g in groups]
+        rates = [core_rate(device, stack, g, paths[g.place]) if g.layout.needs_unpacking else rate for g in groups]
         return cls(
             groups, n_sequences * layer.n_kv_heads,
             calibrated.attention_unit_s(layer.n_kv_heads, terms["unit_s"], _n_cores(device)), _n_cores(device),

@@ -280,6 +280,12 @@ def device_summary(device: HardwareSpec) -> str:
     return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}{warnings}"
 
 
+def plan_summary(spec: QuantizerSpec) -> str:
+    """What `dse check` says of a good plan by layer."""
+    rows = [{"layer": i, "keys": key.name, "values": value.name} for i, (key, value) in enumerate(spec.layers)]
+    return f"plan of {len(rows)} layers: no problem found\n{rows_text(rows)}"
+
+
 def model_summary(model: ModelSpec) -> str:
     """What `dse check` says of a good model file."""
     return f"model {model.name}: no problem found\n{rows_text(_model_rows(model))}"

@@ -175,12 +175,26 @@ class Bits:
 
     def quantizer(self, text: str) -> QuantizerSpec:
         """`quantizers.parse`, with what was measured of it."""
-        return attach(quantizers.parse(text), self.file or _shipped(), self.kind == "measured")
+        return self.attached(quantizers.parse(text))
+
+    def attached(self, spec: QuantizerSpec) -> QuantizerSpec:
+        """`spec` with what was measured of it; of a plan by layer, each layer's."""
+        if spec.layers:
+            layers = tuple((self.attached(key), self.attached(value)) for key, value in spec.layers)
+            return replace(spec, layers=layers, bits_kind=self.kind)
+        return attach(spec, self.file or _shipped(), self.kind == "measured")
 
     def required(self, text: str) -> QuantizerSpec:
         """The same, where what is packed must have been measured if bits are to be. Raises InputError."""
         spec = self.quantizer(text)
-        if self.kind == "measured" and not spec.measured and spec.family.name not in ("fp16", "bf16"):
+        for side in {side.name for sides in spec.layers for side in sides}:
+            self.required(side)
+        if (
+            self.kind == "measured"
+            and not spec.layers
+            and not spec.measured
+            and spec.family.name not in ("fp16", "bf16")
+        ):
             file = self.file or _shipped()
             held = ", ".join(method.quantizer for method in file.methods) or "nothing"
             raise InputError(

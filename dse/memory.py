@@ -244,7 +244,7 @@ class Memory:
             shared_bits=self.shared(n) / plan.den,
             elements_per_sequence=plan.elements(n),
             **{
-                f"{g.which}_bits_per_packed_token_layers_{g.n_stored_layers}": g.packed_bits / plan.den
+                f"{g.place}_bits_per_packed_token_layers_{g.n_stored_layers}": g.packed_bits / plan.den
                 for g in plan.groups
             },
         )

@@ -27,7 +27,7 @@ def attach(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> KvPlan:
 
     def with_pages() -> KvPlan:
         return replace(plan, groups=tuple(
-            _with_pages(device, g, plan.den) if _served(g, paths[g.which]) else g for g in plan.groups
+            _with_pages(device, g, plan.den) if _served(g, paths[g.place]) else g for g in plan.groups
         ))  # fmt: skip
 
     return plan.once((*sizes, *paths.items()), with_pages)

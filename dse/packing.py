@@ -26,7 +26,7 @@ def seconds(
         if g.layout.needs_unpacking:
             n_tokens = packed_ever(g, last) - packed_ever(g, first)
             elements = n_tokens * g.n_stored_layers * g.n_elements
-            path = paths[g.which]
+            path = paths[g.place]
             if path == "materialised":  # FP16 read back, packed form written
                 bits = elements * units.FP16_BITS + n_tokens * g.n_stored_layers * g.packed_bits / plan.den
                 found[path] += attention.time_at_rate(bits / units.BITS_PER_BYTE, bandwidth)
@@ -45,7 +45,7 @@ def copy_s(device: HardwareSpec, plan: KvPlan, first: int, last: int, paths: dic
         return 0.0
     bits = 0.0
     for g in plan.groups:
-        if g.quantizer.family.gpu_code.copies_to_append and paths[g.which] != "engine":
+        if g.quantizer.family.gpu_code.copies_to_append and paths[g.place] != "engine":
             copied = dequantize.copied_tokens(
                 packed_ever(g, first) // g.step_tokens,
                 packed_ever(g, last) // g.step_tokens,
@@ -60,7 +60,7 @@ def launched(plan: KvPlan, paths: dict[str, str]) -> list[tuple[TensorGroup, int
     """Tensors that the cores pack and unpack, each with its side: 0 keys, 1 values."""
     return [
         (g, 0 if g.which == "key" else 1)
-        for g in plan.groups if g.layout.needs_unpacking and paths[g.which] in ("fused", "materialised")
+        for g in plan.groups if g.layout.needs_unpacking and paths[g.place] in ("fused", "materialised")
     ]  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def copies(plan: KvPlan, first: int, last: int, paths: dict[str, str]) -> int:
     """FP16 copies of one layer's keys, or values, written over the decode steps that read the lengths first..last."""
     return sum(
         g.n_read_layers * steps_with_packed(g, first, last)
-        for g, _ in launched(plan, paths) if paths[g.which] == "materialised"
+        for g, _ in launched(plan, paths) if paths[g.place] == "materialised"
     )  # fmt: skip
 
 

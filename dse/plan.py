@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from dse.errors import LimitError
 from dse.formulas import attention, kv_cache
 from dse.plan_groups import NO_WINDOW, TensorGroup, joined
-from dse.quantizers import QuantizerSpec, TensorShape
+from dse.quantizers import QuantizerSpec, TensorShape, layered
 from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS
 from dse.specs import LayerKV, ModelSpec
 from dse.token_policies import FULL, TokenLimits
@@ -217,7 +217,7 @@ class KvPlan:
 
     def materialised(self, paths: dict[str, str]) -> list[TensorGroup]:
         """The tensors that are written back as FP16 before they are used."""
-        return [g for g in self.groups if paths[g.which] == "materialised" and g.layout.needs_unpacking]
+        return [g for g in self.groups if paths[g.place] == "materialised" and g.layout.needs_unpacking]
 
     def tile_padding(self, n_tokens: int, paths: dict[str, str]) -> tuple[int, int]:
         """What padding the token dimension costs one sequence (NQKV Figure 7), in padded elements.
@@ -263,8 +263,8 @@ class KvPlan:
             for g in self.groups:
                 if g.layout.needs_unpacking:
                     per_token = g.n_read_layers * g.n_elements
-                    now, slope = unpacked[paths[g.which]]
-                    unpacked[paths[g.which]] = (
+                    now, slope = unpacked[paths[g.place]]
+                    unpacked[paths[g.place]] = (
                         now + per_token * g.read_packed(start),
                         slope + per_token * g.read_packed_slope(start),
                     )
@@ -284,25 +284,46 @@ def _window(layer: LayerKV) -> int:
     return layer.window if layer.window is not None else NO_WINDOW
 
 
+def _runs(
+    first: int, n_layers: int, key: QuantizerSpec, value: QuantizerSpec
+) -> Iterator[tuple[bool, tuple[QuantizerSpec, QuantizerSpec], int]]:
+    """Layers from `first` on, by depth and quantizers: (shallow, quantizers, layers); one by one if they may differ."""
+    if key.layers or value.layers:
+        for i in range(first, first + n_layers):
+            yield i < N_SHALLOW_LAYERS, (key.of("key", i), value.of("value", i)), 1
+        return
+    n_shallow = max(min(N_SHALLOW_LAYERS - first, n_layers), 0)
+    for shallow, n in ((True, n_shallow), (False, n_layers - n_shallow)):
+        if n:
+            yield shallow, (key, value), n
+
+
 def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: QuantizerSpec) -> KvPlan:
-    """The plan of a model under two quantizers. SinkQ treats the first two layers apart, so runs may split."""
-    counts: dict[tuple[LayerKV, bool], list[int]] = {}
+    """The plan of a model under two quantizers, either of them a plan by layer (dse/quantizers/layered.py).
+
+    SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
+    """
+    for side in (key_quantizer, value_quantizer):
+        layered.check(side, sum(layer.n_layers for layer in model.layers), model.name)
+    counts: dict[tuple[LayerKV, bool, str, str], list[int]] = {}
+    by_name: dict[tuple[str, str], QuantizerSpec] = {}
     index = 0
     for layer in model.layers:
         shape = layer.model_copy(update={"n_layers": 1, "stored": True})
-        n_shallow = max(min(N_SHALLOW_LAYERS - index, layer.n_layers), 0)
-        for shallow, n_layers in ((True, n_shallow), (False, layer.n_layers - n_shallow)):
-            if n_layers:
-                entry = counts.setdefault((shape, shallow), [0, 0])
-                entry[0] += n_layers if layer.stored else 0
-                entry[1] += n_layers
+        for shallow, (key, value), n_layers in _runs(index, layer.n_layers, key_quantizer, value_quantizer):
+            by_name["key", key.name], by_name["value", value.name] = key, value
+            entry = counts.setdefault((shape, shallow, key.name, value.name), [0, 0])
+            entry[0] += n_layers if layer.stored else 0
+            entry[1] += n_layers
         index += layer.n_layers
-    alone = key_quantizer.name != value_quantizer.name
+    mixed = bool(key_quantizer.layers or value_quantizer.layers)
     tensors = []
-    for shape_index, ((layer, shallow), (n_stored, n_read)) in enumerate(counts.items()):
-        sides = (("key", key_quantizer, layer.key_dim), ("value", value_quantizer, layer.value_dim))
-        for which, quantizer, head_dim in sides:
+    for shape_index, ((layer, shallow, *names), (n_stored, n_read)) in enumerate(counts.items()):
+        alone = names[0] != names[1]
+        sides = zip(("key", "value"), names, (layer.key_dim, layer.value_dim), strict=True)
+        for which, name, head_dim in sides:
             if head_dim:
+                quantizer = by_name[which, name]
                 layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone))  # type: ignore[arg-type]
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
     den = math.lcm(*(
@@ -325,8 +346,9 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
             pool_bits=int(sum(layout.pool.values()) * den),
             step_tokens=layout.step,
             residual_tokens=layout.residual,
+            own_place=f"{which} {quantizer.name}" if mixed else "",
         )
         for which, quantizer, layout, shape_index, n_stored, n_read, window in tensors
     )
-    layers = tuple((layer, n_read) for (layer, _), (_, n_read) in counts.items())
+    layers = tuple((layer, n_read) for (layer, *_), (_, n_read) in counts.items())
     return KvPlan(model, key_quantizer, value_quantizer, groups, den, layers)

@@ -38,10 +38,17 @@ class TensorGroup:
     layer_window_tokens: int = 0
     index_bits: int = 0
     index_flops: int = 0
+    #: what its dequantisation path is found by, where layers have different quantizers
+    own_place: str = ""
     #: a memory unit's: bits of a token that fill pages of their own, of all heads; a page and a burst of every head
     streams: tuple[int, ...] = ()
     page_row_bits: int = 0
     burst_row_bits: int = 0
+
+    @property
+    def place(self) -> str:
+        """What its dequantisation path is found by: "key" or "value", with the quantizer where layers differ."""
+        return self.own_place or self.which
 
     @cached_property
     def read_window_tokens(self) -> int:

@@ -49,18 +49,29 @@ DEFAULT_STACKS_OF = "h100"
 
 
 def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, str]:
-    """Path of keys and of values: the workload's override, else the device's rule, "none" where nothing is packed."""
+    """Path of keys and of values: the workload's override, else the device's rule, "none" where nothing is packed.
+
+    Where layers have different quantizers there is a path for each of them, by `TensorGroup.place`.
+    """
     paths: dict[str, str] = {}
-    for which, quantizer in (("key", plan.key_quantizer), ("value", plan.value_quantizer)):
+    sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
+    places = {g.place: g.quantizer for g in plan.groups} if any(q.layers for q in sides.values()) else sides
+    for place, quantizer in places.items():
         default = device.path_of(quantizer.family.name)
         path: str = work.dequant_path or default
-        packed = any(g.layout.needs_unpacking for g in plan.groups if g.which == which)
+        packed = any(g.layout.needs_unpacking for g in plan.groups if g.place == place)
         if packed and path == "engine" and device.engine_rate is None:
             raise InputError(
                 f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"
             )
-        paths[which] = path if packed else "none"
+        paths[place] = path if packed else "none"
     return paths
+
+
+def path_text(paths: dict[str, str], which: str) -> str:
+    """The path of keys or of values; several where layers have different quantizers with different paths."""
+    own = (path for place, path in paths.items() if place.partition(" ")[0] == which)
+    return ", ".join(dict.fromkeys(own)) or "none"
 
 
 def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
@@ -126,13 +137,13 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         "admission": work.admission, "page_tokens": work.page_tokens, "prefix_tokens": work.prefix_tokens,
         "weights_bits": work.weights_bits, "activation_bits": work.activation_bits,
         "prompt_chunk_tokens": work.prompt_chunk_tokens, "kv_cache": work.kv_cache,
-        "cached_input_discount": work.cached_input_discount, "key_dequant_path": paths["key"],
-        "value_dequant_path": paths["value"],
+        "cached_input_discount": work.cached_input_discount, "key_dequant_path": path_text(paths, "key"),
+        "value_dequant_path": path_text(paths, "value"),
         **_tokens(plan, work, trace),
         "effective_bits": trace.note(
             "effective_bits", bits, "bit", "element-weighted mean of what the methods' papers count",
             plan.key_quantizer.family.source,
-            **({f"{g.which}_bits": float(g.layout.effective_bits) for g in plan.groups} if trace.keep else {}),
+            **({f"{g.place}_bits": float(g.layout.effective_bits) for g in plan.groups} if trace.keep else {}),
         ),
         "stored_bits": trace.call(
             "stored_bits", effective_bits.stored_bits, sequence_bytes=memory.sequence(n) / memory.unit,
@@ -146,7 +157,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
             "B/token", "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding "
             "included", "docs/model.md, KV bytes", n_tokens=n,
             **{
-                f"{g.which}_bytes_per_layer_{g.n_stored_layers}_layers": per_token for g, per_token in per_token_bytes
+                f"{g.place}_bytes_per_layer_{g.n_stored_layers}_layers": per_token for g, per_token in per_token_bytes
             },
         ),
         "kv_bytes": memory.kv_bytes, "peak_kv_bytes_per_sequence": memory.peak_kv_bytes,
@@ -237,6 +248,8 @@ def measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
         "bits_kind", kind, "", "closed: nominal shares; measured: shares that data realised", "docs/model.md, Bits"
     )
     found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
+    if plan.key_quantizer.layers or plan.value_quantizer.layers:
+        return {"bits_kind": kind, **_predicted(sides, found, trace)}
     found["measured_error"] = _output_error(sides)
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if all(used.values()):
@@ -261,6 +274,20 @@ def measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
                 ("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))},
         )  # fmt: skip
     return {"bits_kind": kind, **found}
+
+
+def _predicted(sides: dict[str, QuantizerSpec], found: dict[str, Any], trace: Trace) -> dict[str, Any]:
+    """What the file of a plan by layer says of bits and errors, where both sides are of it."""
+    said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
+    if "stored_bits" in said:
+        found |= {"measured_bits": said["stored_bits"], "measured_on": said["source"]}
+        found["measured_error"] = said.get("measured_error")
+    for name, value in found.items():
+        trace.note(
+            name, value, RESULT_UNITS[name], "as the plan's file says, from errors of single layers and sides, added "
+            "as if independent" if said else "the plan is not that of both sides", "dse mix",
+        )  # fmt: skip
+    return found
 
 
 def _output_error(sides: dict[str, QuantizerSpec]) -> float | None:
@@ -294,7 +321,7 @@ def _record_choices(
         rule = (
             f"--dequant-path, else the rule of {device.name} for {quantizer.family.name}; none where nothing is packed"
         )
-        trace.note(f"{which}_dequant_path", paths[which], "", rule, "docs/model.md, Dequantisation")
+        trace.note(f"{which}_dequant_path", path_text(paths, which), "", rule, "docs/model.md, Dequantisation")
     found = {}
     for name in result["assumptions"]:
         if name == "peak_rates":
@@ -327,7 +354,7 @@ def assumptions(
     used = {path for path in paths.values() if path in ("engine", "fused")}
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
-        paths[g.which] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)
+        paths[g.place] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)
         for g in plan.groups
     )
     if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:

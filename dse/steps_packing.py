@@ -132,7 +132,7 @@ def _unpack_rates(device: HardwareSpec, stack: StackSpec | None, plan: KvPlan, p
         return _rates(device, paths)
     found = {}
     for g in plan.groups:
-        if fit := kv_sums.packed_fit(stack, g, paths[g.which]) if g.layout.needs_unpacking else None:
+        if fit := kv_sums.packed_fit(stack, g, paths[g.place]) if g.layout.needs_unpacking else None:
             rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
             found[kv_sums.kv_code(g)] = rate
     return "; ".join(f"{code} {rate}" for code, rate in found.items()) or _rates(device, paths)

@@ -108,9 +108,9 @@ def _results(
     wanted = OF_CASE.intersection(keep)
     found: dict[str, Any] = {
         "quantizer": plan.quantizer_name, "key_quantizer": plan.key_quantizer.name,
-        "value_quantizer": plan.value_quantizer.name, "key_dequant_path": paths["key"],
-        "value_dequant_path": paths["value"], "model_kind": "calibrated" if stack else "ideal", "stack": stack,
-        "tokens": "full",
+        "value_quantizer": plan.value_quantizer.name, "key_dequant_path": point.path_text(paths, "key"),
+        "value_dequant_path": point.path_text(paths, "value"), "model_kind": "calibrated" if stack else "ideal",
+        "stack": stack, "tokens": "full",
     }  # fmt: skip
     if "effective_bits" in wanted or OF_POINT.intersection(keep):
         found["effective_bits"] = float(plan.effective_bits)
@@ -135,7 +135,7 @@ def _numbers(
         tensors.append((
             side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, g.packed_bits,
             g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking),
-            sums.PATHS[paths[g.which]] if g.layout.needs_unpacking else sums.NONE, *packing.kernels(g, side),
+            sums.PATHS[paths[g.place]] if g.layout.needs_unpacking else sums.NONE, *packing.kernels(g, side),
             int(code.copies_to_append), g.tile_tokens, streams[0], streams[1], g.page_row_bits, g.tail_bits,
         ))  # fmt: skip
         assert len(g.streams) <= 2
@@ -211,8 +211,8 @@ def _fits(
                 plan.model.n_q_heads > layer.n_kv_heads, any((plain_core_s, *one.packed_core_s)),
             ))  # fmt: skip
         rates = [
-            kv_sums.core_rate(device, stack, g, paths[g.which]) * n_cores
-            if g.layout.needs_unpacking and paths[g.which] in ("fused", "engine") else 0.0
+            kv_sums.core_rate(device, stack, g, paths[g.place]) * n_cores
+            if g.layout.needs_unpacking and paths[g.place] in ("fused", "engine") else 0.0
             for g in plan.groups
         ]  # fmt: skip
         fit |= {

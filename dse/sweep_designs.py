@@ -58,6 +58,8 @@ class Designs:
 
     def _quantizer(self, name: str, place: int, parameters: Places) -> QuantizerSpec:
         spec: QuantizerSpec = self.axis[name].items[place]
+        if spec.layers:  # read once, where the sweep was
+            return self.bits.attached(spec)
         given = []
         for parameter, i in zip(self.parameters, parameters, strict=True):
             family, _, key = parameter.partition(".")

@@ -159,6 +159,7 @@ class Sweep:
                     "unit": axis.unit,
                     "values": list(axis.values),
                     **({"specs": [item.model_dump(mode="json") for item in axis.items]} if axis.name in specs else {}),
+                    **_plans(axis),
                 }
                 for axis in self.axes
             ],
@@ -176,6 +177,15 @@ class Sweep:
     def sha256(self) -> str:
         """Hash of `identity`, the same for TOML, JSON and Python and any order of keys but that of the axes."""
         return _sha256(self.identity)
+
+
+def _plans(axis: Axis) -> dict[str, Any]:
+    """What the files of plans by layer say, where an axis has any."""
+    plans = {
+        item.name: {"layers": [[side.name for side in layer] for layer in item.layers], **item.predicted}
+        for item in axis.items if axis.name in QUANTIZER_AXES and item.layers
+    }  # fmt: skip
+    return {"plans": plans} if plans else {}
 
 
 def _sha256(data: Any) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import dse
 from dse import __version__, quantizers, sweep_parts, sweep_where
 from dse.errors import clean
+from dse.quantizers import layered
 from dse.quantizers.base import Family
 from dse.sweep_spec import Sweep, lay_out
 from dse.sweep_store import Part
@@ -68,7 +69,7 @@ class _Packer(pickle.Pickler):
 
 
 def _family(name: str) -> Family:
-    return quantizers.FAMILIES[name]
+    return layered.FAMILY if name == layered.FAMILY.name else quantizers.FAMILIES[name]
 
 
 def pack(sweep: Sweep) -> bytes:

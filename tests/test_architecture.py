@@ -51,6 +51,7 @@ LEVELS = [
         "dse.export",
         "dse.web_page",
         "dse.measure",
+        "dse.mixed",
         "dse.lm",
         "dse.kv_sample",
         "dse.validate",

@@ -199,6 +199,14 @@ class QuantizerSpec:
     realised: Mapping[str, Mapping[str, Fraction]] = field(default_factory=dict, compare=False)
     #: where the bits come from: closed forms with nominal values, or values as measured
     bits_kind: Literal["closed", "measured"] = "closed"
+    #: of a plan by layer (dse/quantizers/layered.py): the quantizers of keys and of values of every layer
+    layers: tuple[tuple["QuantizerSpec", "QuantizerSpec"], ...] = ()
+    #: what the file of such a plan says of errors and bits
+    predicted: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def of(self, which: str, layer: int) -> "QuantizerSpec":
+        """The quantizer of a layer's keys or values: this one, unless it is a plan by layer."""
+        return self.layers[layer][which == "value"] if self.layers else self
 
     def layout(self, shape: TensorShape) -> TensorLayout:
         """The bit ledger for one tensor."""

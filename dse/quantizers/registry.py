@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from dse.errors import InputError, did_you_mean, show
-from dse.quantizers import grouped, outliers, plain
+from dse.quantizers import grouped, layered, outliers, plain
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
 FAMILIES: dict[str, Family] = {
@@ -75,6 +75,11 @@ def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[
 
 
 def parse(text: str) -> QuantizerSpec:
-    """`oaken`, `sinkq:bits=2,group=32`: a family with parameters. Raises InputError with what is allowed."""
+    """`oaken`, `sinkq:bits=2,group=32`: a family with parameters; `plan:FILE.toml`: one by layer, read from a file.
+
+    Raises InputError with what is allowed.
+    """
+    if text.strip()[: len(layered.PREFIX)].lower() == layered.PREFIX:
+        return layered.read(text.strip()[len(layered.PREFIX) :], parse)
     family, values, canonical = named("quantizer", text, FAMILIES)
     return QuantizerSpec(family, tuple(values.items()), canonical)

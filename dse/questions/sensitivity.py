@@ -183,7 +183,7 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
              for name in names]  # fmt: skip
     if stack is None:
         return found
-    codes = {kv_sums.kv_code(g) for d, paths in places for g in d.plan.groups if paths[g.which] == "fused"}
+    codes = {kv_sums.kv_code(g) for d, paths in places for g in d.plan.groups if paths[g.place] == "fused"}
     for place, fit in stack.fits().items():
         if (place.startswith("kv.") and place[3:] not in codes) or (place == "materialised" and place not in used):
             continue
