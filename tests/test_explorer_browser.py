@@ -218,7 +218,7 @@ def test_each_download_opens(page, server):
     open_page(page, server)
     idle(page)
     place = open_beside(page)
-    signs = {"PNG": b"\x89PNG", "SVG": b"<?xml", "PDF": b"%PDF", "CSV": b"#", "Parquet": b"PAR1"}
+    signs = {"PNG": b"\x89PNG", "SVG": b"<?xml", "PDF": b"%PDF", "CSV": b"design,", "Parquet": b"PAR1"}
     for label, sign in signs.items():
         with page.expect_download() as caught:
             place.get_by_role("button", name=label, exact=True).click()
