@@ -18,6 +18,7 @@ from dse.explorer.beside import MadeBy
 
 def page(**query):
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()
@@ -46,6 +47,7 @@ def test_parameters_and_edits_stay_with_their_choice():
 
 def test_two_designs_side_by_side_with_the_delta_to_the_first():
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in {"designs": "2", "2.quantizer": "fp16", "editing": "2"}.items():
         app.query_params[key] = value
     app.run()
@@ -64,6 +66,7 @@ def test_two_designs_side_by_side_with_the_delta_to_the_first():
 
 def test_a_wrong_design_leaves_the_others():
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
     app.query_params["designs"] = "2"
     app.query_params["2.model_kind"] = "ideal"
     app.query_params["2.stack"] = "vllm"

@@ -58,7 +58,10 @@ def show(
     )
     if chart.notes:
         st.caption(escaped(" ".join(chart.notes)))
-    with st.popover("Command line, Python, downloads", key=f"{name} beside"):
+    box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
+    if not box.open:
+        return event
+    with box:
         st.caption("As command line")
         st.code(made.command, language="bash", wrap_lines=True)
         st.caption("As Python")

@@ -79,6 +79,7 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     the title and the notes, where they wrap. Black becomes a grey that both themes show.
     """
     found = to_plotly.spec(chart)
+    found["data"] = _keyed(found["data"])
     layout = found["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
         layout.pop(name)
@@ -97,3 +98,28 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
         axis["title"]["font"] = {"size": TEXT_PX}
     recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
     return recoloured
+
+
+def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The traces with as few as can be for the legend alone, which a browser draws as slowly as those with points.
+
+    A series stands in the legend by itself where its first trace looks like its key.
+    """
+    found = [trace for trace in traces if not trace["showlegend"]]
+    for key in (trace for trace in traces if trace["showlegend"]):
+        first = next((trace for trace in found if trace["legendgroup"] == key["legendgroup"] and trace["x"]), None)
+        if first is not None and _look(first) == _look(key):
+            first["showlegend"] = True
+        else:
+            found.append(key)
+    return found
+
+
+def _look(trace: Mapping[str, Any]) -> list[Any]:
+    """What of a trace its legend entry shows; marks may differ in size."""
+    marker = trace.get("marker") or {}
+    colour = marker.get("color")
+    if isinstance(colour, list) and len(set(colour)) == 1:
+        colour = colour[0]
+    modes = {mode for mode in trace.get("mode", "").split("+") if mode != "text"}
+    return [trace["type"], modes, marker.get("symbol"), colour, marker.get("pattern"), trace.get("line")]
