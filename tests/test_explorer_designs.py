@@ -1,8 +1,12 @@
 """Designs side by side, the device's numbers, the reader's own files, and the files of a figure."""
 
 import io
+import re
+import struct
+from xml.etree import ElementTree
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -14,6 +18,7 @@ from dse.explorer.beside import MadeBy
 
 def page(**query):
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()
@@ -42,6 +47,7 @@ def test_parameters_and_edits_stay_with_their_choice():
 
 def test_two_designs_side_by_side_with_the_delta_to_the_first():
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in {"designs": "2", "2.quantizer": "fp16", "editing": "2"}.items():
         app.query_params[key] = value
     app.run()
@@ -60,6 +66,7 @@ def test_two_designs_side_by_side_with_the_delta_to_the_first():
 
 def test_a_wrong_design_leaves_the_others():
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
     app.query_params["designs"] = "2"
     app.query_params["2.model_kind"] = "ideal"
     app.query_params["2.stack"] = "vllm"
@@ -154,20 +161,45 @@ def test_python_beside_a_figure_runs_and_gives_the_result():
     assert found["result"] == request.answer(asked).result
 
 
-MADE = MadeBy("dse point --device a100-80gb", "", "/?batch=64")
+MADE = MadeBy("dse point --device a100-80gb\ndse point --device h100", "", "/?batch=64")
+SAID = "dse point --device a100-80gb; dse point --device h100 (explorer: /?batch=64)"
 ROWS = [("oaken", request.answer(request.DEFAULT).result)]
-SIGNS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "csv": b"#", "parquet": b"PAR1"}
 
 
-@pytest.mark.parametrize("kind", list(SIGNS))
-def test_files_of_a_figure_are_what_they_say_and_carry_their_state(kind):
-    content = beside.content(bars.memory(ROWS), lambda: bars.table(ROWS), kind, MADE)
-    assert content.startswith(SIGNS[kind])
+def texts_of_png(content):
+    """Key and text of each tEXt or iTXt chunk, by the format's own layout: length, type, data, checksum."""
+    at, found = 8, {}
+    while at < len(content):
+        length, kind = struct.unpack(">I4s", content[at : at + 8])
+        if kind in (b"tEXt", b"iTXt"):
+            key, _, text = content[at + 8 : at + 8 + length].partition(b"\0")
+            found[key.decode()] = text.lstrip(b"\0").decode()
+        at += length + 12
+    return found
+
+
+def state_in(kind, content):
+    """What a file says made it, read back as its format keeps it."""
+    if kind == "png":
+        return texts_of_png(content)["Source"]
+    if kind == "svg":
+        place = "{http://purl.org/dc/elements/1.1/}source"
+        return next(ElementTree.fromstring(content).iter(place)).text
+    if kind == "pdf":
+        return re.search(rb"/Subject \(Made by: ((?:[^()\\]|\\.)*)\)", content)[1].decode().replace("\\", "")
     if kind == "csv":
-        table = pd.read_csv(io.BytesIO(content), comment="#")
+        table = pd.read_csv(io.BytesIO(content))
         assert table["kv_bytes"][0] == ROWS[0][1]["kv_bytes"]
-    if kind in ("csv", "parquet"):
-        assert b"dse point --device a100-80gb" in content
+        return table["made_by"][0]
+    table = pq.read_table(io.BytesIO(content))
+    assert table["kv_bytes"][0].as_py() == ROWS[0][1]["kv_bytes"]
+    return table.schema.metadata[b"made_by"].decode()
+
+
+@pytest.mark.parametrize("kind", list(beside.FORMATS))
+def test_files_of_a_figure_open_and_carry_their_state(kind):
+    content = beside.content(bars.memory(ROWS), lambda: bars.table(ROWS), kind, MADE)
+    assert state_in(kind, content) == SAID
 
 
 def test_bars_add_up_to_the_total():

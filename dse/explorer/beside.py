@@ -1,6 +1,5 @@
 """A figure of a page, and what stands beside it: the command line, the Python, and the files, each with its state."""
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +8,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse import files
 from dse.explorer import figure
 from dse.explorer.widgets import escaped
 from dse.plots.chart import Chart
@@ -33,8 +31,9 @@ class MadeBy:
 
     @property
     def text(self) -> str:
-        """What the files carry."""
-        return f"{self.command}   (explorer: {self.address})" if self.address else self.command
+        """What the files carry, in a line."""
+        commands = "; ".join(self.command.splitlines())
+        return f"{commands} (explorer: {self.address})" if self.address else commands
 
 
 def show(
@@ -59,7 +58,10 @@ def show(
     )
     if chart.notes:
         st.caption(escaped(" ".join(chart.notes)))
-    with st.popover("Command line, Python, downloads", key=f"{name} beside"):
+    box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
+    if not box.open:
+        return event
+    with box:
         st.caption("As command line")
         st.code(made.command, language="bash", wrap_lines=True)
         st.caption("As Python")
@@ -74,21 +76,13 @@ def show(
 
 
 def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy) -> bytes:
-    """A file of the figure, made when it is asked for."""
-    if kind == "csv":
-        return f"# {made.text}\n".encode() + files.csv_of(table())
-    if kind == "parquet":
-        return _parquet(table(), made)
-    from dse.plots import to_matplotlib
+    """A file of the figure, made when it is asked for.
 
-    return to_matplotlib.images(chart)[kind]
+    CSV has no place beside its rows for what made them, so that each row says it.
+    """
+    from dse.export import export
 
-
-def _parquet(table: pd.DataFrame, made: MadeBy) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    arrow = pa.Table.from_pandas(table, preserve_index=False)
-    buffer = io.BytesIO()
-    pq.write_table(arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), "made_by": made.text}), buffer)
-    return buffer.getvalue()
+    rows = table() if kind in ("csv", "parquet") else None
+    if rows is not None and kind == "csv":
+        rows = rows.assign(made_by=made.text)
+    return export(chart, kind, made.text, rows)

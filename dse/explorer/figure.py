@@ -12,6 +12,9 @@ from dse.plots.chart import Chart, Series
 
 HEIGHT = 400
 TEXT_PX = 13
+SMALL_PX = 11
+#: characters of a category from which on it takes two lines
+_LONG = 30
 #: height of a line of a chart of categories
 LINE_PX = 18
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
@@ -65,19 +68,28 @@ def map_of(chart: Chart) -> dict[str, Any]:
 
 
 def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
-    """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend."""
-    found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(chart.panels[0].y.ticks)))
-    found["layout"]["yaxis"].update(automargin=True, title=None)
+    """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend.
+
+    A range in brackets behind a long name stands below it, so that a phone has room for the marks.
+    """
+    ticks = [text for _, text in chart.panels[0].y.ticks]
+    is_long = any(" (" in text and len(text) > _LONG for text in ticks)
+    found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
+    axis = found["layout"]["yaxis"]
+    axis.update(automargin=True, title=None)
+    if is_long:
+        axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
     found["layout"]["margin"]["l"] = 0
     return found
 
 
 def cells(chart: Chart) -> dict[str, Any]:
-    """`fitted` for a map of light cells with letters in them: black in both themes."""
+    """`fitted` for a map of light cells with letters in them: black in both themes, on two lines for a phone."""
     found = fitted(chart, HEIGHT // 3 + 2 * round(LINE_PX * len(chart.panels[0].y.ticks)))
     for trace in found["data"]:
         if "text" in trace.get("mode", ""):
-            trace["textfont"] = {**trace.get("textfont", {}), "color": "#111111"}
+            trace["textfont"] = {**trace.get("textfont", {}), "color": "#111111", "size": SMALL_PX}
+            trace["text"] = [text.replace(" ", "<br>", 1) for text in trace["text"]]
     return found
 
 
@@ -97,10 +109,11 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     the title and the notes, where they wrap. Black becomes a grey that both themes show.
     """
     found = to_plotly.spec(chart)
+    found["data"] = _keyed(found["data"])
     layout = found["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
         layout.pop(name)
-    margin = {"l": 65, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
+    margin = {"l": 75, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
     layout.update(height=height, margin=margin)
     del layout["font"]["color"]
     legend = layout["legend"]
@@ -115,3 +128,29 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
         axis["title"]["font"] = {"size": TEXT_PX}
     recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
     return recoloured
+
+
+def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The traces with as few as can be for the legend alone, which a browser draws as slowly as those with points.
+
+    A series stands in the legend by itself where its first trace looks like its key.
+    """
+    found = [trace for trace in traces if not trace["showlegend"]]
+    for rank, key in enumerate(trace for trace in traces if trace["showlegend"]):
+        key["legendrank"] = rank + 1
+        first = next((trace for trace in found if trace["legendgroup"] == key["legendgroup"] and trace["x"]), None)
+        if first is not None and _look(first) == _look(key):
+            first.update(showlegend=True, legendrank=key["legendrank"])
+        else:
+            found.append(key)
+    return found
+
+
+def _look(trace: Mapping[str, Any]) -> list[Any]:
+    """What of a trace its legend entry shows; marks may differ in size."""
+    marker = trace.get("marker") or {}
+    colour = marker.get("color")
+    if isinstance(colour, list) and len(set(colour)) == 1:
+        colour = colour[0]
+    modes = {mode for mode in trace.get("mode", "").split("+") if mode != "text"}
+    return [trace["type"], modes, marker.get("symbol"), colour, marker.get("pattern"), trace.get("line")]

@@ -5,6 +5,8 @@ import re
 import socket
 import sys
 import threading
+import time
+from importlib import import_module
 from pathlib import Path
 
 from dse.errors import InputError, show
@@ -18,6 +20,7 @@ SETTINGS: dict[str, str | int | bool | list[str]] = {
     "server.enableStaticServing": False,
     "server.maxUploadSize": 64,
     "server.disconnectedSessionTTL": 30,
+    "server.fileWatcherType": "none",
     "server.showEmailPrompt": False,
     "client.showErrorDetails": "none",
     "client.toolbarMode": "viewer",
@@ -29,6 +32,8 @@ SETTINGS: dict[str, str | int | bool | list[str]] = {
     "theme.dark.linkColor": "#56B4E9",
 }
 SCRIPT = Path(__file__).with_name("start.py")
+#: until the browser has opened the first page, whose server should not be busy with other pages
+_FIRST_PAGE_S = 5
 
 
 def flags() -> list[str]:
@@ -70,11 +75,14 @@ def check(args: list[str]) -> None:
 
 
 def _warm() -> None:
-    """Work out the first page's figure once, while the server starts and the browser opens."""
-    from dse.explorer import figure, request
+    """Work out the first page's figure once, while the server starts and the browser opens; then import the rest."""
+    from dse.explorer import figure, main, request
 
     with contextlib.suppress(Exception):  # whatever it is, the page will say it where it can be seen
         figure.fitted(figure.throughput([("", request.curve(request.DEFAULT))]))
+        time.sleep(_FIRST_PAGE_S)
+        for page in main.PAGES:
+            import_module(page.module)
 
 
 def run(args: list[str]) -> None:

@@ -1,32 +1,36 @@
 """What the explorer starts with: its pages, each a file of its own, registered here once."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 import streamlit as st
 
-from dse.explorer import lab, pareto, roofline, state, throughput, validation, what_if, where
+from dse.explorer import state
 
 _TITLE = "KV-cache design explorer"
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its name in the URL, its title, and what draws it."""
+    """A page: its name in the URL, its title, and the module that draws it, imported when it is opened."""
 
     path: str
     title: str
-    render: Callable[[], None]
+    module: str
+
+    def render(self) -> None:
+        """Draw the page."""
+        import_module(self.module).render()
 
 
 PAGES = (
-    Page("what-if", "What if", what_if.render),
-    Page("throughput", "Throughput and capacity", throughput.render),
-    Page("roofline", "Roofline", roofline.render),
-    Page("where", "Where does it pay", where.render),
-    Page("pareto", "Pareto", pareto.render),
-    Page("lab", "Quantizer lab", lab.render),
-    Page("validation", "Validation", validation.render),
+    Page("what-if", "What if", "dse.explorer.what_if"),
+    Page("throughput", "Throughput and capacity", "dse.explorer.throughput"),
+    Page("roofline", "Roofline", "dse.explorer.roofline"),
+    Page("where", "Where does it pay", "dse.explorer.where"),
+    Page("pareto", "Pareto", "dse.explorer.pareto"),
+    Page("lab", "Quantizer lab", "dse.explorer.lab"),
+    Page("validation", "Validation", "dse.explorer.validation"),
 )
 
 

@@ -71,7 +71,6 @@ def render() -> None:
 @st.fragment
 def show_map(asked: Asked, address: str) -> None:
     """The best quantizer at each batch and prompt length."""
-    st.header("Best quantizer", anchor=False)
     everywhere = replace(asked, design=replace(asked.design, batch=1, input=1, quantizer="fp16", parameters=""))
     with _said():
         answer = cached_map(everywhere)
@@ -82,20 +81,18 @@ def show_map(asked: Asked, address: str) -> None:
 @st.fragment
 def show_tornado(asked: Asked, address: str) -> None:
     """Which number inside its range moves the result, or which of two designs wins."""
-    st.header("What the answer rests on", anchor=False)
     with _said():
         answer = cached_sensitivity(asked)
         made = MadeBy(commands(asked)["sensitivity"], python(asked, "sensitivity"), address)
         chart = plot_questions.chart_of(answer)
         for i, panel in enumerate(chart.panels):
-            one = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}" if i else chart.title)
+            one = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
             _figure(f"tornado-{i}", one, answer.table, made, figure.tall)
 
 
 @st.fragment(parallel=True)
 def show_lines(asked: Asked, address: str) -> None:
     """From which batch at a prompt, and from which prompt at a batch, the quantizer pays; takes seconds."""
-    st.header("Crossover", anchor=False)
     with _said(), st.spinner(_WAIT):
         answer = cached_lines(replace(asked, quantizers=()))
         made = MadeBy(commands(asked)["cross"], python(asked, "cross"), address)
