@@ -31,7 +31,7 @@ BY_POINT = ("batch", "input_tokens", "output_tokens")
 
 _OF_PLAN = ("effective_bits", "write_amplification", "quantizer", "key_quantizer", "value_quantizer")
 _OF_PATHS = ("key_dequant_path", "value_dequant_path")
-_OF_MEASUREMENTS = ("bits_kind", "measured_bits", "mse", "sqnr_db", "measured_on")
+_OF_MEASUREMENTS = ("bits_kind", "measured_bits", "mse", "sqnr_db", "measured_error", "measured_on")
 _OF_WORK = (
     "model_kind", "stack", "tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "activation_bits",
     "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
