@@ -250,8 +250,8 @@ def pareto(
     A design is on the front when no other is at least as good in every objective and better in one. Designs that do
     not fit (column feasible) are not considered. A knee is the design closest to being best in everything.
 
-    `--maximize throughput_tokens_per_s --at-most measured_error=0.2` is the fastest design at that error; give --at-most
-    and --at-least as often as needed. A design without a value in such a column does not count.
+    `--maximize throughput_tokens_per_s --at-most measured_error=0.2` is the fastest design at that error; --at-most and
+    --at-least may be given several times. A design without a value in such a column does not count.
     """
     import shlex
 

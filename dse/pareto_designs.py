@@ -113,7 +113,7 @@ def of_file(
         return of_table(read_table(path), objectives, by, drop_missing, limits=limits)
     found = sweep_run.stored(path)
     wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits), "feasible")))
-    _check_names(wanted, list(found.columns))
+    _check_names(wanted[:-1], list(found.columns))
     if found.front is not None:
         return _of_stored_front(found, objectives, by, limits)
     paths = {part.name: part for part in found.paths}
