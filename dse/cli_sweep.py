@@ -222,6 +222,12 @@ def _bar(n_points: int) -> Iterator[Callable[[int, int], None]]:
 @click.option("--maximize", metavar="A,B", help="Columns of which more is better.")
 @click.option("--minimize", metavar="C,D", help="Columns of which less is better.")
 @click.option("--by", metavar="MODEL,...", help="A front for each value of these columns.")
+@click.option(
+    "--at-most", multiple=True, metavar="C=N", help="Only designs with at most N, in base units, in column C."
+)
+@click.option(
+    "--at-least", multiple=True, metavar="C=N", help="Only designs with at least N, in base units, in column C."
+)
 @click.option("--drop-missing", is_flag=True, help="Leave out designs whose objectives are unknown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the front as JSON, in SI base units.")
 @click.option("--out", metavar="DIR", help="Write the front as CSV, page and figures into this directory.")
@@ -232,6 +238,8 @@ def pareto(
     maximize: str | None,
     minimize: str | None,
     by: str | None,
+    at_most: tuple[str, ...],
+    at_least: tuple[str, ...],
     drop_missing: bool,
     as_json: bool,
     out: str | None,
@@ -241,20 +249,26 @@ def pareto(
 
     A design is on the front when no other is at least as good in every objective and better in one. Designs that do
     not fit (column feasible) are not considered. A knee is the design closest to being best in everything.
+
+    `--maximize throughput_tokens_per_s --at-most measured_error=0.2` is the fastest design at that error; --at-most and
+    --at-least may be given several times. A design without a value in such a column does not count.
     """
     import shlex
 
-    from dse import pareto_designs, report_front
+    from dse import pareto_designs, pareto_limits, report_front
     from dse.cli_options import split_list
 
     objectives = pareto_designs.objectives_of(
         split_list("maximize", maximize) or [], split_list("minimize", minimize) or []
     )
-    found = pareto_designs.of_file(source, objectives, split_list("by", by) or [], drop_missing)
+    limits = pareto_limits.parse(at_most, at_least)
+    found = pareto_designs.of_file(source, objectives, split_list("by", by) or [], drop_missing, limits)
     page = ""
     if out is not None:
         options = {"--maximize": maximize, "--minimize": minimize, "--by": by}
         words = [word for name, value in options.items() if value for word in (name, value)]
+        words += [word for text in at_most for word in ("--at-most", text)]
+        words += [word for text in at_least for word in ("--at-least", text)]
         words += ["--drop-missing"] if drop_missing else []
         page = report_front.write(found, out, shlex.join(["dse", "pareto", source, *words, "--out", out]), static)
     if as_json:

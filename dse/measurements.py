@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dse import quantizers, specfile, specs, units
+from dse import measurements_grid, quantizers, specfile, specs, units
 from dse.errors import InputError, show
 from dse.quantizers.base import N_SHALLOW_LAYERS, Measured, QuantizerSpec, TensorShape
 
@@ -182,7 +182,9 @@ class Bits:
         if spec.layers:
             layers = tuple((self.attached(key), self.attached(value)) for key, value in spec.layers)
             return replace(spec, layers=layers, bits_kind=self.kind)
-        return attach(spec, self.file or _shipped(), self.kind == "measured")
+        use_bits = self.kind == "measured"
+        found = attach(spec, self.file or _shipped(), use_bits)
+        return found if found.measured or self.file else measurements_grid.attach(spec, use_bits)
 
     def required(self, text: str) -> QuantizerSpec:
         """The same, where what is packed must have been measured if bits are to be. Raises InputError."""
@@ -197,6 +199,7 @@ class Bits:
         ):
             file = self.file or _shipped()
             held = ", ".join(method.quantizer for method in file.methods) or "nothing"
+            held += "" if self.file else " and groups of oaken (dse/data/oaken_grid.csv)"
             raise InputError(
                 f"bits = measured: {file.data.name} has no measurement of {spec.name}, only of {held}: "
                 "run `dse quantize`"

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dse import pareto, point, sweep_axes, sweep_run, sweep_table
+from dse import pareto, pareto_limits, point, sweep_axes, sweep_run, sweep_table
 from dse.errors import InputError, did_you_mean, show
 from dse.pareto import Sense, objectives_of
+from dse.pareto_limits import Limit
 
 __all__ = ["DesignFront", "knees", "label", "objectives_of", "of_file", "of_table", "read_table"]
 
@@ -50,6 +51,10 @@ class DesignFront:
     units: dict[str, str]
     #: columns that tell the designs apart: axes that vary, in the whole table and not only on the front
     design: tuple[str, ...]
+    #: only designs within these compete
+    limits: tuple[Limit, ...] = ()
+    #: feasible rows beyond the limits; of a sweep that kept its front alone, those on it
+    n_beyond: int = 0
 
     def only(self, **values: Any) -> "DesignFront":
         """The fronts of the groups with these values of columns of `by`. Raises InputError for others, or for none.
@@ -78,8 +83,9 @@ def of_table(
     by: Sequence[str] = (),
     drop_missing: bool = False,
     units: Mapping[str, str] | None = None,
+    limits: Sequence[Limit] = (),
 ) -> DesignFront:
-    """The front of a table; its column `feasible`, if any, says which rows compete.
+    """The front of a table; its column `feasible`, if any, says which rows compete, of them those within `limits`.
 
     `units` are base units of columns of your own; those of results and axes are known. Raises InputError.
     """
@@ -94,20 +100,22 @@ def of_table(
         drop_missing,
         units or {},
         design,
+        limits,
     )
 
 
 def of_file(
-    path: str | Path, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False
-) -> DesignFront:
-    """The front of a sweep's directory, part by part, or of a CSV or Parquet file. Raises InputError."""
+    path: str | Path, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False,
+    limits: Sequence[Limit] = (),
+) -> DesignFront:  # fmt: skip
+    """The front of a sweep's directory, part by part, or of a CSV or Parquet file, within limits. Raises InputError."""
     if not Path(path).is_dir():
-        return of_table(read_table(path), objectives, by, drop_missing)
+        return of_table(read_table(path), objectives, by, drop_missing, limits=limits)
     found = sweep_run.stored(path)
-    wanted = list(dict.fromkeys((*objectives, *by, "feasible")))
+    wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits), "feasible")))
     _check_names(wanted[:-1], list(found.columns))
     if found.front is not None:
-        return _of_stored_front(found, objectives, by)
+        return _of_stored_front(found, objectives, by, limits)
     paths = {part.name: part for part in found.paths}
 
     def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
@@ -115,7 +123,7 @@ def of_file(
 
     pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
-    return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design)
+    return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design, limits)
 
 
 def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -132,7 +140,9 @@ def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFram
                 reading.append(pool.submit(read, path))
 
 
-def _of_stored_front(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> DesignFront:
+def _of_stored_front(
+    found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
+) -> DesignFront:
     """The front of a sweep that kept it; `row` are places in the grid.
 
     A front without groups, or with fewer of them, is among the fronts of the groups; other objectives may have others.
@@ -153,8 +163,14 @@ def _of_stored_front(found: sweep_run.Stored, objectives: Mapping[str, Sense], b
             f"{show(str(found.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
             "with --keep all into another directory"
         )
+    for limit in limits:
+        if not limit.keeps_front_of(objectives):
+            raise InputError(
+                f"{limit}: {show(str(found.folder))} keeps the front of all designs alone, which does not tell that of "
+                "those within: run the sweep with --keep all into another directory"
+            )
     table = found.read()
-    front = of_table(table, objectives, by)
+    front = of_table(table, objectives, by, limits=limits)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
     codes = found.manifest.codes
     places = front.table[sweep_table.POINT].to_numpy(dtype=np.int64)
@@ -211,18 +227,24 @@ def _front(
     drop_missing: bool,
     units: Mapping[str, str],
     design: Sequence[str],
+    limits: Sequence[Limit] = (),
 ) -> DesignFront:
     """Fronts of the pieces, merged; `whole(piece, rows)` gives whole rows."""
-    _check_names((*objectives, *by), columns)
+    _check_names((*objectives, *by, *(limit.column for limit in limits)), columns)
     names = list(dict.fromkeys((*objectives, *by)))
     held: list[_Held] = []
     cloud: list[pd.DataFrame] = []
-    n_rows = n_feasible = n_missing = step = 0
+    n_rows = n_feasible = n_beyond = n_missing = step = 0
     pieces_seen: list[str] = []
     for piece, table in pieces:
         pieces_seen.append(piece)
         feasible = table["feasible"].to_numpy(dtype=bool) if "feasible" in table else np.ones(len(table), bool)
         n_rows_before, n_rows, n_feasible = n_rows, n_rows + len(table), n_feasible + int(feasible.sum())
+        if limits:
+            inside = pareto_limits.within(table, limits)
+            n_beyond += int((feasible & ~inside).sum())
+            feasible = feasible & inside
+            table = table.assign(feasible=feasible)
         if drop_missing:
             present = table[list(objectives)].notna().all(axis=1).to_numpy(dtype=bool)
             n_missing += int((feasible & ~present).sum())
@@ -255,8 +277,9 @@ def _front(
     varied = tuple(name for name in design if name not in objectives)
     others = pd.concat(cloud, ignore_index=True)
     return DesignFront(
-        table, last.places, marks, dict(objectives), tuple(by), n_rows, n_feasible, n_missing, others, shown, varied
-    )
+        table, last.places, marks, dict(objectives), tuple(by), n_rows, n_feasible, n_missing, others, shown, varied,
+        tuple(limits), n_beyond,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def to_json(found: DesignFront) -> dict[str, Any]:
     table = found.table.astype(object).where(found.table.notna(), None)
     return {
         "objectives": found.objectives, "by": list(found.by), "n_rows": found.n_rows, "n_feasible": found.n_feasible,
-        "n_missing": found.n_missing, "n_front": len(table),
+        "n_missing": found.n_missing, "limits": [str(limit) for limit in found.limits], "n_beyond": found.n_beyond,
+        "n_front": len(table),
         "front": [
             {**row, "row": int(place), "knee": bool(knee)}
             for row, place, knee in zip(table.to_dict("records"), found.row, found.knee, strict=True)
@@ -81,6 +82,8 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
     aims = ", ".join(f"{sense}imize {name}" for name, sense in found.objectives.items())
     group = f", a front for each {', '.join(found.by)}" if found.by else ""
     missing = f", {found.n_missing:,} left out" if found.n_missing else ""
+    missing += f", {found.n_beyond:,} beyond the limits" if found.limits else ""
+    group += f"; within {', '.join(map(str, found.limits))}" if found.limits else ""
     head = (
         f"front: {len(found.table):,} of {found.n_rows:,} designs "
         f"({found.n_feasible:,} feasible{missing}); {aims}{group}"

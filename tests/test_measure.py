@@ -184,7 +184,7 @@ def test_measured_sinks_count_those_that_were_evicted():
 
 
 def test_what_was_not_measured_stays_closed():
-    result = evaluated(measurements.Bits("measured"), "oaken:outer=0.02")
+    result = evaluated(measurements.Bits("measured"), "oaken:outer=0.023")
     assert result["bits_kind"] == "closed"
     assert result["mse"] is result["measured_bits"] is result["measured_on"] is None
 
