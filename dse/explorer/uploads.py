@@ -67,8 +67,9 @@ def keep(label: str, upload: Upload) -> None:
 def let_go(file: Any) -> None:
     """Free the memory of a file that a `st.file_uploader` gave; Streamlit would keep it until the session ends."""
     context = get_script_run_ctx()
-    if context is not None:
-        context.uploaded_file_mgr.remove_file(context.session_id, file.file_id)
+    manager: Any = context.uploaded_file_mgr if context is not None else None
+    if context is not None and hasattr(manager, "remove_file"):  # a method of the manager in memory only
+        manager.remove_file(context.session_id, file.file_id)
 
 
 def names(kind: str) -> list[str]:
