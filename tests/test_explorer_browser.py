@@ -247,11 +247,11 @@ def drawn_numbers(page, name):
 
 #: page -> figure, field and option that change it, and what of the address says so
 PAGES = {
-    "what-if?batch=32": ("throughput", "Quantizer", "kivi", "quantizer=kivi"),
+    "?batch=32": ("throughput", "Quantizer", "kivi", "quantizer=kivi"),
     "throughput?batch=32": ("throughput", "Model", "llama2-13b", "model=llama2-13b"),
     "roofline?batch=32": ("operations", "Model", "llama2-13b", "model=llama2-13b"),
     "where?batch=32": ("tornado-0", "Model", "llama2-13b", "model=llama2-13b"),
-    "validation?validation_document=NQKV": ("silicon", "Device", "A6000", "validation_device=A6000"),
+    "validation?validation_document=NQKV": ("silicon", "Device", "L40S", "validation_device=L40S"),
 }
 
 
@@ -275,7 +275,7 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
         arg=before,
     )
     (ROOT / "screenshots").mkdir(exist_ok=True)  # to be looked at; git ignores them
-    page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0]}.png")
+    page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'what-if'}.png")
     place = open_beside(page, name)
     for kind in ("PNG", "SVG", "PDF", "CSV", "Parquet"):
         with page.expect_download() as caught:

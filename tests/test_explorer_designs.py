@@ -3,11 +3,14 @@
 import io
 import re
 import struct
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
 from dse import catalog
@@ -152,6 +155,16 @@ def test_a_loaded_device_is_chosen_and_stays_out_of_the_url():
     assert app.selectbox(key="device").value == "mine.toml (loaded)"
     assert app.query_params in ({"batch": "8"}, {"batch": ["8"]})
     assert "--device mine.toml" in next(c.value for c in app.code if "dse point" in c.value)
+
+
+def test_the_memory_of_an_upload_is_freed(monkeypatch):
+    manager = MemoryUploadedFileManager("/upload")
+    for name in ("read", "kept"):
+        manager.add_file("session", UploadedFileRec(name, f"{name}.toml", "application/toml", b"0" * 1000))
+    context = SimpleNamespace(session_id="session", uploaded_file_mgr=manager)
+    monkeypatch.setattr(uploads, "get_script_run_ctx", lambda: context)
+    uploads.let_go(SimpleNamespace(file_id="read"))
+    assert [file.file_id for file in manager.get_files("session", ["read", "kept"])] == ["kept"]
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():

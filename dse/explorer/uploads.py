@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dse import catalog, specfile
 from dse.errors import InputError, clean
@@ -61,6 +62,14 @@ def keep(label: str, upload: Upload) -> None:
     found[label] = upload
     while len(found) > MAX_UPLOADS:
         del found[next(iter(found))]
+
+
+def let_go(file: Any) -> None:
+    """Free the memory of a file that a `st.file_uploader` gave; Streamlit would keep it until the session ends."""
+    context = get_script_run_ctx()
+    manager: Any = context.uploaded_file_mgr if context is not None else None
+    if context is not None and hasattr(manager, "remove_file"):  # a method of the manager in memory only
+        manager.remove_file(context.session_id, file.file_id)
 
 
 def names(kind: str) -> list[str]:

@@ -98,7 +98,7 @@ def _say_wrong(device: str, name: str, text: str) -> None:
 
 
 def _load(place: int) -> None:
-    """Files of the reader's own: checked, kept as text in this session, and let go by Streamlit."""
+    """Files of the reader's own: checked, kept as text in this session, and let go."""
     with st.expander("Load a device or model file"):
         tries = st.session_state.get(_TRIES, 0)
         file = st.file_uploader(
@@ -114,6 +114,7 @@ def _load(place: int) -> None:
                 st.session_state[_SAID] = [summary]
             except DseError as error:
                 st.session_state[_SAID] = error.lines()
+            uploads.let_go(file)
             st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
             st.rerun()
         for line in st.session_state.get(_SAID, []):
