@@ -7,7 +7,7 @@ import pytest
 
 import kernels_ref
 from dse import kv_sample, measurements
-from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
+from test_cli import assert_one_line
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def sample(tmp_path):
 
 
 @pytest.fixture
-def thresholds(run, sample, tmp_path):  # noqa: F811
+def thresholds(run, sample, tmp_path):
     out = tmp_path / "thresholds.toml"
     code, text, _ = run("thresholds", sample, "--out", out, "--model", "toy")
     assert code == 0
@@ -37,7 +37,7 @@ def test_thresholds_are_those_of_the_profiler(thresholds, sample):
     assert (found.model, found.data) == ("toy", "kv.npz")
 
 
-def test_quantize_prints_what_it_writes(run, sample, thresholds, tmp_path):  # noqa: F811
+def test_quantize_prints_what_it_writes(run, sample, thresholds, tmp_path):
     out = tmp_path / "out"
     methods = ["oaken", "nqkv:block=64", "sinkq:group=16,residual=8"]
     options = [word for method in methods for word in ("--method", method)]
@@ -59,7 +59,7 @@ def test_quantize_prints_what_it_writes(run, sample, thresholds, tmp_path):  # n
     assert json.loads(again[1]) == json.loads((out / "measurement.json").read_text())
 
 
-def test_a_measurement_changes_the_design_point(run, sample, thresholds, tmp_path):  # noqa: F811
+def test_a_measurement_changes_the_design_point(run, sample, thresholds, tmp_path):
     run("quantize", sample, "--method", "oaken", "--thresholds", thresholds, "--out", tmp_path)
     words = ["point", "--device", "oaken-hbm", "--model", "llama2-7b", "--quantizer", "oaken", "--json"]
     file = tmp_path / "measurement.json"
@@ -71,7 +71,7 @@ def test_a_measurement_changes_the_design_point(run, sample, thresholds, tmp_pat
     assert (result["bits_kind"], result["measured_on"]) == ("measured", "kv.npz")
 
 
-def test_two_dimensional_tensors_need_their_heads(run, tmp_path):  # noqa: F811
+def test_two_dimensional_tensors_need_their_heads(run, tmp_path):
     x = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
     path = tmp_path / "kv.npz"
     np.savez(path, k_0=x, v_0=x)
@@ -92,7 +92,7 @@ def bad(tmp_path, name="layer0.key", value=None, **changes):
     return path
 
 
-def test_values_that_are_not_finite_are_counted_or_replaced(run, tmp_path):  # noqa: F811
+def test_values_that_are_not_finite_are_counted_or_replaced(run, tmp_path):
     path = bad(tmp_path, r2=np.nan, r5=np.inf)
     assert_one_line(run("quantize", path, "--method", "nqkv"), 2, "2 of 128 values", "[2, 3]", "nonfinite")
     assert run("quantize", path, "--method", "nqkv", "--nonfinite", "replace")[0] == 0
@@ -113,14 +113,14 @@ def test_values_that_are_not_finite_are_counted_or_replaced(run, tmp_path):  # n
         (["--method", "sinkq:group=8"], ["group = 8", "multiple of 16"]),
     ],
 )
-def test_bad_requests_are_one_line(run, tmp_path, words, parts):  # noqa: F811
+def test_bad_requests_are_one_line(run, tmp_path, words, parts):
     path = bad(tmp_path)
     code, out, err = run("quantize", path, *words, "--out", tmp_path / "out")
     assert_one_line((code, out, err), 5 if "100" in words else 2, *parts)
     assert not (tmp_path / "out" / "measurement.json").exists()
 
 
-def test_bad_files_are_one_line(run, tmp_path):  # noqa: F811
+def test_bad_files_are_one_line(run, tmp_path):
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "b.npz").write_bytes(b"PK\x03\x04 not a zip")
     assert_one_line(run("quantize", tmp_path / "none.npz", "--method", "nqkv"), 2, "none.npz")
@@ -136,14 +136,14 @@ def test_bad_files_are_one_line(run, tmp_path):  # noqa: F811
     assert not (tmp_path / "t.toml").exists()
 
 
-def test_thresholds_of_other_shares_are_refused_before_anything_is_written(run, sample, thresholds, tmp_path):  # noqa: F811
+def test_thresholds_of_other_shares_are_refused_before_anything_is_written(run, sample, thresholds, tmp_path):
     out = tmp_path / "out"
     words = ["quantize", sample, "--method", "nqkv", "--method", "oaken:groups=2/2/90/6", "--thresholds", thresholds]
     assert_one_line(run(*words, "--out", out), 2, "4/90/6 %, must be for 2/2/90/6", "--shares 2/2/90/6")
     assert not out.exists()
 
 
-def test_a_failure_leaves_nothing_of_its_own(run, tmp_path):  # noqa: F811
+def test_a_failure_leaves_nothing_of_its_own(run, tmp_path):
     x = np.ones((1, 2, 40, 16), np.float16)
     y = x.copy()
     y[0, 1, 7, 3] = np.nan
@@ -155,13 +155,13 @@ def test_a_failure_leaves_nothing_of_its_own(run, tmp_path):  # noqa: F811
     assert not (out / "measurement.json").exists()
 
 
-def test_bits_that_were_not_measured_are_refused(run):  # noqa: F811
+def test_bits_that_were_not_measured_are_refused(run):
     words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--bits", "measured"]
     assert_one_line(run(*words, "--quantizer", "sinkq:bits=4"), 2, "has no measurement of sinkq:bits=4", "dse quantize")
     assert run(*words, "--quantizer", "fp16")[0] == 0
 
 
-def test_errors_are_those_of_packed_elements(run, tmp_path):  # noqa: F811
+def test_errors_are_those_of_packed_elements(run, tmp_path):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1, 1, 200, 32)).astype(np.float16)
     np.savez(tmp_path / "kv.npz", **{"layer0.key": x, "layer0.value": x})
@@ -183,7 +183,7 @@ def test_errors_are_those_of_packed_elements(run, tmp_path):  # noqa: F811
     assert "the data has 1 head of 32, the model 32 heads of 128" in text
 
 
-def test_damaged_measurements_are_refused(run, sample, tmp_path):  # noqa: F811
+def test_damaged_measurements_are_refused(run, sample, tmp_path):
     run("quantize", sample, "--method", "kivi:group=16,residual=16", "--out", tmp_path)
     path = tmp_path / "measurement.json"
     good = json.loads(path.read_text())

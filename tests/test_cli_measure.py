@@ -11,7 +11,7 @@ import pytest
 from dse import files, kv_sample, measure, measure_run, measurements, quantizers, sweep, sweep_store
 from dse.dumps import open_dump
 from dse.errors import InputError, OutputError
-from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
+from test_cli import assert_one_line
 
 METHODS = "nqkv:block=64,kivi:group=16,residual=16"
 RESULTS = ("measured.parquet", "measurement.json", "summary.json", "measure.html")
@@ -39,11 +39,11 @@ def arrays(n_layers=2, n_tokens=80, **changes):
     return found
 
 
-def measured(run, path, out, *words, methods=METHODS):  # noqa: F811
+def measured(run, path, out, *words, methods=METHODS):
     return run("measure", path, "--methods", methods, "--out", out, "--static", "matplotlib", *words)
 
 
-def test_table_summary_measurement_and_page(run, sample, tmp_path):  # noqa: F811
+def test_table_summary_measurement_and_page(run, sample, tmp_path):
     out = tmp_path / "out"
     code, text, err = measured(run, sample, out)
     assert (code, err) == (0, "")
@@ -76,7 +76,7 @@ def test_table_summary_measurement_and_page(run, sample, tmp_path):  # noqa: F81
         assert f'id="{stem}"' in page
 
 
-def test_errors_and_bits_are_those_of_dse_quantize(run, sample, tmp_path):  # noqa: F811
+def test_errors_and_bits_are_those_of_dse_quantize(run, sample, tmp_path):
     measured(run, sample, tmp_path / "out")
     run("quantize", sample, "--method", METHODS.split(",", 1)[0], "--method", METHODS.split(",", 1)[1], "--out",
         tmp_path / "other")  # fmt: skip
@@ -97,7 +97,7 @@ def test_errors_and_bits_are_those_of_dse_quantize(run, sample, tmp_path):  # no
             assert row["stored_bits"] == 8 * tensor.stored_bytes / tensor.n_elements
 
 
-def test_a_shorter_context_is_the_dump_cut_short(run, sample, tmp_path):  # noqa: F811
+def test_a_shorter_context_is_the_dump_cut_short(run, sample, tmp_path):
     cut = {name: x[:, :, :48] for name, x in arrays().items()}
     np.savez(tmp_path / "cut.npz", **cut)
     measured(run, sample, tmp_path / "a", "--contexts", "48")
@@ -107,7 +107,7 @@ def test_a_shorter_context_is_the_dump_cut_short(run, sample, tmp_path):  # noqa
     pd.testing.assert_frame_equal(a.drop(columns=["data", "synthetic"]), b.drop(columns=["data", "synthetic"]))
 
 
-def test_dumped_queries_are_used_where_they_stand(run, tmp_path):  # noqa: F811
+def test_dumped_queries_are_used_where_they_stand(run, tmp_path):
     rng = np.random.default_rng(1)
     query = rng.standard_normal((1, 4, 8, 16)).astype(np.float16)
     np.savez(tmp_path / "kv.npz", **arrays(), **{f"layer{i}.query": query for i in range(2)})
@@ -121,7 +121,7 @@ def test_dumped_queries_are_used_where_they_stand(run, tmp_path):  # noqa: F811
     assert set(by.loc[72, "queries"]) == {"drawn"}
 
 
-def test_the_measurement_joins_the_design_point(run, sample, tmp_path):  # noqa: F811
+def test_the_measurement_joins_the_design_point(run, sample, tmp_path):
     measured(run, sample, tmp_path / "out", methods="nqkv,fp8")
     file = tmp_path / "out" / "measurement.json"
     words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--measurements", file, "--json"]
@@ -142,7 +142,7 @@ def test_the_measurement_joins_the_design_point(run, sample, tmp_path):  # noqa:
     assert f"relative error of the attention output  {wanted['nqkv', 'both']:.4g}" in text
 
 
-def test_sweeps_and_fronts_have_the_error(run, sample, tmp_path):  # noqa: F811
+def test_sweeps_and_fronts_have_the_error(run, sample, tmp_path):
     measured(run, sample, tmp_path / "out", methods="nqkv,fp8")
     found = sweep.run({
         "axes": {"device": "a100-80gb", "model": "llama2-7b", "quantizer": ["fp16", "nqkv", "fp8", "int8"]},
@@ -155,7 +155,7 @@ def test_sweeps_and_fronts_have_the_error(run, sample, tmp_path):  # noqa: F811
     assert np.isnan(errors["int8"])
 
 
-def test_it_goes_on_where_it_was_stopped(run, sample, tmp_path, monkeypatch):  # noqa: F811
+def test_it_goes_on_where_it_was_stopped(run, sample, tmp_path, monkeypatch):
     whole, out = tmp_path / "whole", tmp_path / "out"
     measured(run, sample, whole)
     calls, real = [], measure.measure
@@ -181,7 +181,7 @@ def test_it_goes_on_where_it_was_stopped(run, sample, tmp_path, monkeypatch):  #
     assert not list(out.rglob(".*part"))
 
 
-def test_a_full_disk_leaves_finished_parts(run, sample, tmp_path, monkeypatch):  # noqa: F811
+def test_a_full_disk_leaves_finished_parts(run, sample, tmp_path, monkeypatch):
     real, out = files.write, tmp_path / "out"
 
     def full(path, content):
@@ -196,7 +196,7 @@ def test_a_full_disk_leaves_finished_parts(run, sample, tmp_path, monkeypatch): 
     assert "3 parts were there already" in measured(run, sample, out)[1]
 
 
-def test_damaged_parts_are_measured_again_and_methods_may_be_added(run, sample, tmp_path):  # noqa: F811
+def test_damaged_parts_are_measured_again_and_methods_may_be_added(run, sample, tmp_path):
     out = tmp_path / "out"
     measured(run, sample, out, methods="nqkv")
     before = (out / "measured.parquet").read_bytes()
@@ -209,7 +209,7 @@ def test_damaged_parts_are_measured_again_and_methods_may_be_added(run, sample, 
     assert "3 parts were there already" in measured(run, sample, out, methods="nqkv,fp8")[1]
 
 
-def test_another_dump_or_other_options_need_another_directory(run, sample, tmp_path):  # noqa: F811
+def test_another_dump_or_other_options_need_another_directory(run, sample, tmp_path):
     out = tmp_path / "out"
     measured(run, sample, out, methods="nqkv")
     kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -266,7 +266,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_dumps_are_one_line_and_leave_nothing(run, tmp_path, case):  # noqa: F811
+def test_bad_dumps_are_one_line_and_leave_nothing(run, tmp_path, case):
     content, parts = BAD[case]
     path = tmp_path / "kv.npz"
     np.savez(path, **content)
@@ -278,7 +278,7 @@ def test_bad_dumps_are_one_line_and_leave_nothing(run, tmp_path, case):  # noqa:
     assert "Traceback" not in err
 
 
-def test_damaged_files_are_one_line_and_leave_nothing(run, sample, tmp_path):  # noqa: F811
+def test_damaged_files_are_one_line_and_leave_nothing(run, sample, tmp_path):
     whole = sample.read_bytes()
     for name, content in {
         "cut.npz": whole[:-100],
@@ -325,13 +325,13 @@ def test_damaged_files_are_one_line_and_leave_nothing(run, sample, tmp_path):  #
         (["--methods", "nqkv", "--out", "o", "--heads", "0"], ["heads = 0"]),
     ],
 )
-def test_bad_requests_are_one_line(run, sample, tmp_path, monkeypatch, words, parts):  # noqa: F811
+def test_bad_requests_are_one_line(run, sample, tmp_path, monkeypatch, words, parts):
     monkeypatch.chdir(tmp_path)
     assert_one_line(run("measure", sample, *words), 2, *parts)
     assert not (tmp_path / "o").exists()
 
 
-def test_bad_values_can_be_replaced_and_gaps_allowed(run, tmp_path):  # noqa: F811
+def test_bad_values_can_be_replaced_and_gaps_allowed(run, tmp_path):
     np.savez(tmp_path / "kv.npz", **arrays(3, layer1_key=None, layer1_value=None, layer2_key=NAN, layer2_value=None))
     words = ["--partial", "--nonfinite", "replace"]
     code, _, err = measured(run, tmp_path / "kv.npz", tmp_path / "out", *words)
@@ -341,7 +341,7 @@ def test_bad_values_can_be_replaced_and_gaps_allowed(run, tmp_path):  # noqa: F8
     assert table[table["layer"] == 2]["output_error"].isna().all()
 
 
-def test_check_says_what_is_there_and_what_is_not(run, sample, tmp_path):  # noqa: F811
+def test_check_says_what_is_there_and_what_is_not(run, sample, tmp_path):
     code, text, _ = run("measure", sample, "--check")
     assert code == 0
     assert "toy, RoPE: not said, synthetic" in text
@@ -393,12 +393,12 @@ def test_a_layer_is_all_that_is_in_memory(sample, tmp_path, monkeypatch):
         measure_run.run(str(sample), [], str(tmp_path / "out"), measure_run.Asked(), silent)
 
 
-def test_a_directory_that_another_process_writes_is_left_alone(run, sample, tmp_path):  # noqa: F811
+def test_a_directory_that_another_process_writes_is_left_alone(run, sample, tmp_path):
     with sweep_store.locked(tmp_path / "out"):
         assert_one_line(measured(run, sample, tmp_path / "out"), 3, "is being written by another measurement")
 
 
-def test_without_queries_attention_is_left_out(run, sample, tmp_path):  # noqa: F811
+def test_without_queries_attention_is_left_out(run, sample, tmp_path):
     code, _, err = measured(run, sample, tmp_path / "out", "--queries", "0")
     assert (code, err) == (0, "")
     table = pd.read_parquet(tmp_path / "out" / "measured.parquet")
@@ -408,7 +408,7 @@ def test_without_queries_attention_is_left_out(run, sample, tmp_path):  # noqa: 
     assert measurements.load(tmp_path / "out" / "measurement.json").methods[0].tensors[0].output is None
 
 
-def test_oaken_is_measured_again_with_other_thresholds(run, sample, tmp_path):  # noqa: F811
+def test_oaken_is_measured_again_with_other_thresholds(run, sample, tmp_path):
     other = tmp_path / "other.npz"
     np.savez(other, **kv_sample.arrays(kv_sample.synthetic(2, 2, 80, 16, 9)))
     for name, dump in (("a", sample), ("b", other)):
@@ -421,7 +421,7 @@ def test_oaken_is_measured_again_with_other_thresholds(run, sample, tmp_path):  
     assert [m.note for m in found.methods] == ["thresholds: b.toml", ""]
 
 
-def test_keys_before_rope_are_quantised_as_stored(run, sample, tmp_path):  # noqa: F811
+def test_keys_before_rope_are_quantised_as_stored(run, sample, tmp_path):
     about = meta(rope="before", rope_theta="10000")
     np.savez(tmp_path / "before.npz", **arrays(), meta=about)
     tables = []

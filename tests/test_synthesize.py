@@ -11,10 +11,10 @@ from dse import kv_sample, measure
 from dse.dumps import open_dump
 from dse.errors import InputError
 from dse.kv_sample import Recipe, layer_of
-from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
+from test_cli import assert_one_line
 
 
-def test_the_defaults_are_the_sample_that_ships(run, tmp_path):  # noqa: F811
+def test_the_defaults_are_the_sample_that_ships(run, tmp_path):
     assert run("synthesize", "--out", tmp_path / "kv.npz")[0] == 0
     with np.load(resources.files("dse.data") / "kv_sample.npz") as shipped, open_dump(tmp_path / "kv.npz") as dump:
         assert [tensor.name for tensor in dump.tensors] == shipped.files
@@ -22,7 +22,7 @@ def test_the_defaults_are_the_sample_that_ships(run, tmp_path):  # noqa: F811
             assert np.array_equal(dump.read(name).view(np.uint16), shipped[name].view(np.uint16))
 
 
-def test_both_formats_hold_the_same_and_repeat(run, tmp_path):  # noqa: F811
+def test_both_formats_hold_the_same_and_repeat(run, tmp_path):
     words = ["--layers", 2, "--tokens", 40, "--head-dim", 16, "--queries", 4, "--seed", 3]
     found = {}
     for name in ("a.npz", "b.npz", "c.safetensors"):
@@ -109,12 +109,12 @@ def test_queries_draw_attention_to_sinks():
         (["--key-ranges", "1000", "--outlier-offset", "900"], "layer 0: keys are beyond 65504"),
     ],
 )
-def test_bad_parameters_are_one_line_and_leave_nothing(run, tmp_path, words, text):  # noqa: F811
+def test_bad_parameters_are_one_line_and_leave_nothing(run, tmp_path, words, text):
     assert_one_line(run("synthesize", "--out", tmp_path / "kv.npz", *words), 2, text)
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_files_are_one_line(run, tmp_path):  # noqa: F811
+def test_bad_files_are_one_line(run, tmp_path):
     assert_one_line(run("synthesize", "--out", tmp_path / "kv.pt"), 2, "must end in .npz or .safetensors")
     (tmp_path / "dir.npz").mkdir()
     assert_one_line(run("synthesize", "--out", tmp_path / "dir.npz"), 4, "is a directory")

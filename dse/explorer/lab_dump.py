@@ -9,7 +9,7 @@ import streamlit as st
 
 from dse import measure_view
 from dse.errors import DseError, InputError, clean
-from dse.explorer import state, widgets
+from dse.explorer import state, uploads, widgets
 from dse.explorer.fields import Field
 from dse.measure_view import Held
 
@@ -89,7 +89,8 @@ def load() -> None:
             except OSError as error:  # no room to put the bytes
                 state.put({DATA.key: SAMPLE})
                 st.session_state[_SAID] = [f"cannot be read: {(error.strerror or type(error).__name__).lower()}"]
-            st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
+            uploads.let_go(file)
+            st.session_state[_TRIES] = tries + 1  # another key: an empty uploader
             file = None
             gc.collect()
             st.rerun()
