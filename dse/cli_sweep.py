@@ -146,7 +146,8 @@ def _summary(done: Any, seconds: float, as_json: bool) -> str:
 
     if done.front is not None:
         return _front_summary(done, n_bytes)
-    lines = [f"sweep: {done.folder} ({done.n_rows:,} rows, {manifest.n_parts:,} parts, {units.human(n_bytes, 'B')})"]
+    parts = f"{manifest.n_parts:,} part{'s' * (manifest.n_parts > 1)}"
+    lines = [f"sweep: {done.folder} ({done.n_rows:,} rows, {parts}, {units.human(n_bytes, 'B')})"]
     if done.n_written == 0:
         lines.append("  complete before: every part checked against its hash")
     elif done.n_written < manifest.n_parts:
@@ -184,9 +185,13 @@ def _verify(out: str, as_json: bool) -> None:
         for problem in problems:
             click.echo(problem)
     if problems:
-        raise OutputError(f"{show(out)}: {len(problems):,} problems: run `dse sweep` again, it repairs them")
+        raise OutputError(
+            f"{show(out)}: {len(problems):,} problem{'s' * (len(problems) > 1)}: run `dse sweep` again, it repairs them"
+        )
     if not as_json:
-        click.echo(f"verified: {out} ({manifest.n_rows:,} rows, {manifest.n_parts:,} parts)")
+        click.echo(
+            f"verified: {out} ({manifest.n_rows:,} rows, {manifest.n_parts:,} part{'s' * (manifest.n_parts > 1)})"
+        )
 
 
 @contextlib.contextmanager

@@ -90,7 +90,13 @@ def of_table(
     `units` are base units of columns of your own; those of results and axes are known. Raises InputError.
     """
     known = set(sweep_axes.known_axes())
-    design = [n for n in table.columns if n in known and table[n].nunique(dropna=False) > 1]
+    names = {n for n in table.columns if pd.api.types.is_string_dtype(table[n]) and n not in point.RESULT_UNITS}
+    design = [n for n in table.columns if n in known | names and table[n].nunique(dropna=False) > 1]
+    for name in objectives:
+        if name in table and pd.api.types.is_float_dtype(table[name]):
+            rows = np.flatnonzero(np.isinf(table[name].to_numpy(float, na_value=np.nan)))
+            if len(rows):
+                raise InputError(f"objective {show(name)}: is infinite in row {rows[0]:,}: leave that row out")
     return _front(
         [("", table)],
         lambda _, rows: table.iloc[rows],

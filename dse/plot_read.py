@@ -146,6 +146,10 @@ def kept(table: pd.DataFrame, only: Sequence[str], may_be_empty: bool = False) -
         found = column.astype(str).str.lower().isin(words)
         if pd.api.types.is_numeric_dtype(column) and column.dtype != bool:
             found |= column.isin([number for word in words if (number := _number(word)) is not None])
+        held = set(column.astype(str).str.lower())
+        unknown = [word for word in words if word not in held and not column.isin([_number(word)]).any()]
+        if unknown and not may_be_empty and found.any():
+            raise InputError(f"only = {show(condition)}: no row has {show(unknown[0])}: leave it out")
         if not found.any() and not may_be_empty:
             some = ", ".join(dict.fromkeys(map(str, column.dropna())))
             raise InputError(f"only = {show(condition)}: no row has it: {name} is one of {show(some)[1:-1]}")

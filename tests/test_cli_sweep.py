@@ -47,7 +47,7 @@ def test_a_sweep_and_the_same_again(run):
         r"about [0-9.e-]+ s on one core; at most [0-9.]+ kB",
         lines[0],
     )
-    assert re.fullmatch(rf"sweep: out \({N_ROWS} rows, 1 parts, [0-9.]+ kB\)", lines[1])
+    assert re.fullmatch(rf"sweep: out \({N_ROWS} rows, 1 part, [0-9.]+ kB\)", lines[1])
     # 140 GB of weights of Llama2-70B fit into neither device
     assert lines[2:] == ["  64 rows: feasible", "  64 rows: the weights alone are larger than the memory"]
     before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
@@ -62,14 +62,14 @@ def test_a_sweep_and_the_same_again(run):
 
 def test_verify(run):
     run("sweep", "spec.toml", "--out", "out")
-    assert run("sweep", "--verify", "out") == (0, f"verified: out ({N_ROWS} rows, 1 parts)\n", "")
+    assert run("sweep", "--verify", "out") == (0, f"verified: out ({N_ROWS} rows, 1 part)\n", "")
     part = Path("out/part-000000.parquet")
     good = part.read_bytes()
     part.write_bytes(good[:99] + bytes([good[99] ^ 1]) + good[100:])
     status, out, err = run("sweep", "--verify", "out")
     assert status == 4
     assert out == "part-000000.parquet is damaged (its SHA-256 is another)\n"
-    assert err == "error: 'out': 1 problems: run `dse sweep` again, it repairs them\n"
+    assert err == "error: 'out': 1 problem: run `dse sweep` again, it repairs them\n"
     status, out, _ = run("sweep", "--verify", "out", "--json")
     assert (status, json.loads(out)["problems"]) == (4, ["part-000000.parquet is damaged (its SHA-256 is another)"])
     status, _, err = run("sweep", "spec.toml", "--out", "out")

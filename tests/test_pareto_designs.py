@@ -244,3 +244,12 @@ def test_only_takes_the_fronts_of_some_groups():
         found.only(quantizer="fp16")
     with pytest.raises(InputError, match="no front has device = 'c'"):
         found.only(device="c")
+
+
+def test_names_of_a_table_of_ones_own_tell_its_designs_apart():
+    table = pd.DataFrame({"name": ["a", "b", "c"], "rate": [1.0, 2.0, 0.5], "price": [1.0, 3.0, 2.0]})
+    found = pareto_designs.of_table(table, {"rate": "max", "price": "min"})
+    assert found.design == ("name",)
+    assert list(found.table["name"]) == ["a", "b"]
+    with pytest.raises(InputError, match="is infinite in row 1"):
+        pareto_designs.of_table(table.assign(rate=[1.0, np.inf, 2.0]), {"rate": "max"})

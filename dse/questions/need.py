@@ -94,6 +94,8 @@ class Need:
     #: at the next smaller value
     result_below: Result | None
     curve: pd.DataFrame
+    #: what capacity keeps from the answer, in endless memory; None where capacity does not bind
+    with_room: Result | None = None
 
     @property
     def binding(self) -> str:
@@ -121,8 +123,8 @@ class Need:
         if self.value is None:
             at = "in any memory" if self.what == "capacity" else f"at infinite {NUMBERS[self.what][1]}"
             value = measure.value(self.result)
-            reached = f"still {measure.text(value)}" if value is not None else "still nothing"
-            return f"{at} {reached}: {_reason(self.result, self.target)}"
+            reached = f"still {measure.text(value)}" if value is not None else "the batch never runs at once"
+            return f"{at} {reached}: {_reason(self.result, self.target, self.with_room)}"
         below = self.result_below
         if below is None:
             return "the smallest that the search knows meets it"
@@ -133,7 +135,7 @@ class Need:
             if measure.name == "step":
                 return f"a byte less and the whole batch no longer runs at once: {below['max_batch']:,} do"
             return f"a byte less and {few:,} instead of {many:,} requests run at once: {measure.text(_of(below))}"
-        return f"any less misses the target; what binds there is {_reason(self.result, self.target)}"
+        return f"any less misses the target; what binds there is {_reason(self.result, self.target, self.with_room)}"
 
     def text(self) -> str:
         """The answer in words."""
@@ -164,12 +166,18 @@ def _binding(result: Result, target: Target) -> str:
     return str(result["bound"])
 
 
-def _reason(result: Result, target: Target) -> str:
-    """What binds a result, with what to look at."""
+def _reason(result: Result, target: Target, with_room: Result | None = None) -> str:
+    """What binds a result, with what to look at. `with_room`: the same in endless memory."""
     if not result["feasible"]:
         return f"capacity: {result['infeasible_reason']}"
     if _binding(result, target) == "capacity":
         n = result["running_batch"] if target.measure.name == "throughput" else result["max_batch"]
+        if with_room is not None:
+            rate, bound = target.measure.text(target.measure.value(with_room)), with_room["bound"]
+            return (
+                f"capacity: {n:,} of {result['batch']:,} requests run at once; with room for all it would be {rate}, "
+                f"bound by {bound} ({_WHY[bound]})"
+            )
         return (
             f"capacity: {n:,} of {result['batch']:,} requests run at once; `dse ask need capacity` says what is missing"
         )
@@ -203,9 +211,13 @@ def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
             low, high = (low, middle) if goal.is_met(at(of(middle))) else (middle, high)
         value, best, below = of(high), at(of(high)), at(of(low))
     ends = [given, *([value] if value is not None else [])]
+    with_room = None
+    if what != "capacity" and _binding(best, goal) == "capacity":  # of what misses the goal: a step below the answer
+        smaller = varied(design.device, what, of(low) if value is not None else of(high))
+        with_room = Design(varied(smaller, "capacity", MOST_BYTES), design.plan).evaluate(work)
     return Need(
         what, units.base_of(getattr(design.device, field).unit), goal, context(design.device, design.plan.model, work,
-        best), design.name, given, value, best, below, _curve(at, what, goal, ends),
+        best), design.name, given, value, best, below, _curve(at, what, goal, ends), with_room,
     )  # fmt: skip
 
 
