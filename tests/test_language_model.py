@@ -12,7 +12,7 @@ from dse.lm import caches as kv
 from dse.lm import kv_dump, perplexity, text, weights
 from dse.lm import run as lm_run
 from dse.lm.forward import attend, forward, nats, rotate, rotations
-from test_cli import assert_one_line, run  # noqa: F401  (a fixture)
+from test_cli import assert_one_line
 
 SIZES = {"d_model": 32, "n_layers": 3, "n_q_heads": 4, "n_kv_heads": 2, "head_dim": 16, "d_ff": 48}
 CONSTANTS = {"rope_theta": "10000.0", "norm_epsilon": "1e-05"}
@@ -243,7 +243,7 @@ def test_held_out_text_is_the_list_that_ships():
     assert not set(text.CALIBRATION) & set(text.SCORED)
 
 
-def test_command_gives_rows_and_goes_on(run, path, tmp_path, monkeypatch):  # noqa: F811
+def test_command_gives_rows_and_goes_on(run, path, tmp_path, monkeypatch):
     monkeypatch.setattr(lm_run.run, "__defaults__", ((2, 24, 6, 4),))
     words = (
         "measure",
@@ -267,7 +267,7 @@ def test_command_gives_rows_and_goes_on(run, path, tmp_path, monkeypatch):  # no
     assert "perplexity" in shown
 
 
-def test_the_models_own_keys_are_a_dump(run, path, tmp_path):  # noqa: F811
+def test_the_models_own_keys_are_a_dump(run, path, tmp_path):
     code, out, err = run("measure", f"lm:{path}", "--check", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -293,7 +293,7 @@ def test_the_models_own_keys_are_a_dump(run, path, tmp_path):  # noqa: F811
         (("measure", "--perplexity", "--methods", "nonsense"), ("unknown quantizer",)),
     ],
 )
-def test_bad_words(run, words, parts):  # noqa: F811
+def test_bad_words(run, words, parts):
     assert_one_line(run(*words), 2, *parts)
 
 
