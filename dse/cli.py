@@ -17,6 +17,7 @@ from dse.cli_plot import plot
 from dse.cli_questions import ask
 from dse.cli_ring import ring
 from dse.cli_simulate import simulate
+from dse.cli_study import study
 from dse.cli_sweep import pareto, sweep
 from dse.cli_traffic import traffic
 from dse.cli_validate import validate
@@ -44,6 +45,7 @@ cli.add_command(thresholds)
 cli.add_command(measure)
 cli.add_command(synthesize)
 cli.add_command(mix)
+cli.add_command(study)
 cli.add_command(calibrate)
 cli.add_command(predict)
 cli.add_command(validate)

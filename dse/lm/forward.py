@@ -4,8 +4,8 @@
 """
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 def _attention(
     model: LanguageModel, layer: Layer, x: np.ndarray, cache: KVCache, first: int, own: bool,
-    queries: list[np.ndarray] | None,
+    queries: list[np.ndarray] | None, attention: Callable[[np.ndarray, Any], np.ndarray] | None,
 ) -> np.ndarray:  # fmt: skip
     h = rms_norm(x, layer.attention_norm, model.norm_epsilon)
     query = heads_of(h @ layer.q, model.n_q_heads)
@@ -90,15 +90,17 @@ def _attention(
     cos, sin = rotations(model, first, x.shape[1])
     turned = rotate(key, cos, sin)
     cache.append(key if cache.before_rope else turned, value)
+    query = rotate(query, cos, sin)
+    if queries is not None:
+        queries.append(query)
+    if attention is not None:
+        return attention(query, cache).transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1) @ layer.o
     if own:
         seen_key, seen_value = turned, value
     else:
         seen_key, seen_value = (side.astype(np.float32, copy=False) for side in cache.seen())
         if cache.before_rope:
             seen_key = rotate(seen_key, *rotations(model, 0, seen_key.shape[2]))
-    query = rotate(query, cos, sin)
-    if queries is not None:
-        queries.append(query)
     mixed = attend(query, seen_key, seen_value)
     return mixed.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1) @ layer.o
 
@@ -106,18 +108,20 @@ def _attention(
 def forward(
     model: LanguageModel, tokens: np.ndarray, caches: Sequence[KVCache], first: int = 0, own: bool = False,
     last_only: bool = False, queries: list[np.ndarray] | None = None,
+    attention: Callable[[np.ndarray, Any], np.ndarray] | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Logits [batch, n, N_TOKENS] (with last_only of the last token, [batch, 1, N_TOKENS]) of tokens [batch, n].
 
     The tokens stand at positions `first`, `first` + 1, ...; the caches, one a layer, hold those before and get these.
     own: attention sees this call's keys and values as computed, not the cache's, as serving systems do for a prompt
     (then first must be 0). queries: a list that gets each layer's, after RoPE, [batch, n_q_heads, n, head_dim].
+    attention: what gives the mixed values of queries from a layer's cache, in place of `attend` over what it has seen.
     """
     if own and first:
         raise ValueError(f"first = {first}: a prompt that sees its own keys begins at 0")
     x = model.embedding[tokens]
     for layer, cache in zip(model.layers, caches, strict=True):
-        x = x + _attention(model, layer, x, cache, first, own, queries)
+        x = x + _attention(model, layer, x, cache, first, own, queries, attention)
         h = rms_norm(x, layer.mlp_norm, model.norm_epsilon)
         x = x + (silu(h @ layer.gate) * (h @ layer.up)) @ layer.down
     if last_only:
