@@ -26,8 +26,8 @@ from dse.lm.weights import LanguageModel
 from dse.measure import Progress
 from dse.measure_parts import Store, opened
 
-#: windows and their tokens; the scored ones are those behind FIRST_SCORED
-N_WINDOWS, N_TOKENS, FIRST_SCORED = 4, 512, 256
+#: windows and their tokens; the later half of each is scored
+N_WINDOWS, N_TOKENS = 6, 512
 COLUMNS = ("experiment", "series", "layer", "side", "x", "metric", "value")
 
 
