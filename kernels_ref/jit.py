@@ -122,13 +122,6 @@ def sequential(function: F) -> F:
     return Kernel(function, parallel=False)  # type: ignore[return-value]
 
 
-#: wrappers by which Python and C would call a function: a fifth of the time that compiling takes, and nobody does
-_UNWRAPPED: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-
 def inner(function: F) -> F:
-    """A function that kernels call: compiled into them, vectorised on its own, never cached by itself.
-
-    Python cannot call it, unless compiling is disabled.
-    """
-    return numba.njit(error_model="numpy", nogil=True, **_UNWRAPPED)(function)  # type: ignore[no-any-return]
+    """A function that kernels call: compiled into them, vectorised on its own, never cached by itself."""
+    return numba.njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
