@@ -63,7 +63,10 @@ def chart(
         keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
         notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
         front, knee = front.iloc[keep], [knee[i] for i in keep]
-    series = [Series(OTHERS, "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
+    others = [Series(OTHERS, "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
+    if others:
+        notes.append(f"Other designs: {len(cloud):,} of those that are beaten.")
+    series: list[Series] = []
     groups = (
         [(_group(key, by, units), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)]
         if by
@@ -87,7 +90,7 @@ def chart(
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
-                "knee", "scatter", **_points(best, x, y), colour=style.VERMILLION, marker="star", size=1.5,
+                "knee", "scatter", **_points(best, x, y), colour=style.VERMILLION, marker="star", size=2.0,
                 hover=tuple(f"knee of {name}\n{_hover(row)}" for _, row in best.iterrows()),
             )
         )  # fmt: skip
@@ -96,7 +99,8 @@ def chart(
     notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
     notes.append(f"Objectives: {aims}.")
     title = f"Pareto front: {y} against {x}"
-    panel = Panel("", places[0], places[1], (*series, *knees))
+    # knees lie under the marks of their groups, which stay in sight
+    panel = Panel("", places[0], places[1], (*others, *knees, *series))
     return Chart(title, (panel,), panel_height_pt=260, notes=tuple(notes))
 
 
