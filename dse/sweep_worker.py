@@ -109,7 +109,7 @@ def make_part(packed: bytes, number: int, wanted: dict[str, str]) -> Made:
             return Made(mismatch=text)
         part, content = sweep_parts.make_part(unpack(packed), number)
         return Made(part, content.to_pybytes())
-    except Exception as error:
+    except Exception as error:  # goes back as words: not every exception can be pickled
         return Made(failure=in_words(error))
 
 
