@@ -1,5 +1,6 @@
 """What the explorer starts with: its pages, each a file of its own, registered here once."""
 
+import gc
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -21,6 +22,14 @@ class Page:
     def render(self) -> None:
         """Draw the page."""
         import_module(self.module).render()
+        if self.path not in _DRAWN:
+            _DRAWN.add(self.path)
+            gc.freeze()
+
+
+#: pages drawn once. What they have imported stays, and is kept out of Streamlit's search for garbage after every run,
+#: which would hold up all sessions for a tenth of a second
+_DRAWN: set[str] = set()
 
 
 PAGES = (
