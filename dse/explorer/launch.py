@@ -1,7 +1,6 @@
 """Start the explorer with the settings of `.streamlit/config.toml`, wherever it is started."""
 
 import contextlib
-import gc
 import re
 import socket
 import sys
@@ -84,7 +83,6 @@ def _warm() -> None:
         time.sleep(_FIRST_PAGE_S)
         for page in main.PAGES:
             import_module(page.module)
-        gc.freeze()  # as after a page's first drawing
 
 
 def run(args: list[str]) -> None:

@@ -9,6 +9,8 @@ import streamlit as st
 from dse.explorer import state
 
 _TITLE = "KV-cache design explorer"
+#: session key: there from a session's second run on
+_SEEN = "explorer seen"
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,6 @@ class Page:
     def render(self) -> None:
         """Draw the page."""
         import_module(self.module).render()
-        if self.path not in _DRAWN:
-            _DRAWN.add(self.path)
-            gc.freeze()
-
-
-#: pages drawn once. What they have imported stays, and is kept out of Streamlit's search for garbage after every run,
-#: which would hold up all sessions for a tenth of a second
-_DRAWN: set[str] = set()
 
 
 PAGES = (
@@ -44,7 +38,14 @@ PAGES = (
 
 
 def main() -> None:
-    """Run the explorer's script once, as Streamlit does on every interaction."""
+    """Run the explorer's script once, as Streamlit does on every interaction.
+
+    Streamlit searches all of Python's memory for garbage after every run, which holds up every session for a tenth of a
+    second. What is there when a run begins is kept out of that, but for the first run of each session: it finds what
+    sessions before have left.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
     st.set_page_config(page_title=_TITLE, layout="wide")
     shown = {
         page.path: st.Page(page.render, title=page.title, url_path=page.path, default=page is PAGES[0])
@@ -52,3 +53,6 @@ def main() -> None:
     }
     st.session_state[state.PAGES] = shown
     st.navigation(list(shown.values()), position="top").run()
+    if _SEEN not in st.session_state:
+        st.session_state[_SEEN] = True
+        gc.unfreeze()
