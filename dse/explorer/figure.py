@@ -76,7 +76,8 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
     found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
     axis = found["layout"]["yaxis"]
-    axis.update(automargin=True, title=None)
+    axis.update(automargin=True)
+    del axis["title"]
     if is_long:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
     found["layout"]["margin"]["l"] = 0
@@ -133,10 +134,13 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
 def unchecked(drawn: dict[str, Any]) -> Any:
     """Plain data as a plotly Figure that plotly has not checked; Streamlit has it check data that comes as it is.
 
-    Checking takes longer than all else of a figure, and ours come from one place, whose tests have them checked.
+    Checking takes longer than all else of a figure; our tests have plotly check what `fitted` and its like give.
     """
     import plotly.graph_objects as go
+    from plotly.colors import get_colorscale
 
+    if colours := drawn["layout"].get("coloraxis"):  # the browser knows the same names by slightly other colours
+        colours["colorscale"] = get_colorscale(colours["colorscale"])
     return go.Figure(drawn, _validate=False)
 
 
