@@ -23,6 +23,8 @@ MAX_CSV_BYTES = 2**30
 MERGE_ROWS = 500_000
 #: columns whose name says their unit to a reader
 COUNTS = ("batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits")
+#: designs of the front so far that those of the next part are compared with first
+MAX_RIVALS = 8
 #: files of a sweep that are read at a time, and as many wait
 READERS = 2
 #: designs beside the front that a figure shows
@@ -240,6 +242,7 @@ def _front(
     names = list(dict.fromkeys((*objectives, *by)))
     held: list[_Held] = []
     cloud: list[pd.DataFrame] = []
+    rivals: pd.DataFrame | None = None
     n_rows = n_feasible = n_beyond = n_missing = step = 0
     pieces_seen: list[str] = []
     for piece, table in pieces:
@@ -257,13 +260,17 @@ def _front(
             feasible = feasible & present
             table = table.assign(feasible=feasible)
         try:
-            rows = np.flatnonzero(pareto.front(table, objectives, by))
+            rows = np.flatnonzero(pareto.front(table, objectives, by, rivals=rivals))
         except InputError as error:
             hint = "; or leave them out with --drop-missing" if "is missing" in str(error) else ""
             raise InputError(f"{piece + ': ' if piece else ''}{error}{hint}") from None
         held.append(
             _Held(_plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows)
         )
+        if not by and len(rows):
+            best = pd.concat([rivals, held[-1].table]).drop_duplicates()
+            best = best[pareto.front(best, objectives)]
+            rivals = best.iloc[:: -(-len(best) // MAX_RIVALS)]
         step = step or max(int(feasible.sum()) // CLOUD_ROWS, 1)
         cloud.append(_plain(table[names].iloc[np.flatnonzero(feasible)[::step]]))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
