@@ -7,14 +7,25 @@ from typing import Any
 
 import pandas as pd
 
-from dse import plot_questions, report_papers, report_validation, validate_accuracy
+from dse import plot_design, plot_questions, report_papers, report_validation, validate_accuracy
 from dse.errors import InputError, did_you_mean, show
 from dse.pareto_designs import label
 from dse.plot_read import BESIDE, Source, read
-from dse.plots import FIGURES, Figure, accuracy_bits, design_front, measured_errors, predicted_measured, rows, simulated
+from dse.plots import (
+    FIGURES,
+    Figure,
+    accuracy_bits,
+    design_bars,
+    design_front,
+    measured_errors,
+    predicted_measured,
+    rows,
+    simulated,
+)
 from dse.plots.chart import Chart
 
 _REPORT, _VALIDATE, _MEASURE = "dse report --out DIR", "dse validate report --out DIR", "dse measure SOURCE --out DIR"
+_POINT, _LAB = "dse point ... --out DIR", "dse lab SOURCE --method Q --out DIR"
 
 
 @dataclass(frozen=True)
@@ -155,12 +166,36 @@ KINDS: dict[str, Kind] = {
         Kind("predicted_measured", "Predicted against measured kernel times of a calibration.",
              "dse calibrate TABLE --device NAME --out FILE.toml (writes FILE.points.csv)", ("points",), _TIMES,
              _calibrated),
+        Kind("design_memory", "What fills the memory: weights, KV cache and the rest, a bar a design.", _POINT,
+             ("point", "report"), (*design_bars.MEMORY, "capacity_bytes"), plot_design.bars(design_bars.memory)),
+        Kind("design_step", "What fills the mean decode step, a bar a design.", _POINT, ("point", "report"),
+             (*design_bars.STEP, "feasible"), plot_design.bars(design_bars.step_time)),
+        Kind("operations", "Operations of a decode step under the device's roofline, at peak rates and calibrated.",
+             _POINT, ("operations",), ("device", "model", "quantizer", "model_kind", "stack", "operation", "batch",
+             "seconds", "intensity_flops_per_byte", "flops_per_s", "ceiling_flops_per_s", "peak_flops_per_s",
+             "bandwidth_bytes_per_s"), plot_design.roofline),
+        Kind("lab_bits", "Bits an element that a quantizer really stored of a KV dump, by part.", _LAB, ("bits",),
+             ("quantizer", "stored_bits", "effective_bits"), plot_design.lab_bits),
+        Kind("lab_heads", "An error of keys or values as a map of layers and heads.",
+             f"{_LAB}` or `{_MEASURE}", ("errors", "measured"), ("layer", "head", "side"), plot_design.lab_heads),
+        Kind("lab_histogram", "Values of a head before and after a quantizer, its thresholds marked.", _LAB,
+             ("histogram",), ("low", "high", "n_before", "n_after"), plot_design.lab_histogram),
+        *(Kind(f"lab_{part}", f"Tokens and channels of a head as a map: {words}.", _LAB, ("values",),
+               ("token", "channel", "before", "after"), plot_design.lab_values(part))
+          for part, words in (("before", "as they were"), ("after", "as a quantizer gives them back"),
+                              ("error", "how far the two are apart"))),
+        Kind("mixed_plans", "Error against bits of plans by layer beside single methods, and each layer's method.",
+             "dse mix DIR ... --figure mixed_plans.csv", ("mixed_plans",), ("kind", "method", "stored_bits", "error"),
+             plot_design.mixed),
         Kind("claims", "Published claims: ours over the published number.", _VALIDATE, ("tables/claims", "claims"),
              ("id", "source", "published", "ours", "unit", "verdict", "basis"),
              lambda source: report_validation.claims_of(source.table)),
         *(Kind(f"silicon_{part}", f"Predicted against measured times of a device's kernels: {words}.",
                f"{_VALIDATE} (with the extra calibrate)", ("tables/silicon-points",), _TIMES, _silicon(part))
           for part, words in (("attention", "attention"), ("gemm", "matrix products"))),
+        Kind("silicon_errors", "Errors of a device's calibrated kernels on measured times, by part and size.",
+             _VALIDATE, ("tables/silicon", "silicon"),
+             ("device", "stack", "part", "size_class", "mean", "p90", "naive_mean"), plot_design.silicon_error),
         *map(_accuracy, validate_accuracy.VIEWS),
         Kind("sinkq_figure_3", "SinkQ's Figure 3 as modelled: throughput and peak memory by batch and length.",
              _VALIDATE, ("tables/sinkq-figure-3-batch", "sinkq-figure-3-batch"),

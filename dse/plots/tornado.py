@@ -30,9 +30,7 @@ def chart(
         sides.append((names[1], base[1], "other_at_low", "other_at_high"))
     columns = [column for _, _, *pair in sides for column in pair]
     values = [float(v) for column in columns for v in table[column].dropna()] + [value for _, value, *_ in sides]
-    shown = axes.around(measure[0], measure[1], [value / measure[2] for value in values], n_ticks=7)
-    ticks = tuple((at * measure[2], text) for at, text in shown.ticks)
-    x = Axis(measure[0], measure[1], shown.low * measure[2], shown.high * measure[2], ticks, per_unit=measure[2])
+    x = axes.around(measure[0], measure[1], values, measure[2], n_ticks=7)
     for name, value, low, high in sides:
         panels.append(Panel(name, x, y, tuple(_bars(table, labels, (low, high), value, x))))
     flips = [i for i in range(len(table)) if table["flips_at"].iloc[i]]

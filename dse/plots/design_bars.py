@@ -1,4 +1,4 @@
-"""The stacked bars of the what-if page: what fills the memory, what fills a decode step, a bar a design."""
+"""What fills the memory and what fills a decode step, a stacked bar a design; drawn by the explorer's What if."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
