@@ -8,10 +8,12 @@ from dse import measure_view
 from dse.errors import InputError, LimitError
 from dse.pareto_designs import label
 from dse.plot_read import Source
-from dse.plots import design_bars, lab, mixed_plans, operations, silicon_errors, style
+from dse.plots import bit_ledger, design_bars, lab, mixed_plans, operations, silicon_errors, style
 from dse.plots.chart import Chart
 from dse.point import RESULT_UNITS
 
+#: how far parts may add up to another number of bits than the whole
+PARTS_TOLERANCE = 1e-3
 #: bars of designs beside each other
 MAX_DESIGNS = 24
 
@@ -60,14 +62,29 @@ def _titles(source: Source, title: str) -> tuple[str, tuple[str, ...]]:
     return source.about.get("title", title), tuple(source.about.get("notes", ()))
 
 
+def check_parts(table: pd.DataFrame) -> None:
+    """Raises InputError where the parts of a ledger of bits do not add up to what is stored."""
+    parts = bit_ledger.parts(table)
+    if not parts:
+        raise InputError("columns: must have the parts of stored_bits, such as payload_bits and scales_bits")
+    total, stored = table[parts].astype(float).sum(axis=1), table["stored_bits"].astype(float)
+    off = (total - stored).abs() > PARTS_TOLERANCE * stored.abs() + PARTS_TOLERANCE
+    if off.any():
+        at = off.idxmax()
+        raise InputError(
+            f"stored_bits = {stored[at]:g}: {', '.join(parts)} add up to {total[at]:g}: must be all the parts of it"
+        )
+
+
 def lab_bits(source: Source) -> Chart:
     """Bits by part as stored."""
+    check_parts(source.table)
     return lab.bits(source.table, *_titles(source, "Bits an element as stored"))
 
 
 def lab_heads(source: Source) -> Chart:
     """One error of one side by layer and head: those that stand beside, else the first that the table has."""
-    table = source.table.dropna(subset=["layer", "head"])
+    table = source.table.dropna(subset=["layer", "head"]).astype({"layer": int, "head": int})
     column = source.about.get("error") or next((name for name in measure_view.ERRORS if name in table), "")
     if column not in measure_view.ERRORS or column not in table:
         raise InputError(f"columns: must have one of {', '.join(measure_view.ERRORS)}")

@@ -85,7 +85,9 @@ def log10(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0) 
     shown = [value / per_unit for value in values if value > 0 and math.isfinite(value)] or [1.0]
     first, last = math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown)))
     last = max(last, first + 1)
-    ticks = tuple((10.0**e * per_unit, _text(10.0**e)) for e in range(first, last + 1))
+    steps = (1, 2, 5) if last == first + 1 else (1,)  # a single power of ten has names between
+    places = [m * 10.0**e for e in range(first, last + 1) for m in steps if e < last or m == 1]
+    ticks = tuple((at * per_unit, _text(round(at, 12))) for at in places)
     return Axis(name, unit, 10.0**first * per_unit, 10.0**last * per_unit, ticks, log=True, per_unit=per_unit)
 
 
