@@ -8,7 +8,7 @@ from dse import measure_view
 from dse.errors import InputError, LimitError
 from dse.pareto_designs import label
 from dse.plot_read import Source
-from dse.plots import bit_ledger, design_bars, lab, mixed_plans, operations, silicon_errors, style
+from dse.plots import bit_ledger, lab, mixed_plans, operations, silicon_errors, style
 from dse.plots.chart import Chart
 from dse.point import RESULT_UNITS
 
@@ -26,7 +26,7 @@ def one_of(table: pd.DataFrame, name: str) -> str:
     return found[0]
 
 
-def bars(draw: Callable[[design_bars.Rows], Chart]) -> Callable[[Source], Chart]:
+def bars(draw: Callable[..., Chart]) -> Callable[[Source], Chart]:
     """Bars of the designs of a table of results, named by what tells them apart."""
 
     def of(source: Source) -> Chart:
@@ -38,9 +38,7 @@ def bars(draw: Callable[[design_bars.Rows], Chart]) -> Callable[[Source], Chart]
         asked = [name for name in ("device", "model", "quantizer", "batch", "input_tokens", "output_tokens")
                  if name in table]  # fmt: skip
         shown = [name for name in asked if table[name].nunique() > 1] or asked[:3]
-        rows = [(label(row, shown, RESULT_UNITS), row.to_dict()) for _, row in table.iterrows()]
-        several = len(rows) > 1
-        return draw([(f"{i}: {name}" if several else name, row) for i, (name, row) in enumerate(rows, 1)])
+        return draw([(label(row, shown, RESULT_UNITS), row.to_dict()) for _, row in table.iterrows()], is_named=True)
 
     return of
 
