@@ -138,6 +138,8 @@ def _silicon(part: str) -> Callable[[Source], Chart]:
 
 def _calibrated(source: Source) -> Chart:
     table, first = source.table, source.table.iloc[0]
+    for name in ("device", "stack"):
+        plot_design.one_of(table, name)
     parts = [
         (str(part), *(own[name].to_numpy() for name in ("measured_s", "predicted_s", "held_out")))
         for part, own in table.groupby("part", sort=False)

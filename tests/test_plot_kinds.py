@@ -51,6 +51,10 @@ def test_every_chart_is_a_kind():
     assert ("operations", "chart") in found
     assert len(found) > 30
     assert [one for one in found if one not in drawn] == []
+    # and what draws them is of a kind
+    public = [n.name for n in ast.parse((ROOT / "plot_design.py").read_text()).body if isinstance(n, ast.FunctionDef)]
+    text = (ROOT / "plot_kinds.py").read_text()
+    assert [name for name in public if name[0] != "_" and name != "one_of" and f"plot_design.{name}" not in text] == []
 
 
 def test_charts_are_made_in_one_place():
