@@ -137,5 +137,5 @@ def _hover(row: pd.Series, units: Mapping[str, str]) -> str:
         if value is None or pd.isna(value) or value == "":
             continue
         is_number = not isinstance(value, str | bool | np.bool_)
-        parts.append(f"{title(str(name))}: {human(value, units.get(str(name), '')) if is_number else value}")
+        parts.append(f"{title(str(name))}: {human(value, units.get(str(name), ''), 6) if is_number else value}")
     return "\n".join(parts)
