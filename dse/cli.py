@@ -10,6 +10,7 @@ import click
 from dse import __version__
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
+from dse.cli_lab import lab
 from dse.cli_measure import measure, synthesize
 from dse.cli_mix import mix
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
@@ -44,6 +45,7 @@ cli.add_command(quantize)
 cli.add_command(thresholds)
 cli.add_command(measure)
 cli.add_command(synthesize)
+cli.add_command(lab)
 cli.add_command(mix)
 cli.add_command(study)
 cli.add_command(calibrate)
@@ -65,6 +67,7 @@ cli.add_command(simulate)
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 @click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
 @click.option("--operations", is_flag=True, help="Show what each operation takes, and its shares of the peak rates.")
+@click.option("--out", metavar="DIR", help="Write the result and the operations of a decode step as tables.")
 def point(
     device: str,
     model: str,
@@ -76,6 +79,7 @@ def point(
     as_json: bool,
     explain: str | None,
     operations: bool,
+    out: str | None,
     **work: Any,
 ) -> None:
     """Everything about one design point: memory, time, throughput, and what binds."""
@@ -97,6 +101,12 @@ def point(
     if asked.cached_input_discount is not None and not asked.prefix_tokens:
         raise InputError(f"cached-input-discount = {asked.cached_input_discount:g}: nothing is cached: give --prefix")
     result = design_point.evaluate(spec, kv, asked, trace)
+    if out is not None:
+        if explain is not None:
+            raise InputError(f"out = {show(out)}: has no effect with --explain: leave it out")
+        from dse import report_point
+
+        report_point.write(out, spec, kv, asked, result)
     ledger = present.bit_ledger(design_point.laid_out(spec, kv, asked)[0], result)
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
@@ -109,6 +119,8 @@ def point(
         click.echo(present.point_text(result, spec, kv, ledger, device))
         if each:
             click.echo(f"\nOperations\n{present.operations_text(each)}")
+        if out is not None:
+            click.echo(f"\ntables: {out} (dse plot design_memory, design_step, operations)")
 
 
 @cli.command(short_help="Write the throughput-versus-capacity report.")

@@ -344,6 +344,7 @@ def knees(front: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str
 
 def label(row: pd.Series, columns: Sequence[str], units: Mapping[str, str]) -> str:
     """A design in a few words: `H100, oaken, batch 64`."""
+    from dse.point_names import title
     from dse.units import human
 
     parts = []
@@ -354,5 +355,5 @@ def label(row: pd.Series, columns: Sequence[str], units: Mapping[str, str]) -> s
         unit = "" if name in COUNTS else units.get(name, "")
         shown = value if isinstance(value, str) else human(value.item() if hasattr(value, "item") else value, unit)
         is_name = isinstance(value, str) and name in ("device", "model", "quantizer")
-        parts.append(str(shown) if is_name else f"{name} {shown}")
+        parts.append(str(shown) if is_name else f"{title(name)} {shown}")
     return ", ".join(parts)

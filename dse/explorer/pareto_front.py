@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dse import catalog, quantizers, sweep_axes, sweep_where
+from dse import catalog, point_names, quantizers, sweep_axes, sweep_where
 from dse.pareto_designs import DesignFront
 from dse.plots import design_front
 from dse.sweep_axes import Axis
@@ -47,8 +47,8 @@ def table(found: DesignFront, most: int) -> pd.DataFrame:
             continue
         column, unit = found.table[name].iloc[:most], found.units.get(name, "")
         if unit and pd.api.types.is_numeric_dtype(column):
-            axis = design_front.axis(name, unit, column.dropna().astype(float).tolist())
-            shown[axis.label] = column if axis.per_unit == 1 else column.astype(float) / axis.per_unit
+            text, size = point_names.shown_unit(name, unit)  # by the name that conditions and files use
+            shown[f"{name} ({text})" if text else name] = column if size == 1 else column.astype(float) / size
         else:
             shown[name] = column
     return pd.DataFrame(shown)

@@ -49,7 +49,7 @@ def render() -> None:
         st.info("Nothing to show: choose a quantizer, or a design of which at least one request fits.")
         return
     show_ceilings(device)
-    chart = operations.chart(table, device.peak_flops.si, device.memory_bandwidth.si)
+    chart = operations.chart(table)
     beside.show("operations", chart, partial(cached_table, asked, names), made)
     st.dataframe(shown_table(table), hide_index=True)
     if assumed := table["assumptions"].iloc[0]:
