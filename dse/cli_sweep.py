@@ -68,7 +68,7 @@ def sweep(
         return
     if file is None:
         raise InputError("FILE is missing: see dse sweep --help")
-    if out is None:
+    if out is None and not dry_run:
         raise InputError("--out is missing: see dse sweep --help")
     from dse import sweep_run, sweep_spec
     from dse.cli_options import parse_whole, split_list
@@ -84,9 +84,11 @@ def sweep(
         found = sweep_front.asked(found, most, least, split_list("by", by) or [], drop_missing)
     elif maximize or minimize or by or drop_missing:
         raise InputError("--maximize, --minimize, --by and --drop-missing: go with --keep front, or with dse pareto")
-    if not no_limit:
+    if not no_limit and out is not None:
         sweep_run.check_limits(found, out)
-    if dry_run:
+    elif not no_limit:
+        sweep_run.check_points(found)
+    if dry_run or out is None:
         click.echo(_expected(found, as_json))
         return
     start = time.monotonic()

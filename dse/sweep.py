@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from dse import catalog, point, sweep_axes, sweep_digits, sweep_front, sweep_points, sweep_spec, sweep_table
@@ -149,11 +150,14 @@ def rows(spec: Sweep | Mapping[str, Any] | str | Path, points: Sequence[int]) ->
 
     Raises InputError for a place that the grid has not, LimitError for over `MAX_POINTS`.
     """
+    if isinstance(points, str) or not isinstance(points, Iterable):
+        raise InputError(f"points = {show(points)}: must be a list of whole numbers: places in the grid")
     found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
     if len(points) > MAX_POINTS:
         raise LimitError(f"rows of {len(points):,} points: at most {MAX_POINTS:,}")
     for place in points:
-        if not 0 <= place < found.n_points:
+        is_whole = isinstance(place, int | np.integer) and not isinstance(place, bool)
+        if not is_whole or not 0 <= place < found.n_points:
             raise InputError(f"point = {show(place)}: must be a whole number from 0 to {found.n_points - 1:,}")
     digits = sweep_digits.decode_places(found, points)
     columns = sweep_points.columns_of(found, digits)

@@ -104,6 +104,23 @@ def test_the_front_is_that_of_the_whole_table(small, tmp_path, by):
     assert pd.read_parquet(tmp_path / "front").equals(pq.read_table(tmp_path / "front" / "front.parquet").to_pandas())
 
 
+@pytest.mark.parametrize("place", [-1, 10**6, 1.5, 2.0, True, "1", "x", None, float("nan"), [1]])
+def test_places_that_the_grid_has_not(small, place):
+    with pytest.raises(InputError, match=r"^point = .*: must be a whole number from 0 to [0-9,]+$"):
+        sweep.rows(small, [0, place])
+
+
+@pytest.mark.parametrize("points", [1, "12", None])
+def test_places_are_a_list(small, points):
+    with pytest.raises(InputError, match=r"^points = .*: must be a list of whole numbers"):
+        sweep.rows(small, points)
+
+
+def test_places_may_be_numpy_numbers(small):
+    table = sweep.rows(small, np.array([3, 0], np.uint8))
+    pd.testing.assert_frame_equal(table, sweep.rows(small, [3, 0]))
+
+
 def test_pareto_of_a_kept_front_is_that_of_all_rows(small, tmp_path):
     sweep.run(small, tmp_path / "all")
     sweep.run(small, tmp_path / "front", keep="front", by=["model", "device"], **WANTED)
