@@ -153,7 +153,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         **measured(plan, trace),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
-            sum(g.n_stored_layers * per_token for g, per_token in per_token_bytes) if work.kv_cache else 0.0,
+            utilisation.added(g.n_stored_layers * each for g, each in per_token_bytes) if work.kv_cache else 0.0,
             "B/token", "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding "
             "included", "docs/model.md, KV bytes", n_tokens=n,
             **{
