@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
-from dse import catalog, memory_unit, point_times, units, utilisation
+from dse import assumptions, catalog, memory_unit, point_times, units, utilisation
 from dse.errors import InputError, show
 from dse.formulas import FORMULAS, effective_bits
 from dse.memory import Memory
 from dse.plan import NO_WINDOW, KvPlan
 from dse.quantizers import QuantizerSpec
-from dse.specs import ASSUMED, HardwareSpec, StackSpec
+from dse.specs import HardwareSpec, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
 
@@ -40,8 +40,6 @@ RESULT_UNITS = {
 }  # fmt: skip
 
 
-#: assumed numbers that reach energy and cost only
-ENERGY_AND_COST = ("board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour")
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
@@ -184,7 +182,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         capacity_bytes=capacity_bytes,
         effective_bits=bits,
     )
-    result["assumptions"] = assumptions(device, plan, paths, stack, work.activation_bits)
+    result["assumptions"] = assumptions.of(device, plan, paths, stack, work.activation_bits)
     if work.token_policy.family.validity:
         result["assumptions"].append("token_policy")
     if trace.keep:
@@ -345,36 +343,3 @@ def _record_choices(
         "assumptions", result["assumptions"], "", "numbers of kind `assumed` among those behind this result",
         f"dse show {device.name}", **found,
     )  # fmt: skip
-
-
-def assumptions(
-    device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack: StackSpec | None, activation_bits: int = 16
-) -> list[str]:
-    """Names of the assumed numbers that this result rests on."""
-    # a fitted rate unpacks what is stored; packing new tokens takes the device's rate all the same
-    used = {path for path in paths.values() if path in ("engine", "fused")}
-    found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
-    launching = any(
-        paths[g.place] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)
-        for g in plan.groups
-    )
-    if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:
-        found.append("kernel_launch")
-    if device.token_cores and device.token_cores.kind == ASSUMED:
-        found.append("token_cores")
-    if any(g.streams for g in plan.groups):
-        found += [name for name in ("kv_page", "kv_burst") if (size := getattr(device, name)) and size.kind == ASSUMED]
-    fields = (
-        "board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour", "memory_capacity",
-        "memory_bandwidth", "peak_flops",
-    )  # fmt: skip
-    found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
-    if stack and (device.stacks_of or not device.stacks):
-        found.append("stacks_of")
-    if stack and stack.gemm and activation_bits < units.FP16_BITS:
-        found.append("eight_bit_kernels")
-    if not stack:
-        found.append("peak_rates")
-    if device.usable_frac.kind == ASSUMED:
-        found.append("usable_frac")
-    return found

@@ -31,6 +31,7 @@ LEVELS = [
     {"dse.catalog", "dse.plan", "dse.trace", "dse.traffic", "dse.workload"},
     {
         "dse.peaks",
+        "dse.assumptions",
         "dse.memory",
         "dse.packing",
         "dse.sink_work",

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dse import catalog, plan, point, units
+from dse import assumptions, catalog, plan, point, units
 from dse.errors import InputError, did_you_mean, show
 from dse.measurements import CLOSED, Bits
 from dse.plan import KvPlan
@@ -169,6 +169,8 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
 
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     """One line that names the assumed numbers behind a measure of some results."""
-    names = {name for result in results for name in result["assumptions"]}
-    kept = sorted(name for name in names if name not in point.ENERGY_AND_COST or measure.name in ("energy", "cost"))
+    kept = sorted({
+        name for result in results
+        for name in assumptions.behind(measure.column, result["assumptions"], result["activation_bits"])
+    })  # fmt: skip
     return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."
