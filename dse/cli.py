@@ -106,7 +106,8 @@ def point(
     if as_json:
         click.echo(json.dumps({**result, "bit_ledger": ledger, "operations": each}, indent=2, allow_nan=False))
     else:
-        click.echo(present.point_text(result, spec, kv, ledger, device))
+        with_room = design_point.with_room(spec, kv, asked, result)
+        click.echo(present.point_text(result, spec, kv, ledger, device, with_room))
         if each:
             click.echo(f"\nOperations\n{present.operations_text(each)}")
 

@@ -9,7 +9,7 @@ from dse.formulas import FORMULAS, effective_bits
 from dse.memory import Memory
 from dse.plan import NO_WINDOW, KvPlan
 from dse.quantizers import QuantizerSpec
-from dse.specs import HardwareSpec, StackSpec
+from dse.specs import HardwareSpec, Quantity, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
 
@@ -35,11 +35,19 @@ RESULT_UNITS = {
     "prefill_bandwidth_utilisation": "1",
     "joules_per_token": "J/token", "joules_per_token_by_parts": "J/token", "memory_joules_per_token": "J/token",
     "compute_joules_per_token": "J/token", "idle_joules_per_token": "J/token",
-    "usd_per_million_tokens": "USD", "usd_per_request": "USD",
+    "usd_per_million_tokens": "USD per million tokens", "usd_per_request": "USD per request",
     "effective_bandwidth_bytes_per_s": "B/s", "effective_capacity_bytes": "B", "assumptions": "",
 }  # fmt: skip
 
 
+#: what most of the time goes into, by `bound`
+WHY_BOUND = {
+    "bandwidth": "reading weights, keys and values", "compute": "arithmetic, the prompt included",
+    "latency": "launching and scheduling kernels: take a larger batch",
+    "dequantization": "packing and unpacking keys and values",
+}  # fmt: skip
+#: memory that holds every batch of interest
+ROOM_BYTES = 2**53
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
@@ -188,6 +196,35 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
     if trace.keep:
         _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
+
+
+def roomy(device: HardwareSpec) -> HardwareSpec:
+    """The device with memory in which every batch of interest runs at once."""
+    endless = Quantity(value=ROOM_BYTES, unit="B", source="any", kind="derived")
+    return device.model_copy(update={"memory_capacity": endless})
+
+
+def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
+    """What memory keeps from a point with this `result`: the same in memory for the whole batch.
+
+    None where the memory is not what binds, where not one request fits (`infeasible_reason` says why), and where no
+    memory would do.
+    """
+    if not result["feasible"] or result["fits_whole_batch"]:
+        return None
+    found = evaluate(roomy(device), plan, work)
+    return found if found["fits_whole_batch"] else None
+
+
+def bound_text(bound: str) -> str:
+    """What binds, with what that means, but for capacity."""
+    return f"{bound}: most of the time goes into {WHY_BOUND[bound]}"
+
+
+def room_text(rate: str, found: dict[str, Any]) -> str:
+    """What capacity keeps from a design: `found` is the result of `with_room`, `rate` its measure as text."""
+    bound = found["bound"]
+    return f"with room for all it would be {rate}, bound by {bound} (most of the time goes into {WHY_BOUND[bound]})"
 
 
 def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:

@@ -19,8 +19,6 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 #: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/calibration.md)
 TIE = 1e-9
-#: memory that holds every batch of interest
-ROOM_BYTES = 2**53
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Design:
 
     def roomy(self) -> "Design":
         """The same in which every batch of interest runs at once: a step's time does not depend on the memory."""
-        return replace(self, device=with_number(self.device, "memory_capacity", ROOM_BYTES, "any"))
+        return replace(self, device=point.roomy(self.device))
 
 
 def design(
@@ -101,13 +99,14 @@ class Measure:
         return f"{shown:,.0f} {self.shown_unit}" if shown >= 1e4 else f"{shown:,.4g} {self.shown_unit}"
 
 
+COST = "usd_per_million_tokens"
 MEASURES = {
     m.name: m
     for m in (
         Measure("throughput", "throughput_tokens_per_s", "max", "throughput", "token/s", 1.0),
         Measure("step", "decode_step_s", "min", "decode step of the whole batch", "ms", units.to_base(1, "ms")),
         Measure("energy", "joules_per_token", "min", "energy", "J/token", 1.0),
-        Measure("cost", "usd_per_million_tokens", "min", "cost of a million tokens", "USD", 1.0),
+        Measure("cost", COST, "min", "cost", point.RESULT_UNITS[COST], 1.0),
     )
 }
 
