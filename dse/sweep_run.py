@@ -86,7 +86,7 @@ class Stored:
 
     @property
     def front(self) -> dict[str, Any] | None:
-        """What a sweep that keeps a front was asked: `objectives`, `by`, `drop_missing`."""
+        """What a sweep that keeps a front was asked: `objectives`, `by`, `drop_missing`, `limits`."""
         return self.spec["spec"].get("front")
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:

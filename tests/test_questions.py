@@ -524,7 +524,7 @@ def test_bits_that_capacity_keeps_out_say_what_binds_with_room():
 
 
 def test_a_batch_that_no_memory_holds():
-    """2**53 B hold 5e6 requests of llama2-13b (819,200 B x 2,048 tokens each): what the rest would bind on is not said."""
+    """2**53 B hold 5e6 requests of llama2-13b (819,200 B x 2,048 tokens each): what binds beyond is not said."""
     work = Workload(batch=2**24)
     found = need.most_bits([design("a100-80gb", "llama2-13b", "fp16")], work, need.target(1e12, None))
     assert found.with_room is None
