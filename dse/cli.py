@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dse import __version__
+from dse import __version__, interrupt
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_measure import measure, synthesize
@@ -251,6 +251,7 @@ def main(argv: list[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
+    interrupt.begin()
     try:
         status = cli.main(args=args, prog_name="dse", standalone_mode=False, obj=args)
         sys.stdout.flush()
@@ -258,11 +259,14 @@ def main(argv: list[str] | None = None) -> None:
         sys.stderr.close()
         status = 0
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
-        status = 130
+        interrupt.say()
+        status = interrupt.STATUS
     except Exception as error:  # the last line of defence: one line instead of a traceback
         if debug:
             raise
+        if interrupt.was_pressed():
+            interrupt.say()
+            sys.exit(interrupt.STATUS)
         lines, status = _lines_and_status(error)
         for line in lines:
             click.echo(f"error: {line}", err=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from dse import interrupt
 from dse.errors import InputError, OutputError, clean, show
 
 
@@ -218,11 +219,12 @@ def _verify(out: str, as_json: bool) -> None:
 @contextlib.contextmanager
 def _stopping(ctx: click.Context, again: str) -> Iterator[None]:
     """Ctrl-C: say how to go on, and leave with the status of an interrupt."""
+    interrupt.words(clean(f"stopped: finished parts are kept: `{again}` goes on", 300))
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(clean(f"stopped: finished parts are kept: `{again}` goes on", 300), err=True)
-        ctx.exit(130)
+        interrupt.say()
+        ctx.exit(interrupt.STATUS)
 
 
 @contextlib.contextmanager
