@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from typing import Any
 
 STATUS = 130
 _WORDS = "stopped"
@@ -40,14 +39,16 @@ def was_pressed() -> bool:
 
 
 def say() -> None:
-    """Say that the command was stopped, once."""
+    """Say that the command was stopped, once; it ends now, and further presses change nothing."""
     global _words
+    if signal.getsignal(signal.SIGINT) is _press:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # else the interpreter ends by the signal, not with the status
     line, _words = _words, ""
     if line:
         print(line, file=sys.stderr)
 
 
-def _press(number: int, frame: Any) -> None:
+def _press(number: int, frame: object) -> None:
     global _is_last
     if not _is_last:
         _is_last = True

@@ -40,9 +40,19 @@ def test_while_a_stopped_command_ends(n_presses):
 def test_after_the_line_nothing_more_is_said():
     script = (
         f"interrupt.install(); interrupt.begin()\ntry:\n    {PRESS}"
-        f"except KeyboardInterrupt:\n    interrupt.say()\n{PRESS}{PRESS}"
+        f"except KeyboardInterrupt:\n    interrupt.say()\n{PRESS}{PRESS}os._exit(130)"
     )
     assert ended(script) == (130, "stopped\n")
+
+
+def test_a_command_that_is_stopped(monkeypatch, capsys):
+    def stopped(**words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.cli.commands["list"], "callback", stopped)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["list", "models"])
+    assert (stop.value.code, capsys.readouterr().err) == (130, "stopped\n")
 
 
 def test_ignored_stays_ignored():
