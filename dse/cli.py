@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dse import __version__
+from dse import __version__, interrupt
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
 from dse.cli_lab import lab
@@ -25,8 +25,19 @@ from dse.cli_validate import validate
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
 
 
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before click adds an empty line
+            interrupt.say()
+            ctx.exit(interrupt.STATUS)
+
+
 @click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="dse")
 @click.pass_context
@@ -116,7 +127,8 @@ def point(
     if as_json:
         click.echo(json.dumps({**result, "bit_ledger": ledger, "operations": each}, indent=2, allow_nan=False))
     else:
-        click.echo(present.point_text(result, spec, kv, ledger, device))
+        with_room = design_point.with_room(spec, kv, asked, result)
+        click.echo(present.point_text(result, spec, kv, ledger, device, with_room))
         if each:
             click.echo(f"\nOperations\n{present.operations_text(each)}")
         if out is not None:
@@ -262,6 +274,7 @@ def main(argv: list[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
+    interrupt.begin()
     try:
         status = cli.main(args=args, prog_name="dse", standalone_mode=False, obj=args)
         sys.stdout.flush()
@@ -269,11 +282,14 @@ def main(argv: list[str] | None = None) -> None:
         sys.stderr.close()
         status = 0
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
-        status = 130
+        interrupt.say()
+        status = interrupt.STATUS
     except Exception as error:  # the last line of defence: one line instead of a traceback
         if debug:
             raise
+        if interrupt.was_pressed():
+            interrupt.say()
+            sys.exit(interrupt.STATUS)
         lines, status = _lines_and_status(error)
         for line in lines:
             click.echo(f"error: {line}", err=True)

@@ -55,7 +55,7 @@ class DesignFront:
     design: tuple[str, ...]
     #: only designs within these compete
     limits: tuple[Limit, ...] = ()
-    #: feasible rows beyond the limits; of a sweep that kept its front alone, those on it
+    #: feasible rows beyond the limits; of a sweep that kept its front alone, those on it, and those beyond its own
     n_beyond: int = 0
 
     def only(self, **values: Any) -> "DesignFront":
@@ -156,8 +156,9 @@ def _of_stored_front(
     A front without groups, or with fewer of them, is among the fronts of the groups; other objectives may have others.
     """
     kept = found.front or {}
-    wanted = dict(kept["objectives"])
-    if dict(objectives) != wanted or not set(by) <= set(kept["by"]):
+    wanted, stored = dict(kept["objectives"]), [Limit(*limit) for limit in kept.get("limits", [])]
+    is_within = all(any(limit.implies(other) for limit in limits) for other in stored)
+    if dict(objectives) != wanted or not set(by) <= set(kept["by"]) or not is_within:
         options = [
             f"--{word} {','.join(names)}"
             for word, names in (
@@ -167,14 +168,16 @@ def _of_stored_front(
             )
             if names
         ]
+        options += [f"--{limit.kind.replace(' ', '-')} {limit.column}={limit.value!r}" for limit in stored]
         raise InputError(
             f"{show(str(found.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
             "with --keep all into another directory"
         )
     for limit in limits:
-        if not limit.keeps_front_of(objectives):
+        if limit not in stored and not limit.keeps_front_of(objectives):
+            which = f"designs within {', '.join(map(str, stored))}" if stored else "all designs"
             raise InputError(
-                f"{limit}: {show(str(found.folder))} keeps the front of all designs alone, which does not tell that of "
+                f"{limit}: {show(str(found.folder))} keeps the front of {which} alone, which does not tell that of "
                 "those within: run the sweep with --keep all into another directory"
             )
     table = found.read()
@@ -187,6 +190,7 @@ def _of_stored_front(
         front, table=front.table.drop(columns=sweep_table.POINT), row=places, n_rows=sum(codes), n_feasible=codes[0],
         n_missing=sum(part.n_missing for part in found.manifest.parts.values()), cloud=_beaten(found, objectives, by),
         units=units, design=tuple(name for name in design if name not in objectives),
+        n_beyond=front.n_beyond + sum(part.n_beyond for part in found.manifest.parts.values()),
     )  # fmt: skip
 
 
