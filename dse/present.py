@@ -208,7 +208,9 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         if result["measured_error"] is not None:
             lines.append(f"  {'relative error of the attention output':<40}{result['measured_error']:.4g}")
         lines += [f"  {note}" for note in _other_shapes(plan)]
-        if result["mse"] is None:
+        if result["mse"] is None and plan.key_quantizer.layers and not plan.key_quantizer.measured:
+            lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
+        elif result["mse"] is None:
             lines.append("  nothing was packed: the data is shorter than a group and the residual")
     return lines
 

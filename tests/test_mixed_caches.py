@@ -16,10 +16,11 @@ from dse.lm.forward import forward
 from test_language_model import known, model, path, tokens  # noqa: F401  (fixtures: a toy of 3 layers)
 from test_mixed_plan import plan_file
 
+# sinks are kept from the third layer on: chosen by keys after RoPE, though KVQuant's are packed before it
 PAIRS = [
     ("int8", "nqkv:block=16"),
-    ("kvquant", "sinkq:bits=4,group=16,residual=8"),
     ("sinkq:bits=4,group=16,residual=8", "kvquant"),
+    ("kvquant", "sinkq:bits=4,group=16,residual=8"),
 ]
 MORE = [("tender", "fp16"), ("oaken", "kivi:bits=4,group=16,residual=16"), ("kivi:bits=4,group=16,residual=16", "bf16")]
 
