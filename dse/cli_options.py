@@ -159,7 +159,7 @@ def bits_options(function: Callable[..., None]) -> Callable[..., None]:
     function = click.option(
         "--measurements",
         metavar="FILE",
-        help="Measured bits and errors (`dse quantize --out`); default: of the synthetic sample that ships.",
+        help="measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample that ships.",
     )(function)
     return click.option(
         "--bits",

@@ -13,6 +13,7 @@ from dse.lm import caches as kv
 from dse.lm import perplexity
 from dse.lm import run as lm_run
 from dse.lm.forward import forward
+from test_cli import assert_one_line
 from test_language_model import known, model, path, tokens  # noqa: F401  (fixtures: a toy of 3 layers)
 from test_mixed_plan import plan_file
 
@@ -98,3 +99,10 @@ def test_a_plan_for_another_model_is_one_line(model, known, tmp_path):
     plan = quantizers.parse("plan:" + plan_file(tmp_path, [("int8", "fp16")] * 2))
     with pytest.raises(InputError, match="has 2 layers, toy has 3"):
         kv.caches(plan, model, known)
+
+
+def test_a_plan_is_not_measured_as_one_method(run, path, tmp_path):
+    plan = plan_file(tmp_path, PAIRS)
+    words = ("measure", f"lm:{path}", "--methods", f"plan:{plan}", "--out", tmp_path / "o")
+    assert_one_line(run(*words), 2, "a plan is made of methods", "int8, nqkv:block=16", "--perplexity")
+    assert not (tmp_path / "o").exists()
