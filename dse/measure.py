@@ -47,6 +47,11 @@ class Layer:
     tensors: Mapping[Side, Tensor]
     query: Tensor | None = None
 
+    @property
+    def name(self) -> str:
+        """For a progress bar."""
+        return f"layer {self.index}"
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -51,10 +51,10 @@ def run(
     shapes = [(model.name, model.n_params, float(model.embedding.sum())) for model in loaded]
     identity = {"dse": __version__, "perplexity": [list(map(str, shape)) for shape in shapes], "asked": list(asked)}
     with opened(out, identity) if out is not None else contextlib.nullcontext() as store:
-        steps = [(i, spec) for i in range(len(loaded)) for spec in specs]
+        steps = [(i, model, spec) for i, model in enumerate(loaded) for spec in specs]
         scores, bench = [], _Benches(loaded, known, asked)
         with progress(steps, label="scoring", length=len(steps)) as shown:
-            for i, spec in shown:
+            for i, _, spec in shown:
                 scores.append(_score(store, bench, i, spec))
     return scores
 
