@@ -283,10 +283,10 @@ def measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
         "bits_kind", kind, "", "closed: nominal shares; measured: shares that data realised", "docs/model.md, Bits"
     )
     found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
-    if plan.key_quantizer.layers or plan.value_quantizer.layers:
+    used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
+    if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
         return {"bits_kind": kind, **_predicted(sides, found, trace)}
     found["measured_error"] = _output_error(sides)
-    used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if all(used.values()):
         weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
         total = sum(weights.values())
@@ -320,8 +320,11 @@ def _predicted(sides: dict[str, QuantizerSpec], found: dict[str, Any], trace: Tr
         found["measured_error"] = said.get("measured_error")
     for name, value in found.items():
         trace.note(
-            name, value, RESULT_UNITS[name], "as the plan's file says, from errors of single layers and sides, added "
-            "as if independent" if said else "the plan is not that of both sides", "dse mix",
+            name, value, RESULT_UNITS[name],
+            "keys and values are not of one plan, and --measurements lacks some of their layers and methods" if not said
+            else "as the plan's file says, from errors of single layers and sides, added as if independent"
+            if value is not None else "the plan's file does not say: give --measurements the measurement.json of "
+            "`dse measure` with all its layers and methods", "dse mix",
         )  # fmt: skip
     return found
 

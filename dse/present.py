@@ -199,7 +199,9 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         if result["measured_error"] is not None:
             lines.append(f"  {'relative error of the attention output':<40}{result['measured_error']:.4g}")
         lines += [f"  {note}" for note in _other_shapes(plan)]
-        if result["mse"] is None:
+        if result["mse"] is None and plan.key_quantizer.layers and not plan.key_quantizer.measured:
+            lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
+        elif result["mse"] is None:
             lines.append("  nothing was packed: the data is shorter than a group and the residual")
     return lines
 
@@ -207,7 +209,8 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
 def _other_shapes(plan: KvPlan) -> list[str]:
     """A note where the measured tensors have other heads than the model's."""
     for g in plan.groups:
-        measured, own = g.quantizer.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
+        whole = plan.key_quantizer if g.which == "key" else plan.value_quantizer  # of a plan by layer, not the layer's
+        measured, own = whole.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
         if measured and measured.shape and measured.shape != own:
             data, model = (f"{n} head{'s' if n != 1 else ''} of {dim}" for n, dim in (measured.shape, own))
             return [f"the data has {data}, the model {model}: errors may differ"]
