@@ -14,7 +14,7 @@ from dse.plots import operations
 from dse.specs import HardwareSpec
 
 PAGE = "roofline"
-QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
+QUANTIZERS = shared.several(shared.FAMILY, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
 #: what the page asks for
 FIELDS = (
     shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, shared.BATCH, shared.INPUT, shared.OUTPUT,

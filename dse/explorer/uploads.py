@@ -1,4 +1,4 @@
-"""Device and model files of the reader's own: kept as text in the session, never on disk, never in the URL."""
+"""Devices, models and plans by layer of the reader's own: text in the session, never on disk or in the URL."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -7,8 +7,9 @@ from typing import Any
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse import catalog, specfile
+from dse import catalog, quantizers, specfile
 from dse.errors import InputError, clean
+from dse.quantizers import QuantizerSpec, layered
 from dse.specs import HardwareSpec, ModelSpec
 
 #: session key: uploads by the name shown in the lists
@@ -21,7 +22,7 @@ _MARK = " (loaded)"
 
 @dataclass(frozen=True)
 class Upload:
-    """A checked file: kind "device" or "model", the name for messages, and its text."""
+    """A checked file: kind "device", "model" or "plan", the name for messages, and its text."""
 
     kind: str
     name: str
@@ -50,6 +51,8 @@ def read(file_name: str, content: bytes) -> tuple[str, Upload, str]:
     document = specfile.parse(name, text, is_json)
     if catalog.looks_like_device(document.data):
         kind, summary = "device", listing.device_summary(catalog.device_from(document))
+    elif layered.looks_like_plan(document.data):
+        kind, summary = "plan", listing.plan_summary(layered.of(document, quantizers.parse))
     else:
         kind, summary = "model", listing.model_summary(catalog.model_from(document))
     return name + _MARK, Upload(kind, name, text), summary
@@ -96,6 +99,11 @@ def model(label: str, file: tuple[str, str] | None = None) -> ModelSpec:
     """A shipped or uploaded model. Raises InputError or SpecError."""
     name, text = text_of(label) if file is None else file
     return catalog.model_from(Upload("model", name, text).document()) if text else catalog.model(label)
+
+
+def quantizer(text: str, file: tuple[str, str]) -> QuantizerSpec:
+    """A quantizer as the command line takes it, or the uploaded plan by layer in `file`. Raises InputError."""
+    return layered.of(Upload("plan", *file).document(), quantizers.parse) if file[1] else quantizers.parse(text)
 
 
 def _held() -> dict[str, Any]:
