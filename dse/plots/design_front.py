@@ -84,14 +84,15 @@ def chart(
         series.append(
             Series(
                 name, "line" if len(objectives) == 2 else "scatter", **_points(rows, x, y), colour=look.colour,
-                dash=look.dash, marker=look.marker, size=0.8, hover=tuple(_hover(row) for _, row in rows.iterrows()),
+                dash=look.dash, marker=look.marker, size=0.8,
+                hover=tuple(_hover(row, units) for _, row in rows.iterrows()),
             )
         )  # fmt: skip
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
                 "knee", "scatter", **_points(best, x, y), colour=style.VERMILLION, marker="star", size=2.0,
-                hover=tuple(f"knee of {name}\n{_hover(row)}" for _, row in best.iterrows()),
+                hover=tuple(f"knee of {name}\n{_hover(row, units)}" for _, row in best.iterrows()),
             )
         )  # fmt: skip
         notes += [f"Knee{f' of {name}' if by else ''}: {label(row)}." for _, row in best.iterrows()]
@@ -120,11 +121,11 @@ def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) ->
     return ", ".join(parts)
 
 
-def _hover(row: pd.Series) -> str:
-    """Every value of the row that is there."""
+def _hover(row: pd.Series, units: Mapping[str, str]) -> str:
+    """Every value of the row that is there, with its unit."""
     parts = []
     for name, value in row.items():
         if value is None or pd.isna(value) or value == "":
             continue
-        parts.append(f"{name}: {value if isinstance(value, str | bool) else f'{value:,.6g}'}")
+        parts.append(f"{name}: {value if isinstance(value, str | bool) else human(value, units.get(name, ''), 6)}")
     return "\n".join(parts)
