@@ -127,6 +127,11 @@ def open_page(page, address):
     page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached")
 
 
+def wait_for_figure(page, name, timeout=WAIT_MS):
+    """Wait until a figure is drawn."""
+    page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=timeout)
+
+
 def open_beside(page, name="throughput"):
     """Open what stands beside a figure; returns its place."""
     page.locator(f".st-key-{name}-beside").get_by_role("button").click()

@@ -13,6 +13,8 @@ from dse.explorer.main import PAGES
 
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 HEIGHT, MOST_PX = 800, 6000
+#: the first sweep and the first quantizer that run compile what they need
+PATIENCE_MS = 300_000
 #: what Streamlit scrolls inside of, made as high as its content
 _UNROLL = """() => { for (const name of ['stMain', 'stAppViewContainer', 'stApp'])
     for (const e of document.querySelectorAll(`[data-testid=${name}]`)) e.style.overflow = 'visible';
@@ -29,6 +31,7 @@ def shoot(browser, address, path, folder):
         for scheme in SCHEMES:
             size = {"width": width, "height": HEIGHT}
             with watched(browser, address, viewport=size, color_scheme=scheme) as page:
+                page.set_default_timeout(PATIENCE_MS)
                 page.goto(f"{address}/{path}")
                 page.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached")
                 page.wait_for_timeout(1000)

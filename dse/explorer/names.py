@@ -1,5 +1,6 @@
 """Columns in a reader's words, with the units that pages show."""
 
+import re
 from collections.abc import Iterable
 
 from dse import point
@@ -58,6 +59,11 @@ def titled(name: str) -> str:
     """A result with the unit in which figures and tables show it: Decode step (ms)."""
     base = point.RESULT_UNITS.get(name, {"memory_bandwidth": "B/s", "memory_capacity": "B"}.get(name, ""))
     return design_front.axis(words(name), unit(base), []).label
+
+
+def spoken(text: str) -> str:
+    """A text in which the assumed numbers that something rests on are words: kernel launch, not kernel_launch."""
+    return re.sub(r"(?<=Rests on assumed numbers: )[^.]*", lambda found: found[0].replace("_", " "), text)
 
 
 def column(text: str, known: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dse import quantizers, sweep_axes, sweep_where, units
+from dse import point, quantizers, sweep_axes, sweep_where, units
 from dse.explorer import names
 from dse.explorer.pareto_asked import Asked
 from dse.pareto_designs import DesignFront
@@ -59,7 +59,12 @@ def names_of(found: DesignFront) -> dict[str, str]:
 
 def heading(found: DesignFront, name: str) -> str:
     """A column in a reader's words with the unit it is shown in."""
-    return design_front.axis(names.words(name), names.unit(found.units.get(name, "")), []).label
+    return design_front.axis(names.words(name), names.unit(unit_of(found, name)), []).label
+
+
+def unit_of(found: DesignFront, name: str) -> str:
+    """Base unit of a column; of axes too, which a sweep leaves without one where the name says it."""
+    return found.units.get(name, "") or point.RESULT_UNITS.get(name, "")
 
 
 def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
@@ -70,7 +75,7 @@ def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
 def chart(found: DesignFront) -> Chart:
     """The figure of a front in a reader's words; hovering shows every value with its unit."""
     named = {name: names.words(name) for name in found.table.columns}
-    by_words = {words: names.unit(found.units.get(name, "")) for name, words in named.items()}
+    by_words = {words: names.unit(unit_of(found, name)) for name, words in named.items()}
     table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table])
     return design_front.chart(
         table.rename(columns=named), list(found.knee), found.cloud.rename(columns=named),

@@ -40,7 +40,7 @@ def around(name: str, unit: str, values: list[float], n_ticks: int = 4) -> Axis:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
     first, last = math.ceil(low / step), math.floor(high / step)
-    ticks = tuple((round(i * step, 10), f"{round(i * step, 10):g}") for i in range(first, last + 1))
+    ticks = tuple((round(i * step, 10), _text(round(i * step, 10))) for i in range(first, last + 1))
     return Axis(name, unit, low, high, ticks)
 
 
