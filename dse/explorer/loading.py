@@ -31,7 +31,7 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
                 label, upload, summary = uploads.read(file.name, file.getvalue())
                 uploads.keep(label, upload)
                 state.put(chosen(upload, label))
-                st.session_state[_SAID] = summary.splitlines()
+                st.session_state[_SAID] = [summary]
             except DseError as error:
                 st.session_state[_SAID] = error.lines()
             uploads.let_go(file)
