@@ -110,7 +110,8 @@ NAME = "www.g.example"
 _MARKUP = """() => [...document.querySelectorAll('[data-testid=stApp] *')].filter(e => {
     const text = e.textContent || '';
     return (e.tagName === 'IMG' && e.getAttribute('src') === 'x') || e.classList.contains('katex')
-        || (e.tagName.toLowerCase() === 'a' && /example/.test(e.outerHTML)) || (e.tagName === 'STRONG' && text === 'bold')
+        || (e.tagName.toLowerCase() === 'a' && /example/.test(e.outerHTML))
+        || (e.tagName === 'STRONG' && text === 'bold')
         || (e.tagName === 'EM' && text === 'bold') || (e.tagName === 'CODE' && text === 'c')
         || (/^x$/.test(text) && e.tagName === 'SPAN' && e.style.color) || (e.tagName === 'B' && text.includes('&'));
 }).map(e => e.outerHTML.slice(0, 200))"""
