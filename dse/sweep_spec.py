@@ -215,7 +215,10 @@ def of_document(document: specfile.Document) -> Sweep:
 
 
 def from_dict(data: Mapping[str, Any]) -> Sweep:
-    """The sweep of a dict with the keys of a sweep file. Raises as `read` does, without a file to point to."""
+    """The sweep of a dict with the keys of a sweep file. Raises as `read` does, without a file to point to.
+
+    Devices, models and quantizers may be specs in place of names.
+    """
     try:
         given = SweepFile.model_validate(dict(data))
     except ValidationError as error:

@@ -20,7 +20,7 @@ from dse.present import number
 PAGE = "what-if"
 FIELDS = designs.FIELDS
 #: pixels of the bars: of a bar, of the legend above (an entry a row), of the axis below
-_BAR_PX, _LEGEND_PX, _AXIS_PX = 44, 88, 55
+_BAR_PX, _LEGEND_PX, _AXIS_PX = 44, 96, 55
 
 
 def render() -> None:
