@@ -93,7 +93,7 @@ def test_a_dump_is_looked_after_until_another_takes_its_place(monkeypatch):
 
 
 def test_a_session_may_return_for_as_long_as_streamlit_keeps_it():
-    assert lab_dump.RETURN_S == launch.SETTINGS["server.disconnectedSessionTTL"]
+    assert launch.SETTINGS["server.disconnectedSessionTTL"] == lab_dump.RETURN_S
 
 
 def test_the_page_runs_and_follows_its_widgets():
