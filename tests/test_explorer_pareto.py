@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse import catalog, pareto_designs, pareto_stream, point, specfile, sweep, sweep_points, sweep_spec
+from dse import catalog, pareto_designs, pareto_stream, point, point_names, specfile, sweep, sweep_points, sweep_spec
 from dse.errors import InputError
 from dse.explorer import names, pareto, pareto_asked, pareto_front, request
 from dse.explorer.pareto_job import GRACE_S, Job
@@ -186,9 +186,9 @@ def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, mo
 
 
 def test_every_column_has_words_and_a_unit():
-    assert set(names.WORDS) <= set(point.RESULT_UNITS)
+    assert set(point.RESULT_UNITS) <= set(point_names.TITLES)
     assert names.titled("decode_step_s") == "Decode step (ms)"
-    assert names.titled("measured_error") == "Attention error"
+    assert names.titled("measured_error") == "Error of the attention output (%)"
     words = [names.words(name) for name in point.RESULT_UNITS]
     assert len(set(words)) == len(words)
 
@@ -272,7 +272,7 @@ def test_the_page_sweeps_filters_and_keeps_its_address(asked):
     app.text_input(key="pareto_filter").set_value('quantizer == "oaken"').run()
     assert app.session_state["pareto job"] is first  # nothing is swept again
     assert app.query_params["pareto_filter"] == 'quantizer == "oaken"'
-    assert set(app.dataframe[0].value["KV quantizer"]) == {"oaken"}
+    assert set(app.dataframe[0].value["Quantizer"]) == {"oaken"}
     app.text_input(key="pareto_filter").set_value("speed > 1").run()
     assert any("is not an axis" in text.value for text in app.text)
     app.text_input(key="pareto_where").set_value("batch >").run()
