@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import figure
+from dse.explorer import figure, names
 from dse.explorer.widgets import escaped
 from dse.plots.chart import Chart
 
@@ -58,7 +58,7 @@ def show(
         **options,
     )  # fmt: skip
     if chart.notes:
-        st.caption(escaped(" ".join(chart.notes)))
+        st.caption(escaped(names.spoken(" ".join(chart.notes))))
     box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
     if not box.open:
         return event

@@ -19,6 +19,8 @@ _LONG = 30
 LINE_PX = 18
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
+#: between the legend and the frame, and between the numbers of an axis and its title
+_GAP_PX = 8
 
 
 def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
@@ -76,7 +78,7 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
     found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
     axis = found["layout"]["yaxis"]
-    axis.update(automargin=True)
+    axis.update(automargin=True, ticktext=[text.replace("_", " ") for text in axis["ticktext"]])
     del axis["title"]
     if is_long:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
@@ -99,7 +101,7 @@ def faint(chart: Chart, name: str) -> dict[str, Any]:
     found = fitted(chart)
     for trace in found["data"]:
         if trace["name"] == name:
-            trace["opacity"] = 0.4
+            trace["opacity"] = 0.3
     return found
 
 
@@ -120,13 +122,14 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     legend = layout["legend"]
     for name in ("entrywidth", "entrywidthmode"):
         legend.pop(name)
-    legend.update(font={"size": TEXT_PX}, x=0, y=1.01, yanchor="bottom", maxheight=_LEGEND_PX)
+    plot_px = max(height - margin["t"] - margin["b"], 1)
+    legend.update(font={"size": TEXT_PX}, x=0, y=1 + _GAP_PX / plot_px, yanchor="bottom", maxheight=_LEGEND_PX)
     for name in ("xaxis", "yaxis"):
         axis = layout[name]
         for colour in ("gridcolor", "linecolor", "tickcolor"):
             axis.pop(colour)
         axis.update(domain=[0, 1], tickfont={"size": TEXT_PX})
-        axis["title"]["font"] = {"size": TEXT_PX}
+        axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
     recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
     return recoloured
 

@@ -20,7 +20,7 @@ from dse.plots import lab as charts
 
 PAGE = "lab"
 QUANTIZER = replace(
-    shared.QUANTIZER, key="lab_quantizer", choices=lambda: list(measure.RUN), clears="lab_parameters",
+    shared.FAMILY, key="lab_quantizer", choices=lambda: list(measure.RUN), clears="lab_parameters",
     help="Run by its bit-exact kernel, on every layer.",
 )  # fmt: skip
 PARAMETERS = replace(

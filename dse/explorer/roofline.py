@@ -8,13 +8,14 @@ import streamlit as st
 from dse import plan, present, tables_operations, units
 from dse.errors import DseError
 from dse.explorer import beside, request, shared, state, widgets
+from dse.explorer.names import spoken
 from dse.explorer.request import Request
 from dse.measurements import CLOSED
 from dse.plots import operations
 from dse.specs import HardwareSpec
 
 PAGE = "roofline"
-QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
+QUANTIZERS = shared.several(shared.FAMILY, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
 #: what the page asks for
 FIELDS = (
     shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, shared.BATCH, shared.INPUT, shared.OUTPUT,
@@ -49,11 +50,11 @@ def render() -> None:
         st.info("Nothing to show: choose a quantizer, or a design of which at least one request fits.")
         return
     show_ceilings(device)
-    chart = operations.chart(table, device.peak_flops.si, device.memory_bandwidth.si)
+    chart = operations.chart(table)
     beside.show("operations", chart, partial(cached_table, asked, names), made)
     st.dataframe(shown_table(table), hide_index=True)
     if assumed := table["assumptions"].iloc[0]:
-        st.caption(widgets.escaped(f"Rests on assumed numbers: {assumed}."))
+        st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
 
 
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
@@ -86,8 +87,14 @@ def show_ceilings(device: HardwareSpec) -> None:
     """The two numbers that make the roofline, and where they meet."""
     peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
     with st.container(horizontal=True):
-        st.metric("Peak of 16-bit products", present.number(peak, "FLOP/s"), border=True)
-        st.metric("Memory bandwidth", present.number(bandwidth, "B/s"), border=True)
+        st.metric(
+            "Peak of 16-bit products", present.number(peak, "FLOP/s"), border=True,
+            help="Operations a second at most, of dense FP16 or BF16 matrix products.",
+        )  # fmt: skip
+        st.metric(
+            "Memory bandwidth", present.number(bandwidth, "B/s"), border=True,
+            help="Bytes a second at most between the device's memory and its cores.",
+        )  # fmt: skip
         st.metric(
             "Ridge", present.number(tables_operations.ridge(device), "FLOP/B"), border=True,
             help="Operations below this intensity wait for memory, those above for arithmetic.",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import point
+from dse import assumptions
 from dse.plots import style
 from dse.plots.chart import Axis, Series
 
@@ -55,7 +55,7 @@ def hover(row: Any) -> str:
 def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
     names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
-    names = [name for name in names if (name in only if only else name not in point.ENERGY_AND_COST)]
+    names = [name for name in names if name in only] if only else assumptions.behind("throughput_tokens_per_s", names)
     text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
     return " ".join((text, *(() if only else kind_notes(table))))
 
