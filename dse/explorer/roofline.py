@@ -23,10 +23,10 @@ FIELDS = (
 )  # fmt: skip
 #: columns of the table below the figure: title and unit
 SHOWN = {
-    "quantizer": ("KV quantizer", ""), "model_kind": ("times", ""), "operation": ("operation", ""),
-    "seconds": ("time of a step", "s"), "flops": ("FLOP", "FLOP"), "n_bytes": ("bytes", "B"),
-    "intensity_flops_per_byte": ("intensity", "FLOP/B"), "flops_per_s": ("reached", "FLOP/s"),
-    "ceiling_flops_per_s": ("ceiling", "FLOP/s"),
+    "operation": ("operation", ""), "quantizer": ("KV quantizer", ""), "model_kind": ("times", ""),
+    "seconds": ("time of a step", "s"), "flops_per_s": ("reached", "FLOP/s"),
+    "ceiling_flops_per_s": ("ceiling", "FLOP/s"), "intensity_flops_per_byte": ("intensity", "FLOP/B"),
+    "flops": ("work", "FLOP"), "n_bytes": ("memory traffic", "B"),
 }  # fmt: skip
 
 
