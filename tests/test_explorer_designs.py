@@ -16,8 +16,9 @@ from streamlit.testing.v1 import AppTest
 
 from dse import catalog
 from dse.errors import InputError
-from dse.explorer import bars, beside, designs, launch, request, shared, uploads
+from dse.explorer import beside, designs, launch, request, shared, uploads
 from dse.explorer.beside import MadeBy
+from dse.plots import design_bars
 
 
 def page(**query):
@@ -260,15 +261,15 @@ def state_in(kind, content):
 
 @pytest.mark.parametrize("kind", list(beside.FORMATS))
 def test_files_of_a_figure_open_and_carry_their_state(kind):
-    content = beside.content(bars.memory(ROWS), lambda: bars.table(ROWS), kind, MADE)
+    content = beside.content(design_bars.memory(ROWS), lambda: design_bars.table(ROWS), kind, MADE)
     assert state_in(kind, content) == SAID
 
 
 def test_bars_add_up_to_the_total():
-    (panel,) = bars.memory(ROWS).panels
+    (panel,) = design_bars.memory(ROWS).panels
     *parts, mark = panel.series
     result = ROWS[0][1]
-    assert sum(part.x[0] for part in parts) == sum(result[name] for name in bars.MEMORY)
+    assert sum(part.x[0] for part in parts) == sum(result[name] for name in design_bars.MEMORY)
     assert parts[-1].base[0] + parts[-1].x[0] == sum(part.x[0] for part in parts)
     assert mark.x == (result["capacity_bytes"],)
 

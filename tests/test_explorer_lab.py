@@ -1,8 +1,10 @@
 """The quantizer lab without a browser: every widget moved, what is shown is what the commands give."""
 
+import gc
 import io
 import json
 import shlex
+import weakref
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from dse import cli, measure_view
 from dse.errors import InputError
-from dse.explorer import lab, lab_dump
+from dse.explorer import lab, lab_dump, launch
 from dse.measure_view import How
 
 
@@ -62,6 +64,36 @@ def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():
     with pytest.raises(InputError) as caught:
         lab_dump.read("broken.npz", b"PK")
     assert str(caught.value).startswith("broken.npz: ")
+
+
+def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
+    """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
+    held = measure_view.sample()
+    seen = weakref.ref(held)
+    asked = lab.Asked("another", "nqkv", How())
+    lab.cached_measured(held, asked)
+    lab.cached_view(held, asked)
+    dumps = {"own.npz (loaded)": held}
+    del held
+    gc.collect()
+    assert seen() is not None
+    lives = iter([True, False, True, False, False, False])  # looked at every 15 s: away once, back, then left
+    monkeypatch.setattr(lab_dump.time, "sleep", lambda _: None)
+    lab_dump.free_when_left(dumps, lambda: next(lives), look_s=15.0)
+    assert seen() is None
+    assert list(lives) == []
+    assert dumps == {}
+
+
+def test_a_dump_is_looked_after_until_another_takes_its_place(monkeypatch):
+    dumps = {"own.npz (loaded)": None}
+    monkeypatch.setattr(lab_dump.time, "sleep", lambda _: dumps.clear())
+    lab_dump.free_when_left(dumps, lambda: True)
+    assert dumps == {}
+
+
+def test_a_session_may_return_for_as_long_as_streamlit_keeps_it():
+    assert launch.SETTINGS["server.disconnectedSessionTTL"] == lab_dump.RETURN_S
 
 
 def test_the_page_runs_and_follows_its_widgets():

@@ -139,6 +139,16 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     return recoloured
 
 
+def unchecked(drawn: dict[str, Any]) -> Any:
+    """Plain data as a plotly Figure that plotly has not checked; Streamlit has it check data that comes as it is.
+
+    Checking takes longer than all else of a figure, and ours come from one place, whose tests have them checked.
+    """
+    import plotly.graph_objects as go
+
+    return go.Figure(drawn, _validate=False)
+
+
 def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The traces with as few as can be for the legend alone, which a browser draws as slowly as those with points.
 

@@ -1,17 +1,14 @@
 """The Pareto page: choose axes and objectives, sweep in a thread, see the designs that no other beats."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import streamlit as st
-from streamlit import runtime
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dse import report_front
 from dse.errors import DseError
-from dse.explorer import beside, figure, loading, pareto_asked, pareto_front, state, widgets
+from dse.explorer import beside, figure, loading, pareto_asked, pareto_front, state, uploads, widgets
 from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.pareto_asked import AXES, DEVICES, MAX_POINTS, MODELS, OBJECTIVES, QUANTIZERS, Asked
@@ -110,7 +107,7 @@ def job_of(asked: Asked, sweep: Sweep) -> Job | None:
 def start(asked: Asked, sweep: Sweep) -> Job:
     """Begin a sweep for this session; the one before ends."""
     drop()
-    job = Job(asked, sweep, session_lives())
+    job = Job(asked, sweep, uploads.session_lives())
     st.session_state[_JOB] = job
     return job
 
@@ -120,14 +117,6 @@ def drop() -> None:
     job = st.session_state.pop(_JOB, None)
     if job is not None:
         job.cancel()
-
-
-def session_lives() -> Callable[[], bool]:
-    """Whether the browser of this session is still connected."""
-    context = get_script_run_ctx()
-    if context is None or not runtime.exists():
-        return lambda: True
-    return partial(runtime.get_instance().is_active_session, context.session_id)
 
 
 @st.fragment(run_every=LOOK_S)

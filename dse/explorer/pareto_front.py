@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dse import point, quantizers, sweep_axes, sweep_where, units
+from dse import pareto_designs, point, point_names, quantizers, sweep_axes, sweep_where
 from dse.explorer import names
 from dse.explorer.pareto_asked import Asked
 from dse.pareto_designs import DesignFront
@@ -59,7 +60,7 @@ def names_of(found: DesignFront) -> dict[str, str]:
 
 def heading(found: DesignFront, name: str) -> str:
     """A column in a reader's words with the unit it is shown in."""
-    return design_front.axis(names.words(name), names.unit(unit_of(found, name)), []).label
+    return names.heading(name, unit_of(found, name))
 
 
 def unit_of(found: DesignFront, name: str) -> str:
@@ -68,33 +69,18 @@ def unit_of(found: DesignFront, name: str) -> str:
 
 
 def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
-    size = design_front.axis(name, found.units.get(name, ""), []).per_unit
+    _, size = point_names.shown_unit(name, unit_of(found, name))
     return column.astype(float) / size if size != 1 and pd.api.types.is_numeric_dtype(column) else column
 
 
 def chart(found: DesignFront) -> Chart:
-    """The figure of a front in a reader's words; hovering shows every value with its unit."""
-    named = {name: names.words(name) for name in found.table.columns}
-    by_words = {words: names.unit(unit_of(found, name)) for name, words in named.items()}
+    """The figure of a front; hovering shows every value with its unit."""
     table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table])
+    units = {name: unit_of(found, name) for name in table.columns}
     return design_front.chart(
-        table.rename(columns=named), list(found.knee), found.cloud.rename(columns=named),
-        {named[name]: sense for name, sense in found.objectives.items()}, by_words,
-        lambda row: label(found, row.name), [named[name] for name in found.by],
+        table, list(found.knee), found.cloud, found.objectives, units,
+        partial(pareto_designs.label, columns=found.design, units=units), found.by,
     )  # fmt: skip
-
-
-def label(found: DesignFront, row: Any) -> str:
-    """A design in a few words: `H100, oaken, batch 64`."""
-    parts = []
-    for name in found.design:
-        value = found.table.at[row, name]
-        if isinstance(value, str):
-            parts.append(value if name in ("device", "model", "quantizer") else f"{names.words(name).lower()} {value}")
-        elif not pd.isna(value):
-            shown = units.human(value.item() if hasattr(value, "item") else value, found.units.get(name, ""))
-            parts.append(f"{names.words(name).lower()} {shown.removesuffix(' sequence').removesuffix(' token')}")
-    return ", ".join(parts)
 
 
 def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:

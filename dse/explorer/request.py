@@ -193,8 +193,10 @@ class Answer:
 def answer(request: Request) -> Answer:
     """Evaluate one request. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    result = point.evaluate(device, kv, request.work())
-    return Answer(result, present.point_text(result, device, kv), device.title or device.name, kv.model.title)
+    work = request.work()
+    result = point.evaluate(device, kv, work)
+    text = present.point_text(result, device, kv, with_room=point.with_room(device, kv, work, result))
+    return Answer(result, text, device.title or device.name, kv.model.title)
 
 
 def curve(request: Request) -> pd.DataFrame:

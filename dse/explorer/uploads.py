@@ -1,10 +1,13 @@
 """Devices, models and plans by layer of the reader's own: text in the session, never on disk or in the URL."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 import streamlit as st
+from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dse import catalog, quantizers, specfile
@@ -75,6 +78,14 @@ def let_go(file: Any) -> None:
     manager: Any = context.uploaded_file_mgr if context is not None else None
     if context is not None and hasattr(manager, "remove_file"):  # a method of the manager in memory only
         manager.remove_file(context.session_id, file.file_id)
+
+
+def session_lives() -> Callable[[], bool]:
+    """Whether the browser of this session is still connected."""
+    context = get_script_run_ctx()
+    if context is None or not runtime.exists():
+        return lambda: True
+    return partial(runtime.get_instance().is_active_session, context.session_id)
 
 
 def names(kind: str) -> list[str]:
