@@ -7,8 +7,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import pytest
 
 from browser import ROOT, idle, needs_browser, open_beside, open_page, opened_as, sync_api, wait_for_figure
+from dse.explorer import roofline
 
 pytestmark = needs_browser
 
@@ -182,3 +184,22 @@ def test_a_dump_says_nothing_as_markup(page, server):
     wait_for_figure(page, "map-error", FIRST_MS)
     idle(page)
     assert page.evaluate(_MARKUP) == []
+
+
+def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
+    page.goto(f"{server}/roofline")
+    wait_for_figure(page, "operations")
+    idle(page)
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("() => document.activeElement.getAttribute('aria-label') || ''"))
+        if page.evaluate("() => document.activeElement.dataset.testid === 'stTopNavLink'"):
+            seen = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+            assert seen == "solid"
+        if page.evaluate("() => document.activeElement.innerText.startsWith('Command line')"):
+            break
+    else:
+        pytest.fail(f"the figure's button was not reached: {reached}")
+    places = [reached.index(field.label) for field in roofline.FIELDS]
+    assert places == sorted(places)

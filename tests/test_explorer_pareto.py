@@ -116,6 +116,8 @@ def test_limits_are_those_of_the_command_line(asked):
         ("measured_error=0.2; Decode step = 50 ms", ["measured_error=0.2", "decode_step_s=0.05"]),
         ("kv_bytes = 40 GB", ["kv_bytes=40000000000"]),
         ("batch=8;", ["batch=8"]),
+        ("Error of the attention output = 20%", ["measured_error=0.2"]),
+        ("throughput = 1000 token/s; largest batch = 8 sequences", ["throughput_tokens_per_s=1000", "max_batch=8"]),
     ],
 )
 def test_limits_take_words_and_units(text, limits):
@@ -127,7 +129,8 @@ def test_limits_take_words_and_units(text, limits):
     [
         ("sped = 1", "known: "),
         ("decode_step = 1", "did you mean decode_step_s"),
-        ("decode_step_s = 50 GB", "its unit one of ns, us, ms, s"),
+        ("decode_step_s = 50 GB", "its unit one of s, ms"),
+        ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),
         ("decode_step_s = fast", "must be COLUMN=NUMBER"),
         ("decode_step_s", "must be COLUMN=NUMBER"),
         ("quantizer = 1", "at most 'quantizer'"),

@@ -9,6 +9,8 @@ import streamlit as st
 from dse.explorer import state
 
 _TITLE = "KV-cache design explorer"
+#: where Streamlit shows no focus: a reader who goes from link to link by keyboard sees where they are
+_FOCUS = "<style>[data-testid=stTopNavLink]:focus-visible { outline: 2px solid currentColor !important; }</style>"
 #: session key: there from a session's second run on
 _SEEN = "explorer seen"
 
@@ -52,6 +54,7 @@ def main() -> None:
         for page in PAGES
     }
     st.session_state[state.PAGES] = shown
+    st.html(_FOCUS)
     st.navigation(list(shown.values()), position="top").run()
     if _SEEN not in st.session_state:
         st.session_state[_SEEN] = True

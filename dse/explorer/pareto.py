@@ -78,7 +78,11 @@ def render() -> None:
             start(asked, sweep)
             st.rerun()
     else:
-        show_front(job, values)
+        shown = show_front(job, values)
+        show_file(asked)
+        if shown is not None:
+            show_table(shown)  # last: the keys of a table, Tab among them, move among its cells
+        return
     show_file(asked)
 
 
@@ -130,8 +134,8 @@ def show_progress() -> None:
         st.rerun()
 
 
-def show_front(job: Job, values: dict[str, Any]) -> None:
-    """The front of a finished sweep: figure and table, both filtered."""
+def show_front(job: Job, values: dict[str, Any]) -> DesignFront | None:
+    """The figure of a finished sweep's front, filtered; what it shows, if any."""
     found = job.front
     assert found is not None
     missing = f", {found.n_beyond:,} beyond the limits" if found.limits else ""
@@ -141,7 +145,7 @@ def show_front(job: Job, values: dict[str, Any]) -> None:
     )  # fmt: skip
     if found.table.empty:
         st.info("No design is left: allow more, or choose objectives that these designs have.")
-        return
+        return None
     widgets.draw(FILTER)
     try:
         shown = pareto_front.filtered(found, values[FILTER.key])
@@ -150,12 +154,17 @@ def show_front(job: Job, values: dict[str, Any]) -> None:
         shown = found
     if shown.table.empty:
         st.info("The condition leaves no design of the front.")
-        return
+        return None
     made = MadeBy(
         " && ".join(pareto_asked.commands(job.asked)), pareto_asked.python(job.asked),
         state.address(PAGE, FIELDS, values),
     )  # fmt: skip
     draw(shown, made, job.asked)
+    return shown
+
+
+def show_table(shown: DesignFront) -> None:
+    """The designs of the front."""
     rows = pareto_front.table(shown, MAX_ROWS)
     st.subheader("The front", anchor=False)
     st.dataframe(rows, hide_index=True, column_config=columns(shown, rows))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dse import catalog, pareto_designs, pareto_limits, point, quantizers, sweep_axes, sweep_spec, units
+from dse import catalog, pareto_designs, pareto_limits, point, point_names, quantizers, sweep_axes, sweep_spec, units
 from dse.errors import InputError, did_you_mean, show
 from dse.explorer import names, uploads
 from dse.explorer.fields import Field
@@ -24,12 +24,13 @@ MAX_VALUES = 10_000
 FILE, FOLDER = "sweep.toml", "sweep-result"
 _WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASCII)
+_NUMBER_AND_UNIT = re.compile(r"([-+.0-9]*(?:e[-+]?[0-9]+)?)\s*(.*)", re.ASCII | re.DOTALL)
 _WAYS = ("step", "factor", "count")
 #: columns of numbers that are chosen, not found
 COUNTED = ("batch", "input_tokens", "output_tokens", "weights_bits")
 _LIMITS = (
     "Results by their words above or their names, numbers with a unit or in base units, semicolons between: "
-    "Attention error = 0.2; Decode step = 50 ms; kv_bytes = 40 GB."
+    "measured_error = 20 %; Decode step = 50 ms; kv_bytes = 40 GB."
 )
 _HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`, `1 TB/s to 4 TB/s count 7`."
 
@@ -119,13 +120,15 @@ def limits_of(text: str, kind: str) -> list[str]:
         name = names.column(name, point.RESULT_UNITS)
         if name not in (*numbers(), *COUNTED):
             raise InputError(f"{kind} {show(name)}: {did_you_mean(name, (*numbers(), *COUNTED))}")
-        value, _, unit = number.partition(" ")
-        if unit := unit.strip():
+        value, unit = _NUMBER_AND_UNIT.match(number).groups()  # type: ignore[union-attr]  # it matches any text
+        if value and unit:
             base = point.RESULT_UNITS.get(name, "B/s" if name.endswith("bandwidth") else "B")
-            if unit not in units.UNITS or units.base_of(unit) != base or not _NUMBER.fullmatch(value):
-                known = ", ".join(units.units_of(base)) or base
-                raise InputError(f"{kind} {name} = {show(number)}: must be a number, its unit one of {known}")
-            number = f"{units.to_base(float(value), unit):.12g}"
+            shown, size = point_names.shown_unit(name, base)
+            known = {base: 1.0, shown: size, **{each: units.to_base(1, each) for each in units.units_of(base)}}
+            if unit not in known or not _NUMBER.fullmatch(value):
+                among = ", ".join(filter(None, known))
+                raise InputError(f"{kind} {name} = {show(number)}: must be a number, its unit one of {among}")
+            number = f"{float(value) * known[unit]:.12g}"
         pareto_limits.parse([f"{name}={number}"])
         found.append(f"{name}={number}")
     return found

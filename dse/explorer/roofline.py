@@ -21,12 +21,11 @@ FIELDS = (
     shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, shared.BATCH, shared.INPUT, shared.OUTPUT,
     shared.ADMISSION, shared.WEIGHTS_BITS, shared.MODEL_KIND, shared.STACK,
 )  # fmt: skip
-#: columns of the table below the figure: title and unit
+#: numbers of the table below the figure: title and unit
 SHOWN = {
-    "quantizer": ("KV quantizer", ""), "model_kind": ("times", ""), "operation": ("operation", ""),
-    "seconds": ("time of a step", "s"), "flops": ("FLOP", "FLOP"), "n_bytes": ("bytes", "B"),
-    "intensity_flops_per_byte": ("intensity", "FLOP/B"), "flops_per_s": ("reached", "FLOP/s"),
-    "ceiling_flops_per_s": ("ceiling", "FLOP/s"),
+    "seconds": ("time of a step", "s"), "flops_per_s": ("reached", "FLOP/s"),
+    "ceiling_flops_per_s": ("ceiling", "FLOP/s"), "intensity_flops_per_byte": ("intensity", "FLOP/B"),
+    "flops": ("work", "FLOP"), "n_bytes": ("memory traffic", "B"),
 }  # fmt: skip
 
 
@@ -103,7 +102,10 @@ def show_ceilings(device: HardwareSpec) -> None:
 
 def shown_table(table: pd.DataFrame) -> pd.DataFrame:
     """The operations as people read them."""
+    named = {name: look[0] for name, look in operations.MARKERS.items()}
+    designs = zip(table["quantizer"], table["model_kind"], strict=True)
     return pd.DataFrame({
-        title: [units.human(value, unit) if unit else str(value).replace("_", " ") for value in table[name]]
-        for name, (title, unit) in SHOWN.items()
+        "operation": [named.get(name, name.replace("_", " ")) for name in table["operation"]],
+        "KV cache, times": [f"{stored}, {kind}" for stored, kind in designs],
+        **{title: [units.human(value, unit) for value in table[name]] for name, (title, unit) in SHOWN.items()},
     })  # fmt: skip
