@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse import catalog, pareto_designs, pareto_stream, point, specfile, sweep, sweep_points, sweep_spec
+from dse import catalog, pareto_designs, pareto_stream, point, point_names, specfile, sweep, sweep_points, sweep_spec
 from dse.errors import InputError
 from dse.explorer import names, pareto, pareto_asked, pareto_front, request
 from dse.explorer.pareto_job import GRACE_S, Job
@@ -189,6 +189,7 @@ def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, mo
 
 
 def test_every_column_has_words_and_a_unit():
+    assert set(point.RESULT_UNITS) <= set(point_names.TITLES)
     assert names.titled("decode_step_s") == "Decode step (ms)"
     assert names.titled("measured_error") == "Error of the attention output (%)"
     words = [names.words(name) for name in point.RESULT_UNITS]
