@@ -85,9 +85,7 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
     found["layout"]["margin"]["l"] = 0
     across = found["layout"]["xaxis"]
-    if (
-        sum(map(len, across["ticktext"])) > _MANY
-    ):  # every other one, the middle among them: a phone has room for so many
+    if sum(map(len, across["ticktext"])) > _MANY:  # every other one, the middle among them: what a phone has room for
         first = len(across["tickvals"]) // 2 % 2
         across.update(tickvals=across["tickvals"][first::2], ticktext=across["ticktext"][first::2])
     return found
