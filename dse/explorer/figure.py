@@ -17,8 +17,8 @@ SMALL_PX = 11
 _LONG = 30
 #: height of a line of a chart of categories
 LINE_PX = 18
-#: numbers of an axis beside long names, which leave little room
-_MANY = 6
+#: characters of the numbers of an axis beside long names, which leave little room
+_MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
 #: between the legend and the frame, and between the numbers of an axis and its title
@@ -86,7 +86,7 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
     found["layout"]["margin"]["l"] = 0
     across = found["layout"]["xaxis"]
-    if len(across["tickvals"]) > _MANY:  # every other one, the middle among them: a phone has room for so many
+    if sum(map(len, across["ticktext"])) > _MANY:  # every other one, the middle among them: what a phone has room for
         first = len(across["tickvals"]) // 2 % 2
         across.update(tickvals=across["tickvals"][first::2], ticktext=across["ticktext"][first::2])
     return found
