@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import plot_questions, report_papers, report_validation, validate_accuracy
+from dse import plot_questions, plot_study, report_papers, report_validation, validate_accuracy
 from dse.errors import InputError, did_you_mean, show
 from dse.pareto_designs import label
 from dse.plot_read import BESIDE, Source, read
@@ -162,6 +162,7 @@ KINDS: dict[str, Kind] = {
                f"{_VALIDATE} (with the extra calibrate)", ("tables/silicon-points",), _TIMES, _silicon(part))
           for part, words in (("attention", "attention"), ("gemm", "matrix products"))),
         *map(_accuracy, validate_accuracy.VIEWS),
+        *(Kind(*parts) for parts in plot_study.KINDS),
         Kind("sinkq_figure_3", "SinkQ's Figure 3 as modelled: throughput and peak memory by batch and length.",
              _VALIDATE, ("tables/sinkq-figure-3-batch", "sinkq-figure-3-batch"),
              ("method", "batch", "throughput_tokens_per_s", "peak_memory_bytes", "over_kivi"), _sinkq),
