@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dse.lm.study_table import OAKEN, SURE, Tables, difference, front, is_sure, rows, setting
+from dse.lm.study_table import OAKEN, SURE, Tables, difference, front, is_sure, rows, setting, shipped
+from dse.lm.weights import SHIPPED
 
 AGREES, CONTRADICTS, UNDECIDED = "agrees", "contradicts", "undecided"
 #: a text and a verdict
@@ -236,8 +237,8 @@ FINDINGS = (
     Finding("ranges by layer", "Oaken, observation 1", "ranges differ from layer to layer", layers),
     Finding("ranges by text", "Oaken, observation 2", "ranges stay the same from text to text", texts),
     Finding("outlier channels", "Oaken, observation 3", "the largest keys lie in few channels, but not all", channels),
-    Finding("normal blocks, keys", "NQKV Table 1", "blocks pass a test of normality", normal_keys),
-    Finding("normal blocks, values", "NQKV Table 1", "blocks pass a test of normality", normal_values),
+    Finding("normal blocks, keys", "NQKV Table 1", "blocks of keys pass a test of normality", normal_keys),
+    Finding("normal blocks, values", "NQKV Table 1", "blocks of values pass a test of normality", normal_values),
     Finding("quantiles", "NQKV Figure 4", "quantiles of blocks lie on the normal line", quantiles),
     Finding("a sink", "SinkQ 3.1", "tokens that draw the attention have small keys", sink),
     Finding("smallest keys", "SinkQ Figure 1(c)", "the few smallest keys draw the highest attention", overlap),
@@ -267,14 +268,21 @@ def table(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def markdown(found: pd.DataFrame) -> str:
-    """Such a table (of `table` or of `dse.lm.ranking`) as Markdown."""
-    head = [str(name) for name in found.columns]
-    lines = [head, ["---"] * len(head), *([str(cell) for cell in row] for row in found.to_numpy(dtype=object))]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def counts(found: pd.DataFrame) -> dict[str, dict[str, int]]:
     """Verdicts of each model by how often they were given."""
     models = [str(name).removesuffix(" verdict") for name in found.columns if str(name).endswith(" verdict")]
     return {m: {v: int(np.sum(found[f"{m} verdict"] == v)) for v in (AGREES, CONTRADICTS, UNDECIDED)} for m in models}
+
+
+def shown(found: pd.DataFrame) -> str:
+    """Such a table as Markdown, a row an observation with verdict and numbers of each model."""
+    models = list(counts(found))
+    lines = ["| paper | it says | " + " | ".join(models) + " |", "|---|---|" + "---|" * len(models)]
+    for row in found.to_dict("records"):
+        cells = [f"**{row[f'{model} verdict']}**: {row[model]}" for model in models]
+        lines.append("| " + " | ".join((row["paper"], row["says"], *cells)) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(shown(table({model: shipped(model) for model in SHIPPED})))

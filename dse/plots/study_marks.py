@@ -1,6 +1,6 @@
 """What the figures of a language model's study (`dse study`) share: looks, lines with bars of their error, tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -30,10 +30,8 @@ def line(
     )  # fmt: skip
 
 
-def by_layer(
-    own: pd.DataFrame, name: str, look: Style, fold: Callable[[pd.Series], float] = pd.Series.mean, unit: str = ""
-) -> Series:
-    """A line over the layers of what `fold` makes of a layer's values."""
+def by_layer(own: pd.DataFrame, name: str, look: Style, fold: str = "mean", unit: str = "") -> Series:
+    """A line over the layers: of each layer's values the `fold`, mean, min or max."""
     found = own.groupby("layer")["value"].agg(fold)
     return line(name, list(found.index), list(found), look, unit)
 

@@ -99,7 +99,7 @@ def oaken_ratios(tables: Tables) -> Chart:
                 if value == value:
                     series.append(Series(f"{OAKEN}, the paper's", "scatter", (at,), (value,), BLACK, marker="star",
                                          size=1.4))  # fmt: skip
-        bits = [float(own["stored_bits"].min()) - 0.3, float(own["stored_bits"].max()) + 0.3]
+        bits = (float(own["stored_bits"].min()) - 0.3, float(own["stored_bits"].max()) + 0.3)
         ticks = tuple((n / 2, f"{n / 2:g}") for n in range(32) if bits[0] < n / 2 < bits[1])
         x = Axis("stored bits", "bit/element", *bits, ticks)
         y = replace(y, low=y.low - 0.14 * (y.high - y.low))
