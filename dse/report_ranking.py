@@ -36,8 +36,9 @@ def parts() -> list[str]:
         '<p class="soft">Perplexity of mha and gqa (docs/language_model.md) under the same methods, beside the order '
         "of each published table; nothing is claimed for the papers' models. Of the pairs that a table ranks: in the "
         f"same order here; of these, and of the others, those that differ here by more than {SURE:g} standard errors; "
-        "those that do not (undecided). Kendall's tau: 1 the same order, -1 the reverse, 0 by chance. Tables 3 and 4 "
-        'compare settings of one method. Table: <a href="tables/ranking.csv">CSV</a>.</p>',
+        "those that do not (undecided). FP16 counts as a method. Kendall's tau: 1 the same order, -1 the reverse, 0 by "
+        "chance. Oaken Table 3 and SinkQ Tables 3 and 4 compare settings of one method. Table: <a "
+        'href="tables/ranking.csv">CSV</a>.</p>',
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>',
         f'<p class="soft">{html.escape(unlike())}</p>',
     ]  # fmt: skip

@@ -27,7 +27,7 @@ from dse.measure import Progress
 from dse.measure_parts import Store, opened
 
 #: windows and their tokens; the later half of each is scored
-N_WINDOWS, N_TOKENS = 12, 512
+N_WINDOWS, N_TOKENS = 24, 512
 COLUMNS = ("experiment", "series", "layer", "side", "x", "metric", "value")
 
 
