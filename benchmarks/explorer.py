@@ -27,6 +27,8 @@ import streamlit as st
 n = st.select_slider("n", [2**i for i in range(15)], 64)
 st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="memory")
 """
+#: pages by their address, and a figure of each that follows the batch
+FIGURES = (("", "memory"), ("", "throughput"), ("throughput", "throughput"), ("roofline", "operations"))
 #: notes when a key goes down, and the frame after the named figure shows other numbers
 WATCH = """name => {
     const numbers = () => {
@@ -127,11 +129,11 @@ def main() -> None:
             say("  its first page, the browser's part", [least_open])
             say("explorer: from `dse app` to the first page", starts)
             say("  of it the browser's part", opens)
-            for name in ("memory", "throughput"):
+            for path, name in FIGURES:
                 page = browser.new_page(viewport={"width": 1280, "height": 800})
-                drawn(page, address)
+                drawn(page, f"{address}/{path}")
                 found = moves(page, name)
-                say(f"slider to the new figure of {name}", found)
+                say(f"{path or 'what if'}: slider to the new {name}", found)
                 print(f"{'':<44} {min(found) / min(least):.2f} times the page of one figure, best against best")
             if tabs:
                 together(browser, address, tabs)

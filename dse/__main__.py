@@ -1,5 +1,15 @@
-"""`python -m dse` is the `dse` command."""
+"""`dse`, and `python -m dse`: the command, from its first moment on ended by Ctrl-C in one line."""
 
-from dse.cli import main
+from dse import interrupt
 
-main()
+
+def main() -> None:
+    """Run the command; what it imports takes a while, in which Ctrl-C is heeded as well."""
+    interrupt.install()
+    from dse.cli import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

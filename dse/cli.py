@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from dse import __version__
+from dse import __version__, interrupt
 from dse.cli_calibrate import calibrate, predict
 from dse.cli_kernels import quantize, thresholds
+from dse.cli_lab import lab
 from dse.cli_measure import measure, synthesize
 from dse.cli_mix import mix
 from dse.cli_options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
@@ -24,8 +25,19 @@ from dse.cli_validate import validate
 from dse.errors import DseError, InputError, OutputError, clean, did_you_mean, show
 
 
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before click adds an empty line
+            interrupt.say()
+            ctx.exit(interrupt.STATUS)
+
+
 @click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="dse")
 @click.pass_context
@@ -44,6 +56,7 @@ cli.add_command(quantize)
 cli.add_command(thresholds)
 cli.add_command(measure)
 cli.add_command(synthesize)
+cli.add_command(lab)
 cli.add_command(mix)
 cli.add_command(study)
 cli.add_command(calibrate)
@@ -65,6 +78,7 @@ cli.add_command(simulate)
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 @click.option("--explain", metavar="NAME", help="Show the formula, values and sources behind one result.")
 @click.option("--operations", is_flag=True, help="Show what each operation takes, and its shares of the peak rates.")
+@click.option("--out", metavar="DIR", help="Write the result and the operations of a decode step as tables.")
 def point(
     device: str,
     model: str,
@@ -76,6 +90,7 @@ def point(
     as_json: bool,
     explain: str | None,
     operations: bool,
+    out: str | None,
     **work: Any,
 ) -> None:
     """Everything about one design point: memory, time, throughput, and what binds."""
@@ -97,6 +112,12 @@ def point(
     if asked.cached_input_discount is not None and not asked.prefix_tokens:
         raise InputError(f"cached-input-discount = {asked.cached_input_discount:g}: nothing is cached: give --prefix")
     result = design_point.evaluate(spec, kv, asked, trace)
+    if out is not None:
+        if explain is not None:
+            raise InputError(f"out = {show(out)}: has no effect with --explain: leave it out")
+        from dse import report_point
+
+        report_point.write(out, spec, kv, asked, result)
     ledger = present.bit_ledger(design_point.laid_out(spec, kv, asked)[0], result)
     if explain is not None:
         explanation = present.explain(explain, result, trace, spec, kv.model)
@@ -106,9 +127,12 @@ def point(
     if as_json:
         click.echo(json.dumps({**result, "bit_ledger": ledger, "operations": each}, indent=2, allow_nan=False))
     else:
-        click.echo(present.point_text(result, spec, kv, ledger, device))
+        with_room = design_point.with_room(spec, kv, asked, result)
+        click.echo(present.point_text(result, spec, kv, ledger, device, with_room))
         if each:
             click.echo(f"\nOperations\n{present.operations_text(each)}")
+        if out is not None:
+            click.echo(f"\ntables: {out} (dse plot design_memory, design_step, operations)")
 
 
 @cli.command(short_help="Write the throughput-versus-capacity report.")
@@ -250,6 +274,7 @@ def main(argv: list[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
+    interrupt.begin()
     try:
         status = cli.main(args=args, prog_name="dse", standalone_mode=False, obj=args)
         sys.stdout.flush()
@@ -257,11 +282,14 @@ def main(argv: list[str] | None = None) -> None:
         sys.stderr.close()
         status = 0
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
-        status = 130
+        interrupt.say()
+        status = interrupt.STATUS
     except Exception as error:  # the last line of defence: one line instead of a traceback
         if debug:
             raise
+        if interrupt.was_pressed():
+            interrupt.say()
+            sys.exit(interrupt.STATUS)
         lines, status = _lines_and_status(error)
         for line in lines:
             click.echo(f"error: {line}", err=True)

@@ -97,6 +97,7 @@ def measure(
     if found.n_before:
         click.echo(f"{found.n_before:,} parts were there already, checked against their hashes")
     click.echo(f"measured: {page}")
+    click.echo(f"for design points and sweeps: --measurements {found.folder / measure_run.MEASUREMENT}")
 
 
 def _perplexity(

@@ -1,6 +1,7 @@
 """The command `dse mix`."""
 
 import json
+from pathlib import Path
 
 import click
 
@@ -18,7 +19,8 @@ from dse.errors import InputError, show
               "or of keys and values.")  # fmt: skip
 @click.option("--context", type=WHOLE, help="Measured context whose errors and bits count; default: the longest.")
 @click.option("--out", metavar="FILE.toml", help="The plan, for --quantizer plan:FILE.toml.")
-@click.option("--figure", metavar="FILE", help="Error against bits of all plans: .pdf, .svg, .png, .html, .csv.")
+@click.option("--figure", metavar="FILE", help="Error against bits of all plans: .pdf, .svg, .png, .html; .csv for "
+              "`dse plot mixed_plans`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def mix(
     source: str, budget_bits: str | None, budget_bytes: int | None, max_error: str | None, methods: str | None,
@@ -30,9 +32,7 @@ def mix(
     layer are added over layers and sides, as if they were independent. The plan is a file that `dse point`, `dse ask`
     and `dse sweep` take as a quantizer: --quantizer plan:FILE.toml.
     """
-    from pathlib import Path
-
-    from dse import mixed_plan
+    from dse import files, mixed_plan
 
     given = {"budget-bits": budget_bits, "budget-bytes": budget_bytes, "max-error": max_error}
     named = [name for name, value in given.items() if value is not None]
@@ -49,21 +49,19 @@ def mix(
         found = mixed_plan.least_error(errors, 8 * limit, f"{budget_bytes:,} bytes")
     else:
         found = mixed_plan.least_error(errors, mixed_plan.budget_bits(errors, limit), f"{limit:g} bits an element")
-    image = _image(found, ending) if figure else b""
+    drawn = _drawn(found, figure, ending) if figure else {}
     if out is not None:
         mixed_plan.write(found, out, command_line())
-    if figure is not None:
-        from dse import files
-
-        files.write(Path(figure), image)
+    for path, content in drawn.items():
+        files.write(path, content)
     summary = found.summary()
     if as_json:
         click.echo(json.dumps({**summary, "out": out, "figure": figure}, indent=1, allow_nan=False))
         return
     click.echo(mixed_plan.text(summary))
-    for name, path in (("plan", out), ("figure", figure)):
-        if path:
-            click.echo(f"{name}: {path}")
+    for name, written in (("plan", out), ("figure", figure)):
+        if written:
+            click.echo(f"{name}: {written}")
 
 
 def _ending(figure: str | None) -> str:
@@ -75,13 +73,19 @@ def _ending(figure: str | None) -> str:
     return ending
 
 
-def _image(found: "mixed_plan.Mixed", ending: str) -> bytes:  # type: ignore[name-defined]  # noqa: F821
-    from dse import export, mixed_plan
+def _drawn(found: "mixed_plan.Mixed", figure: str, ending: str) -> dict[Path, bytes]:  # type: ignore[name-defined]  # noqa: F821
+    """The figure's file; of a table also what its figure says beside it."""
+    from dse import export, mixed_plan, plot_read
     from dse.plots import mixed_plans
 
-    table, of = mixed_plan.frontier_table(found), found.errors
+    table, of, path = mixed_plan.frontier_table(found), found.errors, Path(figure)
     chart = mixed_plans.chart(table, found.layers, of.methods, of.objective, of.source, of.synthetic)
-    return export.export(chart, ending, command_line(), table)
+    written = {path: export.export(chart, ending, command_line(), table)}
+    if ending in ("csv", "parquet"):
+        about = {"layers": [list(pair) for pair in found.layers], "methods": list(of.methods),
+                 "objective": of.objective, "source": of.source, "synthetic": of.synthetic}  # fmt: skip
+        written[path.parent / f"{path.stem}{plot_read.BESIDE}"] = plot_read.beside(about)
+    return written
 
 
 def _positive(name: str, text: str) -> float:

@@ -159,7 +159,7 @@ def bits_options(function: Callable[..., None]) -> Callable[..., None]:
     function = click.option(
         "--measurements",
         metavar="FILE",
-        help="Measured bits and errors (`dse quantize --out`); default: of the synthetic sample that ships.",
+        help="measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample that ships.",
     )(function)
     return click.option(
         "--bits",
@@ -178,6 +178,10 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2g} s"
 
 
+#: letters beside a progress bar
+MAX_AT_WORK = 60
+
+
 def progress_bar(items: Iterable[Any], label: str, length: int) -> Any:
     """A progress bar on the terminal; nothing where standard error is not one."""
     return click.progressbar(
@@ -187,5 +191,15 @@ def progress_bar(items: Iterable[Any], label: str, length: int) -> Any:
         hidden=not sys.stderr.isatty(),
         file=sys.stderr,
         show_pos=True,
-        item_show_func=lambda item: str(item) if item is not None else "",
+        item_show_func=_at_work,
     )
+
+
+def _at_work(item: Any) -> str:
+    """What a progress bar says of an item: its name, the names of a tuple's parts; nothing of what has none."""
+    if isinstance(item, tuple):
+        return " ".join(filter(None, map(_at_work, item)))[:MAX_AT_WORK]
+    name = getattr(item, "name", None)
+    if not isinstance(name, str):  # what is made to be read has a __str__ of its own
+        name = str(item) if type(item).__str__ is not object.__str__ else ""
+    return name[:MAX_AT_WORK]

@@ -46,11 +46,12 @@ def plot(
     """
     from dse import plot_write
 
-    if kind is None or as_list:
+    if kind is None or as_list or (kind == "list" and source is None):
         click.echo(json.dumps(plot_write.listing(), indent=2) if as_json else plot_write.listing_text())
         return
     if as_json:
         raise InputError("json = True: has no effect without --list: leave it out")
+    plot_write.how_to(kind)  # an unknown one is said first
     ending = plot_write.ending(out) if out is not None else ""
     if source is None:
         raise InputError(f"DIR or TABLE is missing: {plot_write.how_to(kind)}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import click
 
+from dse import interrupt
 from dse.errors import InputError, OutputError, clean, show
 
 
@@ -27,6 +29,8 @@ from dse.errors import InputError, OutputError, clean, show
 @click.option("--minimize", metavar="C,D", help="With --keep front: columns of which less is better.")
 @click.option("--by", metavar="MODEL,...", help="With --keep front: a front for each value of these columns.")
 @click.option("--drop-missing", is_flag=True, help="With --keep front: leave out designs whose objectives are unknown.")
+@click.option("--at-most", multiple=True, metavar="C=N", help="With --keep front: only designs with at most N in C.")
+@click.option("--at-least", multiple=True, metavar="C=N", help="With --keep front: only designs with at least N in C.")
 @click.option(
     "--scheduler",
     metavar="WHERE",
@@ -48,6 +52,8 @@ def sweep(
     minimize: str | None,
     by: str | None,
     drop_missing: bool,
+    at_most: tuple[str, ...],
+    at_least: tuple[str, ...],
     scheduler: str | None,
     insecure_scheduler: bool,
     no_limit: bool,
@@ -68,7 +74,7 @@ def sweep(
         return
     if file is None:
         raise InputError("FILE is missing: see dse sweep --help")
-    if out is None:
+    if out is None and not dry_run:
         raise InputError("--out is missing: see dse sweep --help")
     from dse import sweep_run, sweep_spec
     from dse.cli_options import parse_whole, split_list
@@ -78,20 +84,32 @@ def sweep(
     n_threads = sweep_run.check_threads(None if threads is None else parse_whole("threads", threads))
     found = sweep_spec.read(file)
     if keep == "front":
-        from dse import sweep_front
+        from dse import pareto_limits, sweep_front
 
+        limits = pareto_limits.parse(at_most, at_least)
         most, least = split_list("maximize", maximize) or [], split_list("minimize", minimize) or []
-        found = sweep_front.asked(found, most, least, split_list("by", by) or [], drop_missing)
-    elif maximize or minimize or by or drop_missing:
-        raise InputError("--maximize, --minimize, --by and --drop-missing: go with --keep front, or with dse pareto")
-    if not no_limit:
+        found = sweep_front.asked(found, most, least, split_list("by", by) or [], drop_missing, limits)
+    elif maximize or minimize or by or drop_missing or at_most or at_least:
+        raise InputError(
+            "--maximize, --minimize, --by, --at-most, --at-least and --drop-missing: go with --keep front, or with "
+            "dse pareto"
+        )
+    if not no_limit and out is not None:
         sweep_run.check_limits(found, out)
-    if dry_run:
+    elif not no_limit:
+        sweep_run.check_points(found)
+    if dry_run or out is None:
         click.echo(_expected(found, as_json))
         return
     start = time.monotonic()
-    again = f"dse sweep {file} --out {out}" + (f" --scheduler {scheduler}" if scheduler else "")
-    again += " --insecure-scheduler" if insecure_scheduler else ""
+    given = {"--keep": keep if found.front else None, "--maximize": maximize, "--minimize": minimize, "--by": by}
+    words = [word for name, value in given.items() if value for word in (name, value)]
+    words += [word for text in at_most for word in ("--at-most", text)]
+    words += [word for text in at_least for word in ("--at-least", text)]
+    words += ["--drop-missing"] * drop_missing
+    words += ["--scheduler", scheduler] if scheduler else []
+    words += ["--insecure-scheduler"] * insecure_scheduler
+    again = shlex.join(["dse", "sweep", file, "--out", out, *words])
     with _stopping(ctx, again), _bar(found.n_points) as progress:
         shown: dict[str, Any] = {
             "progress": progress,
@@ -160,16 +178,20 @@ def _summary(done: Any, seconds: float, as_json: bool) -> str:
 
 def _front_summary(done: Any, n_bytes: int) -> str:
     from dse import units
+    from dse.pareto_limits import Limit
     from dse.sweep_points import CODES
 
     manifest, asked = done.manifest, done.front
     senses = ", ".join(f"{'most' if sense == 'max' else 'least'} {name}" for name, sense in asked["objectives"])
     by = f" by {', '.join(asked['by'])}" if asked["by"] else ""
+    within = ", ".join(str(Limit(*limit)) for limit in asked.get("limits", []))
     lines = [
         f"front: {done.paths[0]} ({done.n_rows:,} of {sum(manifest.codes):,} designs, {units.human(n_bytes, 'B')})",
-        f"  {senses}{by}",
+        f"  {senses}{by}{f'; within {within}' if within else ''}",
     ]
     lines += [f"  {n:,} points: {text}" for n, text in zip(manifest.codes, CODES, strict=False) if n]
+    n_beyond = sum(part.n_beyond for part in manifest.parts.values())
+    lines += [f"  {n_beyond:,} points left out: beyond the limits"] if n_beyond else []
     n_missing = sum(part.n_missing for part in manifest.parts.values())
     lines += [f"  {n_missing:,} points left out: an objective is unknown"] if n_missing else []
     return "\n".join(lines)
@@ -197,11 +219,12 @@ def _verify(out: str, as_json: bool) -> None:
 @contextlib.contextmanager
 def _stopping(ctx: click.Context, again: str) -> Iterator[None]:
     """Ctrl-C: say how to go on, and leave with the status of an interrupt."""
+    interrupt.words(clean(f"stopped: finished parts are kept: `{again}` goes on", 300))
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(clean(f"stopped: finished parts are kept: `{again}` goes on", 300), err=True)
-        ctx.exit(130)
+        interrupt.say()
+        ctx.exit(interrupt.STATUS)
 
 
 @contextlib.contextmanager
@@ -258,8 +281,6 @@ def pareto(
     `--maximize throughput_tokens_per_s --at-most measured_error=0.2` is the fastest design at that error; --at-most and
     --at-least may be given several times. A design without a value in such a column does not count.
     """
-    import shlex
-
     from dse import pareto_designs, pareto_limits, report_front
     from dse.cli_options import split_list
 

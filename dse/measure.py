@@ -47,6 +47,11 @@ class Layer:
     tensors: Mapping[Side, Tensor]
     query: Tensor | None = None
 
+    @property
+    def name(self) -> str:
+        """For a progress bar."""
+        return f"layer {self.index}"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -180,7 +185,13 @@ RUN: dict[str, Callable[[dict[str, Any], int, dict[Side, np.ndarray], Settings],
 
 
 def check(spec: QuantizerSpec, settings: Settings) -> None:
-    """Raises InputError for a family that has no kernel, and for thresholds that are missing or of other shares."""
+    """Raises InputError for a plan, a family that has no kernel, and thresholds that are missing or of other shares."""
+    if spec.layers:
+        names = ", ".join(dict.fromkeys(side.name for sides in spec.layers for side in sides))
+        raise InputError(
+            f"method = {show(spec.name)}: a plan is made of methods: measure those, {show(names)}, or give it to "
+            "`dse measure --perplexity`"
+        )
     name = spec.family.name
     if name == "oaken":
         _check_thresholds(spec, settings.thresholds)

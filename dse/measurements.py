@@ -181,7 +181,8 @@ class Bits:
         """`spec` with what was measured of it; of a plan by layer, each layer's."""
         if spec.layers:
             layers = tuple((self.attached(key), self.attached(value)) for key, value in spec.layers)
-            return replace(spec, layers=layers, bits_kind=self.kind)
+            measured = by_layer(spec, self.file) if self.file else {}
+            return replace(spec, layers=layers, measured=measured, bits_kind=self.kind)
         use_bits = self.kind == "measured"
         found = attach(spec, self.file or _shipped(), use_bits)
         return found if found.measured or self.file else measurements_grid.attach(spec, use_bits)
@@ -227,6 +228,47 @@ def attach(spec: QuantizerSpec, file: MeasurementFile, use_bits: bool) -> Quanti
     measured = {which: _summary(tensors, data) for which, tensors in sides.items()}
     realised = {which: realised_values(spec, tensors) for which, tensors in sides.items()} if use_bits else {}
     return replace(spec, measured=measured, realised=realised, bits_kind="measured" if use_bits else "closed")
+
+
+def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, Measured]:
+    """What the methods of a plan by layer gave, each in its own layers; empty unless the file has them all.
+
+    FP16 and BF16 need no measurement. The attention output's error of a layer is its method's where one packs both
+    sides; of two methods the squares are added, as if their errors were independent.
+    """
+    own: dict[str, dict[tuple[int, str], TensorMeasurement]] = {
+        method.quantizer: {(t.layer, t.which): t for t in method.tensors} for method in file.methods
+    }
+    every = {at: tensor for tensors in own.values() for at, tensor in tensors.items()}
+    if {layer for layer, _ in every} != set(range(len(spec.layers))):
+        return {}
+    sides: dict[str, list[TensorMeasurement]] = {"key": [], "value": []}
+    for layer, (key, value) in enumerate(spec.layers):
+        pair = []
+        for which, side in zip(sides, (key, value), strict=True):
+            exact = side.family.name in ("fp16", "bf16")
+            tensor = (every if exact else own.get(side.name, {})).get((layer, which))
+            if tensor is None:
+                return {}
+            pair.append(_exact(tensor) if exact else tensor)
+        if pair[0].output and pair[1].output and key.name != value.name:
+            both = pair[0].output.squared_error + pair[1].output.squared_error
+            pair = [t.model_copy(update={"output": t.output.model_copy(update={"squared_error_both": both})})
+                    for t in pair if t.output]  # fmt: skip
+        for tensors, tensor in zip(sides.values(), pair, strict=True):
+            tensors.append(tensor)
+    data = file.data.name + (" (synthetic)" if file.data.synthetic else "")
+    return {which: _summary(tensors, data) for which, tensors in sides.items()}
+
+
+def _exact(tensor: TensorMeasurement) -> TensorMeasurement:
+    """The same tensor stored in 16 bits: nothing is packed, nothing is lost."""
+    output = tensor.output and OutputError(squared=tensor.output.squared, squared_error=0.0, squared_error_both=0.0)
+    bits = units.FP16_BITS * tensor.n_elements
+    return tensor.model_copy(update={
+        "stored_bytes": bits // units.BITS_PER_BYTE, "ledger": {"full_precision": bits}, "squared_error": 0.0,
+        "counts": {"n_packed_elements": 0}, "max_abs_error": 0.0, "output": output,
+    })  # fmt: skip
 
 
 def _summary(tensors: Iterable[TensorMeasurement], data: str) -> Measured:

@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -51,6 +51,8 @@ class Errors:
     source: str
     model: str
     synthetic: bool
+    #: squared error of each layer's attention output with both sides by one method, an array over `methods`
+    both: list[Numbers] = field(default_factory=list)
 
     def stored_bits(self, weight: float) -> float:
         """Bits an element, mean over all layers and sides."""
@@ -74,10 +76,18 @@ class Errors:
                                                                                        strict=True)))  # fmt: skip
 
     def measured_error(self, options: Sequence[int]) -> float | None:
-        """As design points show it: the root of all layers' squared output errors over their squared outputs."""
+        """As design points show it: the root of all layers' squared output errors over their squared outputs.
+
+        Where one method packs both sides of a layer, their error together is the measured one.
+        """
         pairs = [(float(e[i]), signal) for (e, signal), i in zip(self.outputs, options, strict=True)]
         squared = math.fsum(signal for _, signal in pairs) / len(SIDES)  # the same output for both sides
-        error = math.fsum(e for e, _ in pairs)
+        alone = [e for e, _ in pairs]
+        sums = list(map(sum, zip(alone[::2], alone[1::2], strict=True)))
+        for layer, both in enumerate(self.both):
+            if options[2 * layer] == options[2 * layer + 1] and math.isfinite(one := float(both[options[2 * layer]])):
+                sums[layer] = one
+        error = math.fsum(sums)
         return math.sqrt(error / squared) if squared > 0 and math.isfinite(error) else None
 
 
@@ -117,7 +127,8 @@ def load(
     """
     path = Path(where) / TABLE if Path(where).is_dir() else Path(where)
     table = _table(path)
-    rows = table[table["head"].isna() & table["side"].isin(SIDES) & table["n_elements"].gt(0)]
+    totals = table[table["head"].isna() & table["n_elements"].gt(0)]
+    rows = totals[totals["side"].isin(SIDES)]
     if rows.empty:
         raise InputError(f"{path}: has no rows of whole layers: measure again with `dse measure`")
     lengths = sorted({int(n) for n in rows["context_tokens"]})
@@ -158,6 +169,10 @@ def load(
             costs.append(np.array([0.0 if r is None else _share(getattr(r, error), getattr(r, signal)) for r in own]))
             squares = [0.0 if r is None else getattr(r, "squared_output_error", math.nan) for r in own]
             outputs.append((np.array(squares, float), float(getattr(one, "squared_output", math.nan))))
+    joint = totals[(totals["side"] == "both") & (totals["context_tokens"] == (context or lengths[-1]))]
+    together = {(row.layer, row.method): getattr(row, "squared_output_error", math.nan) for row in joint.itertuples()}
+    both = [np.array([together.get((layer, name), 0.0 if name == EXACT else math.nan) for name in names], float)
+            for layer in layers]  # fmt: skip
     if not all(
         np.isfinite(b).all() and np.isfinite(c).all() and (b >= 0).all() for b, c in zip(bits, costs, strict=True)
     ):
@@ -167,7 +182,7 @@ def load(
     source = f"{rows['data'].iloc[0]}, {context or lengths[-1]} tokens" + (", synthetic" if synthetic else "")
     return Errors(
         names, len(layers), cast(Objective, kind), bits, costs, elements, outputs, context or lengths[-1],
-        source[:500], model, synthetic,
+        source[:500], model, synthetic, both,
     )  # fmt: skip
 
 

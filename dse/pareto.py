@@ -35,12 +35,19 @@ def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str,
     return found
 
 
-def front(table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = (), alone: bool = False) -> Mask:
-    """Mask, in the order of the rows, of those that no other row dominates.
+def front(
+    table: pd.DataFrame,
+    objectives: Mapping[str, Sense],
+    by: Sequence[str] = (),
+    alone: bool = False,
+    rivals: pd.DataFrame | None = None,
+) -> Mask:
+    """Mask, in the order of the rows, of those that no other row dominates, nor any of `rivals`, where given.
 
     A row dominates another when it is no worse in every objective and better in one; equal rows are both kept. With
     `by`, rows compete only with those that have the same values in these columns: a front per model, say. Rows whose
-    column `feasible` is False are never on the front. `alone`: the caller's thread does all.
+    column `feasible` is False are never on the front. `alone`: the caller's thread does all. `rivals`: a few good rows
+    of elsewhere, objectives only; with `by` there can be none.
     Raises InputError for an unknown column or sense, or a number that is missing (NaN) in a row that is feasible.
     """
     for name in (*objectives, *by):
@@ -57,7 +64,8 @@ def front(table: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str
     signs = [1.0 if sense == "min" else -1.0 for sense in objectives.values()]
     mask = np.zeros(len(table), dtype=bool)
     if not by:
-        found = front_rows(columns, signs, alone)
+        against = None if rivals is None else rivals[list(objectives)].to_numpy(dtype="float64") * signs
+        found = front_rows(columns, signs, alone, against)
         mask[found if rows is None else rows[found]] = True
         return mask
     inside = table if rows is None else table.iloc[rows]
@@ -80,15 +88,24 @@ def _column(table: pd.DataFrame, name: str, rows: Rows | None) -> Floats:
     return values
 
 
-def front_rows(columns: Sequence[Floats], signs: Sequence[float], alone: bool = False) -> Rows:
-    """Rows on the front, ascending, of columns of equal length without NaN; sign 1 minimises, -1 maximises."""
+def front_rows(
+    columns: Sequence[Floats], signs: Sequence[float], alone: bool = False, rivals: Floats | None = None
+) -> Rows:
+    """Rows on the front, ascending, of columns of equal length without NaN; sign 1 minimises, -1 maximises.
+
+    Rows that one of `rivals` [m, objectives] (signed) dominates are left out.
+    """
+    if rivals is not None:
+        rows = _not_dominated([_read_only(column) for column in columns], signs, rivals)
+        return rows[front_rows([column[rows] for column in columns], signs, alone)]
     n = len(columns[0])
     columns = [_read_only(column) for column in columns]
     rows = np.arange(n) if n < _LONG else _not_rejected(columns, signs, alone)
-    if len(rows) > _LONG and len(rows) < n:  # a second look at what is left, with better rows to compare with
-        again = _not_rejected([_read_only(column[rows]) for column in columns], signs, alone)
-        rows = rows[again]
-    small = [column[rows] * sign for column, sign in zip(columns, signs, strict=True)]
+    small = [(column if len(rows) == n else column[rows]) * sign for column, sign in zip(columns, signs, strict=True)]
+    if n >= _LONG and len(rows) > _SAMPLE_ROWS:  # a second look at what is left, which may equal the best in a column
+        minima = [1.0] * len(small)
+        again = _not_dominated([_read_only(column) for column in small], minima, _limits(small, minima, strictly=False))
+        rows, small = rows[again], [column[again] for column in small]
     return rows[_front_of_minima(small)]
 
 
@@ -104,9 +121,7 @@ def _not_rejected(columns: Sequence[Floats], signs: Sequence[float], alone: bool
     from dse import pareto_kernels
 
     n = len(columns[0])
-    step = max(n // _SAMPLE_ROWS, 1)
-    sample = np.column_stack([column[::step] * sign for column, sign in zip(columns, signs, strict=True)])
-    limits = _strong(sample[_front_of_minima([np.ascontiguousarray(column) for column in sample.T])], sample)
+    limits = _limits(columns, signs, strictly=True)
     rows, counts = np.empty(n + 1, np.int64), np.zeros(_N_PARTS, np.int64)
     reject = pareto_kernels.reject_alone if alone else pareto_kernels.reject
     reject(tuple(columns), np.array(signs), limits, rows, counts)
@@ -114,19 +129,36 @@ def _not_rejected(columns: Sequence[Floats], signs: Sequence[float], alone: bool
     return np.concatenate([rows[i * share : i * share + count] for i, count in enumerate(counts)])
 
 
-def _strong(candidates: Floats, sample: Floats) -> Floats:
-    """Up to eight candidates that together beat most rows of the sample, chosen one after the other."""
+def _not_dominated(columns: Sequence[Floats], signs: Sequence[float], limits: Floats) -> Rows:
+    """Rows that none of `limits` (signed) dominates."""
+    from dse import pareto_kernels
+
+    rows = np.empty(len(columns[0]) + 1, np.int64)
+    return rows[: pareto_kernels.reject_dominated(tuple(columns), np.array(signs), limits, rows)]
+
+
+def _limits(columns: Sequence[Floats], signs: Sequence[float] | Floats, strictly: bool) -> Floats:
+    """Up to eight rows (signed) of a sample that together beat most others of it, chosen one after the other.
+
+    `strictly`: in every objective; otherwise no worse in all and better in one is enough. None where they beat nothing.
+    """
+    step = max(len(columns[0]) // _SAMPLE_ROWS, 1)
+    sample = np.column_stack([column[::step] * sign for column, sign in zip(columns, signs, strict=True)])
+    best = sample[_front_of_minima([np.ascontiguousarray(column) for column in sample.T])][: 16 * _MAX_LIMITS]
+    worse = best[:, None, :] < sample[None, :, :]
+    beats: Mask = np.logical_and.reduce(worse if strictly else best[:, None, :] <= sample[None, :, :], axis=2)
+    if not strictly:
+        beats &= np.logical_or.reduce(worse, axis=2)
     left = np.ones(len(sample), bool)
-    beats = np.asarray((candidates[: 16 * _MAX_LIMITS, None, :] < sample[None, :, :]).all(axis=2))
     chosen: list[int] = []
     while len(chosen) < _MAX_LIMITS:
         gains = (beats & left).sum(axis=1)
-        best = int(gains.argmax())
-        if gains[best] * 1000 < len(sample) and chosen:
+        row = int(gains.argmax())
+        if gains[row] * 1000 <= len(sample):
             break
-        chosen.append(best)
-        left &= ~beats[best]
-    return np.ascontiguousarray(candidates[chosen])
+        chosen.append(row)
+        left &= ~beats[row]
+    return np.ascontiguousarray(best[chosen])
 
 
 def _front_of_minima(columns: Sequence[Floats]) -> Mask:

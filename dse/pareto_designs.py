@@ -23,6 +23,8 @@ MAX_CSV_BYTES = 2**30
 MERGE_ROWS = 500_000
 #: columns whose name says their unit to a reader
 COUNTS = ("batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits")
+#: designs of the front so far that those of the next part are compared with first
+MAX_RIVALS = 8
 #: files of a sweep that are read at a time, and as many wait
 READERS = 2
 #: designs beside the front that a figure shows
@@ -53,7 +55,7 @@ class DesignFront:
     design: tuple[str, ...]
     #: only designs within these compete
     limits: tuple[Limit, ...] = ()
-    #: feasible rows beyond the limits; of a sweep that kept its front alone, those on it
+    #: feasible rows beyond the limits; of a sweep that kept its front alone, those on it, and those beyond its own
     n_beyond: int = 0
 
     def only(self, **values: Any) -> "DesignFront":
@@ -154,8 +156,9 @@ def _of_stored_front(
     A front without groups, or with fewer of them, is among the fronts of the groups; other objectives may have others.
     """
     kept = found.front or {}
-    wanted = dict(kept["objectives"])
-    if dict(objectives) != wanted or not set(by) <= set(kept["by"]):
+    wanted, stored = dict(kept["objectives"]), [Limit(*limit) for limit in kept.get("limits", [])]
+    is_within = all(any(limit.implies(other) for limit in limits) for other in stored)
+    if dict(objectives) != wanted or not set(by) <= set(kept["by"]) or not is_within:
         options = [
             f"--{word} {','.join(names)}"
             for word, names in (
@@ -165,14 +168,16 @@ def _of_stored_front(
             )
             if names
         ]
+        options += [f"--{limit.kind.replace(' ', '-')} {limit.column}={limit.value!r}" for limit in stored]
         raise InputError(
             f"{show(str(found.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
             "with --keep all into another directory"
         )
     for limit in limits:
-        if not limit.keeps_front_of(objectives):
+        if limit not in stored and not limit.keeps_front_of(objectives):
+            which = f"designs within {', '.join(map(str, stored))}" if stored else "all designs"
             raise InputError(
-                f"{limit}: {show(str(found.folder))} keeps the front of all designs alone, which does not tell that of "
+                f"{limit}: {show(str(found.folder))} keeps the front of {which} alone, which does not tell that of "
                 "those within: run the sweep with --keep all into another directory"
             )
     table = found.read()
@@ -185,6 +190,7 @@ def _of_stored_front(
         front, table=front.table.drop(columns=sweep_table.POINT), row=places, n_rows=sum(codes), n_feasible=codes[0],
         n_missing=sum(part.n_missing for part in found.manifest.parts.values()), cloud=_beaten(found, objectives, by),
         units=units, design=tuple(name for name in design if name not in objectives),
+        n_beyond=front.n_beyond + sum(part.n_beyond for part in found.manifest.parts.values()),
     )  # fmt: skip
 
 
@@ -240,6 +246,7 @@ def _front(
     names = list(dict.fromkeys((*objectives, *by)))
     held: list[_Held] = []
     cloud: list[pd.DataFrame] = []
+    rivals: pd.DataFrame | None = None
     n_rows = n_feasible = n_beyond = n_missing = step = 0
     pieces_seen: list[str] = []
     for piece, table in pieces:
@@ -257,13 +264,17 @@ def _front(
             feasible = feasible & present
             table = table.assign(feasible=feasible)
         try:
-            rows = np.flatnonzero(pareto.front(table, objectives, by))
+            rows = np.flatnonzero(pareto.front(table, objectives, by, rivals=rivals))
         except InputError as error:
             hint = "; or leave them out with --drop-missing" if "is missing" in str(error) else ""
             raise InputError(f"{piece + ': ' if piece else ''}{error}{hint}") from None
         held.append(
             _Held(_plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows)
         )
+        if not by and len(rows):
+            best = pd.concat([rivals, held[-1].table]).drop_duplicates()
+            best = best[pareto.front(best, objectives)]
+            rivals = best.iloc[:: -(-len(best) // MAX_RIVALS)]
         step = step or max(int(feasible.sum()) // CLOUD_ROWS, 1)
         cloud.append(_plain(table[names].iloc[np.flatnonzero(feasible)[::step]]))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
@@ -337,6 +348,7 @@ def knees(front: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str
 
 def label(row: pd.Series, columns: Sequence[str], units: Mapping[str, str]) -> str:
     """A design in a few words: `H100, oaken, batch 64`."""
+    from dse.point_names import title
     from dse.units import human
 
     parts = []
@@ -347,5 +359,5 @@ def label(row: pd.Series, columns: Sequence[str], units: Mapping[str, str]) -> s
         unit = "" if name in COUNTS else units.get(name, "")
         shown = value if isinstance(value, str) else human(value.item() if hasattr(value, "item") else value, unit)
         is_name = isinstance(value, str) and name in ("device", "model", "quantizer")
-        parts.append(str(shown) if is_name else f"{name} {shown}")
+        parts.append(str(shown) if is_name else f"{title(name)} {shown}")
     return ", ".join(parts)

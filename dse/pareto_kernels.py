@@ -56,6 +56,38 @@ def _reject(columns, signs, limits, start, end, rows):
     return count
 
 
+@inner
+def _compare(column, sign, limit, worse, no_better):
+    for i in range(column.size):
+        value = column[i] * sign
+        worse[i] = worse[i] | np.uint8(value > limit)
+        no_better[i] = no_better[i] & np.uint8(value >= limit)
+
+
+@sequential
+def reject_dominated(columns, signs, limits, rows):
+    """Write the rows that no row of `limits` [m, d] (signed) dominates to the start of `rows`; how many.
+
+    Slower than `reject`, which keeps whatever equals the best in one column: of columns with few values, most rows.
+    """
+    dominated, worse, no_better = np.empty(_BLOCK, np.uint8), np.empty(_BLOCK, np.uint8), np.empty(_BLOCK, np.uint8)
+    count = 0
+    for block in range(0, columns[0].size, _BLOCK):
+        last = min(block + _BLOCK, columns[0].size)
+        size = last - block
+        dominated[:] = 0
+        for j in range(limits.shape[0]):
+            worse[:], no_better[:] = 0, 1
+            for d in range(len(columns)):
+                _compare(columns[d][block:last], signs[d], limits[j, d], worse[:size], no_better[:size])
+            for i in range(size):
+                dominated[i] = dominated[i] | (worse[i] & no_better[i])
+        for i in range(size):
+            rows[count] = block + i
+            count += 1 - dominated[i]
+    return count
+
+
 @kernel
 def reject(columns, signs, limits, rows, counts):
     """Rows that no row of `limits` [m, d] (signed) beats in every column, and never one that belongs to the front.

@@ -35,6 +35,11 @@ class Limit(NamedTuple):
         values = column.to_numpy(dtype="float64", na_value=np.nan)
         return values <= self.value if self.kind == "at most" else values >= self.value
 
+    def implies(self, other: "Limit") -> bool:
+        """True where all designs within this limit are within the other."""
+        is_tighter = self.value <= other.value if self.kind == "at most" else self.value >= other.value
+        return self.column == other.column and self.kind == other.kind and is_tighter
+
     def keeps_front_of(self, objectives: Mapping[str, Sense]) -> bool:
         """True where the front of the designs within the limit is that of all designs, cut by the limit.
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from dse import pareto_designs, sweep_points, sweep_table
+from dse import pareto_designs, pareto_limits, sweep_points, sweep_table
 from dse.pareto import Sense
 from dse.pareto_designs import CLOUD_ROWS, DesignFront
+from dse.pareto_limits import Limit
 from dse.sweep_spec import Sweep
 
 #: a stretch that takes less is followed by a longer one, one that takes more by a shorter one; each costs some
@@ -26,33 +27,37 @@ def front_of(
     by: Sequence[str] = (),
     check: Callable[[], None] = sweep_points.no_check,
     count: Callable[[int], None] = lambda n: None,
+    limits: Sequence[Limit] = (),
 ) -> DesignFront:
     """The designs of a sweep that no other beats, as `pareto_designs.of_table` finds them in its whole table.
 
-    Designs whose objectives are unknown are left out and counted. `check` is called now and then and may raise to
-    stop; `count` is told points as they are done. Fronts of stretches are merged: a design that another one of its own
-    stretch beats is beaten in the whole. Raises InputError.
+    Only designs within `limits` compete. Designs whose objectives are unknown are left out and counted. `check` is
+    called now and then and may raise to stop; `count` is told points as they are done. Fronts of stretches are
+    merged: a design that another one of its own stretch beats is beaten in the whole. Raises InputError.
     """
     fronts: list[pd.DataFrame] = []
     places: list[np.ndarray] = []
     cloud: list[pd.DataFrame] = []
-    n_rows = n_feasible = n_missing = 0
+    n_rows = n_feasible = n_missing = n_beyond = 0
     start, size = 0, sweep_points.BLOCK_POINTS
     while start < sweep.n_points:
         check()
         end, begun = min(start + size, sweep.n_points), time.monotonic()
         table = sweep_table.to_frame(sweep_table.to_arrow(sweep, sweep_points.evaluate_chunk(sweep, start, end, check)))
-        part = pareto_designs.of_table(table, objectives, by, drop_missing=True)
+        part = pareto_designs.of_table(table, objectives, by, drop_missing=True, limits=limits)
         if len(part.table) or not fronts:
             fronts = fronts if fronts and len(fronts[0]) else []  # an empty table has no types of its own
             fronts.append(part.table)
         places.append(n_rows + part.row)
+        if limits:
+            table = table.assign(feasible=table["feasible"] & pareto_limits.within(table, limits))
         cloud.append(_some(table, list(objectives), n_rows))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
             cloud = [_fewest(cloud)]
         n_rows, n_feasible, n_missing = (
             n_rows + part.n_rows, n_feasible + part.n_feasible, n_missing + part.n_missing
         )  # fmt: skip
+        n_beyond += part.n_beyond
         count(end - start)
         start = end
         taken = time.monotonic() - begun
@@ -63,6 +68,7 @@ def front_of(
     merged = pareto_designs.of_table(pd.concat(fronts, ignore_index=True), objectives, by)
     return replace(
         merged, row=np.concatenate(places)[merged.row], n_rows=n_rows, n_feasible=n_feasible, n_missing=n_missing,
+        limits=tuple(limits), n_beyond=n_beyond,
         cloud=_fewest(cloud).drop(columns="hash"), units={**merged.units, **sweep.columns},
         design=tuple(axis.name for axis in sweep.axes if len(axis) > 1 and axis.name not in objectives),
     )  # fmt: skip

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from dse.errors import InputError
 from dse.plots import axes, best_quantizer, crossover, need_curve, tornado
 from dse.plots.chart import Axis, Chart
 from dse.questions import crossing
@@ -100,7 +101,10 @@ def _about_map(answer: BestMap) -> About:
 
 
 def chart(kind: str, table: pd.DataFrame, about: About) -> Chart:
-    """The figure of a table and of what `about` says beside it. A table of cross or map does with an empty one."""
+    """The figure of a table and of what `about` says beside it; empty, a table of one's own says it all, but that of
+    sensitivity. Raises InputError."""
+    if not about and kind in ("need", "need_bits"):
+        table, about = _own(kind, table)
     return {"cross": _cross, "need": _need, "need_bits": _bits, "sensitivity": _tornado, "map": _map}[kind](
         table, about, tuple(about.get("notes", ()))
     )
@@ -115,10 +119,41 @@ def _cross(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
     return crossover.chart(table, about.get("title", "Where it pays"), crossing.VERDICTS, notes)
 
 
+def _own(kind: str, table: pd.DataFrame) -> tuple[pd.DataFrame, About]:
+    """A table of one's own with its first two columns in order, and what its columns say. Raises InputError."""
+    names = [measure.name for measure in MEASURES.values() if measure.column in table]
+    if not names:
+        raise InputError(f"columns: must have a result: {' or '.join(m.column for m in MEASURES.values())}")
+    measure = MEASURES[names[0]]
+    if kind == "need_bits":
+        drop = [m.column for m in MEASURES.values() if m.column in table and m is not measure]
+        return table.drop(columns=drop), {
+            "title": f"{measure.title[0].upper()}{measure.title[1:]} by quantizer", "measure": measure.name,
+        }  # fmt: skip
+    found = [(what, column) for what, (column, _) in NUMBERS.items() if column in table]
+    if not found:
+        raise InputError(f"columns: must have {' or '.join(column for column, _ in NUMBERS.values())}")
+    what, column = found[0]
+    table = table.sort_values(column, kind="stable")
+    order = [column, measure.column, *(name for name in table.columns if name not in (column, measure.column))]
+    met = table[table["meets"].astype(bool)].head(1)
+    marks = [
+        ["smallest that meets it", float(a), float(b)] for a, b in zip(met[column], met[measure.column], strict=True)
+    ]
+    return table[order], {
+        "title": f"{measure.title[0].upper()}{measure.title[1:]} against {NUMBERS[what][1]}", "what": what,
+        "measure": measure.name, "marks": marks, "notes": ["Hollow: misses the target."],
+    }  # fmt: skip
+
+
+def _goal(about: About) -> tuple[str, float] | None:
+    return (f"target: {about['target_text']}", about["target"]) if "target" in about else None
+
+
 def _result_axis(table: pd.DataFrame, about: About) -> Axis:
     measure = MEASURES[about["measure"]]
     values = [float(value) for value in table[measure.column].dropna()]
-    return need_curve.result_axis(measure.title, measure.shown_unit, values, about["target"], measure.per_unit)
+    return need_curve.result_axis(measure.title, measure.shown_unit, values, about.get("target"), measure.per_unit)
 
 
 def _need(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
@@ -126,13 +161,12 @@ def _need(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
     return need_curve.chart(
         table, need_curve.number_axis(NUMBERS[about["what"]][1], unit, list(table.iloc[:, 0]), size),
         _result_axis(table, about), [tuple(mark) for mark in about["marks"]],
-        (f"target: {about['target_text']}", about["target"]), about["title"], notes,
+        _goal(about), about["title"], notes,
     )  # fmt: skip
 
 
 def _bits(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
-    goal = (f"target: {about['target_text']}", about["target"])
-    return need_curve.bits_chart(table, _result_axis(table, about), goal, about["title"], notes)
+    return need_curve.bits_chart(table, _result_axis(table, about), _goal(about), about["title"], notes)
 
 
 def _tornado(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
@@ -147,5 +181,7 @@ def _map(table: pd.DataFrame, about: About, notes: tuple[str, ...]) -> Chart:
     gains = [str(name) for name in table.columns if str(name).startswith("gain_over_")]
     over = about.get("over", gains[0].removeprefix("gain_over_") if gains else "")
     measured = [str(name) for name in table.columns if " " in str(name)]
-    names = about.get("quantizers", [name.split(" ", 1)[1] for name in measured])
+    names = list(about.get("quantizers", [name.split(" ", 1)[1] for name in measured]))
+    named = (name for text in table["best"] for name in str(text).split(" = ") if name)
+    names += [name for name in dict.fromkeys(named) if name not in names]
     return best_quantizer.chart(table, tuple(names), over, about.get("title", "Best quantizer"), notes)

@@ -1,5 +1,6 @@
 """The table behind a figure, from a directory that a command wrote or from a CSV or Parquet file."""
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 from dse import sweep_run, sweep_store
 from dse.errors import InputError, LimitError, did_you_mean, show
@@ -16,6 +18,8 @@ from dse.sweep_points import CODES
 BESIDE = ".figure.json"
 #: rows that a figure draws, and bytes of a file that is read, at most
 MAX_ROWS, MAX_BYTES = 100_000, 2**30
+#: characters of the first line of a CSV file that are looked at
+MAX_HEADER = 1_000_000
 #: columns of words in which nothing is "", not missing
 WORDS = ("assumptions", "infeasible_reason", "flips_at", "best", "config", "winner_at_low", "winner_at_high")
 
@@ -83,6 +87,8 @@ def read_table(file: Path) -> pd.DataFrame:
     if suffix not in (".csv", ".parquet", ".json"):
         raise InputError(f"{name}: must be a directory, or a file that ends in .csv or .parquet")
     try:
+        if twice := _twice(file):
+            raise InputError(f"{name}: column {show(twice)} is there twice: leave one")
         if file.stat().st_size > MAX_BYTES:
             raise LimitError(f"{name}: has over {MAX_BYTES:,} bytes: draw a front of it (`dse pareto`)")
         if suffix == ".parquet":
@@ -95,6 +101,17 @@ def read_table(file: Path) -> pd.DataFrame:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: cannot be read as a table: {show(reason)[1:-1]}") from None
     return _plain(table)
+
+
+def _twice(file: Path) -> str:
+    """A column that a file has more than once; "" for none."""
+    names: list[str] = []
+    if file.suffix.lower() == ".csv":
+        with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+            names = next(csv.reader([lines.readline(MAX_HEADER)]), [])
+    elif file.suffix.lower() == ".parquet":
+        names = pq.read_schema(file).names
+    return next((name for name in names if names.count(name) > 1), "")
 
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:

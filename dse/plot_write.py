@@ -13,6 +13,7 @@ import pandas as pd
 from dse import __version__, export, files, plot_kinds
 from dse.errors import InputError, did_you_mean, show
 from dse.export import MM, PRESETS, SIZED
+from dse.plot_read import BESIDE
 from dse.plots import fit, page_layout
 from dse.plots.chart import Chart
 from dse.plots.layout import Page
@@ -104,5 +105,7 @@ def listing_text() -> str:
     lines = ["dse plot KIND DIR|TABLE --out FILE", ""]
     for one in plot_kinds.KINDS.values():
         lines += [one.name, f"  {one.shows}", f"  from: {one.written_by}"]
+        if one.needs_beside:
+            lines.append(f"  needs beside its table: {one.stems[0]}{BESIDE}, as that command writes it")
         lines += textwrap.wrap(f"columns: {', '.join(one.columns)}", 100, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)

@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
-from dse import catalog, memory_unit, point_times, units, utilisation
+from dse import assumptions, catalog, memory_unit, point_times, units, utilisation
 from dse.errors import InputError, show
 from dse.formulas import FORMULAS, effective_bits
 from dse.memory import Memory
 from dse.plan import NO_WINDOW, KvPlan
 from dse.quantizers import QuantizerSpec
-from dse.specs import ASSUMED, HardwareSpec, StackSpec
+from dse.specs import HardwareSpec, Quantity, StackSpec
 from dse.trace import Trace
 from dse.workload import Workload
 
@@ -35,13 +35,19 @@ RESULT_UNITS = {
     "prefill_bandwidth_utilisation": "1",
     "joules_per_token": "J/token", "joules_per_token_by_parts": "J/token", "memory_joules_per_token": "J/token",
     "compute_joules_per_token": "J/token", "idle_joules_per_token": "J/token",
-    "usd_per_million_tokens": "USD", "usd_per_request": "USD",
+    "usd_per_million_tokens": "USD per million tokens", "usd_per_request": "USD per request",
     "effective_bandwidth_bytes_per_s": "B/s", "effective_capacity_bytes": "B", "assumptions": "",
 }  # fmt: skip
 
 
-#: assumed numbers that reach energy and cost only
-ENERGY_AND_COST = ("board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour")
+#: what most of the time goes into, by `bound`
+WHY_BOUND = {
+    "bandwidth": "reading weights, keys and values", "compute": "arithmetic, the prompt included",
+    "latency": "launching and scheduling kernels: take a larger batch",
+    "dequantization": "packing and unpacking keys and values",
+}  # fmt: skip
+#: memory that holds every batch of interest
+ROOM_BYTES = 2**53
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
@@ -153,7 +159,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         **measured(plan, trace),
         "kv_bytes_per_token": trace.note(
             "kv_bytes_per_token",
-            sum(g.n_stored_layers * per_token for g, per_token in per_token_bytes) if work.kv_cache else 0.0,
+            utilisation.added(g.n_stored_layers * each for g, each in per_token_bytes) if work.kv_cache else 0.0,
             "B/token", "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding "
             "included", "docs/model.md, KV bytes", n_tokens=n,
             **{
@@ -184,12 +190,41 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload, trace: Trace | 
         capacity_bytes=capacity_bytes,
         effective_bits=bits,
     )
-    result["assumptions"] = assumptions(device, plan, paths, stack, work.activation_bits)
+    result["assumptions"] = assumptions.of(device, plan, paths, stack, work.activation_bits)
     if work.token_policy.family.validity:
         result["assumptions"].append("token_policy")
     if trace.keep:
         _record_choices(device, plan, work, paths, result, trace)
     return {name: result[name] for name in RESULT_UNITS}
+
+
+def roomy(device: HardwareSpec) -> HardwareSpec:
+    """The device with memory in which every batch of interest runs at once."""
+    endless = Quantity(value=ROOM_BYTES, unit="B", source="any", kind="derived")
+    return device.model_copy(update={"memory_capacity": endless})
+
+
+def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
+    """What memory keeps from a point with this `result`: the same in memory for the whole batch.
+
+    None where the memory is not what binds, where not one request fits (`infeasible_reason` says why), and where no
+    memory would do.
+    """
+    if not result["feasible"] or result["fits_whole_batch"]:
+        return None
+    found = evaluate(roomy(device), plan, work)
+    return found if found["fits_whole_batch"] else None
+
+
+def bound_text(bound: str) -> str:
+    """What binds, with what that means, but for capacity."""
+    return f"{bound}: most of the time goes into {WHY_BOUND[bound]}"
+
+
+def room_text(rate: str, found: dict[str, Any]) -> str:
+    """What capacity keeps from a design: `found` is the result of `with_room`, `rate` its measure as text."""
+    bound = found["bound"]
+    return f"with room for all it would be {rate}, bound by {bound} (most of the time goes into {WHY_BOUND[bound]})"
 
 
 def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
@@ -248,10 +283,10 @@ def measured(plan: KvPlan, trace: Trace) -> dict[str, Any]:
         "bits_kind", kind, "", "closed: nominal shares; measured: shares that data realised", "docs/model.md, Bits"
     )
     found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
-    if plan.key_quantizer.layers or plan.value_quantizer.layers:
+    used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
+    if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
         return {"bits_kind": kind, **_predicted(sides, found, trace)}
     found["measured_error"] = _output_error(sides)
-    used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if all(used.values()):
         weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
         total = sum(weights.values())
@@ -285,8 +320,11 @@ def _predicted(sides: dict[str, QuantizerSpec], found: dict[str, Any], trace: Tr
         found["measured_error"] = said.get("measured_error")
     for name, value in found.items():
         trace.note(
-            name, value, RESULT_UNITS[name], "as the plan's file says, from errors of single layers and sides, added "
-            "as if independent" if said else "the plan is not that of both sides", "dse mix",
+            name, value, RESULT_UNITS[name],
+            "keys and values are not of one plan, and --measurements lacks some of their layers and methods" if not said
+            else "as the plan's file says, from errors of single layers and sides, added as if independent"
+            if value is not None else "the plan's file does not say: give --measurements the measurement.json of "
+            "`dse measure` with all its layers and methods", "dse mix",
         )  # fmt: skip
     return found
 
@@ -345,36 +383,3 @@ def _record_choices(
         "assumptions", result["assumptions"], "", "numbers of kind `assumed` among those behind this result",
         f"dse show {device.name}", **found,
     )  # fmt: skip
-
-
-def assumptions(
-    device: HardwareSpec, plan: KvPlan, paths: dict[str, str], stack: StackSpec | None, activation_bits: int = 16
-) -> list[str]:
-    """Names of the assumed numbers that this result rests on."""
-    # a fitted rate unpacks what is stored; packing new tokens takes the device's rate all the same
-    used = {path for path in paths.values() if path in ("engine", "fused")}
-    found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
-    launching = any(
-        paths[g.place] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)
-        for g in plan.groups
-    )
-    if launching and device.kernel_launch.si and device.kernel_launch.kind == ASSUMED:
-        found.append("kernel_launch")
-    if device.token_cores and device.token_cores.kind == ASSUMED:
-        found.append("token_cores")
-    if any(g.streams for g in plan.groups):
-        found += [name for name in ("kv_page", "kv_burst") if (size := getattr(device, name)) and size.kind == ASSUMED]
-    fields = (
-        "board_power", "energy_per_byte", "energy_per_flop", "idle_power", "usd_per_hour", "memory_capacity",
-        "memory_bandwidth", "peak_flops",
-    )  # fmt: skip
-    found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
-    if stack and (device.stacks_of or not device.stacks):
-        found.append("stacks_of")
-    if stack and stack.gemm and activation_bits < units.FP16_BITS:
-        found.append("eight_bit_kernels")
-    if not stack:
-        found.append("peak_rates")
-    if device.usable_frac.kind == ASSUMED:
-        found.append("usable_frac")
-    return found

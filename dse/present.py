@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from dse import token_policies, units
+from dse import assumptions, token_policies, units
 from dse.errors import InputError, did_you_mean
 from dse.errors import show as show_value
 from dse.plan import KvPlan
-from dse.point import RESULT_UNITS
+from dse.point import RESULT_UNITS, bound_text, room_text
 from dse.ring import RING_UNITS
 from dse.specs import HardwareSpec, ModelSpec, Quantity
 from dse.trace import Trace
@@ -26,7 +26,7 @@ def number(value: Any, unit: str) -> str:
         return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     if unit == "sequence":
         return f"{value:,} request{'s' if value != 1 else ''}"
-    if unit in ("J/token", "USD", "bit", "token/s", "B/token", "dB"):
+    if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
         return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
     if unit == "token":
         return f"{value:,} tokens"
@@ -52,19 +52,11 @@ _SECTIONS = (
         ("energy by bytes, operations, idling", "joules_per_token_by_parts"),
         ("  bytes read and written", "memory_joules_per_token"), ("  operations", "compute_joules_per_token"),
         ("  idling", "idle_joules_per_token"),
-        ("price per million tokens", "usd_per_million_tokens"), ("price per request", "usd_per_request"),
+        ("price of output", "usd_per_million_tokens"), ("price of a request", "usd_per_request"),
         ("effective bandwidth", "effective_bandwidth_bytes_per_s"),
         ("effective capacity (all the memory)", "effective_capacity_bytes"),
     )),
 )  # fmt: skip
-
-_BOUND_TEXT = {
-    "capacity": "capacity: the whole batch does not fit at once",
-    "bandwidth": "bandwidth: most of the time goes into reading weights, keys and values",
-    "compute": "compute: most of the time goes into arithmetic, the prompt included",
-    "latency": "latency: most of the time goes into launching and scheduling kernels: take a larger batch",
-    "dequantization": "dequantization: most of the time goes into packing and unpacking keys and values",
-}
 
 
 def bit_ledger(plan: KvPlan, result: dict[str, Any]) -> dict[str, float]:
@@ -86,8 +78,12 @@ def point_text(
     plan: KvPlan,
     ledger: dict[str, float] | None = None,
     given_device: str | None = None,
+    with_room: dict[str, Any] | None = None,
 ) -> str:
-    """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote."""
+    """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote.
+
+    `with_room`: what `dse.point.with_room` says of it.
+    """
     device_name = given_device or device.name
     lines = [
         f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
@@ -115,21 +111,16 @@ def point_text(
             parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
             lines += _measured_lines(result, plan)
-    lines += ["", "What binds", f"  {_bound_text(result)}"]
+    lines += ["", "What binds", f"  {_bound_text(result, with_room)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
         how = "waves of at most" if result["admission"] == "reserve" else "a steady"
         lines.append(f"  {result['batch']:,} requests run as {how} {result['running_batch']:,}")
     if result["admission"] == "paged":
         lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
     if result["assumptions"]:
-        names = [
-            f"{name} ({100 * device.usable_frac.si:g} %)" if name == "usable_frac" else name
-            for name in result["assumptions"]
-        ]
-        lines += [
-            "",
-            f"Rests on assumed numbers: {', '.join(names)} (`dse show {device_name}`, `--explain assumptions`)",
-        ]
+        names = _assumptions_text(result["assumptions"], result["activation_bits"])
+        names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
+        lines += ["", f"Rests on assumed numbers: {names} (`dse show {device_name}`, `--explain assumptions`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
     lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])
@@ -208,7 +199,9 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         if result["measured_error"] is not None:
             lines.append(f"  {'relative error of the attention output':<40}{result['measured_error']:.4g}")
         lines += [f"  {note}" for note in _other_shapes(plan)]
-        if result["mse"] is None:
+        if result["mse"] is None and plan.key_quantizer.layers and not plan.key_quantizer.measured:
+            lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
+        elif result["mse"] is None:
             lines.append("  nothing was packed: the data is shorter than a group and the residual")
     return lines
 
@@ -216,15 +209,37 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
 def _other_shapes(plan: KvPlan) -> list[str]:
     """A note where the measured tensors have other heads than the model's."""
     for g in plan.groups:
-        measured, own = g.quantizer.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
+        whole = plan.key_quantizer if g.which == "key" else plan.value_quantizer  # of a plan by layer, not the layer's
+        measured, own = whole.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
         if measured and measured.shape and measured.shape != own:
             data, model = (f"{n} head{'s' if n != 1 else ''} of {dim}" for n, dim in (measured.shape, own))
             return [f"the data has {data}, the model {model}: errors may differ"]
     return []
 
 
-def _bound_text(result: dict[str, Any]) -> str:
-    return "capacity: not even one request fits" if not result["feasible"] else _BOUND_TEXT[result["bound"]]
+def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str:
+    if not result["feasible"]:
+        return "capacity: not even one request fits"
+    if result["bound"] != "capacity":
+        return bound_text(result["bound"])
+    rate = "throughput_tokens_per_s"
+    room = f"; {room_text(number(with_room[rate], RESULT_UNITS[rate]), with_room)}" if with_room else ""
+    return f"capacity: the whole batch does not fit at once{room}"
+
+
+def _assumptions_text(names: list[str], activation_bits: int) -> str:
+    """The assumed numbers behind rates and times, and those that energy and price rest on beside them."""
+    names = list(names)
+    parts = []
+    for title, results in (
+        ("", ("throughput_tokens_per_s",)), ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
+        ("for the price also ", ("usd_per_million_tokens",)),
+    ):  # fmt: skip
+        own = [n for n in names if any(assumptions.behind(result, [n], activation_bits) for result in results)]
+        names = [name for name in names if name not in own]
+        if own:
+            parts.append(title + ", ".join(own))
+    return "; ".join(parts)
 
 
 #: formula parameters that come straight from a device field

@@ -82,13 +82,13 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
     aims = ", ".join(f"{sense}imize {name}" for name, sense in found.objectives.items())
     group = f", a front for each {', '.join(found.by)}" if found.by else ""
     missing = f", {found.n_missing:,} left out" if found.n_missing else ""
-    missing += f", {found.n_beyond:,} beyond the limits" if found.limits else ""
+    missing += f", {found.n_beyond:,} beyond the limits or without a value there" if found.limits else ""
     group += f"; within {', '.join(map(str, found.limits))}" if found.limits else ""
     head = (
         f"front: {len(found.table):,} of {found.n_rows:,} designs "
         f"({found.n_feasible:,} feasible{missing}); {aims}{group}"
     )
-    columns = list(dict.fromkeys((*found.design, *found.objectives)))
+    columns = list(dict.fromkeys((*found.design, *found.objectives, *(limit.column for limit in found.limits))))
 
     def cell(name: str, value: Any) -> str:
         if value is None or pd.isna(value):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse import peaks, point, steps, units
+from dse import assumptions, peaks, point, steps, units
 from dse.errors import InputError, show
 from dse.formulas import attention, calibrated, kv_cache, ring
 from dse.memory import MAX_CONTEXT_TOKENS, Memory
@@ -65,7 +65,7 @@ def evaluate(
             )
             for layer in plan.model.layers
         ),
-        "assumptions": _assumptions(point.assumptions(device, plan, paths, stack), device, link, n_ring),
+        "assumptions": _assumptions(assumptions.of(device, plan, paths, stack), device, link, n_ring),
     })  # fmt: skip
     if not result["feasible"]:
         result["infeasible_reason"] = _reason(memory, longest or 0)

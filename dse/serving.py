@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from dse import assumptions as assumed
 from dse import point
 from dse.errors import InputError, show
 from dse.formulas import serving, throughput
@@ -149,10 +150,11 @@ def steady(
 
 
 def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]:
-    """Names of the assumed numbers that rates and times of traffic rest on: none of energy and cost."""
+    """Names of the assumed numbers that the rates and times of traffic rest on."""
     plan, paths = point.laid_out_for_traffic(device, plan, work)
     _, stack = point.stack_of(device, work)
-    return [name for name in point.assumptions(device, plan, paths, stack) if name not in point.ENERGY_AND_COST]
+    found = assumed.of(device, plan, paths, stack, work.activation_bits)
+    return assumed.behind("throughput_tokens_per_s", found, work.activation_bits)
 
 
 def fitting_sequences(

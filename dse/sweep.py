@@ -6,9 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
-from dse import catalog, point, sweep_axes, sweep_digits, sweep_front, sweep_points, sweep_spec, sweep_table
+from dse import (
+    catalog,
+    pareto_limits,
+    point,
+    sweep_axes,
+    sweep_digits,
+    sweep_front,
+    sweep_points,
+    sweep_spec,
+    sweep_table,
+)
 from dse.errors import InputError, LimitError, show
 from dse.measurements import CLOSED, Bits
 from dse.specs import HardwareSpec
@@ -106,6 +117,8 @@ def run(
     minimize: Sequence[str] = (),
     by: Sequence[str] = (),
     drop_missing: bool = False,
+    at_most: Sequence[str] = (),
+    at_least: Sequence[str] = (),
     scheduler: str | None = None,
     insecure_scheduler: bool = False,
 ) -> pd.DataFrame | Stored:
@@ -116,7 +129,8 @@ def run(
 
     `keep="front"` stores the designs alone that no other beats in the objectives to `maximize` and `minimize`, a front
     for each value of `by`, with all columns and `point`, the place in the grid; `drop_missing` leaves out points
-    without one of the objectives. `rows` gives any other point again.
+    without one of the objectives; only those compete that are within `at_most` and `at_least`, such as
+    `["measured_error=0.2"]` in base units. `rows` gives any other point again.
 
     `scheduler` has it done by a Dask cluster (`dse.sweep_cluster`): `local:WORKERS`, in a script behind
     `if __name__ == "__main__"`, or tcp://HOST:PORT.
@@ -128,11 +142,12 @@ def run(
     if keep not in ("all", "front"):
         raise InputError(f'keep = {show(keep)}: must be "front" or "all"')
     if keep == "front":
-        found = sweep_front.asked(found, maximize, minimize, by, drop_missing)
+        limits_asked = pareto_limits.parse(at_most, at_least)
+        found = sweep_front.asked(found, maximize, minimize, by, drop_missing, limits_asked)
         if out is None:
             raise InputError('keep = "front": needs a directory out: or take dse.pareto.front of the table')
-    elif maximize or minimize or by or drop_missing:
-        raise InputError('maximize, minimize, by and drop_missing: are for keep="front"')
+    elif maximize or minimize or by or drop_missing or at_most or at_least:
+        raise InputError('maximize, minimize, by, drop_missing, at_most and at_least: are for keep="front"')
     if scheduler is not None:
         from dse import sweep_cluster
 
@@ -149,11 +164,14 @@ def rows(spec: Sweep | Mapping[str, Any] | str | Path, points: Sequence[int]) ->
 
     Raises InputError for a place that the grid has not, LimitError for over `MAX_POINTS`.
     """
+    if isinstance(points, str) or not isinstance(points, Iterable):
+        raise InputError(f"points = {show(points)}: must be a list of whole numbers: places in the grid")
     found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
     if len(points) > MAX_POINTS:
         raise LimitError(f"rows of {len(points):,} points: at most {MAX_POINTS:,}")
     for place in points:
-        if not 0 <= place < found.n_points:
+        is_whole = isinstance(place, int | np.integer) and not isinstance(place, bool)
+        if not is_whole or not 0 <= place < found.n_points:
             raise InputError(f"point = {show(place)}: must be a whole number from 0 to {found.n_points - 1:,}")
     digits = sweep_digits.decode_places(found, points)
     columns = sweep_points.columns_of(found, digits)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from dse import catalog, quantizers, token_policies, units
 from dse.errors import DseError, did_you_mean, show
 from dse.quantizers.base import Param, QuantizerSpec
-from dse.specs import ASSUMED, HardwareSpec, Quantity
+from dse.specs import ASSUMED, HardwareSpec, ModelSpec, Quantity
 from dse.workload import MAX_INPUT_TOKENS, Workload
 
 Kind = Literal["text", "whole", "number"]
@@ -142,7 +142,10 @@ def _kind_of(name: str) -> Kind:
 
 def _of_specs(name: str, raw: Any) -> Axis:
     read: Any = catalog.device if name == "device" else catalog.model if name == "model" else quantizers.parse
-    items = [_tried(lambda text=text: read(text), i) for i, text in enumerate(_texts(raw))]
+    kind = HardwareSpec if name == "device" else ModelSpec if name == "model" else QuantizerSpec
+    given = {i: item for i, item in enumerate(_listed(raw)) if isinstance(item, kind)}
+    texts = _texts(["" if i in given else item for i, item in enumerate(_listed(raw))])
+    items = [given[i] if i in given else _tried(lambda text=text: read(text), i) for i, text in enumerate(texts)]
     axis = of_items(name, items)
     _refuse_twice(axis.values)
     return axis

@@ -78,7 +78,7 @@ class Case:
     work: tuple[int, ...] = ()
     fit: tuple[float, ...] = ()
     products: tuple[tuple[float, ...], ...] = ()
-    #: results by name; what `dse.point.assumptions` takes beside the device
+    #: results by name; what `dse.assumptions.of` takes beside the device
     results: Any = None
     design: Any = None
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse import point, sweep_extra, sweep_kernel, sweep_points
+from dse import assumptions, point, sweep_extra, sweep_kernel, sweep_points
 from dse import sweep_cases as cases
 from dse.formulas import effective_bits
 from dse.sweep_digits import RUN_AXES, Runs
@@ -117,7 +117,7 @@ def _assumptions(
     texts = []
     for at in pairs:
         design = found[case[at]].design
-        texts.append(", ".join(point.assumptions(specs[device[at]], *design)) if design else None)
+        texts.append(", ".join(assumptions.of(specs[device[at]], *design)) if design else None)
     return _names(texts, places)
 
 

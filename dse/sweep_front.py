@@ -9,9 +9,10 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dse import pareto, point, sweep_points, sweep_spec
+from dse import pareto, pareto_limits, point, sweep_points, sweep_spec
 from dse.errors import InputError, did_you_mean, show
 from dse.pareto import Sense
+from dse.pareto_limits import Limit
 from dse.sweep_digits import kept
 from dse.sweep_points import CODES, FLAGS, Columns, Names
 from dse.sweep_spec import Front, Sweep
@@ -27,23 +28,27 @@ def asked(
     minimize: Sequence[str] = (),
     by: Sequence[str] = (),
     drop_missing: bool = False,
+    limits: Sequence[Limit] = (),
 ) -> Sweep:
-    """The sweep that keeps the front for these objectives. Results that it needs are kept as well.
+    """The sweep that keeps the front for these objectives of the designs within limits. Results that it needs are kept
+    as well.
 
     Raises InputError for no objectives, or columns that are unknown or no numbers.
     """
     objectives = pareto.objectives_of(maximize, minimize)
     axes = {axis.name: axis for axis in sweep.axes}
     possible = [*axes, *(name for name in point.RESULT_UNITS if name not in sweep_spec.ALWAYS)]
-    for name in (*objectives, *by):
+    inside = tuple(sorted({(limit.column, limit.kind, limit.value) for limit in limits}))
+    front = Front(tuple(objectives.items()), tuple(dict.fromkeys(by)), drop_missing, inside)
+    for name in front.columns:
         if name not in possible:
             raise InputError(f"unknown column {show(name)}: {did_you_mean(name, possible)}")
-    for name in objectives:
+    for what, name in (*(("objective", n) for n in objectives), *(("limit", limit.column) for limit in limits)):
         is_text = axes[name].kind == "text" if name in axes else name in FLAGS or _is_text(name)
         if is_text:
-            raise InputError(f"objective {name}: is not a column of numbers: choose another")
-    keep = sweep_spec.keep_columns([*sweep.keep, *(n for n in (*objectives, *by) if n not in axes)], set(axes))
-    return replace(sweep, keep=keep, front=Front(tuple(objectives.items()), tuple(dict.fromkeys(by)), drop_missing))
+            raise InputError(f"{what} {name}: is not a column of numbers: choose another")
+    keep = sweep_spec.keep_columns([*sweep.keep, *(n for n in front.columns if n not in axes)], set(axes))
+    return replace(sweep, keep=keep, front=front)
 
 
 def _is_text(name: str) -> bool:
@@ -53,11 +58,12 @@ def _is_text(name: str) -> bool:
 @dataclass(frozen=True)
 class Stretch:
     """The front of a stretch of points, whole rows; all its points by `infeasible_code`, and those left out because an
-    objective was missing."""
+    objective was missing, or because they are beyond a limit."""
 
     columns: Columns
     codes: tuple[int, ...]
     n_missing: int
+    n_beyond: int
 
 
 class Builder:
@@ -69,7 +75,8 @@ class Builder:
         self.objectives: dict[str, Sense] = dict(sweep.front.objectives)  # type: ignore[arg-type]
         self.held: list[tuple[dict[str, Any], NDArray[np.int64], dict[str, NDArray[np.int32]]]] = []
         self.codes = np.zeros(len(CODES), np.int64)
-        self.n_missing = 0
+        self.limits = [Limit(*limit) for limit in sweep.front.limits]  # type: ignore[arg-type]
+        self.n_missing = self.n_beyond = 0
 
     def add(self, first: int, last: int, check: Callable[[], None] = sweep_points.no_check) -> None:
         """Take the points first..last-1. Raises InputError for a missing objective."""
@@ -78,6 +85,11 @@ class Builder:
         found = sweep_points.evaluate_points(narrow, digits, check)
         self.codes += np.bincount(found["infeasible_code"], minlength=len(CODES))
         rows: Any = slice(None) if found["feasible"].all() else np.flatnonzero(found["feasible"])
+        if self.limits:
+            table = pd.DataFrame({one.column: self._values(one.column, digits, found) for one in self.limits})
+            inside = found["feasible"] & pareto_limits.within(table, self.limits)
+            self.n_beyond += int((found["feasible"] & ~inside).sum())
+            rows = np.flatnonzero(inside)
         values = {name: self._values(name, digits, found)[rows] for name in self.objectives}
         missing = np.zeros(len(next(iter(values.values()))), bool)
         for name, column in values.items():
@@ -138,7 +150,7 @@ class Builder:
         self._merge()
         _, points, digits = self.held[0]
         rows = sweep_points.columns_of(self.sweep, digits)
-        return Stretch({POINT: points, **rows}, tuple(self.codes.tolist()), self.n_missing)
+        return Stretch({POINT: points, **rows}, tuple(self.codes.tolist()), self.n_missing, self.n_beyond)
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -88,15 +88,16 @@ def make_part(
         builder = sweep_front.Builder(sweep)
         paced(sweep, first, last, stop, count, pace, builder.add)
         found = builder.result()
-        columns, codes, n_missing = found.columns, found.codes, found.n_missing
+        columns, codes, n_missing, n_beyond = found.columns, found.codes, found.n_missing, found.n_beyond
     else:
-        columns, n_missing = blocks(sweep, first, last, stop, count, pace), 0
+        columns, n_missing, n_beyond = blocks(sweep, first, last, stop, count, pace), 0, 0
         counts = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
         codes = tuple(int(n) for n in counts)
     content = sweep_table.encode(sweep, columns)
     digest = hashlib.sha256(content).hexdigest()
     is_front = sweep.front is not None
-    return Part(number, first, last, len(columns["feasible"]), digest, codes, n_missing, is_front), content
+    n_rows = len(columns["feasible"])
+    return Part(number, first, last, n_rows, digest, codes, n_missing, is_front, n_beyond), content
 
 
 def publish(folder: Path, part: Part, content: Any) -> None:

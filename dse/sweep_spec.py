@@ -79,12 +79,20 @@ class Dimension:
 class Front:
     """What a sweep keeps instead of all rows: the designs that no other of the same group `by` beats.
 
-    `objectives` are pairs of a column and "max" or "min"; points without one of them are an error, or left out.
+    `objectives` are pairs of a column and "max" or "min"; points without one of them are an error, or left out. Only
+    points within `limits` compete: columns, "at most" or "at least", and values in base units.
     """
 
     objectives: tuple[tuple[str, str], ...]
     by: tuple[str, ...] = ()
     drop_missing: bool = False
+    limits: tuple[tuple[str, str, float], ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What decides who is on the front."""
+        names = (*dict(self.objectives), *self.by, *(name for name, _, _ in self.limits))
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ class Sweep:
     def narrow(self) -> "Sweep":
         """The same points with the columns that decide who is on the front."""
         assert self.front is not None
-        wanted = {*dict(self.front.objectives), *self.front.by}
+        wanted = self.front.columns
         return dataclasses.replace(self, keep=tuple(name for name in self.keep if name in wanted), front=None)
 
     @cached_property
@@ -207,7 +215,10 @@ def of_document(document: specfile.Document) -> Sweep:
 
 
 def from_dict(data: Mapping[str, Any]) -> Sweep:
-    """The sweep of a dict with the keys of a sweep file. Raises as `read` does, without a file to point to."""
+    """The sweep of a dict with the keys of a sweep file. Raises as `read` does, without a file to point to.
+
+    Devices, models and quantizers may be specs in place of names.
+    """
     try:
         given = SweepFile.model_validate(dict(data))
     except ValidationError as error:

@@ -50,6 +50,8 @@ class Part:
     #: of a front: points left out since an objective is missing
     n_missing: int = 0
     is_front: bool = False
+    #: of a front: feasible points beyond its limits
+    n_beyond: int = 0
 
     @property
     def name(self) -> str:
@@ -98,7 +100,7 @@ class Manifest:
         head = {"format": FORMAT, "spec_sha256": self.spec_sha256, "n_parts": self.n_parts, "complete": self.complete}
         rows = [
             json.dumps({"file": p.name, "first": p.first, "last": p.last, "rows": p.rows, "sha256": p.sha256,
-                        "codes": p.codes, **({"n_missing": p.n_missing} if p.is_front else {})})
+                        "codes": p.codes, **({"n_missing": p.n_missing, "n_beyond": p.n_beyond} if p.is_front else {})})
             for _, p in sorted(self.parts.items())
         ]  # fmt: skip
         whole = {"front": dict(zip(("rows", "sha256"), self.front, strict=True))} if self.front else {}
@@ -325,11 +327,12 @@ def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:
     for entry in entries if isinstance(entries, list) else []:
         try:
             match = _PART.fullmatch(entry["file"])
-            numbers = [entry["first"], entry["last"], entry["rows"], entry.get("n_missing", 0), *entry["codes"]]
+            left_out = [entry.get("n_missing", 0), entry.get("n_beyond", 0)]
+            numbers = [entry["first"], entry["last"], entry["rows"], *left_out, *entry["codes"]]
             if match and all(type(n) is int and n >= 0 for n in numbers) and len(entry["codes"]) == len(CODES):
-                first, last, rows, n_missing = numbers[:4]
-                sha256, codes = str(entry["sha256"]), tuple(entry["codes"])
-                part = Part(int(match[2]), first, last, rows, sha256, codes, n_missing, match[1] == "_front")
+                first, last, rows, n_missing, n_beyond = numbers[:5]
+                sha256, codes, is_front = str(entry["sha256"]), tuple(entry["codes"]), match[1] == "_front"
+                part = Part(int(match[2]), first, last, rows, sha256, codes, n_missing, is_front, n_beyond)
                 found[part.number] = part
         except (TypeError, KeyError):
             continue

@@ -77,7 +77,7 @@ def pack(sweep: Sweep) -> bytes:
     file = io.BytesIO()
     conditions = [condition.text for condition in sweep.where]
     _Packer(file, pickle.HIGHEST_PROTOCOL).dump(
-        (sweep.axes, conditions, sweep.keep, sweep.base, sweep.bits, sweep.title)
+        (sweep.axes, conditions, sweep.keep, sweep.base, sweep.bits, sweep.title, sweep.front)
     )
     return zlib.compress(file.getvalue(), 1)
 
@@ -85,9 +85,9 @@ def pack(sweep: Sweep) -> bytes:
 @functools.lru_cache(maxsize=2)
 def unpack(packed: bytes) -> Sweep:
     """The sweep again. It comes from a scheduler that the user named: never from a file."""
-    axes, conditions, keep, base, bits, title = pickle.loads(zlib.decompress(packed))
+    axes, conditions, keep, base, bits, title, front = pickle.loads(zlib.decompress(packed))
     where = tuple(sweep_where.parse(text, axes) for text in conditions)
-    return Sweep(axes, lay_out(axes), where, keep, base, bits, title)
+    return Sweep(axes, lay_out(axes), where, keep, base, bits, title, front)
 
 
 @dataclass(frozen=True)
@@ -122,5 +122,7 @@ def in_words(error: BaseException) -> str:
 def is_intact(part: Part, content: bytes, sweep: Sweep, number: int) -> bool:
     """True if this is the part that was asked for, with the bytes that its worker hashed."""
     first = number * sweep.part_points
-    asked = (number, first, min(first + sweep.part_points, sweep.n_points))
-    return (part.number, part.first, part.last) == asked and hashlib.sha256(content).hexdigest() == part.sha256
+    asked = (number, first, min(first + sweep.part_points, sweep.n_points), sweep.front is not None)
+    return (part.number, part.first, part.last, part.is_front) == asked and hashlib.sha256(
+        content
+    ).hexdigest() == part.sha256

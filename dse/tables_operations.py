@@ -14,7 +14,8 @@ from dse.workload import Workload
 
 COLUMNS = (
     "device", "model", "quantizer", "model_kind", "stack", "operation", "batch", "seconds", "flops", "n_bytes",
-    "intensity_flops_per_byte", "flops_per_s", "ceiling_flops_per_s", "assumptions",
+    "intensity_flops_per_byte", "flops_per_s", "ceiling_flops_per_s", "peak_flops_per_s", "bandwidth_bytes_per_s",
+    "assumptions",
 )  # fmt: skip
 #: operations of a decode step that multiply; unpacking and packing do not, and have no place under a roofline
 _SUM = "all"
@@ -25,8 +26,8 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
     workload asks for it and the device has fitted kernels.
 
     A row an operation: seconds, FLOP and bytes of a step; intensity in FLOP/B; FLOP/s reached while it runs; FLOP/s
-    that the roofline allows at that intensity (of an 8-bit product, 16-bit peak: it may be exceeded). A plan of which
-    nothing fits has no rows. Raises InputError, LimitError.
+    that the roofline allows at that intensity (of an 8-bit product, 16-bit peak: it may be exceeded), and the two
+    numbers that make the roofline. A plan of which nothing fits has no rows. Raises InputError, LimitError.
     """
     rows: list[dict[str, Any]] = []
     kinds: dict[str, Workload] = {"ideal": replace(work, model_kind="ideal", stack=None)}
@@ -54,6 +55,7 @@ def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, 
         "stack": result["stack"], "operation": op["name"], "batch": result["running_batch"],
         "seconds": op["seconds"], "flops": op["flops"], "n_bytes": op["n_bytes"],
         "intensity_flops_per_byte": intensity, "flops_per_s": op["flops"] / op["seconds"],
-        "ceiling_flops_per_s": op["flops"] / allowed_s,
+        "ceiling_flops_per_s": op["flops"] / allowed_s, "peak_flops_per_s": device.peak_flops.si,
+        "bandwidth_bytes_per_s": device.memory_bandwidth.si,
         "assumptions": ", ".join(result["assumptions"]),
     }  # fmt: skip

@@ -1,7 +1,9 @@
 """What each operation of a decode step and of the prompt moves, calculates and takes: shares of the peak rates used."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Literal
 
 from dse import kv_sums, steps, steps_no_cache, steps_products
@@ -52,9 +54,14 @@ def total(operations: list[Operation], phase: Phase, seconds: float) -> Operatio
     """All operations of a phase as one that takes `seconds`."""
     own = [op for op in operations if op.phase == phase]
     return Operation(
-        phase, "all", seconds, sum(op.flops for op in own), sum(op.n_bytes for op in own),
-        sum(op.compute_at_peak_s for op in own), sum(op.read_at_peak_s for op in own),
+        phase, "all", seconds, added(op.flops for op in own), added(op.n_bytes for op in own),
+        added(op.compute_at_peak_s for op in own), added(op.read_at_peak_s for op in own),
     )  # fmt: skip
+
+
+def added(values: Iterable[float]) -> float:
+    """The sum from left to right, as the kernel of sweeps adds: from Python 3.12 on `sum` rounds floats otherwise."""
+    return reduce(add, values, 0.0)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Shared fixtures: hypothesis without deadlines (shared machines are noisy), and the command in this process."""
+"""Shared fixtures: hypothesis without deadlines (shared machines are noisy), the command in this process, a browser."""
 
 import pytest
 from hypothesis import settings
@@ -20,3 +20,30 @@ def run(capsys):
         return stop.value.code, out, err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The address of a running explorer, one for each process of the tests."""
+    from browser import explorer
+
+    with explorer(tmp_path_factory.mktemp("elsewhere")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium; no longer than a module, whose thread has no other event loop meanwhile."""
+    from browser import chromium
+
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser, server):
+    """A fresh page of the explorer; the test fails where something goes wrong in it (`browser.watched`)."""
+    from browser import watched
+
+    with watched(browser, server) as opened:
+        yield opened

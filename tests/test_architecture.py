@@ -17,7 +17,7 @@ SOURCES = sorted(
 
 #: lowest first; a file may import its own level and those below
 LEVELS = [
-    {"kernels_ref", "hwspecs", "dse.llms", "dse.data", "dse.units", "dse.errors"},
+    {"kernels_ref", "hwspecs", "dse.llms", "dse.data", "dse.units", "dse.errors", "dse.interrupt"},
     {"dse.formulas", "dse.quantizers", "dse.token_policies", "dse.specfile", "dse.dumps"},
     {
         "dse.quantity",
@@ -31,6 +31,7 @@ LEVELS = [
     {"dse.catalog", "dse.plan", "dse.trace", "dse.traffic", "dse.workload"},
     {
         "dse.peaks",
+        "dse.assumptions",
         "dse.memory",
         "dse.packing",
         "dse.sink_work",

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from dse import catalog, cli, point
+from dse import catalog, cli, plan, point, quantizers, specs
+from dse.workload import Workload
 
 GOOD = ["point", "--device", "a100-80gb", "--model", "llama2-7b"]
 
@@ -245,6 +246,30 @@ def test_point_text_is_grouped(run):
     for heading in ("Memory", "Bits per element", "Time", "Throughput", "What binds"):
         assert f"\n{heading}\n" in out
     assert "(12.55 GiB)" in out  # 13,476,831,232 B of weights
+
+
+def test_point_says_what_binds_with_room_for_all(run):
+    work = ["point", "--device", "a100-80gb", "--model", "llama2-13b", "--batch", "128"]
+    _, out, _ = run(*work)
+    said = re.search(r"capacity: the whole batch does not fit at once; with room for all it would be (.*) token/s, "
+                     r"bound by (\w+) \(most of the time goes into", out)  # fmt: skip
+    large = specs.Quantity(value=1000, unit="TB", source="test", kind="assumed")
+    device = catalog.device("a100-80gb").model_copy(update={"memory_capacity": large})
+    spec = quantizers.parse("fp16")
+    held = point.evaluate(device, plan.build(catalog.model("llama2-13b"), spec, spec), Workload(batch=128))
+    assert said[1] == f"{held['throughput_tokens_per_s']:,.4g}"
+    assert said[2] == held["bound"] != "capacity"
+
+
+def test_a_point_names_assumed_numbers_by_what_they_reach(run):
+    _, out, _ = run("point", "--device", "a100-80gb", "--model", "llama2-7b")
+    line = next(line for line in out.splitlines() if line.startswith("Rests on assumed numbers: "))
+    assert line.startswith(
+        "Rests on assumed numbers: usable_frac (100 %); for energy also energy_per_byte, energy_per_flop, idle_power; "
+        "for the price also usd_per_hour (`"
+    )
+    assert "USD per million tokens\n" in out
+    assert "USD per request\n" in out
 
 
 def test_too_large_is_a_result(run):

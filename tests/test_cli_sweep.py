@@ -86,6 +86,9 @@ def test_dry_run_writes_nothing(run):
     assert out.startswith("200 points")
     status, out, _ = run("sweep", "spec.toml", "--out", "out", "--dry-run", "--json")
     assert json.loads(out)["n_points"] == 200
+    status, nowhere, _ = run("sweep", "spec.toml", "--dry-run", "--json")  # where it would be written is no matter
+    times = {"expected_s": 0.0}
+    assert (status, json.loads(nowhere) | times) == (0, json.loads(out) | times)
     assert not Path("out").exists()
 
 
@@ -93,8 +96,9 @@ def test_limits_and_the_flag_that_lifts_them(run, monkeypatch):
     from dse import sweep_run
 
     monkeypatch.setattr(sweep_run, "MAX_POINTS", 199)
-    status, out, err = run("sweep", "spec.toml", "--out", "out")
-    assert (status, out) == (5, "")
+    for where in (("--out", "out"), ("--dry-run",)):
+        status, out, err = run("sweep", "spec.toml", *where)
+        assert (status, out) == (5, "")
     assert err == "error: sweep of 200 points: at most 199: shorten an axis, or lift it with --no-limit\n"
     assert not Path("out").exists()
     assert run("sweep", "spec.toml", "--out", "out", "--no-limit")[0] == 0
@@ -109,6 +113,7 @@ def test_limits_and_the_flag_that_lifts_them(run, monkeypatch):
         (["spec.toml", "--out", "spec.toml"], 2, "out = 'spec.toml': is a file: give a directory"),
         (["spec.toml", "--out", "."], 2, "holds files such as 'spec.toml': give another directory"),
         (["spec.toml", "--out", "spec.toml/out"], 4, "cannot write 'spec.toml/out': not a directory"),
+        (["spec.toml", "--out", "/proc/out"], 4, "cannot write '/proc/out': '/proc' is not a file system"),
         (["spec.toml", "--out", ""], 2, "is not a directory name"),
         (["spec.toml", "--out", "out", "--threads", "0"], 2, "threads = 0"),
         (["spec.toml", "--out", "out", "--threads", "many"], 2, "threads = 'many': must be a whole number"),
@@ -147,7 +152,8 @@ def test_another_sweep(run):
 
 def test_ctrl_c_in_a_process_of_its_own(run):
     """Stopped in the middle of a part, then in another; finished after that, like an undisturbed run."""
-    Path("spec.toml").write_text(SPEC.replace("factor = 4", "step = 1"))  # 10,240 points, three parts of 4,096
+    # 10,240 points in three parts of 4,096; token policies are evaluated row by row, so that it takes seconds
+    Path("spec.toml").write_text(SPEC.replace("factor = 4", "step = 1") + 'tokens = "window:tokens=512"\n')
     found = sweep_spec.read("spec.toml")
     assert sweep_store.n_parts(found) == 3
     command = [sys.executable, "-m", "dse", "sweep", "spec.toml", "--out", "out", "--threads", "1"]

@@ -2,136 +2,14 @@
 
 import asyncio
 import http.client
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from xml.etree import ElementTree
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+from browser import ROOT, START_S, WAIT_MS, idle, needs_browser, open_beside, open_page, opened_as, sync_api
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
-
-START_S = 60
-WAIT_MS = 30_000
-ROOT = Path(__file__).parents[1]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def status_of(address, **headers):
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=5) as reply:
-            return reply.status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """`dse app` started outside the repository, so that only its own settings hold; yields its address."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    port = free_port()
-    log = folder / "server.log"
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "dse", "app", "--", "--server.port", str(port), "--server.headless", "true"]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, "PYTHONPATH": path, "HOME": str(folder)},
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + START_S
-        while True:
-            if process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"the explorer did not start:\n{log.read_text()}")
-            try:
-                if status_of(f"{address}/_stcore/health") == 200:
-                    break
-            except OSError:
-                time.sleep(0.1)
-        yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(15)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=WAIT_MS
-        )
-        try:
-            yield chromium
-        finally:
-            chromium.close()
-
-
-def is_complaint(message):
-    """True for an error of ours: below a page's path, Streamlit first looks for its own files at the wrong place."""
-    own_404 = "/_stcore/" in message.location.get("url", "") and "404" in message.text
-    return message.type == "error" and not own_404
-
-
-@pytest.fixture
-def page(browser, server):
-    """A fresh page; the test fails when it logs an error, raises one, or asks another host for anything."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 800})
-    opened.set_default_timeout(WAIT_MS)
-    complaints = []
-    opened.on("console", lambda message: complaints.extend([message.text] * is_complaint(message)))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-
-    def note_request(request):
-        if not request.url.startswith((server, "data:", "blob:")):
-            complaints.append(f"request to {request.url}")
-
-    opened.on("request", note_request)
-    try:
-        yield opened
-        assert complaints == []
-    finally:
-        opened.close()
-
-
-def open_page(page, address):
-    """Open the page and wait until it is drawn: its parts are loaded one by one."""
-    page.goto(address)
-    page.get_by_test_id("stMetricValue").last.wait_for()
-    page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached")
-
-
-def open_beside(page, name="throughput"):
-    """Open what stands beside a figure; returns its place."""
-    page.locator(f".st-key-{name}-beside").get_by_role("button").click()
-    place = page.get_by_test_id("stPopoverBody")
-    place.get_by_test_id("stCode").first.wait_for()
-    idle(page)
-    return place
+pytestmark = needs_browser
 
 
 def command_line(page):
@@ -157,11 +35,6 @@ def set_batch(page, value):
     page.wait_for_url(f"**batch={value}**")
     page.get_by_test_id("stText").filter(has_text=f"batch {value},").first.wait_for()
     idle(page)
-
-
-def idle(page):
-    """Wait until the page's script has ended."""
-    page.get_by_test_id("stStatusWidget").wait_for(state="detached")
 
 
 def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, browser):
@@ -222,21 +95,6 @@ def test_good_and_bad_files(page, server, tmp_path):
     page.get_by_text("on own.toml, KV cache").first.wait_for()
     idle(page)
     assert page.url.endswith("?batch=48")
-
-
-def opened_as(kind, path):
-    """Open a download as its readers would; fails where they would."""
-    content = path.read_bytes()
-    if kind == "SVG":
-        assert ElementTree.fromstring(content).tag.endswith("svg")
-    elif kind == "CSV":
-        assert "dse " in pd.read_csv(path)["made_by"][0]
-    elif kind == "Parquet":
-        assert b"dse " in pq.read_table(path).schema.metadata[b"made_by"]
-    else:
-        start, end = {"PNG": (b"\x89PNG", b"IEND\xaeB`\x82"), "PDF": (b"%PDF", b"%%EOF\n")}[kind]
-        assert content.startswith(start)
-        assert content.endswith(end)
 
 
 def drawn_numbers(page, name):

@@ -3,6 +3,7 @@
 import io
 import re
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -15,8 +16,9 @@ from streamlit.testing.v1 import AppTest
 
 from dse import catalog
 from dse.errors import InputError
-from dse.explorer import bars, beside, designs, launch, request, shared, uploads
+from dse.explorer import beside, designs, launch, request, shared, uploads
 from dse.explorer.beside import MadeBy
+from dse.plots import design_bars
 
 
 def page(**query):
@@ -115,9 +117,56 @@ CONFIG = b"""{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hid
 
 def test_a_loaded_file_is_checked_and_named_never_as_a_path():
     label, upload, summary = uploads.read("../../etc/my.toml", DEVICE)
-    assert (label, upload.kind) == ("my.toml (loaded)", "device")
+    assert (label, upload.kind) == ("my.toml (loaded device)", "device")
     assert "A100" in summary
     assert uploads.read("config.json", CONFIG)[1].kind == "model"
+
+
+PLAN = b'[[layers]]\nlayer = 0\nkey = "kivi"\nvalue = "oaken:outer=0.02"\n'
+
+
+def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
+    label, upload, summary = uploads.read("p.toml", PLAN)
+    assert (label, upload.kind) == ("p.toml (loaded plan)", "plan")
+    assert summary.startswith("plan of 1 layers: no problem found")
+    model = (
+        catalog.model_files()["llama2-7b"]
+        .read_text()
+        .replace('{ value = 32, unit = "layer"', '{ value = 1, unit = "layer"')
+    )
+    asked = request.Request(
+        model="m", model_file=("m.toml", model), quantizer=label, quantizer_file=(upload.name, upload.text)
+    )
+    assert asked.key_quantizer_text == asked.value_quantizer_text == "plan:p.toml"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_bytes(PLAN)
+    (tmp_path / "m.toml").write_text(model)
+    found = {}
+    exec(request.python(asked), found)
+    assert found["result"] == request.answer(asked).result
+    assert "--quantizer plan:p.toml" in request.command(asked)
+    sides = replace(asked, value_quantizer="fp16")
+    assert "--key-quantizer plan:p.toml --value-quantizer fp16" in request.command(sides)
+
+
+def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
+    app = page()
+    app.file_uploader[0].upload("p.toml", PLAN, "application/toml").run()
+    assert not app.exception
+    assert app.selectbox(key="quantizer").value == "p.toml (loaded plan)"
+    assert any("has 1 layers, llama2-7b has 32" in text.value for text in app.sidebar.text)
+    app.text_input(key="parameters").set_value("bits=2").run()
+    assert any("a plan by layer has no parameters" in text.value for text in app.sidebar.text)
+    app.file_uploader[0].upload("q.toml", PLAN.replace(b"kivi", b"kivvi"), "application/toml").run()
+    assert any("q.toml:3: unknown quantizer 'kivvi'" in text.value for text in app.sidebar.text)
+    assert not app.exception
+
+
+def test_a_file_that_a_field_has_chosen_is_not_dropped(monkeypatch):
+    held = {f"{i}": None for i in range(uploads.MAX_UPLOADS)}
+    monkeypatch.setattr(uploads.st, "session_state", {"explorer uploads": held, "explorer values": {"x": ["0", "1"]}})
+    uploads.keep("new", uploads.Upload("device", "new.toml", "x"))
+    assert list(held) == ["0", "1", "3", "4", "5", "6", "7", "new"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +188,8 @@ def test_a_bad_file_is_refused_as_dse_check_does(name, content, part):
 
 def test_a_request_with_loaded_files_gives_the_same_as_the_shipped_ones():
     text = DEVICE.decode()
-    own = request.Request(device="mine (loaded)", device_file=("mine.toml", text), edits="usd_per_hour=3 USD/h")
+    file = ("mine.toml", text)
+    own = request.Request(device="mine (loaded device)", device_file=file, edits="usd_per_hour=3 USD/h")
     assert own.device_text == "mine.toml:usd_per_hour=3 USD/h"
     shipped = request.Request(edits="usd_per_hour=3 USD/h")
     assert (
@@ -152,7 +202,7 @@ def test_a_loaded_device_is_chosen_and_stays_out_of_the_url():
     app = page(batch="8")
     app.file_uploader[0].upload("mine.toml", DEVICE, "application/toml").run()
     assert not app.exception
-    assert app.selectbox(key="device").value == "mine.toml (loaded)"
+    assert app.selectbox(key="device").value == "mine.toml (loaded device)"
     assert app.query_params in ({"batch": "8"}, {"batch": ["8"]})
     assert "--device mine.toml" in next(c.value for c in app.code if "dse point" in c.value)
 
@@ -211,15 +261,15 @@ def state_in(kind, content):
 
 @pytest.mark.parametrize("kind", list(beside.FORMATS))
 def test_files_of_a_figure_open_and_carry_their_state(kind):
-    content = beside.content(bars.memory(ROWS), lambda: bars.table(ROWS), kind, MADE)
+    content = beside.content(design_bars.memory(ROWS), lambda: design_bars.table(ROWS), kind, MADE)
     assert state_in(kind, content) == SAID
 
 
 def test_bars_add_up_to_the_total():
-    (panel,) = bars.memory(ROWS).panels
+    (panel,) = design_bars.memory(ROWS).panels
     *parts, mark = panel.series
     result = ROWS[0][1]
-    assert sum(part.x[0] for part in parts) == sum(result[name] for name in bars.MEMORY)
+    assert sum(part.x[0] for part in parts) == sum(result[name] for name in design_bars.MEMORY)
     assert parts[-1].base[0] + parts[-1].x[0] == sum(part.x[0] for part in parts)
     assert mark.x == (result["capacity_bytes"],)
 

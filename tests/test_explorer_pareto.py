@@ -2,15 +2,16 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse import pareto_designs, pareto_stream, specfile, sweep, sweep_points, sweep_spec
+from dse import catalog, pareto_designs, pareto_stream, point, point_names, specfile, sweep, sweep_points, sweep_spec
 from dse.errors import InputError
-from dse.explorer import pareto, pareto_asked, pareto_front, request
+from dse.explorer import names, pareto, pareto_asked, pareto_front, request
 from dse.explorer.pareto_job import GRACE_S, Job
 
 SMALL = {
@@ -96,10 +97,109 @@ def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
     )
 
 
+def test_limits_are_those_of_the_command_line(asked):
+    limited = replace(asked, at_most=("decode_step_s=0.05",), at_least=("measured_error=0.01",))
+    found = pareto_stream.front_of(limited.sweep(), limited.objectives(), limited.by, limits=limited.limits())
+    space = {}
+    exec(pareto_asked.python(limited), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    assert (space["result"].n_beyond, space["result"].n_missing) == (found.n_beyond, found.n_missing)
+    assert 0 < found.n_beyond < found.n_feasible
+    assert found.table["decode_step_s"].max() <= 0.05
+    assert (found.cloud["decode_step_s"] <= 0.05).all()
+    assert "--at-most decode_step_s=0.05 --at-least measured_error=0.01" in pareto_asked.commands(limited)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("measured_error=0.2; Decode step = 50 ms", ["measured_error=0.2", "decode_step_s=0.05"]),
+        ("kv_bytes = 40 GB", ["kv_bytes=40000000000"]),
+        ("batch=8;", ["batch=8"]),
+        ("Error of the attention output = 20%", ["measured_error=0.2"]),
+        ("throughput = 1000 token/s; largest batch = 8 sequences", ["throughput_tokens_per_s=1000", "max_batch=8"]),
+    ],
+)
+def test_limits_take_words_and_units(text, limits):
+    assert pareto_asked.limits_of(text, "at most") == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("sped = 1", "known: "),
+        ("decode_step = 1", "did you mean decode_step_s"),
+        ("decode_step_s = 50 GB", "its unit one of s, ms"),
+        ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),
+        ("decode_step_s = fast", "must be COLUMN=NUMBER"),
+        ("decode_step_s", "must be COLUMN=NUMBER"),
+        ("quantizer = 1", "at most 'quantizer'"),
+    ],
+)
+def test_bad_limits_are_said_in_a_line(text, part):
+    problem = pareto_asked.AT_MOST.problem(text, {})
+    assert part in problem
+    assert "\n" not in problem
+
+
+def test_limits_on_an_axis_need_the_axis(asked):
+    with pytest.raises(InputError, match="memory_capacity: "):
+        replace(asked, at_most=("memory_capacity=1",)).sweep()
+
+
+def test_no_file_is_read_because_an_address_names_it():
+    assert "no file is read" in pareto_asked.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
+    assert "no file is read" in pareto_asked.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
+
+
+PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
+
+
+def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, monkeypatch):
+    files = (
+        (
+            "mine.toml (loaded)",
+            ("mine.toml", catalog.device_files()["h100"].read_text().replace('name = "H100"', 'name = "Mine"')),
+        ),
+        ("m.toml (loaded)", ("m.toml", catalog.model_files()["llama2-7b"].read_text())),
+        ("p.toml (loaded)", ("p.toml", PLAN)),
+    )
+    own = replace(
+        asked, devices=("mine.toml (loaded)", "h100"), models=("m.toml (loaded)",), quantizers=("p.toml (loaded)",),
+        axes=(("batch", "16, 64"),), where="", files=files,
+    )  # fmt: skip
+    found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
+    assert set(found.table["device"]) == {"Mine", "H100"}
+    row = found.table[found.table["device"] == "Mine"].iloc[0]
+    fields = pareto_front.loaded(row.to_dict(), own)
+    assert (fields["device"], fields["model"], fields["quantizer"]) == tuple(name for name, _ in files)
+    by_name = dict(files)
+    sides = {"device": "device_file", "model": "model_file", "quantizer": "quantizer_file"}
+    design = request.Request(**fields, **{side: by_name[fields[field]] for field, side in sides.items()})
+    assert request.answer(design).result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"]
+    # the script and the command lines take the files from the folder they are run in
+    monkeypatch.chdir(tmp_path)
+    for name, text in by_name.values():
+        (tmp_path / name).write_text(text)
+    space = {}
+    exec(pareto_asked.python(own), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    exec(request.python(design), space)
+    assert space["result"] == request.answer(design).result
+
+
+def test_every_column_has_words_and_a_unit():
+    assert set(point.RESULT_UNITS) <= set(point_names.TITLES)
+    assert names.titled("decode_step_s") == "Decode step (ms)"
+    assert names.titled("measured_error") == "Error of the attention output (%)"
+    words = [names.words(name) for name in point.RESULT_UNITS]
+    assert len(set(words)) == len(words)
+
+
 def test_every_design_of_the_front_opens_in_what_if_with_its_result(asked, found):
     assert "oaken" in set(found.table["quantizer"])
     for _, row in found.table.iterrows():
-        fields = pareto_front.loaded(row.to_dict(), asked.sweep())
+        fields = pareto_front.loaded(row.to_dict(), asked)
         result = request.answer(request.Request(**fields)).result
         assert result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"], fields
         assert result["decode_step_s"] == row["decode_step_s"]
@@ -121,7 +221,7 @@ def test_the_filter_is_a_condition_on_the_table(found):
         pareto_front.filtered(found, "speed > 1")
     shown = pareto_front.table(found, 2)
     assert len(shown) == 2
-    assert shown["decode_step_s (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
+    assert shown["Decode step (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
 
 
 def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
@@ -134,7 +234,7 @@ def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
 def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
     entered = threading.Event()
 
-    def slow(sweep, objectives, by, check, count):
+    def slow(sweep, objectives, by, check, count, limits):
         entered.set()
         while True:
             check()
@@ -175,7 +275,7 @@ def test_the_page_sweeps_filters_and_keeps_its_address(asked):
     app.text_input(key="pareto_filter").set_value('quantizer == "oaken"').run()
     assert app.session_state["pareto job"] is first  # nothing is swept again
     assert app.query_params["pareto_filter"] == 'quantizer == "oaken"'
-    assert set(app.dataframe[0].value["quantizer"]) == {"oaken"}
+    assert set(app.dataframe[0].value["Quantizer"]) == {"oaken"}
     app.text_input(key="pareto_filter").set_value("speed > 1").run()
     assert any("is not an axis" in text.value for text in app.text)
     app.text_input(key="pareto_where").set_value("batch >").run()

@@ -40,7 +40,7 @@ def test_a_design_that_does_not_fit_has_no_rows():
 
 
 def test_every_operation_of_the_table_is_drawn(table):
-    drawn = operations.chart(table, 312e12, 2e12).panels[0].series[1:]
+    drawn = operations.chart(table).panels[0].series[1:]
     assert sum(len(series.x) for series in drawn) == len(table)
 
 

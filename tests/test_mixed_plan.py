@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import catalog, mixed_plan, mixed_solve, plan, point, quantizers, sweep_spec, sweep_worker
+from dse import catalog, mixed_plan, mixed_solve, plan, plot_kinds, point, quantizers, sweep_spec, sweep_worker
 from dse.cli import cli
 from dse.errors import DseError
 from dse.measurements import CLOSED
@@ -227,6 +227,13 @@ def test_the_file_of_a_plan_comes_back_as_a_quantizer(tmp_path):
     assert b"<svg" in figure.read_bytes()
     checked = CliRunner().invoke(cli, ["check", str(out)])
     assert "plan of 2 layers: no problem found" in checked.output
+    # the table of the figure, which `dse plot` draws the same
+    args[-1] = str(tmp_path / "mixed_plans.csv")
+    assert CliRunner().invoke(cli, args).exit_code == 0
+    drawn, _ = plot_kinds.load("mixed_plans", str(tmp_path))
+    ends = {one.name: (one.x, one.y) for one in drawn.panels[0].series}
+    assert ends["chosen plan"] == ((6.0,), (pytest.approx(math.sqrt(0.0057 / 2)),))
+    assert {one.name: one.x for one in drawn.panels[1].series} == {"nqkv": (0.0, 0.0), "int8": (1.0, 1.0)}
 
 
 def test_least_bits_and_mse(tmp_path):

@@ -21,9 +21,11 @@ def rows_of(values, signs):
     return keep
 
 
-@pytest.mark.parametrize("long", [10**9, 30])  # rejecting rows by a few good ones: off, and on for nearly every table
-def test_a_front_is_what_the_definition_says(long, monkeypatch):
+# rejecting rows by a few good ones: off, and on for nearly every table, with a second look at what is left
+@pytest.mark.parametrize(("long", "sample"), [(10**9, 4096), (30, 4096), (30, 8)])
+def test_a_front_is_what_the_definition_says(long, sample, monkeypatch):
     monkeypatch.setattr(pareto, "_LONG", long)
+    monkeypatch.setattr(pareto, "_SAMPLE_ROWS", sample)
     rng = np.random.default_rng(1)
     for trial in range(700):
         n, d = int(rng.integers(1, 200)), int(rng.integers(1, 6))
@@ -45,6 +47,18 @@ def test_the_front_of_parts_fronts_is_the_front_of_all(seed, d, n_parts):
     kept = np.concatenate([part[rows_of(values[part], signs)] for part in parts])
     merged = set(kept[rows_of(values[kept], signs)].tolist())
     assert merged == set(np.flatnonzero(rows_of(values, signs)).tolist())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 9))
+@settings(max_examples=60)
+def test_rivals_leave_what_the_front_of_both_has(seed, d, n_rivals):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 9, (80 + n_rivals, d)).astype(float)
+    names = [f"o{i}" for i in range(d)]
+    table, rivals = (pd.DataFrame(part, columns=names) for part in (values[n_rivals:], values[:n_rivals]))
+    senses = {name: ("min", "max")[i % 2] for i, name in enumerate(names)}
+    signs = np.array([1.0 if sense == "min" else -1.0 for sense in senses.values()])
+    assert pareto.front(table, senses, rivals=rivals).tolist() == brute(values * signs)[n_rivals:].tolist()
 
 
 def test_a_long_table_where_everything_is_on_the_front():

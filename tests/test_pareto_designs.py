@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import pareto, pareto_designs, plot_kinds, report_figure, report_front, sweep, sweep_points, sweep_spec
+from dse import (
+    pareto,
+    pareto_designs,
+    plot_kinds,
+    point,
+    point_names,
+    report_figure,
+    report_front,
+    sweep,
+    sweep_points,
+    sweep_spec,
+)
 from dse.errors import InputError
 from dse.plots import design_front
 
@@ -134,7 +145,7 @@ def test_the_command(folder, run, tmp_path):
     assert "dse pareto" in page
     # the whole design is in the hover box of a point of the front
     assert "oaken.outer: 0.1" in page
-    assert "max_batch: " in page
+    assert "largest batch: " in page
     table = pd.read_csv(tmp_path / "front" / "front.csv")
     assert len(table) == expected.sum()
     # its rows are a front of their own
@@ -254,3 +265,19 @@ def test_names_of_a_table_of_ones_own_tell_its_designs_apart():
     assert list(found.table["name"]) == ["a", "b"]
     with pytest.raises(InputError, match="is infinite in row 1"):
         pareto_designs.of_table(table.assign(rate=[1.0, np.inf, 2.0]), {"rate": "max"})
+
+
+def test_figures_and_pages_call_a_result_by_one_name_and_unit():
+    assert set(point.RESULT_UNITS) <= set(point_names.TITLES)
+    assert len(set(point_names.TITLES.values())) == len(point_names.TITLES)
+    axis = design_front.axis("decode_step_s", "s", [0.004, 0.006])
+    assert (axis.label, axis.shown(0.004)) == ("decode step (ms)", 4.0)
+    share = design_front.axis("measured_error", "1", [0.05, 0.1])
+    assert (share.label, share.shown(0.05)) == ("error of the attention output (%)", 5.0)
+    assert design_front.axis("my_column", "", [1.0, 2.0]).label == "my_column"
+    table = pd.DataFrame({"device": ["d", "d"], "max_batch": [4, 8], "decode_step_s": [0.1, 0.2]})
+    found = pareto_designs.of_table(table, {"max_batch": "max", "decode_step_s": "min"})
+    chart = report_figure.chart_of(found)
+    assert chart.title == "Pareto front: decode step against largest batch"
+    assert "Objectives: largest batch, smallest decode step." in chart.notes
+    assert "decode step: 100 ms" in chart.panels[0].series[-1].hover[0]

@@ -89,6 +89,7 @@ def test_the_command(run, folders, tmp_path):
     assert (code, err) == (0, "")
     assert "beyond the limits" in text.splitlines()[0]
     assert text.splitlines()[0].endswith("; within measured_error <= 0.2, max_batch >= 8")
+    assert text.splitlines()[1].split()[-2:] == ["measured_error", "max_batch"]  # how far within is seen
     found = json.loads(run(*words, "--json")[1])
     assert found["limits"] == ["measured_error <= 0.2"]
     assert all(row["measured_error"] <= 0.2 for row in found["front"])

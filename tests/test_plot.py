@@ -211,7 +211,7 @@ def test_command(run, report, tmp_path):
         (["roofline", "REPORT", "--out", "f.pdf", "--only", "modle=x"], "did you mean model"),
         (["roofline", "REPORT", "--out", "f.pdf", "--only", "model=x"], "no row has it"),
         (["roofline", "REPORT", "--out", "f.pdf", "--title", "A", "--no-title"], "has no effect with --no-title"),
-        (["need", "TABLE", "--out", "f.pdf"], "lacks the file that ends in .figure.json"),
+        (["front", "TABLE", "--out", "f.pdf"], "front needs 't.figure.json' beside its table"),
     ],
 )
 def test_refusals_are_one_line_and_write_nothing(run, report, tmp_path, monkeypatch, args, words):

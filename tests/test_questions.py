@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dse import catalog, measurements, plan, plot_questions, point, report_figure
 from dse.errors import InputError, LimitError
+from dse.formulas import FORMULAS
 from dse.questions import best_map, common, crossing, need, sensitivity
 from dse.workload import Workload
 
@@ -498,3 +499,41 @@ def test_bad_questions_are_refused():
         crossing.crossing(new, old, work, THROUGHPUT, (1,), (2**21,))
     with pytest.raises(LimitError):
         best_map.best_map([new, old], work, THROUGHPUT, range(1, 1001), range(1, 1001))
+
+
+def test_bits_that_capacity_keeps_out_say_what_binds_with_room():
+    """FP16 of 128 requests runs in waves; in endless memory it is the step of all 128, which has its own bound."""
+    work = Workload(batch=128)
+    designs = [design("a100-80gb", "llama2-13b", name) for name in ("fp16", "fp8", "int4")]
+    goal = need.target(1500.0, None)
+    found = need.most_bits(designs, work, goal)
+    assert found.best["quantizer"] == "int4"
+    assert found.above["bound"] == "capacity"
+    room = design("a100-80gb", "llama2-13b", found.above["quantizer"], 2**53).evaluate(work)
+    assert room["running_batch"] == 128
+    assert found.with_room == room
+    rate = goal.measure.text(room["throughput_tokens_per_s"])
+    assert f"with room for all it would be {rate}, bound by {room['bound']} (" in found.why()
+    none = need.most_bits(designs[:2], work, goal)
+    assert none.best is None
+    assert f"with room for all it would be {rate}, bound by {room['bound']} (" in none.why()
+    # where all run at once nothing is kept out, and a number of the device says the same
+    assert need.most_bits(designs, Workload(batch=1), goal).with_room is None
+    one = need.smallest(designs[1], work, "flops", need.target(1e6, None))
+    assert "with room for all it would be" in one.why()
+
+
+def test_a_batch_that_no_memory_holds():
+    """2**53 B hold 5e6 requests of llama2-13b (819,200 B x 2,048 tokens each): what binds beyond is not said."""
+    work = Workload(batch=2**24)
+    found = need.most_bits([design("a100-80gb", "llama2-13b", "fp16")], work, need.target(1e12, None))
+    assert found.with_room is None
+    assert "`dse ask need capacity` says what is missing" in found.why()
+    one = need.smallest(design("a100-80gb", "llama2-13b", "fp16"), work, "bandwidth", need.target(1e14, None))
+    assert "`dse ask need capacity` says what is missing" in one.why()
+
+
+def test_a_cost_says_of_what():
+    """1 USD an hour at 1000 token/s is 1 / 3600 / 1000 * 1e6 = 0.2778 USD for a million of them."""
+    assert common.MEASURES["cost"].text(1 / 3.6) == "0.2778 USD per million tokens"
+    assert common.MEASURES["cost"].unit == FORMULAS["usd_per_million_tokens"].unit

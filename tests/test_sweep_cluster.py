@@ -12,7 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from dse import cli, sweep, sweep_cluster, sweep_parts, sweep_points, sweep_run, sweep_spec, sweep_store, sweep_worker
+from dse import (
+    cli,
+    pareto_limits,
+    sweep,
+    sweep_cluster,
+    sweep_front,
+    sweep_parts,
+    sweep_points,
+    sweep_run,
+    sweep_spec,
+    sweep_store,
+    sweep_worker,
+)
 from dse.errors import ClusterError, InputError, OutputError
 from test_sweep_store import SPEC, contents, fast_points
 
@@ -334,6 +346,19 @@ def test_a_sweep_that_was_sent_is_the_same(bits):
     digits = {name: column[few] for name, column in sweep_points.kept_digits(found, 0, found.n_points).items()}
     ours, theirs = (sweep_points.evaluate_rows(one, digits) for one in (found, sent))
     assert repr(ours) == repr(theirs)
+
+
+def test_a_worker_makes_the_front_that_was_asked_for(small):
+    limits = pareto_limits.parse(["batch=16"], ["stored_bits=3"])
+    found = sweep_front.asked(small, ["throughput_tokens_per_s"], ["kv_bytes"], ["model"], True, limits)
+    sent = sweep_worker.unpack(sweep_worker.pack(found))
+    assert (sent.front, sent.sha256) == (found.front, found.sha256)
+    for number in (0, 3):
+        part, content = sweep_parts.make_part(found, number)
+        made = sweep_worker.make_part(sweep_worker.pack(found), number, sweep_worker.versions())
+        assert (made.part, made.content, made.failure) == (part, content.to_pybytes(), "")
+        assert sweep_worker.is_intact(made.part, made.content, found, number)
+        assert not sweep_worker.is_intact(made.part, made.content, small, number)
 
 
 def test_what_came_back_is_looked_at(small):

@@ -16,6 +16,7 @@ from dse import (
     cli,
     pareto,
     pareto_designs,
+    pareto_limits,
     sweep,
     sweep_count,
     sweep_digits,
@@ -104,6 +105,23 @@ def test_the_front_is_that_of_the_whole_table(small, tmp_path, by):
     assert pd.read_parquet(tmp_path / "front").equals(pq.read_table(tmp_path / "front" / "front.parquet").to_pandas())
 
 
+@pytest.mark.parametrize("place", [-1, 10**6, 1.5, 2.0, True, "1", "x", None, float("nan"), [1]])
+def test_places_that_the_grid_has_not(small, place):
+    with pytest.raises(InputError, match=r"^point = .*: must be a whole number from 0 to [0-9,]+$"):
+        sweep.rows(small, [0, place])
+
+
+@pytest.mark.parametrize("points", [1, "12", None])
+def test_places_are_a_list(small, points):
+    with pytest.raises(InputError, match=r"^points = .*: must be a list of whole numbers"):
+        sweep.rows(small, points)
+
+
+def test_places_may_be_numpy_numbers(small):
+    table = sweep.rows(small, np.array([3, 0], np.uint8))
+    pd.testing.assert_frame_equal(table, sweep.rows(small, [3, 0]))
+
+
 def test_pareto_of_a_kept_front_is_that_of_all_rows(small, tmp_path):
     sweep.run(small, tmp_path / "all")
     sweep.run(small, tmp_path / "front", keep="front", by=["model", "device"], **WANTED)
@@ -150,6 +168,82 @@ def test_same_bytes_however_it_runs(small, tmp_path, monkeypatch):
         assert left == whole
 
 
+LIMITS = {"at_most": ["batch=16", "effective_bits=2.5"], "at_least": ["joules_per_token=0.5"]}
+
+
+def within_limits(table):
+    """Rows within LIMITS, compared by hand; a missing number is beyond."""
+    inside = (table["batch"] <= 16) & (table["effective_bits"] <= 2.5) & (table["joules_per_token"] >= 0.5)
+    return table["feasible"] & inside.fillna(False).astype(bool)
+
+
+def test_a_front_within_limits(small, tmp_path, monkeypatch):
+    """The front of the rows within: a limit on an axis, on a column that is not kept, and on the wrong side."""
+    table = sweep.run(sweep_spec.from_dict({**SPEC, "keep": [*SPEC["keep"], "effective_bits"]}))
+    inside = within_limits(table)
+    places = naive_front(table.assign(feasible=inside), OBJECTIVES, ["model"])
+    asked = {"keep": "front", "by": ["model"], **WANTED, **LIMITS}
+    done = sweep.run(small, tmp_path / "one", threads=1, **asked)
+    expected = table.iloc[places].reset_index(drop=True)
+    pd.testing.assert_frame_equal(
+        done.read()[[*expected]].astype({"bound": object}), expected.astype({"bound": object}),
+        check_exact=True, check_categorical=False,
+    )  # fmt: skip
+    n_beyond = int(table["feasible"].sum() - inside.sum())
+    assert 0 < len(expected) < inside.sum() < table["feasible"].sum()
+    assert sum(part.n_beyond for part in done.manifest.parts.values()) == n_beyond
+    assert {tuple(limit) for limit in done.front["limits"]} == {
+        ("batch", "at most", 16.0), ("effective_bits", "at most", 2.5), ("joules_per_token", "at least", 0.5)
+    }  # fmt: skip
+    # the same bytes for other threads, blocks and order of the limits, and where parts were lost
+    whole = contents(tmp_path / "one")
+    monkeypatch.setattr(sweep_points, "BLOCK_POINTS", 3)
+    other_order = {**asked, "at_most": LIMITS["at_most"][::-1]}
+    sweep.run(small, tmp_path / "two", threads=3, **other_order)
+    assert contents(tmp_path / "two") == whole
+    for name in ("_front-000003.parquet", "front.parquet", "_manifest.json"):
+        (tmp_path / "two" / name).unlink()
+        sweep.run(small, tmp_path / "two", **asked)
+        assert contents(tmp_path / "two") == whole
+    with pytest.raises(InputError, match="holds another sweep"):
+        sweep.run(small, tmp_path / "two", keep="front", by=["model"], **WANTED)
+
+
+def test_pareto_of_a_front_within_limits(small, tmp_path):
+    keep = [*SPEC["keep"], "effective_bits"]
+    sweep.run(sweep_spec.from_dict({**SPEC, "keep": keep}), tmp_path / "all")
+    sweep.run(small, tmp_path / "front", keep="front", by=["model"], **WANTED, **LIMITS)
+    limits = pareto_limits.parse(**LIMITS)
+    closer = pareto_limits.parse(["kv_bytes=5"])  # an objective's own better side
+    for more in ((), closer):
+        asked = (OBJECTIVES, ["model"], False, (*limits, *more))
+        whole, kept = (pareto_designs.of_file(tmp_path / name, *asked) for name in ("all", "front"))
+        pd.testing.assert_frame_equal(kept.table[[*whole.table]], whole.table, check_exact=True, check_dtype=False)
+        assert (kept.n_rows, kept.n_feasible) == (whole.n_rows, whole.n_feasible)
+        assert kept.knee.tolist() == whole.knee.tolist()
+        assert len(kept.table) > 0
+    n_beyond = pareto_designs.of_file(tmp_path / "all", OBJECTIVES, ["model"], limits=limits).n_beyond
+    assert pareto_designs.of_file(tmp_path / "front", OBJECTIVES, ["model"], limits=limits).n_beyond == n_beyond > 0
+    for other in ((), limits[1:], pareto_limits.parse(["batch=17", "effective_bits=2.5"], ["joules_per_token=0.5"])):
+        with pytest.raises(
+            InputError, match=r"keeps the front of .* --at-most effective_bits=2\.5 .* alone: ask for it"
+        ):
+            pareto_designs.of_file(tmp_path / "front", OBJECTIVES, ["model"], limits=other)
+    # neither of these says what is on the front of fewer designs
+    for tighter in (["batch=8"], ["effective_bits=2"]):
+        with pytest.raises(InputError, match=r"keeps the front of designs within .* alone, which does not tell"):
+            pareto_designs.of_file(
+                tmp_path / "front", OBJECTIVES, ["model"], limits=(*limits, *pareto_limits.parse(tighter))
+            )
+
+
+def test_limits_that_leave_nothing(small, tmp_path):
+    done = sweep.run(small, tmp_path / "out", keep="front", at_most=["batch=0"], **WANTED)
+    assert done.n_rows == len(done.read()) == 0
+    found = pareto_designs.of_file(tmp_path / "out", OBJECTIVES, limits=pareto_limits.parse(["batch=0"]))
+    assert (len(found.table), found.n_beyond) == (0, found.n_feasible)
+
+
 def test_a_directory_of_another_kind_is_refused(small, tmp_path):
     sweep.run(small, tmp_path / "all")
     with pytest.raises(InputError, match="holds another sweep"):
@@ -186,6 +280,10 @@ def test_missing_objectives_are_named_or_left_out(small, tmp_path, monkeypatch):
         ({"minimize": ["bound"]}, "objective bound: is not a column of numbers"),
         ({"maximize": ["batch"], "minimize": ["batch"]}, "is given twice"),
         ({"maximize": ["batch"], "by": ["colour"]}, "unknown column 'colour'"),
+        ({"maximize": ["batch"], "at_most": ["error=1"]}, "unknown column 'error'"),
+        ({"maximize": ["batch"], "at_most": ["model=1"]}, "limit model: is not a column of numbers"),
+        ({"maximize": ["batch"], "at_least": ["bound=1"]}, "limit bound: is not a column of numbers"),
+        ({"maximize": ["batch"], "at_least": ["batch"]}, "must be COLUMN=NUMBER"),
     ],
 )
 def test_objectives_that_are_refused(tmp_path, words, text):
@@ -211,8 +309,16 @@ def test_the_command(small, tmp_path, monkeypatch, capsys):
     assert run("sweep", "spec.json", "--out", "out", "--keep", "front", *wanted)[0] == 0
     assert run("sweep", "--verify", "out")[0] == 0
     assert run("pareto", "out", *wanted)[1].startswith(f"front: {pq.read_table('out/front.parquet').num_rows} of ")
-    status, out, err = run("sweep", "spec.json", "--out", "new", *wanted)
-    assert (status, len(err.splitlines())) == (2, 1)
+    for words in (wanted, ["--at-most", "batch=2"]):
+        status, out, err = run("sweep", "spec.json", "--out", "new", *words)
+        assert (status, len(err.splitlines())) == (2, 1)
+    limits = ["--at-most", "batch=8", "--at-least", "input_tokens=1024"]
+    status, out, err = run("sweep", "spec.json", "--out", "few", "--keep", "front", *wanted, *limits)
+    assert (status, err) == (0, "")
+    assert "; within batch <= 8, input_tokens >= 1024\n" in out
+    assert re.search(r"\n  [\d,]+ points left out: beyond the limits", out)
+    assert run("pareto", "few", *wanted, *limits)[0] == 0
+    assert run("pareto", "few", *wanted)[0] == 2
     Path("out/front.parquet").write_bytes(b"")
     assert run("sweep", "--verify", "out")[0] == 4
     assert run("sweep", "spec.json", "--out", "out", "--keep", "front", *wanted)[0] == 0

@@ -1,13 +1,14 @@
 """The compiled evaluation of sweeps: every column that a sweep can keep has the bits of `dse.point.evaluate`."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dse import sweep_cases, sweep_fast, sweep_kernel, sweep_points, sweep_spec
+from dse import sweep_cases, sweep_fast, sweep_kernel, sweep_points, sweep_spec, utilisation
 from dse.errors import DseError
 from dse.sweep_points import Names
 
@@ -228,3 +229,13 @@ def test_compiled_code_depends_on_the_formulas(monkeypatch, tmp_path):
     (tmp_path / "formulas").mkdir()
     monkeypatch.setattr(sweep_kernel, "__file__", str(tmp_path / "sweep_kernel.py"))
     assert sweep_kernel.stamp() != before
+
+
+def test_operations_are_added_from_left_to_right(monkeypatch):
+    """As the kernel adds them. `sum` of Python 3.12 and later keeps what rounding loses, as `math.fsum` does."""
+    values = [1.0, 1e100, 1.0, -1e100]
+    monkeypatch.setattr(utilisation, "sum", math.fsum, raising=False)
+    each = [utilisation.Operation("decode", "head", 1.0, value, value, value, value) for value in values]
+    whole = utilisation.total(each, "decode", 4.0)
+    assert (whole.flops, whole.n_bytes, whole.compute_at_peak_s, whole.read_at_peak_s) == (0.0, 0.0, 0.0, 0.0)
+    assert math.fsum(values) == 2.0

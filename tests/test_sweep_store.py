@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from dse import files, sweep, sweep_points, sweep_run, sweep_spec, sweep_store
+from dse import files, sweep, sweep_points, sweep_run, sweep_spec, sweep_store, sweep_table
 from dse.errors import BusyError, InputError, LimitError, OutputError
 from dse.sweep_points import MISSING, Names
 
@@ -388,27 +388,70 @@ def test_limits(tmp_path, monkeypatch):
     many = {**axes, "input_tokens": {"from": 1, "to": 100_000, "step": 1}}
     huge = sweep_spec.from_dict({"axes": many})
     assert huge.n_points == 2 * 2 * (1 + 3 + 1) * 10**10
-    start = time.monotonic()
-    with pytest.raises(LimitError, match=r"200,000,000,000 points: at most 10,000,000,000: .*--no-limit"):
-        sweep.run(huge, tmp_path / "out")
-    assert time.monotonic() - start < 0.5
+    with monkeypatch.context() as patch:  # refused at once: no point is counted or evaluated
+        for name in ("evaluate_chunk", "evaluate_points"):
+            patch.setattr(sweep_points, name, None)
+        patch.setattr(sweep_run.sweep_count, "rows_left", None)
+        with pytest.raises(LimitError, match=r"200,000,000,000 points: at most 10,000,000,000: .*--no-limit"):
+            sweep.run(huge, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    large = sweep_spec.from_dict({"axes": axes})  # 4e6 points of 9 numbers, 1 name, 6 axes and 2 flags: 81 B each
+    # 4e6 points of 9 numbers, 1 name, 5 axes of a byte, batch of 8 and 2 flags: 88 B each
+    large = sweep_spec.from_dict({"axes": axes})
+    assert sweep_run.row_bytes(large) == 9 * 8 + 1 + 5 + 8 + 2
     monkeypatch.setattr(sweep_run.shutil, "disk_usage", lambda folder: _Usage)
-    with pytest.raises(LimitError, match=r"up to 324 MB, the disk has 100 MB free: .*--no-limit"):
+    with pytest.raises(LimitError, match=r"up to 352.5 MB, the disk has 120 MB free: .*--no-limit"):
         sweep.run(large, tmp_path / "out")
     with pytest.raises(LimitError, match="give a directory"):
         sweep.run(large)
-    # three quarters are there already: 81 MB are left to write
+    # three quarters are there already, as one of 62 parts: 88 MB are left to write, and what 61 parts take beside rows:
+    # 19 columns (18 and the place of a front's) and the names in them, each with the 4 B of its length
+    names = ("A100-80GB", "Oaken-HBM", "llama2-7b", "llama2-70b", "fp16", "oaken", "kivi")
+    part_bytes = 19 * sweep_run.COLUMN_BYTES + sum(len(name) + 4 for name in names)
     parts = {0: sweep_store.Part(0, 0, 3_000_000, 0, "", (0,) * 5)}
     (tmp_path / "begun").mkdir()
     manifest = sweep_store.Manifest(large.sha256, 2, parts)
     (tmp_path / "begun" / "_manifest.json").write_bytes(manifest.to_json())
-    assert sweep_run.check_limits(large, tmp_path / "begun") == 81_000_000
+    assert sweep_run.check_limits(large, tmp_path / "begun") == 88_000_000 + 61 * part_bytes
 
 
 class _Usage:
-    free = 100_000_000  # of which 83 MB may be taken
+    free, total = 120_000_000, 10**12  # of which 100 MB may be taken
+
+
+@pytest.mark.parametrize("keep", [["bound"], ["effective_bits"], None, "all"])
+@pytest.mark.parametrize("batches", [[1], [1, 2], {"from": 1, "to": 40, "step": 1}])
+def test_files_take_no_more_than_was_said(tmp_path, keep, batches):
+    """Of a few points nearly all bytes are heads, footers and names."""
+    axes = {"device": ["h100", "oaken-hbm"], "model": "llama2-7b", "quantizer": ["fp16", "kivi"], "batch": batches}
+    found = sweep_spec.from_dict({"axes": axes, **({"keep": keep} if keep else {})})
+    done = sweep.run(found, tmp_path / "out", threads=1)
+    n_bytes = sum(path.stat().st_size for path in done.paths)
+    said = sweep_run.estimate(found).n_bytes
+    assert n_bytes <= said <= 4 * n_bytes
+
+
+def test_axes_of_many_numbers_are_counted(monkeypatch):
+    """5,000 bandwidths repeat too seldom to be told in a byte each."""
+    axes = {"device": "h100", "model": "llama2-7b", "memory_bandwidth": {"from": 1e12, "to": 4e12, "count": 5000}}
+    found = sweep_spec.from_dict({"axes": axes, "keep": ["bound"]})
+    monkeypatch.setattr(sweep_points, "evaluate_points", fast_points)
+    n_bytes = len(sweep_table.encode(found, sweep_points.evaluate_chunk(found, 0, 4096)))
+    assert n_bytes <= sweep_run.most_bytes(found, 4096, 1)
+
+
+def test_where_nothing_can_be_written(tmp_path, monkeypatch):
+    """The kernel's views of itself have no bytes, which is not that they are full."""
+    for out in ("/proc/x", "/proc/x/y"):
+        with pytest.raises(OutputError, match=rf"cannot write '{out}': '/proc' is not a file system that holds files"):
+            sweep.run(SPEC, out)
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(sweep_run.shutil, "disk_usage", refuse)
+    with pytest.raises(OutputError, match="permission denied: give another directory"):
+        sweep.run(SPEC, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("threads", [0, -1, True, 1.5, 100_000])

@@ -122,7 +122,10 @@ def _check_member(source: Source, member: zipfile.ZipInfo, limits: Limits) -> No
         raise source.error(f"{text}: write it with numpy.savez", name)
     if member.file_size > limits.max_ratio * max(member.compress_size, 1):
         text = f"{member.compress_size:,} bytes unpack to {member.file_size:,}"
-        raise source.limit(f"{text}: at most {limits.max_ratio} times as many are read: raise max_ratio", name)
+        raise source.limit(
+            f"{text}: at most {limits.max_ratio} times as many are read: raise max_ratio, or write it with numpy.savez",
+            name,
+        )
 
 
 def _tensor(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Stored:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import figure
+from dse.explorer import figure, names
 from dse.explorer.widgets import escaped
 from dse.plots.chart import Chart
 
@@ -41,23 +41,24 @@ def show(
     chart: Chart,
     table: Callable[[], pd.DataFrame],
     made: MadeBy,
-    drawn: Any = None,
+    drawn: dict[str, Any] | None = None,
     titled: bool = True,
     **options: Any,
 ) -> Any:
     """Draw a chart with one panel, its title and notes, and what stands beside it; returns Streamlit's plotly event.
 
     `name` is the key of the figure and the stem of its files, and differs from the page's other figures. `table` gives
-    the numbers behind it, when they are asked for. `drawn` replaces the plotly figure (a figure or its plain data);
-    `options` go to `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
+    the numbers behind it, when they are asked for. `drawn` replaces the plotly figure, as plain data; `options` go to
+    `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
     """
     if titled:
         st.subheader(escaped(chart.title), anchor=False)
     event = st.plotly_chart(
-        figure.fitted(chart) if drawn is None else drawn, key=name, config=CONFIG, alt=chart.title, **options
-    )
+        figure.unchecked(figure.fitted(chart) if drawn is None else drawn), key=name, config=CONFIG, alt=chart.title,
+        **options,
+    )  # fmt: skip
     if chart.notes:
-        st.caption(escaped(" ".join(chart.notes)))
+        st.caption(escaped(names.spoken(" ".join(chart.notes))))
     box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
     if not box.open:
         return event

@@ -147,6 +147,8 @@ def query_of(fields: Sequence[Field], values: Mapping[str, Any], also: Sequence[
     found = {}
     for field in fields:
         value = values.get(field.key, field.default)
+        if field.kind == "choices":
+            value = [item for item in value if item not in also] or field.default
         if value == field.default or value is None or value in also or field.problem(value, values):
             continue
         found[field.key] = field.written(value)

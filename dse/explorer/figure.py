@@ -17,8 +17,12 @@ SMALL_PX = 11
 _LONG = 30
 #: height of a line of a chart of categories
 LINE_PX = 18
+#: numbers of an axis beside long names, which leave little room
+_MANY = 6
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
+#: between the legend and the frame, and between the numbers of an axis and its title
+_GAP_PX = 8
 
 
 def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
@@ -76,10 +80,15 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
     found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
     axis = found["layout"]["yaxis"]
-    axis.update(automargin=True, title=None)
+    axis.update(automargin=True, ticktext=[text.replace("_", " ") for text in axis["ticktext"]])
+    del axis["title"]
     if is_long:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
     found["layout"]["margin"]["l"] = 0
+    across = found["layout"]["xaxis"]
+    if len(across["tickvals"]) > _MANY:  # every other one, the middle among them: a phone has room for so many
+        first = len(across["tickvals"]) // 2 % 2
+        across.update(tickvals=across["tickvals"][first::2], ticktext=across["ticktext"][first::2])
     return found
 
 
@@ -98,7 +107,7 @@ def faint(chart: Chart, name: str) -> dict[str, Any]:
     found = fitted(chart)
     for trace in found["data"]:
         if trace["name"] == name:
-            trace["opacity"] = 0.4
+            trace["opacity"] = 0.3
     return found
 
 
@@ -119,15 +128,29 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     legend = layout["legend"]
     for name in ("entrywidth", "entrywidthmode"):
         legend.pop(name)
-    legend.update(font={"size": TEXT_PX}, x=0, y=1.01, yanchor="bottom", maxheight=_LEGEND_PX)
+    plot_px = max(height - margin["t"] - margin["b"], 1)
+    legend.update(font={"size": TEXT_PX}, x=0, y=1 + _GAP_PX / plot_px, yanchor="bottom", maxheight=_LEGEND_PX)
     for name in ("xaxis", "yaxis"):
         axis = layout[name]
         for colour in ("gridcolor", "linecolor", "tickcolor"):
             axis.pop(colour)
         axis.update(domain=[0, 1], tickfont={"size": TEXT_PX})
-        axis["title"]["font"] = {"size": TEXT_PX}
+        axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
     recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
     return recoloured
+
+
+def unchecked(drawn: dict[str, Any]) -> Any:
+    """Plain data as a plotly Figure that plotly has not checked; Streamlit has it check data that comes as it is.
+
+    Checking takes longer than all else of a figure; our tests have plotly check what `fitted` and its like give.
+    """
+    import plotly.graph_objects as go
+    from plotly.colors import get_colorscale
+
+    if colours := drawn["layout"].get("coloraxis"):  # the browser knows the same names by slightly other colours
+        colours["colorscale"] = get_colorscale(colours["colorscale"])
+    return go.Figure(drawn, _validate=False)
 
 
 def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from dse.plots import lab as charts
 
 PAGE = "lab"
 QUANTIZER = replace(
-    shared.QUANTIZER, key="lab_quantizer", choices=lambda: list(measure.RUN), clears="lab_parameters",
+    shared.FAMILY, key="lab_quantizer", choices=lambda: list(measure.RUN), clears="lab_parameters",
     help="Run by its bit-exact kernel, on every layer.",
 )  # fmt: skip
 PARAMETERS = replace(
@@ -92,8 +92,8 @@ def render() -> None:
         asked = of(values, held)
         show_data(held)
         address = state.address(PAGE, FIELDS, values)
-        show_measured(held, asked, address)
-        show_view(held, asked, address)
+        show_measured(values[lab_dump.DATA.key], asked, address)
+        show_view(values[lab_dump.DATA.key], asked, address)
 
 
 def of(values: dict[str, Any], held: Held) -> Asked:
@@ -125,9 +125,13 @@ def show_data(held: Held) -> None:
 
 
 @st.fragment(parallel=True)
-def show_measured(held: Held, asked: Asked, address: str) -> None:
-    """Bits by part and errors by layer and head, of all layers."""
+def show_measured(name: str, asked: Asked, address: str) -> None:
+    """Bits by part and errors by layer and head, of all layers.
+
+    The dump by its name: a fragment's arguments stay in memory until the session's next run.
+    """
     with said(), st.spinner(_WAIT):
+        held = lab_dump.held(name)
         everywhere = Asked(asked.sha256, asked.quantizer, asked.how)
         found = cached_measured(held, everywhere)
         made = MadeBy(command(held, asked), python(held, asked, "measured"), address)
@@ -136,11 +140,11 @@ def show_measured(held: Held, asked: Asked, address: str) -> None:
         chart = charts.bits(found.ledger, "Bits an element as stored", source)
         beside.show("bits", chart, lambda: found.ledger, made, figure.tall(chart, LEGEND_PX))
         own = found.errors[found.errors["side"] == asked.side]
-        name, unit, more = ERRORS[asked.error]
+        error, unit, more = ERRORS[asked.error]
         if own[asked.error].notna().any():
-            title = f"{name[0].upper()}{name[1:]} by layer and head, {asked.side}s"
+            title = f"{error[0].upper()}{error[1:]} by layer and head, {asked.side}s"
             notes = (f"{'More' if more else 'Less'} is better.", *([found.queries] if asked.error in ATTENTION else []))
-            chart = charts.heads(own, asked.error, name, unit, title, notes)
+            chart = charts.heads(own, asked.error, error, unit, title, notes)
             beside.show("errors", chart, lambda: found.errors, made, figure.map_of(chart))
         else:
             st.info("This error is not there: attention needs keys and values, and a ratio needs something to divide.")
@@ -164,10 +168,11 @@ def show_numbers(found: Measured, asked: Asked) -> None:
 
 
 @st.fragment(parallel=True)
-def show_view(held: Held, asked: Asked, address: str) -> None:
+def show_view(name: str, asked: Asked, address: str) -> None:
     """One head: its histogram, and its tokens before, after, and their difference."""
     place = f"layer {asked.layer:,}, head {asked.head:,}, {asked.side}s"
     with said(), st.spinner(_WAIT):
+        held = lab_dump.held(name)
         found = cached_view(held, replace(asked, error=ERROR.default))
         made = MadeBy(command(held, asked), python(held, asked, "view"), address)
         chart = charts.histogram(found.histogram, found.marks, f"Values before and after, {place}")
@@ -181,9 +186,9 @@ def show_view(held: Held, asked: Asked, address: str) -> None:
             "before": (before, "value", both), "after": (after, "value", both),
             "error": (off, "absolute error", charts.scale("absolute error", "", off, 0)),
         }  # fmt: skip
-        for name, (part, what, colours) in parts.items():
-            chart = charts.values(part, found.first_token, what, colours, f"{name[0].upper()}{name[1:]}, {place}")
-            beside.show(f"map-{name}", chart, partial(frame, part, found.first_token), made, figure.map_of(chart))
+        for when, (part, what, colours) in parts.items():
+            chart = charts.values(part, found.first_token, what, colours, f"{when[0].upper()}{when[1:]}, {place}")
+            beside.show(f"map-{when}", chart, partial(frame, part, found.first_token), made, figure.map_of(chart))
 
 
 def frame(part: Any, first_token: int) -> pd.DataFrame:

@@ -1,7 +1,11 @@
 """The KV dump of the quantizer lab: the sample that ships, or the reader's own, held in this session's memory only."""
 
+import ctypes
 import gc
 import tempfile
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,6 +21,8 @@ SAMPLE = "sample"
 ENDINGS = (".npz", ".safetensors")
 _MARK = " (loaded)"
 _MAX_NAME = 60
+#: seconds for which a browser may be away and find its session again: `server.disconnectedSessionTTL`
+RETURN_S = 30
 #: session keys: what the last load said, and how often one was tried
 _SAID, _TRIES = "explorer dump said", "explorer dump tries"
 
@@ -66,6 +72,27 @@ def read(file_name: str, content: Any) -> tuple[str, Held]:
         return name + _MARK, measure_view.hold(path, name)
 
 
+def free_when_left(dumps: dict[str, Held], lives: Callable[[], bool], look_s: float = 5.0) -> None:
+    """Empty `dumps` when the session has been away for longer than it may come back; ends when they are gone.
+
+    Streamlit keeps what a session that was left held until others come and go.
+    """
+    away_s = 0.0
+    while dumps and away_s <= RETURN_S:
+        time.sleep(look_s)
+        away_s = 0.0 if lives() else away_s + look_s
+    dumps.clear()
+    free()
+
+
+def free() -> None:
+    """Give memory that holds nothing back to the system, which the C library keeps for later by itself."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
+    if trim is not None:
+        trim(0)
+
+
 def load() -> None:
     """Where a dump is given; one at a time is held, and Streamlit forgets the file at once."""
     with st.expander("Load a KV dump"):
@@ -78,9 +105,11 @@ def load() -> None:
         st.caption("A loaded dump is part of this session only: the address cannot carry it.")
         if file is not None:
             try:
-                st.session_state.pop(state.DUMP, None)  # make room first
+                _loaded().clear()  # make room first
                 label, found = read(file.name, file.getbuffer())
-                st.session_state[state.DUMP] = {label: found}
+                st.session_state[state.DUMP] = dumps = {label: found}
+                threading.Thread(target=free_when_left, args=(dumps, uploads.session_lives()), daemon=True).start()
+                del found
                 state.put({DATA.key: label})
                 st.session_state[_SAID] = []
             except DseError as error:
@@ -92,6 +121,6 @@ def load() -> None:
             uploads.let_go(file)
             st.session_state[_TRIES] = tries + 1  # another key: an empty uploader
             file = None
-            gc.collect()
+            free()
             st.rerun()
         widgets.lines(st.session_state.get(_SAID, []))

@@ -1,20 +1,19 @@
 """The Pareto page: choose axes and objectives, sweep in a thread, see the designs that no other beats."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import streamlit as st
-from streamlit import runtime
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse import pareto_designs, report_front
+from dse import report_front
 from dse.errors import DseError
-from dse.explorer import beside, figure, pareto_asked, pareto_front, state, widgets
+from dse.explorer import beside, figure, loading, pareto_asked, pareto_front, state, uploads, widgets
 from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
-from dse.explorer.pareto_asked import AXES, MAX_POINTS, OBJECTIVES, Asked
+from dse.explorer.pareto_asked import AXES, DEVICES, MAX_POINTS, MODELS, OBJECTIVES, QUANTIZERS, Asked
 from dse.explorer.pareto_job import Job
+from dse.explorer.uploads import Upload
 from dse.pareto_designs import DesignFront
 from dse.plots import design_front
 from dse.sweep_spec import Sweep
@@ -32,6 +31,8 @@ AUTO_POINTS = 20_000
 MAX_ROWS = 2000
 #: seconds between two looks at a running sweep; and that a page waits for one that is about to end
 LOOK_S, FIRST_LOOK_S = 0.5, 0.1
+#: seconds without progress from which on the page says what takes so long
+PATIENCE_S = 3.0
 #: session key: the sweep that runs or has run
 _JOB = "pareto job"
 
@@ -44,6 +45,7 @@ def render() -> None:
     with st.sidebar:
         for field in (*OBJECTIVES, *AXES):
             widgets.draw(field)
+        loading.draw(partial(chosen, values))
     try:
         asked = pareto_asked.of(values)
         asked.objectives()
@@ -76,8 +78,18 @@ def render() -> None:
             start(asked, sweep)
             st.rerun()
     else:
-        show_front(job, values)
+        shown = show_front(job, values)
+        show_file(asked)
+        if shown is not None:
+            show_table(shown)  # last: the keys of a table, Tab among them, move among its cells
+        return
     show_file(asked)
+
+
+def chosen(values: dict[str, Any], upload: Upload, label: str) -> dict[str, Any]:
+    """The field that a loaded file joins."""
+    field = {"device": DEVICES, "model": MODELS, "plan": QUANTIZERS}[upload.kind]
+    return {field.key: list(dict.fromkeys((*values[field.key], label)))}
 
 
 def job_of(asked: Asked, sweep: Sweep) -> Job | None:
@@ -95,7 +107,7 @@ def job_of(asked: Asked, sweep: Sweep) -> Job | None:
 def start(asked: Asked, sweep: Sweep) -> Job:
     """Begin a sweep for this session; the one before ends."""
     drop()
-    job = Job(asked, sweep, session_lives())
+    job = Job(asked, sweep, uploads.session_lives())
     st.session_state[_JOB] = job
     return job
 
@@ -107,14 +119,6 @@ def drop() -> None:
         job.cancel()
 
 
-def session_lives() -> Callable[[], bool]:
-    """Whether the browser of this session is still connected."""
-    context = get_script_run_ctx()
-    if context is None or not runtime.exists():
-        return lambda: True
-    return partial(runtime.get_instance().is_active_session, context.session_id)
-
-
 @st.fragment(run_every=LOOK_S)
 def show_progress() -> None:
     """How far the sweep is, and the button that ends it; the page is drawn anew when it has ended."""
@@ -122,22 +126,26 @@ def show_progress() -> None:
     if job is None or job.finished:
         st.rerun()
         return
-    st.progress(job.n_done / job.n_points, text=f"{job.n_done:,} of {job.n_points:,} designs")
+    text = f"{job.n_done:,} of {job.n_points:,} designs"
+    if not job.n_done and job.taken_s > PATIENCE_S:
+        text += ": the first sweep of an installation compiles its parts, once, for up to a minute"
+    st.progress(job.n_done / job.n_points, text=text)
     if st.button("Cancel", key="pareto cancel", on_click=job.cancel):
         st.rerun()
 
 
-def show_front(job: Job, values: dict[str, Any]) -> None:
-    """The front of a finished sweep: figure and table, both filtered."""
+def show_front(job: Job, values: dict[str, Any]) -> DesignFront | None:
+    """The figure of a finished sweep's front, filtered; what it shows, if any."""
     found = job.front
     assert found is not None
-    missing = f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
+    missing = f", {found.n_beyond:,} beyond the limits" if found.limits else ""
+    missing += f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
     st.text(
         f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({found.n_feasible:,} fit{missing})."
     )  # fmt: skip
     if found.table.empty:
         st.info("No design is left: allow more, or choose objectives that these designs have.")
-        return
+        return None
     widgets.draw(FILTER)
     try:
         shown = pareto_front.filtered(found, values[FILTER.key])
@@ -146,36 +154,52 @@ def show_front(job: Job, values: dict[str, Any]) -> None:
         shown = found
     if shown.table.empty:
         st.info("The condition leaves no design of the front.")
-        return
+        return None
     made = MadeBy(
         " && ".join(pareto_asked.commands(job.asked)), pareto_asked.python(job.asked),
         state.address(PAGE, FIELDS, values),
     )  # fmt: skip
-    draw(shown, made, job.sweep)
+    draw(shown, made, job.asked)
+    return shown
+
+
+def show_table(shown: DesignFront) -> None:
+    """The designs of the front."""
     rows = pareto_front.table(shown, MAX_ROWS)
     st.subheader("The front", anchor=False)
-    st.dataframe(rows, hide_index=True)
+    st.dataframe(rows, hide_index=True, column_config=columns(shown, rows))
     if len(shown.table) > len(rows):
         st.caption(f"The first {len(rows):,} of {len(shown.table):,} designs; the downloads have all.")
 
 
-def draw(shown: DesignFront, made: MadeBy, sweep: Sweep) -> None:
+def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
+    """How the table shows its columns: thousands apart, and the name that a condition takes on hovering."""
+    found = {}
+    for heading, name in pareto_front.names_of(shown).items():
+        numbers = rows[heading]
+        is_number = pd.api.types.is_numeric_dtype(numbers) and not pd.api.types.is_bool_dtype(numbers)
+        way: Any = None
+        if is_number:
+            way = "localized" if pd.api.types.is_integer_dtype(numbers) or numbers.abs().min() >= 1 else "%.4g"
+        kind = partial(st.column_config.NumberColumn, format=way) if is_number else st.column_config.Column
+        found[heading] = kind(help=widgets.escaped(f"In conditions: {name}, in base units."))
+    return found
+
+
+def draw(shown: DesignFront, made: MadeBy, asked: Asked) -> None:
     """The figure; a click on a design of the front opens it in What if."""
-    chart = design_front.chart(
-        shown.table, list(shown.knee), shown.cloud, shown.objectives, shown.units,
-        partial(pareto_designs.label, columns=shown.design, units=shown.units), shown.by,
-    )  # fmt: skip
+    chart = pareto_front.chart(shown)
     event: Any = beside.show(
         "front", chart, partial(report_front.rows, shown), made, drawn=figure.faint(chart, design_front.OTHERS),
         on_select="rerun", selection_mode="points",
     )  # fmt: skip
-    without = pareto_front.not_loaded(sweep)
+    without = pareto_front.not_loaded(asked.sweep())
     lost = f" What if has no field for {', '.join(without)}: it takes the default." if without else ""
     st.caption(widgets.escaped(f"Click a design of the front to open it in What if.{lost}"))
     clicked = event["selection"]["points"] if event else []
     row = pareto_front.at(shown, float(clicked[0]["x"]), float(clicked[0]["y"])) if clicked else None
     if row is not None:
-        state.put(pareto_front.loaded(row, sweep))
+        state.put(pareto_front.loaded(row, asked))
         state.go("what-if")
 
 

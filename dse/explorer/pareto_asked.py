@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dse import catalog, pareto_designs, point, quantizers, sweep_axes, sweep_spec
+from dse import catalog, pareto_designs, pareto_limits, point, point_names, quantizers, sweep_axes, sweep_spec, units
 from dse.errors import InputError, did_you_mean, show
+from dse.explorer import names, uploads
 from dse.explorer.fields import Field
 from dse.pareto import Sense
+from dse.pareto_limits import Limit
+from dse.quantizers import layered
 from dse.sweep_spec import Sweep
 
 #: points that the page evaluates; more is for the command line
@@ -21,7 +24,14 @@ MAX_VALUES = 10_000
 FILE, FOLDER = "sweep.toml", "sweep-result"
 _WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASCII)
+_NUMBER_AND_UNIT = re.compile(r"([-+.0-9]*(?:e[-+]?[0-9]+)?)\s*(.*)", re.ASCII | re.DOTALL)
 _WAYS = ("step", "factor", "count")
+#: columns of numbers that are chosen, not found
+COUNTED = ("batch", "input_tokens", "output_tokens", "weights_bits")
+_LIMITS = (
+    "Results by their words above or their names, numbers with a unit or in base units, semicolons between: "
+    "measured_error = 20 %; Decode step = 50 ms; kv_bytes = 40 GB."
+)
 _HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`, `1 TB/s to 4 TB/s count 7`."
 
 
@@ -84,6 +94,8 @@ def more_axes(text: str) -> list[tuple[str, str]]:
             raise InputError(f"{name}: has a field of its own")
         if name not in sweep_axes.known_axes():
             raise InputError(f"unknown axis {show(name)}: {did_you_mean(name, sweep_axes.known_axes())}")
+        if name in sweep_axes.QUANTIZER_AXES and layered.PREFIX in raw.lower():
+            raise InputError(f"{name}: a plan by layer is loaded below: no file is read from here")
         if name in dict(found):
             raise InputError(f"{name}: is given twice: leave one")
         found.append((name, raw))
@@ -95,6 +107,40 @@ def _more(text: str, values: Mapping[str, Any]) -> None:
         _axis(name)(raw, values)
 
 
+def limits_of(text: str, kind: str) -> list[str]:
+    """Limits of a field, `NAME = NUMBER; NAME = NUMBER`, as the command line takes them: in base units.
+
+    A column goes by its name or its words, a number has a unit or is in base units. Raises InputError.
+    """
+    found = []
+    for part in text.split(";"):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        name = names.column(name, point.RESULT_UNITS)
+        if name not in (*numbers(), *COUNTED):
+            raise InputError(f"{kind} {show(name)}: {did_you_mean(name, (*numbers(), *COUNTED))}")
+        value, unit = _NUMBER_AND_UNIT.match(number).groups()  # type: ignore[union-attr]  # it matches any text
+        if value and unit:
+            base = point.RESULT_UNITS.get(name, "B/s" if name.endswith("bandwidth") else "B")
+            shown, size = point_names.shown_unit(name, base)
+            known = {base: 1.0, shown: size, **{each: units.to_base(1, each) for each in units.units_of(base)}}
+            if unit not in known or not _NUMBER.fullmatch(value):
+                among = ", ".join(filter(None, known))
+                raise InputError(f"{kind} {name} = {show(number)}: must be a number, its unit one of {among}")
+            number = f"{float(value) * known[unit]:.12g}"
+        pareto_limits.parse([f"{name}={number}"])
+        found.append(f"{name}={number}")
+    return found
+
+
+def _limited(kind: str) -> Any:
+    def check(text: str, values: Mapping[str, Any]) -> None:
+        limits_of(text, kind)
+
+    return check
+
+
 def numbers() -> list[str]:
     """Columns that can be objectives."""
     return [*(name for name, unit in point.RESULT_UNITS.items() if unit), "memory_bandwidth", "memory_capacity"]
@@ -102,15 +148,18 @@ def numbers() -> list[str]:
 
 DEVICES = Field(
     "pareto_devices", "Devices", "choices", ["a100-80gb", "h100", "oaken-lpddr"],
-    choices=lambda: list(catalog.device_files()), help="Shipped devices.",
+    choices=lambda: [*catalog.device_files(), *uploads.names("device")],
+    help="Shipped devices, and files that you load below.",
 )  # fmt: skip
 MODELS = Field(
-    "pareto_models", "Language models", "choices", ["llama2-7b"], choices=lambda: list(catalog.model_files()),
-    help="Shipped models.",
+    "pareto_models", "Language models", "choices", ["llama2-7b"],
+    choices=lambda: [*catalog.model_files(), *uploads.names("model")], help="Shipped models, and files that you load "
+    "below: a config.json or a model file.",
 )  # fmt: skip
 QUANTIZERS = Field(
     "pareto_quantizers", "KV quantizers", "choices", ["fp16", "kivi", "qserve", "nqkv", "sinkq", "oaken"],
-    choices=lambda: list(quantizers.FAMILIES), help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
+    choices=lambda: [*quantizers.FAMILIES, *uploads.names("plan")],
+    help="Their parameters are varied under More axes: kivi.bits = 2, 4. Plans by layer are loaded below.",
 )  # fmt: skip
 BATCHES = Field(
     "pareto_batches", "Batches (requests)", "text", "1 to 256 factor 2", check=_axis("batch"),
@@ -145,17 +194,26 @@ WHERE = Field(
     help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
 )  # fmt: skip
 MAXIMIZE = Field(
-    "pareto_maximize", "More is better", "choices", ["throughput_tokens_per_s"], choices=numbers,
+    "pareto_maximize", "More is better", "choices", ["throughput_tokens_per_s"], choices=numbers, titles=names.titled,
     help="Results of which a design should have much. The README's glossary says what each is.",
 )  # fmt: skip
 MINIMIZE = Field(
-    "pareto_minimize", "Less is better", "choices", ["decode_step_s"], choices=numbers,
+    "pareto_minimize", "Less is better", "choices", ["decode_step_s"], choices=numbers, titles=names.titled,
     help="Results of which a design should have little: time of a step, energy, cost, bits.",
 )  # fmt: skip
 BY = Field(
     "pareto_by", "A front for each", "choices", ["device"],
     choices=lambda: ["device", "model", "quantizer", "batch", "input_tokens", "output_tokens"],
-    placeholder="one front of all", help="Designs compete only with those that have the same values here.",
+    titles=names.words, placeholder="one front of all",
+    help="Designs compete only with those that have the same values here.",
+)  # fmt: skip
+AT_MOST = Field(
+    "pareto_at_most", "At most", "text", "", check=_limited("at most"), placeholder="Decode step = 50 ms",
+    help=f"Only designs that keep to it compete. {_LIMITS}",
+)  # fmt: skip
+AT_LEAST = Field(
+    "pareto_at_least", "At least", "text", "", check=_limited("at least"), placeholder="Throughput = 1000",
+    help=f"Only designs that reach it compete. {_LIMITS}",
 )  # fmt: skip
 #: text fields that give an axis each
 _TEXTS = {
@@ -165,12 +223,15 @@ _TEXTS = {
 _OWN = {"device", "model", "quantizer", "model_kind", *_TEXTS}
 #: of the sweep
 AXES = (DEVICES, MODELS, QUANTIZERS, BATCHES, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, KIND, MORE, WHERE)
-OBJECTIVES = (MAXIMIZE, MINIMIZE, BY)
+OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, AT_MOST, AT_LEAST)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A sweep and the objectives of its front; axes in the order of the table, as texts."""
+    """A sweep, the objectives of its front and limits to it; axes in the order of the table, as texts.
+
+    `files` are name and text of uploads by their names in the lists, so that this is all that a front depends on.
+    """
 
     devices: tuple[str, ...]
     models: tuple[str, ...]
@@ -181,19 +242,32 @@ class Asked:
     maximize: tuple[str, ...]
     minimize: tuple[str, ...]
     by: tuple[str, ...]
+    at_most: tuple[str, ...] = ()
+    at_least: tuple[str, ...] = ()
+    files: tuple[tuple[str, tuple[str, str]], ...] = ()
+
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits. Raises InputError."""
+        return pareto_limits.parse(self.at_most, self.at_least)
 
     def objectives(self) -> dict[str, Sense]:
         """Objectives by name. Raises InputError for none, or one given twice."""
         return pareto_designs.objectives_of(self.maximize, self.minimize)
 
     def document(self) -> dict[str, Any]:
-        """The sweep as a file holds it. Raises InputError."""
-        axes = {"device": list(self.devices), "model": list(self.models), "quantizer": list(self.quantizers)}
+        """The sweep as a file holds it; uploads by the names of their files. Raises InputError."""
+        files = dict(self.files)
+        axes = {
+            "device": [files[name][0] if name in files else name for name in self.devices],
+            "model": [files[name][0] if name in files else name for name in self.models],
+            "quantizer": [layered.PREFIX + files[name][0] if name in files else name for name in self.quantizers],
+        }
         found: dict[str, Any] = {"axes": {**axes, **{name: values_of(text) for name, text in self.axes}}}
         found["axes"]["model_kind"] = [self.kind]
         if self.where.strip():
             found["where"] = [self.where.strip()]
-        results = [name for name in self.objectives() if name in point.RESULT_UNITS]
+        wanted = (*self.objectives(), *(limit.column for limit in self.limits()))
+        results = [name for name in wanted if name in point.RESULT_UNITS]
         return {**found, "keep": list(dict.fromkeys((*sweep_spec.DEFAULT_KEEP, *results)))}
 
     def sweep(self) -> Sweep:
@@ -203,16 +277,34 @@ class Asked:
 
 @lru_cache(maxsize=16)
 def _sweep(asked: Asked) -> Sweep:
-    return sweep_spec.from_dict(asked.document())
+    document, files = asked.document(), dict(asked.files)
+    readers: dict[str, Any] = {
+        "device": lambda name: uploads.device(name, file=files[name]),
+        "model": lambda name: uploads.model(name, files[name]),
+        "quantizer": lambda name: uploads.quantizer(name, files[name]),
+    }
+    chosen = (("device", asked.devices), ("model", asked.models), ("quantizer", asked.quantizers))
+    for axis, labels in chosen:
+        for i, name in enumerate(labels):
+            if name in files:
+                document["axes"][axis][i] = readers[axis](name)
+    sweep = sweep_spec.from_dict(document)
+    for limit in asked.limits():
+        if limit.column not in sweep.columns:
+            raise InputError(f"{limit.column}: {did_you_mean(limit.column, sweep.columns)}")
+    return sweep
 
 
 def of(values: Mapping[str, Any]) -> Asked:
     """What the page's fields ask for. Raises InputError."""
+    chosen = (*values[DEVICES.key], *values[MODELS.key], *values[QUANTIZERS.key])
     axes = [(name, values[field.key]) for name, field in _TEXTS.items() if values[field.key].strip()]
     return Asked(
         tuple(values[DEVICES.key]), tuple(values[MODELS.key]), tuple(values[QUANTIZERS.key]),
         (*axes, *more_axes(values[MORE.key])), values[KIND.key], values[WHERE.key], tuple(values[MAXIMIZE.key]),
-        tuple(values[MINIMIZE.key]), tuple(values[BY.key]),
+        tuple(values[MINIMIZE.key]), tuple(values[BY.key]), tuple(limits_of(values[AT_MOST.key], "at most")),
+        tuple(limits_of(values[AT_LEAST.key], "at least")),
+        tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]),
     )  # fmt: skip
 
 
@@ -236,12 +328,18 @@ def commands(asked: Asked) -> list[str]:
     words = ["dse", "pareto", FOLDER]
     given = {"--maximize": asked.maximize, "--minimize": asked.minimize, "--by": asked.by}
     words += [word for option, names in given.items() if names for word in (option, ",".join(names))]
+    words += [word for text in asked.at_most for word in ("--at-most", text)]
+    words += [word for text in asked.at_least for word in ("--at-least", text)]
     return [shlex.join(["dse", "sweep", FILE, "--out", FOLDER]), shlex.join([*words, "--drop-missing"])]
 
 
 def python(asked: Asked) -> str:
     """The same in Python: a script that ends with `result`, the front. Raises InputError."""
+    limited = bool(asked.limits())
+    more = ", limits=limits" if limited else ""
     return "\n".join([
-        "from dse import pareto_designs, sweep", "", f"spec = {asked.document()!r}", "table = sweep.run(spec)",
-        f"result = pareto_designs.of_table(table, {asked.objectives()!r}, {list(asked.by)!r}, drop_missing=True)",
+        f"from dse import pareto_designs, {'pareto_limits, ' if limited else ''}sweep", "",
+        f"spec = {asked.document()!r}", "table = sweep.run(spec)",
+        *([f"limits = pareto_limits.parse({list(asked.at_most)!r}, {list(asked.at_least)!r})"] if limited else []),
+        f"result = pareto_designs.of_table(table, {asked.objectives()!r}, {list(asked.by)!r}, drop_missing=True{more})",
     ])  # fmt: skip

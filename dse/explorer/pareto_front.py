@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dse import catalog, quantizers, sweep_axes, sweep_where
+from dse import pareto_designs, point, point_names, quantizers, sweep_axes, sweep_where
+from dse.explorer import names
+from dse.explorer.pareto_asked import Asked
 from dse.pareto_designs import DesignFront
 from dse.plots import design_front
+from dse.plots.chart import Chart
+from dse.quantizers import layered
 from dse.sweep_axes import Axis
 from dse.sweep_spec import Sweep
 
@@ -18,6 +23,8 @@ _FIELDS = {
     "batch": "batch", "input_tokens": "input", "output_tokens": "output", "admission": "admission",
     "weights_bits": "weights_bits", "model_kind": "model_kind", "stack": "stack",
 }  # fmt: skip
+#: columns that say nothing of a design on the front
+_HIDDEN = ("row", "feasible", "infeasible_code")
 #: relative distance within which a click belongs to a point
 NEAR = 1e-6
 
@@ -39,28 +46,50 @@ def filtered(found: DesignFront, text: str) -> DesignFront:
 
 def table(found: DesignFront, most: int) -> pd.DataFrame:
     """The first `most` designs as people read them: knees marked, what varies and objectives first, shown units."""
-    first = ("row", "feasible", "infeasible_code")
-    names = list(dict.fromkeys((*found.design, *found.objectives, *found.table.columns)))
-    shown = {"knee": ["★" if knee else "" for knee in found.knee[:most]]}
-    for name in names:
-        if name in first:
-            continue
-        column, unit = found.table[name].iloc[:most], found.units.get(name, "")
-        if unit and pd.api.types.is_numeric_dtype(column):
-            axis = design_front.axis(name, unit, column.dropna().astype(float).tolist())
-            shown[axis.label] = column if axis.per_unit == 1 else column.astype(float) / axis.per_unit
-        else:
-            shown[name] = column
+    shown = {"Knee": ["★" if knee else "" for knee in found.knee[:most]]}
+    for name in dict.fromkeys((*found.design, *found.objectives, *found.table.columns)):
+        if name not in _HIDDEN:
+            shown[heading(found, name)] = _shown(found, name, found.table[name].iloc[:most])
     return pd.DataFrame(shown)
+
+
+def names_of(found: DesignFront) -> dict[str, str]:
+    """Headings of `table` and the columns that they stand for, as conditions name them."""
+    return {heading(found, name): name for name in found.table.columns if name not in _HIDDEN}
+
+
+def heading(found: DesignFront, name: str) -> str:
+    """A column in a reader's words with the unit it is shown in."""
+    return names.heading(name, unit_of(found, name))
+
+
+def unit_of(found: DesignFront, name: str) -> str:
+    """Base unit of a column; of axes too, which a sweep leaves without one where the name says it."""
+    return found.units.get(name, "") or point.RESULT_UNITS.get(name, "")
+
+
+def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
+    _, size = point_names.shown_unit(name, unit_of(found, name))
+    return column.astype(float) / size if size != 1 and pd.api.types.is_numeric_dtype(column) else column
+
+
+def chart(found: DesignFront) -> Chart:
+    """The figure of a front; hovering shows every value with its unit."""
+    table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table])
+    units = {name: unit_of(found, name) for name in table.columns}
+    return design_front.chart(
+        table, list(found.knee), found.cloud, found.objectives, units,
+        partial(pareto_designs.label, columns=found.design, units=units), found.by,
+    )  # fmt: skip
 
 
 def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:
     """The design drawn at a place of the figure, in the units of its axes; None where none is."""
-    names = list(found.objectives)[:2]
-    if len(names) == 1 or found.table.empty:
+    axes = list(found.objectives)[:2]
+    if len(axes) == 1 or found.table.empty:
         return None
     distance = pd.Series(0.0, index=found.table.index)
-    for name, shown in zip(names, (x, y), strict=True):
+    for name, shown in zip(axes, (x, y), strict=True):
         values = found.table[name].astype(float)
         place = shown * design_front.axis(name, found.units.get(name, ""), values.tolist()).per_unit
         distance += (values - place).abs() / max(abs(place), np.finfo(float).tiny)
@@ -68,17 +97,19 @@ def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:
     return found.table.loc[nearest].to_dict() if distance[nearest] < NEAR else None
 
 
-def loaded(row: Mapping[str, Any], sweep: Sweep) -> dict[str, Any]:
-    """Fields of What if for a design of a sweep."""
+def loaded(row: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """Fields of What if for a design of what was asked."""
+    sweep = asked.sweep()
     given = {name: row[name] for name in sweep.axis if name in row and not pd.isna(row[name])}
-    key = _quantizer(given, sweep, "key_quantizer" if "key_quantizer" in given else "quantizer")
-    value = _quantizer(given, sweep, "value_quantizer" if "value_quantizer" in given else "quantizer")
+    key = _quantizer(given, asked, "key_quantizer" if "key_quantizer" in given else "quantizer")
+    value = _quantizer(given, asked, "value_quantizer" if "value_quantizer" in given else "quantizer")
     policy, _, share = str(given.get("tokens", "full")).partition(":")
     numbers = [axis for axis in sweep.axes if axis.role == "device_field"]
     edits = [f"{axis.name}={given[axis.name]!r} {axis.unit}".strip() for axis in numbers]
     found = {
-        "device": _named(catalog.device_files(), catalog.device, given["device"]), "edits": ",".join(edits),
-        "model": _named(catalog.model_files(), catalog.model, given["model"]),
+        "device": dict(zip(sweep.axis["device"].values, asked.devices, strict=True))[given["device"]],
+        "edits": ",".join(edits),
+        "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[given["model"]],
         "quantizer": key[0], "parameters": key[1], "value_quantizer": None, "value_parameters": "",
         "tokens": policy, "token_parameters": share, "admission": "reserve", "weights_bits": 16, "stack": None,
     }  # fmt: skip
@@ -96,17 +127,15 @@ def not_loaded(sweep: Sweep) -> list[str]:
     return [axis.name for axis in sweep.axes if axis.role == "workload" and axis.name not in (*_FIELDS, "tokens")]
 
 
-def _quantizer(given: Mapping[str, Any], sweep: Sweep, name: str) -> tuple[str, str]:
+def _quantizer(given: Mapping[str, Any], asked: Asked, name: str) -> tuple[str, str]:
     """Family and parameters of a side, with the parameters that axes of their own give."""
+    sweep = asked.sweep()
     text = str(given.get(name, "fp16"))
+    if text.startswith(layered.PREFIX):  # a file of this session: the only plans there are here
+        return asked.quantizers[sweep.axis[name].values.index(text)], ""
     family, _, parameters = text.partition(":")
     parts = [parameters] if parameters else []
     for axis in sweep.axes:
         if axis.role == "parameter" and axis.name in given and sweep_axes.applies(axis, quantizers.parse(text)):
             parts.append(f"{axis.name.partition('.')[2]}={axis.items[axis.values.index(given[axis.name])]}")
     return family, ",".join(parts)
-
-
-def _named(files: Mapping[str, Any], read: Any, title: str) -> str:
-    """The name by which the catalogue knows a device or model."""
-    return next(name for name in files if read(name).name == title)

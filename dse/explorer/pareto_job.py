@@ -29,7 +29,8 @@ class Job:
         self.asked, self.sweep, self.n_points, self.n_done = asked, sweep, sweep.n_points, 0
         self.front: DesignFront | None = None
         self.problem: DseError | None = None
-        self._alive, self._seen, self._stop = alive, time.monotonic(), threading.Event()
+        self._alive, self._stop = alive, threading.Event()
+        self._begun = self._seen = time.monotonic()
         self.thread = threading.Thread(target=self._run, name="pareto sweep", daemon=True)
         self.thread.start()
 
@@ -37,6 +38,11 @@ class Job:
     def finished(self) -> bool:
         """True once the thread has ended, whatever it has found, or was told to."""
         return self._stop.is_set() or not self.thread.is_alive()
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._begun
 
     def cancel(self) -> None:
         """Ask the thread to end; returns at once."""
@@ -58,7 +64,12 @@ class Job:
                 self._check()
             try:
                 self.front = pareto_stream.front_of(
-                    self.sweep, self.asked.objectives(), self.asked.by, self._check, self._count
+                    self.sweep,
+                    self.asked.objectives(),
+                    self.asked.by,
+                    self._check,
+                    self._count,
+                    self.asked.limits(),
                 )
             finally:
                 _places.release()

@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from dse import listing, plan, point, present, quantizers, sweep, token_policies
+from dse import listing, plan, point, present, sweep, token_policies
 from dse.explorer import uploads
 from dse.measurements import CLOSED
+from dse.quantizers import QuantizerSpec, layered
 from dse.specs import HardwareSpec, ModelSpec
 from dse.trace import Trace
 from dse.workload import Workload
@@ -20,9 +21,9 @@ CURVE = tuple(2**i for i in range(9))
 
 @dataclass(frozen=True)
 class Request:
-    """One design; each field but the last two is a field of `dse.explorer.shared`.
+    """One design; each field but the last four is a field of `dse.explorer.shared`.
 
-    The last two are name and text of an uploaded file, so that a request is all that a cached answer depends on.
+    The last four are name and text of an uploaded file, so that a request is all that a cached answer depends on.
     """
 
     device: str = "a100-80gb"
@@ -43,16 +44,20 @@ class Request:
     token_parameters: str = ""
     device_file: tuple[str, str] = ("", "")
     model_file: tuple[str, str] = ("", "")
+    quantizer_file: tuple[str, str] = ("", "")
+    value_quantizer_file: tuple[str, str] = ("", "")
 
     @property
     def key_quantizer_text(self) -> str:
-        """The quantizer of the keys as the command line takes it."""
-        return _with(self.quantizer, self.parameters)
+        """The quantizer of the keys as the command line takes it; an uploaded plan by the name of its file."""
+        return _quantizer_text(self.quantizer, self.parameters, self.quantizer_file)
 
     @property
     def value_quantizer_text(self) -> str:
         """The quantizer of the values as the command line takes it."""
-        return _with(self.value_quantizer, self.value_parameters) if self.value_quantizer else self.key_quantizer_text
+        if not self.value_quantizer:
+            return self.key_quantizer_text
+        return _quantizer_text(self.value_quantizer, self.value_parameters, self.value_quantizer_file)
 
     @property
     def tokens_text(self) -> str:
@@ -89,8 +94,14 @@ class Request:
 
     def plan(self) -> plan.KvPlan:
         """The model with its quantizers. Raises InputError or SpecError."""
-        key, value = self.key_quantizer_text, self.value_quantizer_text
-        return plan.build(self.model_spec(), CLOSED.quantizer(key), CLOSED.quantizer(value))
+        return plan.build(self.model_spec(), *map(CLOSED.attached, self.quantizer_specs()))
+
+    def quantizer_specs(self) -> tuple[QuantizerSpec, QuantizerSpec]:
+        """The quantizers of keys and values. Raises InputError."""
+        key = uploads.quantizer(self.key_quantizer_text, self.quantizer_file)
+        if not self.value_quantizer:
+            return key, key
+        return key, uploads.quantizer(self.value_quantizer_text, self.value_quantizer_file)
 
 
 DEFAULT = Request()
@@ -101,13 +112,24 @@ def of(values: Mapping[str, Any]) -> Request:
     known = {field.name for field in fields(Request)}
     chosen = {key: value for key, value in values.items() if key in known}
     asked = Request(**chosen)
-    return replace(asked, device_file=uploads.text_of(asked.device), model_file=uploads.text_of(asked.model))
+    return replace(
+        asked, device_file=uploads.text_of(asked.device), model_file=uploads.text_of(asked.model),
+        quantizer_file=uploads.text_of(asked.quantizer),
+        value_quantizer_file=uploads.text_of(asked.value_quantizer or ""),
+    )  # fmt: skip
 
 
 def with_quantizer(asked: Request, name: str) -> Request:
     """The same design with keys and values stored by another quantizer, with its parameters in `name`."""
     family, _, parameters = name.partition(":")
-    return replace(asked, quantizer=family, parameters=parameters, value_quantizer=None, value_parameters="")
+    return replace(
+        asked, quantizer=family, parameters=parameters, value_quantizer=None, value_parameters="",
+        quantizer_file=("", ""), value_quantizer_file=("", ""),
+    )  # fmt: skip
+
+
+def _quantizer_text(name: str, parameters: str, file: tuple[str, str]) -> str:
+    return _with(layered.PREFIX + file[0] if file[0] else name, parameters)
 
 
 def _with(name: str, parameters: str) -> str:
@@ -115,8 +137,8 @@ def _with(name: str, parameters: str) -> str:
 
 
 def family_defaults(name: str) -> str:
-    """A family's parameters with their defaults, as one would write them; "-" where it has none."""
-    return next(row["parameters"] for row in listing.list_quantizers() if row["name"] == name)
+    """A family's parameters with their defaults, as one would write them; "-" where it has none, as a plan."""
+    return next((row["parameters"] for row in listing.list_quantizers() if row["name"] == name), "-")
 
 
 def _options(request: Request) -> list[tuple[str, str, Any]]:
@@ -138,7 +160,7 @@ def _options(request: Request) -> list[tuple[str, str, Any]]:
 def command(request: Request) -> str:
     """The command line that prints what the page shows. Raises InputError."""
     words = ["dse", "point", "--device", request.device_text, "--model", request.model_text]
-    key, value = (quantizers.parse(t).name for t in (request.key_quantizer_text, request.value_quantizer_text))
+    key, value = (spec.name for spec in request.quantizer_specs())
     words += ["--quantizer", key] if key == value else ["--key-quantizer", key, "--value-quantizer", value]
     for option, _, given in _options(request):
         words += [option, str(given)]
@@ -147,7 +169,7 @@ def command(request: Request) -> str:
 
 def python(request: Request) -> str:
     """The same in Python: a script that ends with `result`, a dictionary in SI base units. Raises InputError."""
-    key, value = (quantizers.parse(t).name for t in (request.key_quantizer_text, request.value_quantizer_text))
+    key, value = (spec.name for spec in request.quantizer_specs())
     work = ", ".join(f"{name}={given!r}" for _, name, given in _options(request))
     return "\n".join([
         "from dse import catalog, plan, point", "from dse.measurements import CLOSED",
@@ -171,8 +193,10 @@ class Answer:
 def answer(request: Request) -> Answer:
     """Evaluate one request. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    result = point.evaluate(device, kv, request.work())
-    return Answer(result, present.point_text(result, device, kv), device.title or device.name, kv.model.title)
+    work = request.work()
+    result = point.evaluate(device, kv, work)
+    text = present.point_text(result, device, kv, with_room=point.with_room(device, kv, work, result))
+    return Answer(result, text, device.title or device.name, kv.model.title)
 
 
 def curve(request: Request) -> pd.DataFrame:
@@ -191,7 +215,7 @@ def explanation(request: Request, name: str) -> str:
 
 def unquantized(request: Request) -> Request:
     """The same with keys and values as they are."""
-    return replace(request, quantizer="fp16", parameters="", value_quantizer=None, value_parameters="")
+    return with_quantizer(request, "fp16")
 
 
 def any_batch(request: Request) -> Request:

@@ -8,24 +8,24 @@ import streamlit as st
 from dse import plan, present, tables_operations, units
 from dse.errors import DseError
 from dse.explorer import beside, request, shared, state, widgets
+from dse.explorer.names import spoken
 from dse.explorer.request import Request
 from dse.measurements import CLOSED
 from dse.plots import operations
 from dse.specs import HardwareSpec
 
 PAGE = "roofline"
-QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
+QUANTIZERS = shared.several(shared.FAMILY, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
 #: what the page asks for
 FIELDS = (
     shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, shared.BATCH, shared.INPUT, shared.OUTPUT,
     shared.ADMISSION, shared.WEIGHTS_BITS, shared.MODEL_KIND, shared.STACK,
 )  # fmt: skip
-#: columns of the table below the figure: title and unit
+#: numbers of the table below the figure: title and unit
 SHOWN = {
-    "quantizer": ("KV quantizer", ""), "model_kind": ("times", ""), "operation": ("operation", ""),
-    "seconds": ("time of a step", "s"), "flops": ("FLOP", "FLOP"), "n_bytes": ("bytes", "B"),
-    "intensity_flops_per_byte": ("intensity", "FLOP/B"), "flops_per_s": ("reached", "FLOP/s"),
-    "ceiling_flops_per_s": ("ceiling", "FLOP/s"),
+    "seconds": ("time of a step", "s"), "flops_per_s": ("reached", "FLOP/s"),
+    "ceiling_flops_per_s": ("ceiling", "FLOP/s"), "intensity_flops_per_byte": ("intensity", "FLOP/B"),
+    "flops": ("work", "FLOP"), "n_bytes": ("memory traffic", "B"),
 }  # fmt: skip
 
 
@@ -49,11 +49,11 @@ def render() -> None:
         st.info("Nothing to show: choose a quantizer, or a design of which at least one request fits.")
         return
     show_ceilings(device)
-    chart = operations.chart(table, device.peak_flops.si, device.memory_bandwidth.si)
+    chart = operations.chart(table)
     beside.show("operations", chart, partial(cached_table, asked, names), made)
     st.dataframe(shown_table(table), hide_index=True)
     if assumed := table["assumptions"].iloc[0]:
-        st.caption(widgets.escaped(f"Rests on assumed numbers: {assumed}."))
+        st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
 
 
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
@@ -86,8 +86,14 @@ def show_ceilings(device: HardwareSpec) -> None:
     """The two numbers that make the roofline, and where they meet."""
     peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
     with st.container(horizontal=True):
-        st.metric("Peak of 16-bit products", present.number(peak, "FLOP/s"), border=True)
-        st.metric("Memory bandwidth", present.number(bandwidth, "B/s"), border=True)
+        st.metric(
+            "Peak of 16-bit products", present.number(peak, "FLOP/s"), border=True,
+            help="Operations a second at most, of dense FP16 or BF16 matrix products.",
+        )  # fmt: skip
+        st.metric(
+            "Memory bandwidth", present.number(bandwidth, "B/s"), border=True,
+            help="Bytes a second at most between the device's memory and its cores.",
+        )  # fmt: skip
         st.metric(
             "Ridge", present.number(tables_operations.ridge(device), "FLOP/B"), border=True,
             help="Operations below this intensity wait for memory, those above for arithmetic.",
@@ -96,7 +102,10 @@ def show_ceilings(device: HardwareSpec) -> None:
 
 def shown_table(table: pd.DataFrame) -> pd.DataFrame:
     """The operations as people read them."""
+    named = {name: look[0] for name, look in operations.MARKERS.items()}
+    designs = zip(table["quantizer"], table["model_kind"], strict=True)
     return pd.DataFrame({
-        title: [units.human(value, unit) if unit else str(value).replace("_", " ") for value in table[name]]
-        for name, (title, unit) in SHOWN.items()
+        "operation": [named.get(name, name.replace("_", " ")) for name in table["operation"]],
+        "KV cache, times": [f"{stored}, {kind}" for stored, kind in designs],
+        **{title: [units.human(value, unit) for value in table[name]] for name, (title, unit) in SHOWN.items()},
     })  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dse import catalog, quantizers, token_policies, workload
+from dse.errors import InputError, show
 from dse.explorer import uploads
 from dse.explorer.fields import Field
 
@@ -17,6 +18,8 @@ def _parameters_of(key: str, parse: Any) -> Any:
 
     def check(text: str, values: Mapping[str, Any]) -> None:
         family = values.get(key) or values.get(key.split(".")[-1]) or DEFAULTS[key.split(".")[-1]]
+        if family in uploads.names("plan"):
+            raise InputError(f"{show(text)}: a plan by layer has no parameters: leave it empty")
         parse(f"{family}:{text}")
 
     return check
@@ -26,6 +29,10 @@ def _edits(text: str, values: Mapping[str, Any]) -> None:
     own = values.get("device", DEFAULTS["device"])
     if text.strip():
         uploads.device(own, text)
+
+
+def _quantizers() -> list[str]:
+    return [*quantizers.FAMILIES, *uploads.names("plan")]
 
 
 def _stacks() -> list[str]:
@@ -48,16 +55,18 @@ MODEL = Field(
     help="A shipped model, or a config.json or model file that you load on the What if page.",
 )  # fmt: skip
 QUANTIZER = Field(
-    "quantizer", "KV quantizer", "choice", "oaken", choices=lambda: list(quantizers.FAMILIES),
-    clears="parameters",
-    help="How keys and values are stored: fp16 leaves them as they are, the others store fewer bits.",
+    "quantizer", "KV quantizer", "choice", "oaken", choices=_quantizers, clears="parameters",
+    help="How keys and values are stored: fp16 leaves them as they are, the others store fewer bits. A plan by layer "
+    "(`dse mix`) is loaded on the What if page.",
 )  # fmt: skip
+#: the quantizer where no file can be chosen
+FAMILY = replace(QUANTIZER, choices=lambda: list(quantizers.FAMILIES))
 PARAMETERS = Field(
     "parameters", "Quantizer parameters", "text", "", check=_parameters_of("quantizer", quantizers.parse),
     help="Only what differs from the defaults, separated by commas, for example bits=2,group=32.",
 )  # fmt: skip
 VALUE_QUANTIZER = Field(
-    "value_quantizer", "Quantizer of the values", "choice", None, choices=lambda: list(quantizers.FAMILIES),
+    "value_quantizer", "Quantizer of the values", "choice", None, choices=_quantizers,
     clears="value_parameters",
     placeholder="as the keys", help="Leave open to store values as keys are stored.",
 )  # fmt: skip

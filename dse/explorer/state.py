@@ -85,6 +85,12 @@ def address(page_path: str, fields: Sequence[Field], values: Mapping[str, Any]) 
     return f"/{page_path}?{query}" if query else f"/{page_path}"
 
 
+def chosen() -> set[str]:
+    """Every name that some field of the session has chosen, on whatever page."""
+    lists = (value if isinstance(value, list) else [value] for value in _store().values())
+    return {str(value) for values in lists for value in values}
+
+
 def uploaded() -> list[str]:
     """Names of the files uploaded in this session, which no URL can hold."""
     return [name for key in (UPLOADS, DUMP) for name in st.session_state.get(key, {})]

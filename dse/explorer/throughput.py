@@ -51,30 +51,24 @@ def render() -> None:
                     widgets.draw(field)
     try:
         asked, labels = request.of(values), tuple(values[SYSTEMS.key])
-        results = cached_table("results", request.any_batch(asked), labels)
+        chart = cached_chart("throughput_batch", request.any_batch(asked), labels)
         answer = request.answer(asked).result
     except DseError as error:
         widgets.problem(error)
         return
     made = MadeBy(command(asked, labels), python(asked, labels), state.address(PAGE, FIELDS, values))
-    chart = figure.chosen(FIGURES["throughput_batch"].chart(results), [answer])
-    show("throughput", chart, partial(cached_table, "results", request.any_batch(asked), labels), made, asked)
-    show_capacity(results, made, asked)
+    results = partial(cached_table, "results", request.any_batch(asked), labels)
+    show("throughput", figure.chosen(chart, [answer]), results, made, asked)
+    show("capacity", cached_chart("effective_axes", request.any_batch(asked), labels), results, made, asked)
     show_lengths(asked, labels, made)
-
-
-def show_capacity(results: pd.DataFrame, made: MadeBy, asked: Request) -> None:
-    """Effective bandwidth against effective capacity at the largest batch of the figure above."""
-    table = results.copy()
-    table.attrs = results.attrs
-    show("capacity", FIGURES["effective_axes"].chart(table), lambda: results, made, asked)
 
 
 @st.fragment
 def show_lengths(asked: Request, labels: tuple[str, ...], made: MadeBy) -> None:
     """Throughput against total length at the batch of Oaken's Figure 13."""
-    lengths = cached_table("lengths", request.any_batch(asked), labels)
-    show("lengths", FIGURES["throughput_length"].chart(lengths), lambda: lengths, made, asked)
+    everywhere = request.any_batch(asked)
+    chart = cached_chart("throughput_length", everywhere, labels)
+    show("lengths", chart, partial(cached_table, "lengths", everywhere, labels), made, asked)
 
 
 def show(name: str, chart: Chart, table: Callable[[], pd.DataFrame], made: MadeBy, asked: Request) -> None:
@@ -162,6 +156,12 @@ def cached_table(name: str, asked: Request, labels: tuple[str, ...]) -> pd.DataF
     own_look = [OWN, device.name, kv.quantizer_name]
     found.attrs["systems"] = [*(parts[0].attrs["systems"] if parts else ()), own_look]
     return found
+
+
+@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_chart(name: str, asked: Request, labels: tuple[str, ...]) -> Chart:
+    """A figure of the report with the reader's design: nothing in it follows the chosen batch. Raises DseError."""
+    return FIGURES[name].chart(cached_table(FIGURES[name].table, asked, labels))
 
 
 def command(asked: Request, labels: tuple[str, ...]) -> str:

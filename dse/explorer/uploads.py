@@ -1,27 +1,29 @@
-"""Device and model files of the reader's own: kept as text in the session, never on disk, never in the URL."""
+"""Devices, models and plans by layer of the reader's own: text in the session, never on disk or in the URL."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 import streamlit as st
+from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse import catalog, specfile
+from dse import catalog, quantizers, specfile
 from dse.errors import InputError, clean
+from dse.explorer import state
+from dse.quantizers import QuantizerSpec, layered
 from dse.specs import HardwareSpec, ModelSpec
 
-#: session key: uploads by the name shown in the lists
-UPLOADS = "explorer uploads"
-#: files that a session holds at once, the oldest leaving first
+#: files that a session holds at once
 MAX_UPLOADS = 8
 _MAX_NAME = 60
-_MARK = " (loaded)"
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A checked file: kind "device" or "model", the name for messages, and its text."""
+    """A checked file: kind "device", "model" or "plan", the name for messages, and its text."""
 
     kind: str
     name: str
@@ -50,18 +52,24 @@ def read(file_name: str, content: bytes) -> tuple[str, Upload, str]:
     document = specfile.parse(name, text, is_json)
     if catalog.looks_like_device(document.data):
         kind, summary = "device", listing.device_summary(catalog.device_from(document))
+    elif layered.looks_like_plan(document.data):
+        kind, summary = "plan", listing.plan_summary(layered.of(document, quantizers.parse))
     else:
-        kind, summary = "model", listing.model_summary(catalog.model_from(document))
-    return name + _MARK, Upload(kind, name, text), summary
+        kind, summary = "model", listing.model_summary(_model_from(document))
+    return f"{name} (loaded {kind})", Upload(kind, name, text), summary
 
 
 def keep(label: str, upload: Upload) -> None:
-    """Put an upload into the session's lists."""
-    found = st.session_state.setdefault(UPLOADS, {})
+    """Put an upload into the session's lists; the oldest that no field has chosen makes room."""
+    found = st.session_state.setdefault(state.UPLOADS, {})
     found.pop(label, None)
+    chosen = state.chosen()
+    unused = [name for name in found if name not in chosen]
+    for name in unused[: max(len(found) + 1 - MAX_UPLOADS, 0)]:
+        del found[name]
+    if len(found) >= MAX_UPLOADS:
+        raise InputError(f"{upload.name}: {MAX_UPLOADS} files are in use: choose others in their place first")
     found[label] = upload
-    while len(found) > MAX_UPLOADS:
-        del found[next(iter(found))]
 
 
 def let_go(file: Any) -> None:
@@ -70,6 +78,14 @@ def let_go(file: Any) -> None:
     manager: Any = context.uploaded_file_mgr if context is not None else None
     if context is not None and hasattr(manager, "remove_file"):  # a method of the manager in memory only
         manager.remove_file(context.session_id, file.file_id)
+
+
+def session_lives() -> Callable[[], bool]:
+    """Whether the browser of this session is still connected."""
+    context = get_script_run_ctx()
+    if context is None or not runtime.exists():
+        return lambda: True
+    return partial(runtime.get_instance().is_active_session, context.session_id)
 
 
 def names(kind: str) -> list[str]:
@@ -95,12 +111,24 @@ def device(label: str, edits: str = "", file: tuple[str, str] | None = None) -> 
 def model(label: str, file: tuple[str, str] | None = None) -> ModelSpec:
     """A shipped or uploaded model. Raises InputError or SpecError."""
     name, text = text_of(label) if file is None else file
-    return catalog.model_from(Upload("model", name, text).document()) if text else catalog.model(label)
+    return _model_from(Upload("model", name, text).document()) if text else catalog.model(label)
+
+
+def _model_from(document: specfile.Document) -> ModelSpec:
+    """The model of an upload, which has no folder to be named for: a config.json is "config"."""
+    found = catalog.model_from(document)
+    stem = PurePosixPath(document.path).stem
+    return found.model_copy(update={"name": stem, "title": stem}) if stem == "config" else found
+
+
+def quantizer(text: str, file: tuple[str, str]) -> QuantizerSpec:
+    """A quantizer as the command line takes it, or the uploaded plan by layer in `file`. Raises InputError."""
+    return layered.of(Upload("plan", *file).document(), quantizers.parse) if file[1] else quantizers.parse(text)
 
 
 def _held() -> dict[str, Any]:
     try:
-        found: dict[str, Any] = st.session_state.get(UPLOADS, {})
+        found: dict[str, Any] = st.session_state.get(state.UPLOADS, {})
     except RuntimeError as error:  # no session: outside the app
         raise InputError("no session holds files") from error
     return found

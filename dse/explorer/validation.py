@@ -69,12 +69,12 @@ def chosen(rows: list[ClaimRow], values: dict[str, Any]) -> list[ClaimRow]:
 def claims_table(rows: list[ClaimRow]) -> pd.DataFrame:
     """The claims as people read them."""
     return pd.DataFrame({
-        "verdict": [f"{row.mark} {row.label}" for row in rows],
-        "document": [report_validation.short(row.source) for row in rows],
-        "claim": [row.id for row in rows], "what": [row.quantity for row in rows],
-        "where": [row.where for row in rows], "published": [row.published for row in rows],
-        "ours": [validate.shown(row.ours) for row in rows], "unit": [row.unit for row in rows],
+        "verdict": [f"{row.mark} {row.label}" for row in rows], "claim": [row.id for row in rows],
+        "published": [f"{row.published} {row.unit}".strip() for row in rows],
+        "ours": [f"{validate.shown(row.ours)} {row.unit}".strip() for row in rows],
         "difference": [validate.percent(row.difference) for row in rows],
+        "what": [row.quantity for row in rows], "where": [row.where for row in rows],
+        "document": [report_validation.short(row.source) for row in rows],
         "tolerance or check": [row.compared for row in rows], "reason": [row.reason for row in rows],
     })  # fmt: skip
 
@@ -87,6 +87,12 @@ def show_claims(_: dict[str, Any]) -> None:
     with st.container(horizontal=True):
         for field in (DOCUMENT, VERDICTS, WORDS):
             widgets.draw(field)
+    show_chosen(values)
+
+
+@st.fragment(parallel=True)
+def show_chosen(values: dict[str, Any]) -> None:
+    """The claims that the fields leave. Evaluating them all, once a process, takes seconds: the page goes on."""
     rows = chosen(claim_rows(), values)
     with st.container(horizontal=True):
         for verdict, count in validate.counts(rows).items():
@@ -104,6 +110,9 @@ def show_claims(_: dict[str, Any]) -> None:
     )
     if len(chart.panels[0].series) > 1:  # beside the line of equal numbers
         beside.show("claims", chart, lambda: pd.DataFrame(validate.to_json(rows)), made, figure.tall(chart))
+    st.caption(
+        "Each row has the unit that its document prints: 1 GB is 1,000,000,000 bytes, 1 GiB is 1,073,741,824 bytes."
+    )
     st.dataframe(claims_table(rows), hide_index=True)
 
 

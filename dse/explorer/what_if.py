@@ -9,17 +9,18 @@ import streamlit as st
 
 from dse import token_policies
 from dse.errors import DseError
-from dse.explorer import bars, beside, designs, figure, request, state, what_if_fields, what_if_numbers
+from dse.explorer import beside, designs, figure, request, state, what_if_fields, what_if_numbers
 from dse.explorer.beside import MadeBy
 from dse.explorer.request import Answer, Request
 from dse.explorer.widgets import escaped
+from dse.plots import design_bars
 from dse.plots.chart import Chart
 from dse.present import number
 
 PAGE = "what-if"
 FIELDS = designs.FIELDS
 #: pixels of the bars: of a bar, of the legend above (an entry a row), of the axis below
-_BAR_PX, _LEGEND_PX, _AXIS_PX = 44, 88, 55
+_BAR_PX, _LEGEND_PX, _AXIS_PX = 44, 96, 55
 
 
 def render() -> None:
@@ -91,9 +92,12 @@ def show_bars(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None
     rows = _rows(found)
     height = _LEGEND_PX + _AXIS_PX + _BAR_PX * len(rows)
     left, right = st.columns(2)
-    for place, name, chart in ((left, "memory", bars.memory(rows)), (right, "step", bars.step_time(rows))):
+    for place, name, chart in (
+        (left, "memory", design_bars.memory(rows)),
+        (right, "step", design_bars.step_time(rows)),
+    ):
         with place:
-            beside.show(name, chart, partial(bars.table, rows), made, figure.fitted(chart, height, _LEGEND_PX))
+            beside.show(name, chart, partial(design_bars.table, rows), made, figure.fitted(chart, height, _LEGEND_PX))
 
 
 def show_curve(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:

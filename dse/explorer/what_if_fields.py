@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
 from dse import quantizers, token_policies
 from dse.errors import DseError, InputError
-from dse.explorer import designs, request, shared, state, uploads, widgets
+from dse.explorer import designs, loading, request, shared, state, uploads, widgets
 from dse.explorer.fields import Field
+from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
+from dse.quantizers import layered
 
 #: in this order on the page; the rest under "More"
 _FIRST = ("model", "quantizer", "parameters", "batch", "input", "output")
@@ -18,8 +21,6 @@ _MORE = (
     "value_quantizer", "value_parameters", "admission", "weights_bits", "tokens", "token_parameters", "model_kind",
     "stack",
 )  # fmt: skip
-#: session keys: what the last load said, and how often one was tried
-_SAID, _TRIES = "explorer load said", "explorer load tries"
 
 
 def draw(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> None:
@@ -43,8 +44,9 @@ def draw(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> None:
         for name in _FIRST:
             widgets.draw(fields[name])
             if name == "parameters":
+                stored_by = quantizers.FAMILIES.get(own["quantizer"], layered.FAMILY)
                 defaults = request.family_defaults(own["quantizer"])
-                st.caption(escaped(f"{quantizers.FAMILIES[own['quantizer']].title}. Defaults: {defaults}"))
+                st.caption(escaped(f"{stored_by.title}. Defaults: {defaults}"))
         for which, error in wrong.items():
             st.text(f"Design {which}:" if values["designs"] > 1 else "This cannot be answered:")
             widgets.problem(error)
@@ -54,7 +56,7 @@ def draw(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> None:
                 if name == "tokens":
                     family = token_policies.FAMILIES[own["tokens"]]
                     st.caption(escaped(f"{family.title}: {family.source}."))
-        _load(place)
+        loading.draw(partial(_chosen, place))
 
 
 def _open(field: Field, own: Any, place: int) -> Field:
@@ -97,25 +99,9 @@ def _say_wrong(device: str, name: str, text: str) -> None:
         widgets.problem(error)
 
 
-def _load(place: int) -> None:
-    """Files of the reader's own: checked, kept as text in this session, and let go."""
-    with st.expander("Load a device or model file"):
-        tries = st.session_state.get(_TRIES, 0)
-        file = st.file_uploader(
-            "Device .toml, model .toml or config.json", type=["toml", "json"], key=f"load {tries}",
-            help="Checked as `dse check` does. It stays in this session on this machine.",
-        )  # fmt: skip
-        st.caption("A loaded file is part of this session only: the address cannot carry it.")
-        if file is not None:
-            try:
-                label, upload, summary = uploads.read(file.name, file.getvalue())
-                uploads.keep(label, upload)
-                state.put({designs.key(place, upload.kind): label})
-                st.session_state[_SAID] = [summary]
-            except DseError as error:
-                st.session_state[_SAID] = error.lines()
-            uploads.let_go(file)
-            st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
-            st.rerun()
-        for line in st.session_state.get(_SAID, []):
-            st.text(line)
+def _chosen(place: int, upload: Upload, label: str) -> dict[str, Any]:
+    """The fields of a design that a loaded file sets."""
+    if upload.kind != "plan":
+        return {designs.key(place, upload.kind): label}
+    sides = {"quantizer": label, "parameters": "", "value_quantizer": None, "value_parameters": ""}
+    return {designs.key(place, name): value for name, value in sides.items()}

@@ -44,7 +44,7 @@ GROUPS = (
     ("Energy and cost", (
         ("Energy", "joules_per_token", "At the power of the whole board."),
         ("Energy by parts", "joules_per_token_by_parts", "By bytes moved, operations and idling."),
-        ("Cost per million tokens", "usd_per_million_tokens", "At the device's price per hour."),
+        ("Cost", "usd_per_million_tokens", "At the device's price per hour."),
     )),
     ("Bits and error", (
         ("Effective bits", "effective_bits", "Bits an element as the method's paper counts them."),

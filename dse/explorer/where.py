@@ -20,7 +20,7 @@ from dse.plots.chart import Chart
 from dse.questions import best_map, common, crossing, sensitivity
 
 PAGE = "where"
-QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "fp8", "kivi", "qserve", "nqkv", "oaken"], "where_quantizers",
+QUANTIZERS = shared.several(shared.FAMILY, ["fp16", "fp8", "kivi", "qserve", "nqkv", "oaken"], "where_quantizers",
                             "Quantizers compared")  # fmt: skip
 AGAINST = Field(
     "where_against", "Against", "choice", "fp16", choices=lambda: list(quantizers.FAMILIES),
@@ -71,7 +71,7 @@ def render() -> None:
 @st.fragment
 def show_map(asked: Asked, address: str) -> None:
     """The best quantizer at each batch and prompt length."""
-    everywhere = replace(asked, design=replace(asked.design, batch=1, input=1, quantizer="fp16", parameters=""))
+    everywhere = replace(asked, design=request.unquantized(replace(asked.design, batch=1, input=1)))
     with _said():
         answer = cached_map(everywhere)
         made = MadeBy(commands(asked)["map"], python(asked, "map"), address)
@@ -121,7 +121,7 @@ def _design(asked: Request, name: str = "") -> common.Design:
     """The design, or the same with another quantizer. Raises InputError."""
     if name:
         return common.design(asked.device_spec(), asked.model_spec(), name)
-    return common.design(asked.device_spec(), asked.model_spec(), asked.key_quantizer_text)
+    return common.Design(asked.device_spec(), asked.plan())
 
 
 _HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
@@ -190,6 +190,6 @@ def python(asked: Asked, question: str) -> str:
         "from dse import catalog", "from dse.questions import best_map, common, crossing, sensitivity",
         "from dse.workload import Workload", "", device, model, f"work = {work}",
         f"measure = common.measure({asked.measure!r})",
-        f"design = common.design(device, model, {quantizers.parse(asked.design.key_quantizer_text).name!r})",
+        f"design = common.design(device, model, {asked.design.quantizer_specs()[0].name!r})",
         f"other = common.design(device, model, {asked.against!r})", f"result = {call}",
     ])  # fmt: skip

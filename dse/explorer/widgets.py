@@ -1,5 +1,6 @@
 """The widget of a field, and words that are safe to show. A widget's key is its field's key."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,9 @@ import streamlit as st
 from dse.errors import MAX_LINE, DseError, clean
 from dse.explorer.fields import MAX_TEXT, Field
 from dse.explorer.state import put
+
+#: where GitHub's Markdown begins a link of its own: www.a.b, http://a.b, a@b.c
+_ADDRESS = re.compile(r"www(?=\.)|:(?=//)|@", re.IGNORECASE)
 
 
 def draw(field: Field, **options: Any) -> Any:
@@ -22,7 +26,9 @@ def draw(field: Field, **options: Any) -> Any:
             **shown, **options,
         )  # fmt: skip
     if field.kind == "choices":
-        return st.multiselect(field.label, field.options(), key=field.key, **shown, **options)
+        return st.multiselect(
+            field.label, field.options(), key=field.key, placeholder=field.placeholder or None, **shown, **options
+        )
     if field.kind == "switch":
         return st.checkbox(field.label, key=field.key, **options)
     if field.kind == "text":
@@ -72,5 +78,9 @@ def lines(texts: list[str]) -> None:
 
 
 def escaped(text: str) -> str:
-    """Our own text (never the user's) in which Markdown sees no emphasis."""
-    return "".join(f"\\{char}" if char in "\\`*_{}[]<>#$~|:" else char for char in text)
+    """Text in which Markdown sees nothing: no emphasis, no formula, no link.
+
+    What looks like an address would become a link even so: there a word joiner, which nobody sees, keeps it apart.
+    """
+    text = _ADDRESS.sub(lambda found: found[0] + "\u2060", text)
+    return "".join(f"\\{char}" if char in "\\`*_{}[]<>#$~|:&" else char for char in text)

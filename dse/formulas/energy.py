@@ -37,7 +37,7 @@ def joules_per_token_by_parts(memory_joules_per_token, compute_joules_per_token,
 
 
 @formula(
-    "USD",
+    "USD per request",
     "usd_per_hour / 3600 * (generation_s + prompt_s * (1 - cached_input_discount * cached_tokens / input_tokens))",
     "docs/model.md, Energy and cost",
 )
@@ -47,7 +47,7 @@ def usd_per_request(usd_per_hour, generation_s, prompt_s, input_tokens, cached_t
     return usd_per_hour / 3600 * (generation_s + prompt_s * paid_share)
 
 
-@formula("USD", "usd_per_hour / 3600 / throughput * 1e6", "docs/model.md, Energy and cost")
+@formula("USD per million tokens", "usd_per_hour / 3600 / throughput * 1e6", "docs/model.md, Energy and cost")
 def usd_per_million_tokens(usd_per_hour, throughput_tokens_per_s):
     """Price of a million output tokens on a device rented by the hour."""
     return usd_per_hour / 3600 / throughput_tokens_per_s * 1e6

@@ -12,10 +12,10 @@ import numpy as np
 
 import kernels_ref
 from dse.errors import InputError, show
-from dse.lm.forward import KVCache, forward
+from dse.lm.forward import KVCache, forward, rotate, rotations
 from dse.lm.weights import LanguageModel
 from dse.measure import SINKQ_WINDOW, Settings, Side, check
-from dse.quantizers import QuantizerSpec
+from dse.quantizers import QuantizerSpec, layered
 from dse.quantizers.outliers import group_shares
 
 
@@ -48,6 +48,10 @@ class FloatCache:
         key, value = self._round(key), self._round(value)
         self._key, self._value = (_grown(old, self._n, new) for old, new in ((self._key, key), (self._value, value)))
         self._n += key.shape[2]
+
+    def bits(self, side: Side) -> float:
+        """Bits an element of the keys, or of the values."""
+        return self.stored_bits
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
         """All keys and values; views."""
@@ -87,6 +91,17 @@ class QuantizedCache:
         """Bits an element of the packed bytes."""
         return float(self.cache.stored_bits)
 
+    def bits(self, side: Side) -> float:
+        """Bits an element of the packed keys, or of the packed values, without those of the other side."""
+        if isinstance(self.cache, kernels_ref.RowCache):
+            packed = self.cache.keys if side == "key" else self.cache.values
+            return 8 * sum(one.stored_bytes for one in packed) / sum(one.n_elements for one in packed)
+        one = self.cache.packed(side)
+        n_bytes = one.stored_bytes
+        if side == "value" and "key_positions" in self.cache.buffers:  # where sinks stand, that keys do not keep then
+            n_bytes += self.cache.buffers["key_positions"].nbytes
+        return 8 * n_bytes / one.n_elements
+
 
 class WholeCache:
     """For a method that needs all tokens at once (Tender): all are quantised anew whenever they are read.
@@ -115,8 +130,38 @@ class WholeCache:
     @property
     def stored_bits(self) -> float:
         """Bits an element of the packed bytes."""
-        packed = self._packed()
-        return 8 * sum(one.stored_bytes for one in packed) / sum(one.n_elements for one in packed)
+        return (self.bits("key") + self.bits("value")) / 2
+
+    def bits(self, side: Side) -> float:
+        """Bits an element of the packed keys, or of the packed values."""
+        packed = self._packed()[side == "value"]
+        return 8 * packed.stored_bytes / packed.n_elements
+
+
+class SplitCache:
+    """Keys by one cache and values by another one. Both are given both sides: SinkQ chooses its sinks by the keys."""
+
+    def __init__(self, key: Any, value: Any, model: LanguageModel) -> None:
+        self._key, self._value, self._model = key, value, model
+        self.before_rope = key.before_rope
+        self._n = 0
+
+    def append(self, key: np.ndarray, value: np.ndarray) -> None:
+        """Add tokens [batch, heads, tokens, head_dim], float32."""
+        self._key.append(key, value)
+        if self.before_rope and not self._value.before_rope:
+            key = rotate(key, *rotations(self._model, self._n, key.shape[2]))
+        self._value.append(key, value)
+        self._n += key.shape[2]
+
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys as the one decodes them, values as the other does."""
+        return self._key.seen()[0], self._value.seen()[1]
+
+    @property
+    def stored_bits(self) -> float:
+        """Bits an element of what is packed: keys of the one, values of the other."""
+        return float(self._key.bits("key") + self._value.bits("value")) / 2
 
 
 @dataclass(frozen=True)
@@ -228,7 +273,12 @@ MAKERS: dict[str, Maker] = {
 
 
 def caches(spec: QuantizerSpec, model: LanguageModel, known: Calibration) -> list[KVCache]:
-    """An empty cache for each layer. Raises InputError for a family or parameters that no kernel has."""
+    """An empty cache for each layer; of a plan by layer, each layer's own.
+
+    Raises InputError for a family or parameters that no kernel has, and for a plan of another number of layers.
+    """
+    if spec.layers:
+        return _plan(spec, model, known)
     family = spec.family.name
     if family != "oaken" and family not in MAKERS:
         raise InputError(f"method = {show(spec.name)}: has no cache: known: {', '.join([*MAKERS, 'oaken'])}")
@@ -238,6 +288,24 @@ def caches(spec: QuantizerSpec, model: LanguageModel, known: Calibration) -> lis
         return [MAKERS[family](dict(spec.values), layer, known) for layer in range(len(model.layers))]
     except (ValueError, TypeError) as error:
         raise InputError(f"{spec.name}: {error}") from error
+
+
+def _plan(spec: QuantizerSpec, model: LanguageModel, known: Calibration) -> list[KVCache]:
+    layered.check(spec, len(model.layers), model.name)
+    # a method's cache of a layer serves one layer, so each method is made once
+    made = {side.name: caches(side, model, known) for sides in spec.layers for side in sides}
+    return [
+        _beside(made[key.name][i], made[value.name][i], model) if key.name != value.name else made[key.name][i]
+        for i, (key, value) in enumerate(spec.layers)
+    ]
+
+
+def _beside(key: Any, value: Any, model: LanguageModel) -> KVCache:
+    """Keys as one cache packs them, values as the other does; both are empty."""
+    rows = [one.cache for one in (key, value) if isinstance(getattr(one, "cache", None), kernels_ref.RowCache)]
+    if len(rows) == 2:
+        return QuantizedCache(kernels_ref.RowCache(rows[0].key_method, rows[1].value_method), key.before_rope)
+    return SplitCache(key, value, model)
 
 
 def stored_bits(found: Sequence[Any]) -> float:

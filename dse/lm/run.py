@@ -51,10 +51,10 @@ def run(
     shapes = [(model.name, model.n_params, float(model.embedding.sum())) for model in loaded]
     identity = {"dse": __version__, "perplexity": [list(map(str, shape)) for shape in shapes], "asked": list(asked)}
     with opened(out, identity) if out is not None else contextlib.nullcontext() as store:
-        steps = [(i, spec) for i in range(len(loaded)) for spec in specs]
+        steps = [(i, model, spec) for i, model in enumerate(loaded) for spec in specs]
         scores, bench = [], _Benches(loaded, known, asked)
         with progress(steps, label="scoring", length=len(steps)) as shown:
-            for i, spec in shown:
+            for i, _, spec in shown:
                 scores.append(_score(store, bench, i, spec))
     return scores
 
@@ -76,13 +76,18 @@ class _Benches:
 
 
 def _score(store: Store | None, benches: _Benches, i: int, spec: QuantizerSpec) -> Score:
-    held = store.load(i, spec.name) if store is not None else None
+    held = store.load(i, _key(spec)) if store is not None else None
     if held and len(held["rows"]) == 1 and held["rows"][0].keys() == _FIELDS:
         return Score(**held["rows"][0])
     score = benches.of(i).score(spec, quantizers.parse("fp16"))
     if store is not None:
-        store.save(i, spec.name, [asdict(score)], [])
+        store.save(i, _key(spec), [asdict(score)], [])
     return score
+
+
+def _key(spec: QuantizerSpec) -> str:
+    """What a score is kept under: of a plan by layer its methods too, since its file may change."""
+    return " ".join([spec.name, *(side.name for sides in spec.layers for side in sides)])
 
 
 def rows(scores: Sequence[Score]) -> list[dict[str, Any]]:

@@ -30,6 +30,11 @@ class Point:
     first_layer: int = -1
 
     @property
+    def name(self) -> str:
+        """For a progress bar."""
+        return f"{self.experiment}: {self.method}"
+
+    @property
     def key(self) -> str:
         """What is computed, whatever figure it stands in."""
         return "|".join((self.method, self.text, self.axes, str(self.first_layer)))

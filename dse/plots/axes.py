@@ -31,17 +31,20 @@ def linear(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0,
     return Axis(name, unit, 0.0, high * per_unit, ticks, per_unit=per_unit)
 
 
-def around(name: str, unit: str, values: list[float], n_ticks: int = 4) -> Axis:
-    """A linear axis that need not start at zero, ticks at 1, 2, 2.5 or 5 times ten to the n."""
-    low, high = min(values), max(values)
+def around(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0, n_ticks: int = 4) -> Axis:
+    """A linear axis around `values` (base units) that need not start at zero, ticks at 1, 2, 2.5 or 5 times ten to the
+    n."""
+    shown = [value / per_unit for value in values]
+    low, high = min(shown), max(shown)
     room = ROOM * (high - low) or 0.05 * abs(high) or 1.0
     low, high = low - room, high + room
     raw = (high - low) / n_ticks
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
     first, last = math.ceil(low / step), math.floor(high / step)
-    ticks = tuple((round(i * step, 10), f"{round(i * step, 10):g}") for i in range(first, last + 1))
-    return Axis(name, unit, low, high, ticks)
+    places = (round(i * step, 10) + 0.0 for i in range(first, last + 1))  # no -0
+    ticks = tuple((at * per_unit, _text(at)) for at in places)
+    return Axis(name, unit, low * per_unit, high * per_unit, ticks, per_unit=per_unit)
 
 
 def tokens_text(n_tokens: int) -> str:
@@ -50,8 +53,11 @@ def tokens_text(n_tokens: int) -> str:
 
 
 def count_text(n: float) -> str:
-    """A count as a short tick: 16, 1,024, 1.7e+07."""
-    return f"{n:,.0f}" if n < 100_000 else f"{n:.2g}"
+    """A count as a short tick: 16, 1,024, 131k, 16.8M."""
+    if n < 100_000:
+        return f"{n:,.0f}"
+    size, letter = next((s, t) for s, t in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if n >= s)
+    return f"{n / size:,.3g}{letter}" if n < 1e12 else f"{n:.2g}"
 
 
 def log2_at(name: str, unit: str, positions: Sequence[float], in_k: bool = False) -> Axis:
@@ -79,7 +85,9 @@ def log10(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0) 
     shown = [value / per_unit for value in values if value > 0 and math.isfinite(value)] or [1.0]
     first, last = math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown)))
     last = max(last, first + 1)
-    ticks = tuple((10.0**e * per_unit, _text(10.0**e)) for e in range(first, last + 1))
+    steps = (1, 2, 5) if last == first + 1 else (1,)  # a single power of ten has names between
+    places = [m * 10.0**e for e in range(first, last + 1) for m in steps if e < last or m == 1]
+    ticks = tuple((at * per_unit, _text(round(at, 12))) for at in places)
     return Axis(name, unit, 10.0**first * per_unit, 10.0**last * per_unit, ticks, log=True, per_unit=per_unit)
 
 

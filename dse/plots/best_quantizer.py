@@ -52,7 +52,7 @@ def _label(row: pd.Series, quantizers: tuple[str, ...], over: str) -> str:
     if not row["best"]:
         return "-"
     letters = "=".join(LETTERS[quantizers.index(name) % 26] for name in row["best"].split(" = "))
-    gain = row[f"gain_over_{over}"]
+    gain = row.get(f"gain_over_{over}")
     return letters if pd.isna(gain) else f"{letters} {gain:.2f}x"
 
 

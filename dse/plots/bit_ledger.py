@@ -6,16 +6,21 @@ from dse.plots import Figure, axes, style
 from dse.plots.chart import Chart, Panel, Series
 
 
+def parts(table: pd.DataFrame) -> list[str]:
+    """The columns that add up to the stored bits."""
+    whole = ("effective_bits", "stored_bits")
+    return [str(name) for name in table if str(name).endswith("_bits") and name not in whole]
+
+
 def panel(table: pd.DataFrame, name: str = "quantizer") -> Panel:
     """A stacked bar per entry of the column `quantizer`, and the number that the method's paper counts."""
     names = [str(name) for name in table["quantizer"]]
-    parts = [column for column in table if column.endswith("_bits") and column not in ("effective_bits", "stored_bits")]
     y = axes.categories(name, names[::-1])
     x = axes.linear("stored bits", "bit/element", [float(v) for v in table["stored_bits"]], n_ticks=9)
     places = tuple(float(len(names) - 1 - i) for i in range(len(names)))
     base = (0.0,) * len(names)
     series = []
-    for (colour, hatch), column in zip(style.FILLS, parts, strict=False):
+    for (colour, hatch), column in zip(style.FILLS, parts(table), strict=False):
         widths = tuple(float(v) for v in table[column])
         part = column.removesuffix("_bits").replace("_", " ")
         texts = tuple(f"{q}\n{part}: {bits:.5g} bit/element" for q, bits in zip(names, widths, strict=True))

@@ -25,8 +25,8 @@ class Axis:
 
     @property
     def label(self) -> str:
-        """Name and unit, as written beside the axis."""
-        return f"{self.name} ({self.unit})" if self.unit else self.name
+        """Name and unit, as written beside the axis; of a ratio (unit 1) the name."""
+        return f"{self.name} ({self.unit})" if self.unit not in ("", "1") else self.name
 
     def shown(self, value: float) -> float:
         """A value in the unit of the axis."""

@@ -4,16 +4,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dse.plots import axes, style
 from dse.plots.chart import Axis, Chart, Panel, Series
+from dse.point_names import shown_unit, title
 from dse.units import human
 
 GREY = "#C8C8C8"
 OTHERS = "other designs"
-#: shown unit of a base unit: name, size
-_SHOWN = {"B": ("GB", axes.GB), "B/s": ("TB/s", axes.TB), "s": ("ms", axes.MILLISECOND)}
+#: what a front of one objective is drawn against
+PLACE = "row of the front"
 #: units that say little of a number without its name
 _COUNTED = ("", "1", "sequence", "token", "bit")
 #: from this ratio of largest to smallest on, an axis is logarithmic; and by powers of ten
@@ -22,19 +24,20 @@ MAX_FRONT = 5000
 
 
 def axis(name: str, unit: str, values: Sequence[float]) -> Axis:
-    """An axis around `values` (base units): logarithmic where they span much, from zero where none is negative."""
-    shown, size = _SHOWN.get(unit, (unit, 1.0))
+    """An axis around `values` of a column (base units), by the name and in the unit that people know it by.
+
+    Logarithmic where they span much, from zero where none is negative.
+    """
+    (shown, size), words = shown_unit(name, unit), title(name)
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     if low > 0 and high / low >= _DECADES:
-        return axes.log10(name, shown, finite, size)
+        return axes.log10(words, shown, finite, size)
     if low > 0 and high / low >= _LOG:
-        return axes.log2(name, shown, finite, size)
+        return axes.log2(words, shown, finite, size)
     if low >= 0:
-        return axes.linear(name, shown, finite, size)
-    room = 0.05 * (high - low) or 1.0
-    ticks = tuple((low + i * (high - low) / 4, f"{(low + i * (high - low) / 4) / size:.3g}") for i in range(5))
-    return Axis(name, shown, low - room, high + room, ticks, per_unit=size)
+        return axes.linear(words, shown, finite, size)
+    return axes.around(words, shown, finite, per_unit=size)
 
 
 def chart(
@@ -52,8 +55,8 @@ def chart(
     """
     names = list(objectives)[:2]
     one = len(names) == 1
-    front = front.assign(**{"row of the front": range(1, len(front) + 1)}) if one else front
-    x, y = ("row of the front", names[0]) if one else names
+    front = front.assign(**{PLACE: range(1, len(front) + 1)}) if one else front
+    x, y = (PLACE, names[0]) if one else names
     cloud = cloud.iloc[:0].assign(**{x: []}) if one else cloud
     places = [
         axis(name, units.get(name, ""), [*front[name].astype(float), *cloud[name].astype(float)]) for name in (x, y)
@@ -84,24 +87,31 @@ def chart(
         series.append(
             Series(
                 name, "line" if len(objectives) == 2 else "scatter", **_points(rows, x, y), colour=look.colour,
-                dash=look.dash, marker=look.marker, size=0.8, hover=tuple(_hover(row) for _, row in rows.iterrows()),
+                dash=look.dash, marker=look.marker, size=0.8,
+                hover=tuple(_hover(row, units) for _, row in rows.iterrows()),
             )
         )  # fmt: skip
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
                 "knee", "scatter", **_points(best, x, y), colour=style.VERMILLION, marker="star", size=2.0,
-                hover=tuple(f"knee of {name}\n{_hover(row)}" for _, row in best.iterrows()),
+                hover=tuple(f"knee of {name}\n{_hover(row, units)}" for _, row in best.iterrows()),
             )
         )  # fmt: skip
         notes += [f"Knee{f' of {name}' if by else ''}: {label(row)}." for _, row in best.iterrows()]
-    aims = ", ".join(f"{'largest' if sense == 'max' else 'smallest'} {name}" for name, sense in objectives.items())
+    aims = ", ".join(_aim(name, sense) for name, sense in objectives.items())
     notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
     notes.append(f"Objectives: {aims}.")
-    title = f"Pareto front: {y} against {x}"
     # knees lie under the marks of their groups, which stay in sight
     panel = Panel("", places[0], places[1], (*others, *knees, *series))
-    return Chart(title, (panel,), panel_height_pt=260, notes=tuple(notes))
+    words = f"Pareto front: {title(y)} against {title(x)}"
+    return Chart(words, (panel,), panel_height_pt=260, notes=tuple(notes))
+
+
+def _aim(name: str, sense: str) -> str:
+    """An objective in words: "largest throughput", but "largest batch" once only."""
+    wanted, words = "largest" if sense == "max" else "smallest", title(name)
+    return words if words.startswith(wanted) else f"{wanted} {words}"
 
 
 def _points(rows: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
@@ -116,15 +126,16 @@ def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) ->
             parts.append(str(value))
         else:
             unit = units.get(name, "")
-            parts.append(f"{name} {human(value, '')}" if unit in _COUNTED else human(value, unit))
+            parts.append(f"{title(name)} {human(value, '')}" if unit in _COUNTED else human(value, unit))
     return ", ".join(parts)
 
 
-def _hover(row: pd.Series) -> str:
-    """Every value of the row that is there."""
+def _hover(row: pd.Series, units: Mapping[str, str]) -> str:
+    """Every value of the row that is there, with its unit."""
     parts = []
     for name, value in row.items():
         if value is None or pd.isna(value) or value == "":
             continue
-        parts.append(f"{name}: {value if isinstance(value, str | bool) else f'{value:,.6g}'}")
+        is_number = not isinstance(value, str | bool | np.bool_)
+        parts.append(f"{title(str(name))}: {human(value, units.get(str(name), ''), 6) if is_number else value}")
     return "\n".join(parts)

@@ -19,6 +19,8 @@ SHAPE = 0.72
 MAX_HEIGHT = 680.0
 #: parts that a long list is cut into, beside each other, at most
 MAX_PARTS = 4
+#: between the names of two ticks, over the size of their text
+GAP = 0.5
 #: share of the width that the names of a list take at most
 MAX_NAMES = 0.5
 
@@ -58,7 +60,7 @@ def _rows(chart: Chart) -> int:
 def _row(chart: Chart, page: Page, width: float) -> float:
     """Height of a row of a list: of two lines where its name, or what stands in its cells, has two."""
     if any("\n" in text for panel in chart.panels if is_list(panel.y) for _, text in panel.y.ticks):
-        return 2.15 * page.text
+        return 2.6 * page.text
     row = ROW * page.scale
     for panel in chart.panels:
         cell = width / (panel.x.high - panel.x.low)
@@ -82,7 +84,11 @@ def _tall(chart: Chart, page: Page) -> Chart:
         if width >= (MIN_WIDTH if len(chart.panels) <= MANY else MIN_WIDTH_OF_MANY) * page.scale:
             break
     n_rows = _rows(found)
-    wanted = 0.0 if n_rows else min(chart.panel_height_pt * page.scale, SHAPE * width)
+    wanted = (
+        0.0
+        if all(is_list(panel.y) for panel in found.panels)
+        else min(chart.panel_height_pt * page.scale, SHAPE * width)
+    )
     found = replace(found, panel_height_pt=max(wanted, _needed(found, page, width)))
     over = page_layout.place(found, page).height - MAX_HEIGHT
     if over > 0 and not n_rows:
@@ -191,6 +197,6 @@ def thinned(axis: Axis, length: float, page: Page, along: bool) -> Axis:
 
     for every in range(1, len(axis.ticks) + 1):
         kept = axis.ticks[::every]
-        if all(at(b[0]) - at(a[0]) >= (room(a[1]) + room(b[1])) / 2 + 0.3 * page.text for a, b in pairwise(kept)):
+        if all(at(b[0]) - at(a[0]) >= (room(a[1]) + room(b[1])) / 2 + GAP * page.text for a, b in pairwise(kept)):
             return replace(axis, ticks=kept)
     return axis

@@ -105,6 +105,13 @@ def _same(one: Axis, other: Axis) -> bool:
     return one.label == other.label and one.log == other.log
 
 
+def _beyond(axis: Axis) -> float:
+    """Room that the name of a last tick needs at the end of an axis."""
+    if not axis.ticks or axis.ticks[-1][0] < 0.999 * axis.high:
+        return 0.0
+    return text_width(axis.ticks[-1][1], TEXT_SIZE) / 2 + 2.0
+
+
 def place(chart: Chart) -> Layout:
     """Title, legend, rows of panels and notes from top to bottom, on the report's page; nothing overlaps."""
     n, columns = len(chart.panels), min(chart.n_columns, len(chart.panels))
@@ -118,11 +125,12 @@ def place(chart: Chart) -> Layout:
         (text_width(text, TEXT_SIZE) for panel in chart.panels for _, text in panel.y.ticks), default=0.0
     )
     left = LEFT + max(0.0, longest_tick - 26.0)
+    right = max(RIGHT, *(_beyond(panel.x) for panel in chart.panels))
     column_gap = COLUMN_GAP + max(0.0, longest_tick - 26.0)
     beside = [i % columns > 0 and _same(chart.panels[i].y, chart.panels[i - 1].y) for i in range(n)]
     if not all(beside[i] for i in range(n) if i % columns):
         column_gap += LABEL
-    inner = WIDTH - left - RIGHT - (BAR_ROOM if chart.colours else 0.0)
+    inner = WIDTH - left - right - (BAR_ROOM if chart.colours else 0.0)
     width = (inner - (columns - 1) * column_gap) / columns
     row_height = PANEL_TITLE + chart.panel_height_pt + TICKS + LABEL + ROW_GAP
     height = 20.0 + legend_rows * LEGEND_ROW + 6.0 + rows * row_height + len(notes) * NOTE_ROW + BOTTOM

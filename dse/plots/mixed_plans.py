@@ -18,7 +18,8 @@ def chart(
     source: str,
     synthetic: bool = False,
 ) -> Chart:
-    """`table` as `dse.mixed_plan.frontier_table` gives it; `layers`: the methods of keys and values by layer."""
+    """`table` as `dse.mixed_plan.frontier_table` gives it; `layers`: the methods of keys and values by
+    layer; none: not drawn."""
     looks = {name: style.STYLES[i % style.MAX_SYSTEMS] for i, name in enumerate(methods)}
     shown = table[table["error"].gt(0)]
     hull, chosen = (shown[shown["kind"] == kind] for kind in ("mixed plans", "chosen plan"))
@@ -43,7 +44,8 @@ def chart(
     if len(shown):
         x = axes.linear("stored bits", "bit/element", list(shown["stored_bits"]), n_ticks=8)
         panels.append(Panel("", x, axes.log10(what, "%", list(shown["error"]), PERCENT), tuple(series)))
-    panels.append(_layers(layers, methods, looks))
+    if layers:
+        panels.append(_layers(layers, methods, looks))
     notes = (f"Measured on {source}.", "Mixed plans: corners of the convex hull, each the least error of its bits; "
              "errors of layers and sides added as if independent.")  # fmt: skip
     title = "Error against bits of plans by layer" + (", synthetic data" if synthetic else "")

@@ -11,12 +11,13 @@ from dse.plots.chart import Axis, Chart, Panel, Series
 
 
 def chart(
-    table: pd.DataFrame, x: Axis, y: Axis, marks: Sequence[tuple[str, float, float | None]], goal: tuple[str, float],
-    title: str, notes: tuple[str, ...],
+    table: pd.DataFrame, x: Axis, y: Axis, marks: Sequence[tuple[str, float, float | None]],
+    goal: tuple[str, float] | None, title: str, notes: tuple[str, ...],
 ) -> Chart:  # fmt: skip
     """Columns: first the number that varies, second the result, both in base units; hollow where the target is missed.
 
-    `marks` are (name, x, y or None) of points to tell apart (the answer, the device), `goal` the target's name and y.
+    `marks` are (name, x, y or None) of points to tell apart (the answer, the device), `goal` the target's name and y
+    (None: not known).
     """
     number, result = table.columns[:2]
     runs = table.dropna(subset=[result])
@@ -25,9 +26,9 @@ def chart(
     line_x, line_y = tuple(a for a, _ in points), tuple(b for _, b in points)
     opened = tuple(not met for met in runs["meets"])
     series = [Series(y.name, "line", line_x, line_y, style.BLUE, size=0.6, opened=opened, hover=hover)]
-    series.append(
-        Series(goal[0], "line", (x.low, x.high), (goal[1], goal[1]), style.BLACK, dash="dash", marker="", is_note=True)
-    )
+    if goal:
+        ends = (goal[1], goal[1])
+        series.append(Series(goal[0], "line", (x.low, x.high), ends, style.BLACK, dash="dash", marker="", is_note=True))
     looks = ((style.VERMILLION, "star"), (style.GREEN, "diamond"))
     for (name, at, value), (colour, marker) in zip(marks, looks, strict=False):
         if value is not None and x.low <= at <= x.high:
@@ -40,8 +41,10 @@ def number_axis(name: str, unit: str, values: Sequence[float], per_unit: float) 
     return axes.log2(name, unit, values, per_unit)
 
 
-def result_axis(name: str, unit: str, values: Sequence[float], goal: float, per_unit: float) -> Axis:
+def result_axis(name: str, unit: str, values: Sequence[float], goal: float | None, per_unit: float) -> Axis:
     """From 0 to above the target and the results, but at most eight targets high, so that the crossing is seen."""
+    if goal is None:
+        return axes.linear(name, unit, values, per_unit)
     axis = axes.linear(
         name, unit, [min(value, 8 * goal) for value in values if math.isfinite(value)] + [goal], per_unit
     )
@@ -54,10 +57,12 @@ def _hover(row: pd.Series, x: Axis, y: Axis) -> str:
     return "\n".join([*lines, f"running at once: {row['running_batch']:,}", f"bound by: {row['bound']}"])
 
 
-def bits_chart(table: pd.DataFrame, x: Axis, goal: tuple[str, float], title: str, notes: tuple[str, ...]) -> Chart:
+def bits_chart(
+    table: pd.DataFrame, x: Axis, goal: tuple[str, float] | None, title: str, notes: tuple[str, ...]
+) -> Chart:
     """A bar per quantizer, most stored bits on top; columns quantizer, stored_bits, bound, meets, and the result's.
 
-    `x` is the result's axis, its name that of the column's; `goal` the target's name and value.
+    `x` is the result's axis, its name that of the column's; `goal` the target's name and value (None: not known).
     """
     result = next(column for column in table.columns if column not in _NO_RESULTS)
     labels = [f"{row['quantizer']}, {row['stored_bits']:.3g} bit" for _, row in table.iterrows()]
@@ -76,9 +81,9 @@ def bits_chart(table: pd.DataFrame, x: Axis, goal: tuple[str, float], title: str
                             for i, row in rows),
             ))  # fmt: skip
     y = axes.categories("quantizer", labels[::-1])
-    series.append(
-        Series(goal[0], "line", (goal[1], goal[1]), (y.low, y.high), style.BLACK, dash="dash", marker="", is_note=True)
-    )
+    if goal:
+        ends = (goal[1], goal[1])
+        series.append(Series(goal[0], "line", ends, (y.low, y.high), style.BLACK, dash="dash", marker="", is_note=True))
     return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)
 
 

@@ -1,4 +1,4 @@
-"""The operations of one decode step under a device's roofline; drawn by the explorer, not part of the report."""
+"""The operations of one decode step under a device's roofline; drawn by the explorer, not in the report."""
 
 import pandas as pd
 
@@ -16,11 +16,12 @@ MARKERS = {
 ROOM = 4.0
 
 
-def chart(table: pd.DataFrame, peak_flops: float, bandwidth: float) -> Chart:
+def chart(table: pd.DataFrame) -> Chart:
     """One panel from rows of `dse.tables_operations.decode_step`: hollow marks at peak rates, filled ones calibrated.
 
-    `peak_flops` in FLOP/s and `bandwidth` in B/s give the ceiling. Marks tell operations, colours quantizers.
+    The ceiling is that of the one device. Marks tell operations, colours quantizers.
     """
+    peak_flops, bandwidth = (float(table[name].iloc[0]) for name in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
     places = style.places(list(dict.fromkeys(table["quantizer"])), rows.quantizer_places(table))
     ridge = peak_flops / bandwidth
     at = [float(v) for v in table["intensity_flops_per_byte"]]

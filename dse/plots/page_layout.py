@@ -45,13 +45,42 @@ def measured(text: str, size: float, is_bold: bool = False) -> float:
 
 
 def wrapped(text: str, width: float, size: float, is_bold: bool = False) -> list[str]:
-    """The text in lines of at most `width` points, broken between words; a longer word has its own line."""
+    """The text in lines of at most `width` points, broken between words; a longer word has its own line, or several
+    where it has hyphens."""
     lines: list[str] = []
     for word in text.split():
+        if "-" in word[1:-1] and measured(word, size, is_bold) > width:
+            for part in _parts(word, width, size, is_bold):
+                lines.append(part)
+            continue
         if lines and measured(f"{lines[-1]} {word}", size, is_bold) <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
+    return lines
+
+
+def _parts(word: str, width: float, size: float, is_bold: bool) -> list[str]:
+    """A word broken after hyphens."""
+    found: list[str] = []
+    for i, piece in enumerate(pieces := word.split("-")):
+        piece += "-" if i < len(pieces) - 1 else ""
+        if found and measured(found[-1] + piece, size, is_bold) <= width:
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found
+
+
+def balanced(text: str, width: float, size: float, is_bold: bool = False) -> list[str]:
+    """As `wrapped`, in as many lines, of about the same length: no last word stands alone."""
+    lines = wrapped(text, width, size, is_bold)
+    while len(lines) > 1:
+        width = 0.95 * max(measured(line, size, is_bold) for line in lines)
+        narrower = wrapped(text, width, size, is_bold)
+        if len(narrower) > len(lines) or max(measured(line, size, is_bold) for line in narrower) > width:
+            break
+        lines = narrower
     return lines
 
 
@@ -98,7 +127,7 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
     n, columns, scale, size = len(chart.panels), min(chart.n_columns, len(chart.panels)), page.scale, page.text
     rows = -(-n // columns)
     usable = page.width - 2 * EDGE
-    title = tuple(wrapped(chart.title, usable, page.title, True)) if page.shows_title else ()
+    title = tuple(balanced(chart.title, usable, page.title, True)) if page.shows_title else ()
     notes = _notes(chart, page)
     legend = tuple(chart.legend())
     cell = max((measured(s.name, size) for s in legend), default=0.0) + (SYMBOL + BETWEEN) * scale
@@ -110,7 +139,7 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
     left, gap, right = _sides(chart, columns, same_y, lines, page)
     inner = page.width - left - right - (BAR_ROOM * scale if chart.colours else 0.0)
     width = (inner - (columns - 1) * gap) / columns
-    titles = tuple("\n".join(wrapped(panel.title, max(width, 1.0), page.panel)) for panel in chart.panels)
+    titles = tuple("\n".join(balanced(panel.title, max(width, 1.0), page.panel)) for panel in chart.panels)
     n_title_lines = max((text.count("\n") + 1 for text in titles if text), default=0)
     tops = n_title_lines * LINE * page.panel + PAD * scale
     feet = [
@@ -191,7 +220,7 @@ def _x_labels(chart: Chart, columns: int, boxes: list[Box], same_x: list[bool], 
         groups = [list(places)] if len({chart.panels[i].x.label for i in places}) == 1 else [[i] for i in places]
         for group in groups:
             start, end = boxes[group[0]].x, boxes[group[-1]].x + boxes[group[-1]].width
-            text = wrapped(chart.panels[group[0]].x.label, max(end - start, 1.0) + 2 * PAD * page.scale, page.text)
+            text = balanced(chart.panels[group[0]].x.label, max(end - start, 1.0) + 2 * PAD * page.scale, page.text)
             found.append(Text((start + end) / 2, y, tuple(text[:MAX_LABEL_LINES])))
     return found
 
@@ -208,7 +237,7 @@ def _y_labels(chart: Chart, columns: int, boxes: list[Box], same_y: list[bool], 
         groups = [places] if len({chart.panels[i].y.label for i in places}) == 1 else [[i] for i in places]
         for group in groups:
             low, high = boxes[group[-1]].y, boxes[group[0]].y + boxes[group[0]].height
-            text = wrapped(chart.panels[group[0]].y.label, max(high - low, 1.0) + 3 * PAD * page.scale, page.text)
+            text = balanced(chart.panels[group[0]].y.label, max(high - low, 1.0) + 3 * PAD * page.scale, page.text)
             found.append(Text(x, (low + high) / 2, tuple(text[:MAX_LABEL_LINES])))
     return found
 

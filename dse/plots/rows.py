@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import point
+from dse import assumptions
 from dse.plots import style
 from dse.plots.chart import Axis, Series
 
@@ -39,8 +39,8 @@ def ordered(table: pd.DataFrame, column: str) -> list[Any]:
     return list(dict.fromkeys(table[column].tolist()))
 
 
-def hover(row: pd.Series) -> str:
-    """The text of a hover box: what was asked and what came out."""
+def hover(row: Any) -> str:
+    """The text of a hover box, of a row by column: what was asked and what came out."""
     lines = [f"{row['system']}, {row['model']}"]
     for column, name, unit, size in _HOVER:
         value = row[column]
@@ -55,7 +55,7 @@ def hover(row: pd.Series) -> str:
 def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
     names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
-    names = [name for name in names if (name in only if only else name not in point.ENERGY_AND_COST)]
+    names = [name for name in names if name in only] if only else assumptions.behind("throughput_tokens_per_s", names)
     text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
     return " ".join((text, *(() if only else kind_notes(table))))
 
@@ -191,18 +191,19 @@ def _cross_height(axis: Axis, slot: int, n_slots: int) -> float:
 
 
 def lines(
-    rows: pd.DataFrame, shown: Drawn, x_of: Callable[[pd.Series], float], y_column: str, y_axis: Axis
+    rows: pd.DataFrame, shown: Drawn, x_of: Callable[[Any], float], y_column: str, y_axis: Axis
 ) -> Iterable[Series]:
     """One line per system, hollow where the batch does not fit at once, crosses at the foot where nothing fits."""
     n_out: dict[float, int] = {}
-    out = [float(x_of(row)) for _, row in rows[~rows["feasible"]].iterrows()]
+    records = rows.to_dict("records")  # as plain values: a row of a table with many kinds of columns is slow to read
+    out = [float(x_of(row)) for row in records if not row["feasible"]]
     n_slots = max((out.count(at) for at in out), default=0)
     for system in shown.systems:
-        own = rows[rows["system"] == system]
-        if own.empty:
+        own = [row for row in records if row["system"] == system]
+        if not own:
             continue
         look = shown.style(system)
-        good = [row for _, row in own.iterrows() if row["feasible"]]
+        good = [row for row in own if row["feasible"]]
         yield Series(
             system,
             "line",
@@ -214,7 +215,7 @@ def lines(
             opened=tuple(bool(row["running_batch"] < row["batch"]) for row in good),
             hover=tuple(hover(row) for row in good),
         )
-        bad = [row for _, row in own.iterrows() if not row["feasible"]]
+        bad = [row for row in own if not row["feasible"]]
         if bad:
             places, heights = [], []
             for row in bad:

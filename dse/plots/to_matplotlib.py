@@ -78,7 +78,7 @@ def _draw(figure: Any, chart: Chart, place: Layout) -> None:
                     fontsize=page.text, linespacing=1.05)  # fmt: skip
     for text in place.y_labels:
         figure.text(text.x / place.width, text.y / place.height, _plain("\n".join(text.lines)), va="center",
-                    ha="right", rotation=90, fontsize=page.text, linespacing=1.05)  # fmt: skip
+                    ha="right", rotation=90, multialignment="center", fontsize=page.text, linespacing=1.05)  # fmt: skip
     _legend(figure, place)
     if chart.colours:
         _colour_bar(figure, chart, place)

@@ -7,6 +7,8 @@ from dse.plots.chart import Axis, Chart, Panel, Series
 
 #: numbers shown
 MAX_BARS = 15
+#: behind the whole row of a number that changes which design is better: a mark at a place would read as a value
+CHANGES = "#F3E3C3"
 
 
 def chart(
@@ -30,20 +32,18 @@ def chart(
         sides.append((names[1], base[1], "other_at_low", "other_at_high"))
     columns = [column for _, _, *pair in sides for column in pair]
     values = [float(v) for column in columns for v in table[column].dropna()] + [value for _, value, *_ in sides]
-    shown = axes.around(measure[0], measure[1], [value / measure[2] for value in values], n_ticks=7)
-    ticks = tuple((at * measure[2], text) for at, text in shown.ticks)
-    x = Axis(measure[0], measure[1], shown.low * measure[2], shown.high * measure[2], ticks, per_unit=measure[2])
-    for name, value, low, high in sides:
-        panels.append(Panel(name, x, y, tuple(_bars(table, labels, (low, high), value, x))))
+    x = axes.around(measure[0], measure[1], values, measure[2], n_ticks=7)
     flips = [i for i in range(len(table)) if table["flips_at"].iloc[i]]
-    if flips:
-        mark = Series(
-            f"the better design changes (as given: {winner})", "scatter",
-            (x.high - 0.03 * (x.high - x.low),) * len(flips), tuple(float(len(labels) - 1 - i) for i in flips),
-            style.VERMILLION, marker="star", is_note=True,
-            hover=tuple(f"changes at {table['flips_at'].iloc[i]}" for i in flips),
-        )  # fmt: skip
-        panels[0] = Panel(panels[0].title, x, y, (*panels[0].series, mark))
+    changes = Series(
+        "the better design changes", "hbar", (x.high - x.low,) * len(flips),
+        tuple(float(len(labels) - 1 - i) for i in flips), CHANGES, base=(x.low,) * len(flips), width=1.0,
+        hover=tuple(f"{labels[i]}\nchanges at {table['flips_at'].iloc[i]}" for i in flips), is_note=True,
+    )  # fmt: skip
+    if flips and winner:
+        notes = (f"As given {winner} is better; in a shaded range that changes.", *notes)
+    for name, value, low, high in sides:
+        bars = _bars(table, labels, (low, high), value, x)
+        panels.append(Panel(name, x, y, (changes, *bars) if flips else tuple(bars)))
     return Chart(title, tuple(panels), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)
 
 

@@ -7,6 +7,9 @@ from dse.plots.chart import Axis, Chart, Panel, Series
 
 PERCENT = 0.01
 
+#: phase -> its name in the figure
+PHASES = {"prefill": "prefill", "decode": "generation"}
+
 
 def chart(title: str, table: pd.DataFrame, note: str) -> Chart:
     """Three panels: FLOP/s of both phases, FLOP/s of generation by operation, bandwidth of generation by operation.
@@ -16,8 +19,7 @@ def chart(title: str, table: pd.DataFrame, note: str) -> Chart:
     x = axes.log2_at("batch", "sequences", [float(n) for n in table["batch"]])
     y = _percent("share of peak FLOP/s"), _percent("share of peak bandwidth")
     whole, decode = table[table["name"] == "all"], table[(table["phase"] == "decode") & (table["name"] != "all")]
-    named = {"prefill": "prefill", "decode": "generation"}
-    phases = [(named[phase], whole[whole["phase"] == phase]) for phase in named]
+    phases = [(name, whole[whole["phase"] == phase]) for phase, name in PHASES.items()]
     parts = [(name.replace("_", " "), decode[decode["name"] == name]) for name in dict.fromkeys(decode["name"])]
     compute, bandwidth = "compute_utilisation", "bandwidth_utilisation"
     panels = (

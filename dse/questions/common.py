@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dse import catalog, plan, point, units
+from dse import assumptions, catalog, plan, point, units
 from dse.errors import InputError, did_you_mean, show
 from dse.measurements import CLOSED, Bits
 from dse.plan import KvPlan
@@ -19,8 +19,6 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 #: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/calibration.md)
 TIE = 1e-9
-#: memory that holds every batch of interest
-ROOM_BYTES = 2**53
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Design:
 
     def roomy(self) -> "Design":
         """The same in which every batch of interest runs at once: a step's time does not depend on the memory."""
-        return replace(self, device=with_number(self.device, "memory_capacity", ROOM_BYTES, "any"))
+        return replace(self, device=point.roomy(self.device))
 
 
 def design(
@@ -101,13 +99,14 @@ class Measure:
         return f"{shown:,.0f} {self.shown_unit}" if shown >= 1e4 else f"{shown:,.4g} {self.shown_unit}"
 
 
+COST = "usd_per_million_tokens"
 MEASURES = {
     m.name: m
     for m in (
         Measure("throughput", "throughput_tokens_per_s", "max", "throughput", "token/s", 1.0),
         Measure("step", "decode_step_s", "min", "decode step of the whole batch", "ms", units.to_base(1, "ms")),
         Measure("energy", "joules_per_token", "min", "energy", "J/token", 1.0),
-        Measure("cost", "usd_per_million_tokens", "min", "cost of a million tokens", "USD", 1.0),
+        Measure("cost", COST, "min", "cost", point.RESULT_UNITS[COST], 1.0),
     )
 }
 
@@ -169,6 +168,8 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
 
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     """One line that names the assumed numbers behind a measure of some results."""
-    names = {name for result in results for name in result["assumptions"]}
-    kept = sorted(name for name in names if name not in point.ENERGY_AND_COST or measure.name in ("energy", "cost"))
+    kept = sorted({
+        name for result in results
+        for name in assumptions.behind(measure.column, result["assumptions"], result["activation_bits"])
+    })  # fmt: skip
     return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."

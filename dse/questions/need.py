@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dse import quantizers, units
+from dse import point, quantizers, units
 from dse.errors import InputError, did_you_mean, show
 from dse.questions.common import (
     MEASURES,
@@ -33,17 +33,10 @@ NUMBERS = {
     "capacity": ("memory_capacity", "memory"),
     "flops": ("peak_flops", "peak FLOP/s"),
 }
-#: ends of the search in base units: next to nothing, and for all that matters infinite; whole bytes up to 2**53
-LOWEST, ENDLESS, MOST_BYTES = 1.0, 1e300, 2**53
+#: ends of the search in base units: next to nothing, and for all that matters infinite; whole bytes up to ROOM_BYTES
+LOWEST, ENDLESS = 1.0, 1e300
 #: points of a figure's curve, and how far it reaches to both sides of the answer and the device
 N_CURVE, REACH = 65, 4.0
-
-_WHY = {
-    "bandwidth": "reading weights, keys and values takes most of the time",
-    "compute": "arithmetic takes most of the time",
-    "latency": "launching and scheduling kernels takes most of the time",
-    "dequantization": "packing and unpacking keys and values takes most of the time",
-}
 
 
 @dataclass(frozen=True)
@@ -173,15 +166,12 @@ def _reason(result: Result, target: Target, with_room: Result | None = None) -> 
     if _binding(result, target) == "capacity":
         n = result["running_batch"] if target.measure.name == "throughput" else result["max_batch"]
         if with_room is not None:
-            rate, bound = target.measure.text(target.measure.value(with_room)), with_room["bound"]
-            return (
-                f"capacity: {n:,} of {result['batch']:,} requests run at once; with room for all it would be {rate}, "
-                f"bound by {bound} ({_WHY[bound]})"
-            )
-        return (
-            f"capacity: {n:,} of {result['batch']:,} requests run at once; `dse ask need capacity` says what is missing"
-        )
-    return f"{result['bound']}: {_WHY[result['bound']]}"
+            rate = target.measure.text(target.measure.value(with_room))
+            how = point.room_text(rate, with_room)
+        else:
+            how = "`dse ask need capacity` says what is missing"
+        return f"capacity: {n:,} of {result['batch']:,} requests run at once; {how}"
+    return point.bound_text(result["bound"])
 
 
 def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
@@ -199,7 +189,7 @@ def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
         return Design(varied(design.device, what, value), design.plan).evaluate(work)
 
     is_whole = what == "capacity"
-    low, high = (1, MOST_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
+    low, high = (1, point.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
     of: Callable[[int], float] = (lambda key: key) if is_whole else _number
     if not goal.is_met(at(of(high))):
         value, best, below = None, at(of(high)), None
@@ -214,7 +204,8 @@ def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
     with_room = None
     if what != "capacity" and _binding(best, goal) == "capacity":  # of what misses the goal: a step below the answer
         smaller = varied(design.device, what, of(low) if value is not None else of(high))
-        with_room = Design(varied(smaller, "capacity", MOST_BYTES), design.plan).evaluate(work)
+        found = Design(smaller, design.plan).roomy().evaluate(work)
+        with_room = found if found["fits_whole_batch"] else None
     return Need(
         what, units.base_of(getattr(design.device, field).unit), goal, context(design.device, design.plan.model, work,
         best), design.name, given, value, best, below, _curve(at, what, goal, ends), with_room,
@@ -261,6 +252,8 @@ class NeedBits:
     best: Result | None
     #: the candidate with the next more bits, which misses the target
     above: Result | None
+    #: what capacity keeps from that one, or where none meets it from the best of all; None where it does not bind
+    with_room: Result | None = None
 
     def table(self) -> pd.DataFrame:
         """A row per quantizer: bits, the measure, whether it meets the target, what binds."""
@@ -292,17 +285,16 @@ class NeedBits:
         """What stops more bits, or keeps the target out of reach."""
         measure = self.target.measure
         if self.best is None:
-            runs = [r for r in self.candidates if measure.value(r) is not None]
-            if not runs:
-                return f"no quantizer runs this: {_reason(self.candidates[-1], self.target)}"
-            sign = -1 if measure.sense == "max" else 1
-            top = min(runs, key=lambda r: sign * (measure.value(r) or 0.0))
-            return f"the best is {top['quantizer']}: {measure.text(measure.value(top))}, {_reason(top, self.target)}"
+            top = _top(self.candidates, self.target)
+            reason = _reason(top, self.target, self.with_room)
+            if measure.value(top) is None:
+                return f"no quantizer runs this: {reason}"
+            return f"the best is {top['quantizer']}: {measure.text(measure.value(top))}, {reason}"
         if self.above is None:
             return "no quantization is needed: the most bits of all meet it"
         value = measure.text(measure.value(self.above))
         name = f"{self.above['quantizer']} ({self.above['stored_bits']:.3g} bits)"
-        return f"{name}: {value}, {_reason(self.above, self.target)}"
+        return f"{name}: {value}, {_reason(self.above, self.target, self.with_room)}"
 
     def text(self) -> str:
         """The answer and all candidates."""
@@ -326,6 +318,13 @@ class NeedBits:
         return "\n".join([*lines, "", assumption_text(self.candidates, self.target.measure)])
 
 
+def _top(candidates: Sequence[Result], target: Target) -> Result:
+    """The candidate that comes closest to the target; of none that runs the one with fewest bits."""
+    runs = [r for r in candidates if target.measure.value(r) is not None]
+    sign = -1 if target.measure.sense == "max" else 1
+    return min(runs, key=lambda r: sign * (target.measure.value(r) or 0.0)) if runs else candidates[-1]
+
+
 #: quantizers that bits are chosen from by default: every family, and KIVI and SinkQ in their other width
 CANDIDATES = (*quantizers.FAMILIES, "kivi:bits=4", "sinkq:bits=4")
 
@@ -337,12 +336,17 @@ def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress:
     """
     if not designs:
         raise InputError("quantizers = []: must name at least one")
-    found = [design.evaluate(work) for design in each(list(designs), progress, "quantizers")]
+    designs_of = [(design.evaluate(work), design) for design in each(list(designs), progress, "quantizers")]
     sign = 1 if goal.measure.sense == "max" else -1
-    found.sort(key=lambda r: (-r["stored_bits"], -sign * (goal.measure.value(r) or 0.0), r["quantizer"]))
+    designs_of.sort(key=lambda pair: (-pair[0]["stored_bits"], -sign * (goal.measure.value(pair[0]) or 0.0),
+                                      pair[0]["quantizer"]))  # fmt: skip
+    found = [result for result, _ in designs_of]
     best = next((i for i, result in enumerate(found) if goal.is_met(result)), None)
     first = designs[0]
+    shown = _top(found, goal) if best is None else found[best - 1]  # what misses the target, and is said why
+    of = next(design for result, design in designs_of if result is shown)
+    with_room = point.with_room(of.device, of.plan, work, shown) if best != 0 else None
     return NeedBits(
         goal, context(first.device, first.plan.model, work, found[0]), work.batch, work.input_tokens, tuple(found),
-        None if best is None else found[best], found[best - 1] if best else None,
+        None if best is None else found[best], found[best - 1] if best else None, with_room,
     )  # fmt: skip

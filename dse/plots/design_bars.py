@@ -1,4 +1,4 @@
-"""The stacked bars of the what-if page: what fills the memory, what fills a decode step, a bar a design."""
+"""What fills the memory and what fills a decode step, a stacked bar a design; drawn by the explorer's What if."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,8 +22,11 @@ _BAR = 0.62
 Rows = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def memory(designs: Rows) -> Chart:
-    """Bytes that the whole batch takes at its final length, and each device's memory as a mark."""
+def memory(designs: Rows, is_named: bool = False) -> Chart:
+    """Bytes that the whole batch takes at its final length, and each device's memory as a mark.
+
+    Bars are numbered, names in a note; `is_named`: names beside the bars.
+    """
     tops = [max(_total(result, MEMORY), result["capacity_bytes"]) for _, result in designs]
     x = axes.linear("memory", "GB", tops, _GB)
     places = _places(designs)
@@ -33,15 +36,17 @@ def memory(designs: Rows) -> Chart:
         hover=tuple(f"device memory: {result['capacity_bytes'] / _GB:,.4g} GB" for _, result in designs),
     )  # fmt: skip
     note = "A bar beyond the mark does not fit at once."
-    return _chart("Memory of the whole batch", x, designs, [*_stack(designs, MEMORY, _GB, "GB"), marks], (note,))
+    return _chart(
+        "Memory of the whole batch", x, designs, [*_stack(designs, MEMORY, _GB, "GB"), marks], (note,), is_named
+    )
 
 
-def step_time(designs: Rows) -> Chart:
-    """Mean time of a decode step, by part; designs that do not fit have no bar."""
+def step_time(designs: Rows, is_named: bool = False) -> Chart:
+    """Mean time of a decode step, by part; designs that do not fit have no bar. Names as in `memory`."""
     x = axes.linear("mean decode step", "ms", [_total(result, STEP) for _, result in designs], axes.MILLISECOND)
     missing = [name for name, result in designs if not result["feasible"]]
     notes = ("Exposed: what does not hide behind the reads.", *(f"Does not fit: {name}." for name in missing))
-    return _chart("Time of a decode step", x, designs, _stack(designs, STEP, axes.MILLISECOND, "ms"), notes)
+    return _chart("Time of a decode step", x, designs, _stack(designs, STEP, axes.MILLISECOND, "ms"), notes, is_named)
 
 
 def table(designs: Rows) -> pd.DataFrame:
@@ -76,7 +81,10 @@ def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str
     return found
 
 
-def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tuple[str, ...]) -> Chart:
+def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tuple[str, ...], is_named: bool) -> Chart:
+    if is_named:
+        y = axes.categories("design", [name for name, _ in designs][::-1])
+        return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=30 + 14 * len(designs), notes=notes)
     several = len(designs) > 1
     numbers = [str(i) if several else "" for i in range(len(designs), 0, -1)]
     keys = ("Designs " + "; ".join(name for name, _ in designs) + ".",) if several else ()

@@ -1,0 +1,40 @@
+"""Where a page takes files of the reader's own: devices, models, plans by layer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from dse.errors import DseError
+from dse.explorer import state, uploads, widgets
+from dse.explorer.uploads import Upload
+
+#: session keys: what the last load said, and how often one was tried
+_SAID, _TRIES = "explorer load said", "explorer load tries"
+
+
+def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
+    """Files are checked, kept as text in this session, and let go.
+
+    `chosen` says which fields a file sets, by itself and its name in the lists.
+    """
+    with st.expander("Load a device, model or plan file"):
+        tries = st.session_state.get(_TRIES, 0)
+        file = st.file_uploader(
+            "Device .toml, model .toml or config.json, plan .toml", type=["toml", "json"], key=f"load {tries}",
+            help="Checked as `dse check` does. A plan has a quantizer for each layer: `dse mix` writes one. It stays "
+            "in this session on this machine.",
+        )  # fmt: skip
+        st.caption("A loaded file is part of this session only: the address cannot carry it.")
+        if file is not None:
+            try:
+                label, upload, summary = uploads.read(file.name, file.getvalue())
+                uploads.keep(label, upload)
+                state.put(chosen(upload, label))
+                st.session_state[_SAID] = [summary]
+            except DseError as error:
+                st.session_state[_SAID] = error.lines()
+            uploads.let_go(file)
+            st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
+            st.rerun()
+        widgets.lines(st.session_state.get(_SAID, []))

@@ -1,0 +1,36 @@
+"""Columns as headings and options name them, with the units that pages show."""
+
+import re
+from collections.abc import Iterable
+
+from dse import point, point_names
+
+
+def words(name: str) -> str:
+    """What a column is called: `decode_step_s` is the decode step."""
+    text = point_names.TITLES.get(name) or name.replace("_", " ").replace(".", ": ", 1)
+    return text[:1].upper() + text[1:]
+
+
+def heading(name: str, unit: str) -> str:
+    """A column of base unit `unit` with the unit in which figures and tables show it: Decode step (ms)."""
+    shown, _ = point_names.shown_unit(name, unit)
+    return f"{words(name)} ({shown})" if shown else words(name)
+
+
+def titled(name: str) -> str:
+    """`heading` of a result or a number of a device that is varied."""
+    return heading(
+        name, point.RESULT_UNITS.get(name, {"memory_bandwidth": "B/s", "memory_capacity": "B"}.get(name, ""))
+    )
+
+
+def spoken(text: str) -> str:
+    """A text in which the assumed numbers that something rests on are words: kernel launch, not kernel_launch."""
+    return re.sub(r"(?<=Rests on assumed numbers: )[^.]*", lambda found: found[0].replace("_", " "), text)
+
+
+def column(text: str, known: Iterable[str]) -> str:
+    """The column that a reader means, by its name or its words; the text itself where there is none."""
+    by_words = {words(name).lower(): name for name in known}
+    return by_words.get(text.strip().lower(), text.strip())

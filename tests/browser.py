@@ -1,0 +1,161 @@
+"""The explorer in Debian's Chromium: a server of its own, a browser, and pages that tell what went wrong in them."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
+
+START_S = 60
+WAIT_MS = 30_000
+ROOT = Path(__file__).parents[1]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def status_of(address, **headers):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=5) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@contextmanager
+def explorer(folder):
+    """`dse app` started in `folder` outside the repository, so that only its own settings hold; gives its address."""
+    port = free_port()
+    log = folder / "server.log"
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "dse", "app", "--", "--server.port", str(port), "--server.headless", "true"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=output,
+            env={**os.environ, "PYTHONPATH": path, "HOME": str(folder)},
+        )  # fmt: skip
+    try:
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + START_S
+        while True:
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the explorer did not start:\n{log.read_text()}")
+            try:
+                if status_of(f"{address}/_stcore/health") == 200:
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(15)
+
+
+@contextmanager
+def chromium():
+    """Debian's Chromium; it takes this thread's event loop until it is closed."""
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=WAIT_MS
+        )
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def is_complaint(message):
+    """True for an error of ours: below a page's path, Streamlit first looks for its own files at the wrong place."""
+    own_404 = "/_stcore/" in message.location.get("url", "") and "404" in message.text
+    return message.type == "error" and not own_404
+
+
+@contextmanager
+def watched(browser, address, **options):
+    """A fresh page; fails when it logs an error, raises one, opens a dialog, or asks another host for anything."""
+    opened = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, **options})
+    opened.set_default_timeout(WAIT_MS)
+    complaints = []
+    opened.on("console", lambda message: complaints.extend([message.text] * is_complaint(message)))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+
+    def note_dialog(dialog):
+        complaints.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    def note_request(request):
+        if not request.url.startswith((address, address.replace("http", "ws"), "data:", "blob:")):
+            complaints.append(f"request to {request.url}")
+
+    opened.on("dialog", note_dialog)
+    opened.on("request", note_request)
+    opened.on("websocket", note_request)
+    try:
+        yield opened
+        if complaints:
+            pytest.fail("the page complained:\n" + "\n".join(complaints))
+    finally:
+        opened.close()
+
+
+def open_page(page, address):
+    """Open the page and wait until it is drawn: its parts are loaded one by one."""
+    page.goto(address)
+    page.get_by_test_id("stMetricValue").last.wait_for()
+    page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached")
+
+
+def wait_for_figure(page, name, timeout=WAIT_MS):
+    """Wait until a figure is drawn."""
+    page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=timeout)
+
+
+def open_beside(page, name="throughput"):
+    """Open what stands beside a figure; returns its place."""
+    page.locator(f".st-key-{name}-beside").get_by_role("button").click()
+    place = page.get_by_test_id("stPopoverBody")
+    place.get_by_test_id("stCode").first.wait_for()
+    idle(page)
+    return place
+
+
+def idle(page):
+    """Wait until the page's script has ended."""
+    page.get_by_test_id("stStatusWidget").wait_for(state="detached")
+
+
+def opened_as(kind, path):
+    """Open a download as its readers would; fails where they would."""
+    content = path.read_bytes()
+    if kind == "SVG":
+        assert ElementTree.fromstring(content).tag.endswith("svg")
+    elif kind == "CSV":
+        assert "dse " in pd.read_csv(path)["made_by"][0]
+    elif kind == "Parquet":
+        assert b"dse " in pq.read_table(path).schema.metadata[b"made_by"]
+    else:
+        start, end = {"PNG": (b"\x89PNG", b"IEND\xaeB`\x82"), "PDF": (b"%PDF", b"%%EOF\n")}[kind]
+        assert content.startswith(start)
+        assert content.endswith(end)
