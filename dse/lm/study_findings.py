@@ -146,8 +146,11 @@ def ratios(table: pd.DataFrame) -> Found:
     off = {row["groups"]: difference(row, ours) for _, row in fewer.iterrows()}
     better = [name for name, (value, error) in off.items() if value < 0 and is_sure(value, error)]
     name, (value, error) = min(off.items(), key=lambda item: item[1][0])
-    text = f"best of as few bits, {name}: {percent(value, error)}; surely better: {', '.join(better) or 'none'}"
-    return text, CONTRADICTS if better else AGREES
+    text = f"{'on' if ours['on_front'] else 'not on'} the front of the means; best of as few bits, {name}: "
+    return (
+        f"{text}{percent(value, error)}; surely better: {', '.join(better) or 'none'}",
+        CONTRADICTS if better else AGREES,
+    )
 
 
 def _groups(table: pd.DataFrame, one: str, other: str) -> tuple[float, float]:
