@@ -9,7 +9,7 @@ from dse.errors import InputError, clean
 @click.command(short_help="The papers' observations and experiments on a language model.")
 @click.argument("model")
 @click.option("--out", required=True, metavar="DIR", help="Directory of the table; one that was begun is finished.")
-@click.option("--windows", type=WHOLE, default=6, show_default=True, help="Windows of held-out text that are scored.")
+@click.option("--windows", type=WHOLE, default=24, show_default=True, help="Windows of held-out text that are scored.")
 @click.option(
     "--tokens", type=WHOLE, default=512, show_default=True, help="Tokens of a window; its later half is scored."
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import plot_design, plot_questions, report_papers, report_validation, validate_accuracy
+from dse import plot_design, plot_questions, plot_study, report_papers, report_validation, validate_accuracy
 from dse.errors import InputError, did_you_mean, show
 from dse.pareto_designs import label
 from dse.plot_read import BESIDE, Source, read
@@ -236,6 +236,7 @@ KINDS: dict[str, Kind] = {
              _VALIDATE, ("tables/silicon", "silicon"),
              ("device", "stack", "part", "size_class", "mean", "p90", "naive_mean"), plot_design.silicon_error),
         *map(_accuracy, validate_accuracy.VIEWS),
+        *(Kind(*parts) for parts in plot_study.KINDS),
         Kind("sinkq_figure_3", "SinkQ's Figure 3 as modelled: throughput and peak memory by batch and length.",
              _VALIDATE, ("tables/sinkq-figure-3-batch", "sinkq-figure-3-batch"),
              ("method", "batch", "throughput_tokens_per_s", "peak_memory_bytes", "over_kivi"), _sinkq),

@@ -14,6 +14,7 @@ from dse import (
     catalog,
     files,
     report_papers,
+    report_ranking,
     report_tokens,
     validate,
     validate_accuracy,
@@ -57,6 +58,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
     silicon = validate_silicon.run(progress=progress)
     accuracy = {view.name: validate_accuracy.table(view) for view in validate_accuracy.VIEWS}
     papers = report_papers.tables()
+    ranking = report_ranking.table()
     for name, table in (
         *papers.items(),
         ("claims", pd.DataFrame(validate.to_json(rows))),
@@ -64,6 +66,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         *([("silicon-points", points_of(silicon.scatters))] if silicon.scatters else []),
         ("eviction", validate_tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
+        ("ranking", ranking),
         ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
         ("sinkq-figure-3-length", validate_figures.sinkq_lengths()),
     ):
@@ -104,6 +107,7 @@ def page(
         'quantizer here (ZipCache) are left out; token eviction has its own table below. Table: <a '
         'href="tables/accuracy.csv">CSV</a>.</p>',
         *_accuracy(accuracy),
+        *report_ranking.parts(),
         '<h3 id="tokens">Dropping tokens or dropping bits</h3>',
         report_tokens.table_7(),
         "<h2>Made by</h2>",

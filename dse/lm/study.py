@@ -27,7 +27,7 @@ from dse.measure import Progress
 from dse.measure_parts import Store, opened
 
 #: windows and their tokens; the later half of each is scored
-N_WINDOWS, N_TOKENS = 6, 512
+N_WINDOWS, N_TOKENS = 24, 512
 COLUMNS = ("experiment", "series", "layer", "side", "x", "metric", "value")
 
 
@@ -77,6 +77,8 @@ class _Scorer:
         found = {"perplexity": math.exp(nat.mean()), "log_ratio": float(off.mean())}
         if len(off) > 1:
             found["log_ratio_se"] = float(off.std(ddof=1)) / math.sqrt(len(off))
+        # two methods lose on the same windows: their difference is surer than both errors together
+        found |= {f"log_ratio_{i}": float(value) for i, value in enumerate(off)}
         if not math.isnan(bits):
             found["stored_bits"] = bits
         return [row("", metric, value) for metric, value in found.items()]

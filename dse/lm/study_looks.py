@@ -75,7 +75,7 @@ def _normality(layer: int, side: str, x: np.ndarray) -> Iterator[Row]:
         means = standardised(parts).mean(axis=0)
         places = np.interp(SHARES, (np.arange(block) + 0.5) / block, means)
         for share, value in zip(SHARES, places, strict=True):
-            yield row("quantiles", str(block), value, x=NormalDist().inv_cdf(share), layer=layer, side=side)
+            yield row("quantiles", "mean", value, str(block), NormalDist().inv_cdf(share), layer, side)
 
 
 def _shares(query: np.ndarray, key: np.ndarray) -> np.ndarray:
