@@ -35,6 +35,8 @@ FEW_VALUES = 256
 MAX_THREADS = 1024
 #: points timed to say how long a sweep will take
 SAMPLE_POINTS = 64
+#: points of the first stretch at a place
+FIRST_POINTS = 64
 #: places between one stretch and the next that is timed: of no factor with any number of places up to SAMPLE_POINTS
 STRIDE = 103
 #: seconds after which that is enough
@@ -199,25 +201,25 @@ def _free_bytes(folder: Path) -> int:
 def estimate(sweep: Sweep) -> Estimate:
     """Points, bytes and time, from stretches of points spread over the sweep that are evaluated and timed.
 
-    At each place stretches grow while longer ones are cheaper by the point: what is done once for each then weighs
-    little. By the clock of this thread, since what else runs on the machine is another matter.
+    At each place stretches grow, as time allows, up to those of the run: what is done once for each then weighs little.
+    By the clock of this thread, since what else runs on the machine is another matter.
     """
 
-    def taken(first: int, last: int) -> float:
+    def taken(first: int, width: int) -> float:
         start = time.thread_time()
         if sweep.front:
-            sweep_front.Builder(sweep).add(first, last)
+            sweep_front.Builder(sweep).add(first, first + width)
         else:
-            sweep_table.encode(sweep, sweep_points.evaluate_chunk(sweep, first, last))
+            sweep_table.encode(sweep, sweep_points.evaluate_chunk(sweep, first, first + width))
         return time.thread_time() - start
 
     def point_s(first: int) -> float:
         """Seconds for a point here."""
-        width, before, seconds = 1, 0.0, taken(first, first + 1)
-        while 16 * seconds < SAMPLE_S and not 0 < 8 * before < seconds and 16 * width <= most:
-            width, before = 16 * width, seconds
-            first = min(first, sweep.n_points - width)
-            seconds = taken(first, first + width)
+        width = min(FIRST_POINTS, most)
+        seconds = taken(min(first, sweep.n_points - width), width)
+        while 2 * seconds < SAMPLE_S and 4 * width <= most:
+            width *= 4
+            seconds = taken(min(first, sweep.n_points - width), width)
         return seconds / width
 
     taken(0, 1)  # whatever is compiled or loaded once
