@@ -59,12 +59,16 @@ def open_regular(path: str | Path, give: str) -> tuple[BinaryIO, int]:
     return os.fdopen(fd, "rb"), status.st_size
 
 
+#: what to do where a file is empty
+IF_EMPTY = "`dse show a100-80gb --toml` prints a file to start from"
+
+
 def read_bytes(
     path: str | Path,
     max_bytes: int,
     what: str = "spec file",
     give: str = "the path of a .toml or .json file",
-    if_empty: str = "`dse show a100-80gb --toml` prints a file to start from",
+    if_empty: str = IF_EMPTY,
 ) -> bytes:
     """The content of a regular file of at most `max_bytes`; anything else is an InputError.
 
@@ -81,11 +85,11 @@ def read_bytes(
     return content
 
 
-def read(path: str | Path) -> Document:
+def read(path: str | Path, if_empty: str = IF_EMPTY) -> Document:
     """Parse a .toml or .json file. Raises InputError with file and line for whatever is wrong with it."""
     name = str(path)
     is_json = name.lower().endswith(".json")
-    content = read_bytes(path, MAX_JSON_BYTES if is_json else MAX_TOML_BYTES)
+    content = read_bytes(path, MAX_JSON_BYTES if is_json else MAX_TOML_BYTES, if_empty=if_empty)
     return parse(name, decoded(name, content), is_json)
 
 

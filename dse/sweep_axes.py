@@ -165,11 +165,11 @@ def _of_device_field(name: str, raw: Any) -> Axis:
             raise AxisError(f"{show(value)}: {text}", *path) from None
 
     if isinstance(raw, dict):
-        first = quantity(raw.get("from"), "from")
+        first, last = quantity(raw.get("from"), "from"), quantity(raw.get("to"), "to")
+        if not first.si < last.si:
+            raise AxisError(f"from = {show(raw['from'])}: must be below to = {show(raw['to'])}", "from")
         base = units.base_of(first.unit)
-        numbers: list[Any] = _spread(
-            {**raw, "from": first.si, "to": quantity(raw.get("to"), "to").si, "step": _si(raw, base)}
-        )
+        numbers: list[Any] = _spread({**raw, "from": first.si, "to": last.si, "step": _si(raw, base)})
         numbers = _rounded(numbers) if base == "B" else numbers
     else:
         found = [quantity(value, i) for i, value in enumerate(_listed(raw))]

@@ -358,6 +358,11 @@ def test_joined_chunks_are_the_whole(size):
 AXIS_ERRORS = [
     ("batch", {"from": 9, "to": 1, "step": 1}, "from = 9: must be below to = 1"),
     ("batch", {"from": 1, "to": 1, "step": 1}, "must be below to"),
+    (
+        "memory_bandwidth",
+        {"from": "4 TB/s", "to": "1 TB/s", "step": "1 TB/s"},
+        "from = '4 TB/s': must be below to = '1 TB/s'",
+    ),
     ("batch", {"from": 1, "to": 9, "step": 0}, "step = 0: must be above 0"),
     ("batch", {"from": 1, "to": 9, "step": -1}, "must be above 0"),
     ("batch", {"from": 1, "to": 9, "factor": 1}, "factor = 1: must be above 1"),
