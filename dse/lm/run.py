@@ -1,7 +1,6 @@
 """`dse measure --perplexity`: the models that ship, scored under quantizers on the held-out text."""
 
 import contextlib
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -10,6 +9,7 @@ from dse import __version__, quantizers
 from dse.errors import InputError
 from dse.lm import caches as kv
 from dse.lm import weights
+from dse.lm.names import WINDOW
 from dse.lm.perplexity import Bench, Score, Windows, windows
 from dse.lm.text import CALIBRATION, SCORED, held_out
 from dse.measure import Progress
@@ -26,7 +26,6 @@ METHODS = (
     "kivi:bits=4", "kivi:bits=2", "sinkq:bits=4", "sinkq:bits=2",
 )  # fmt: skip
 MAX_METHODS = 1000
-_WINDOW = re.compile("log_ratio_[0-9]+")
 _FIELDS = {field.name for field in fields(Score)}
 
 
@@ -110,7 +109,7 @@ def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             name: f"{value:.{digits[name]}f}" if name in digits and value is not None else value
             for name, value in row.items()
-            if not _WINDOW.fullmatch(name)
+            if not WINDOW.fullmatch(name)
         }
         for row in found
     ]
