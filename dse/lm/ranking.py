@@ -40,7 +40,7 @@ class Pair:
 
 
 def perplexities() -> pd.DataFrame:
-    """Perplexity of the models that ship under many methods (dse/data/lm/perplexity.csv)."""
+    """Perplexity of the models that ship under many methods, each window's too (dse/data/lm/perplexity.csv)."""
     with (resources.files("dse.data") / "lm" / "perplexity.csv").open("rb") as file:
         return pd.read_csv(file)
 
