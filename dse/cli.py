@@ -124,10 +124,12 @@ def point(
         click.echo(json.dumps(explanation, allow_nan=False) if as_json else present.explanation_text(explanation))
         return
     each = design_point.operations(spec, kv, asked, result) if as_json or operations else []
+    with_room = design_point.with_room(spec, kv, asked, result)
     if as_json:
-        click.echo(json.dumps({**result, "bit_ledger": ledger, "operations": each}, indent=2, allow_nan=False))
+        room = with_room and {name: with_room[name] for name in design_point.ROOM_RESULTS}
+        document = {**result, "bit_ledger": ledger, "operations": each, "with_room": room}
+        click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
-        with_room = design_point.with_room(spec, kv, asked, result)
         click.echo(present.point_text(result, spec, kv, ledger, device, with_room))
         if each:
             click.echo(f"\nOperations\n{present.operations_text(each)}")

@@ -55,8 +55,8 @@ class DesignFront:
     design: tuple[str, ...]
     #: only designs within these compete
     limits: tuple[Limit, ...] = ()
-    #: feasible rows beyond the limits; of a sweep that kept its front alone, those on it, and those beyond its own
-    n_beyond: int = 0
+    #: feasible rows beyond the limits; None where a sweep kept its front alone, under other limits than these
+    n_beyond: int | None = 0
 
     def only(self, **values: Any) -> "DesignFront":
         """The fronts of the groups with these values of columns of `by`. Raises InputError for others, or for none.
@@ -190,7 +190,7 @@ def _of_stored_front(
         front, table=front.table.drop(columns=sweep_table.POINT), row=places, n_rows=sum(codes), n_feasible=codes[0],
         n_missing=sum(part.n_missing for part in found.manifest.parts.values()), cloud=_beaten(found, objectives, by),
         units=units, design=tuple(name for name in design if name not in objectives),
-        n_beyond=front.n_beyond + sum(part.n_beyond for part in found.manifest.parts.values()),
+        n_beyond=sum(part.n_beyond for part in found.manifest.parts.values()) if set(limits) == set(stored) else None,
     )  # fmt: skip
 
 

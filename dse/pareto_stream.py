@@ -57,7 +57,7 @@ def front_of(
         n_rows, n_feasible, n_missing = (
             n_rows + part.n_rows, n_feasible + part.n_feasible, n_missing + part.n_missing
         )  # fmt: skip
-        n_beyond += part.n_beyond
+        n_beyond += part.n_beyond or 0
         count(end - start)
         start = end
         taken = time.monotonic() - begun

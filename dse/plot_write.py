@@ -104,7 +104,7 @@ def listing_text() -> str:
     """Every figure for the terminal: its name, what it shows, the command behind it, its columns."""
     lines = ["dse plot KIND DIR|TABLE --out FILE", ""]
     for one in plot_kinds.KINDS.values():
-        lines += [one.name, f"  {one.shows}", f"  from: {one.written_by}"]
+        lines += [one.name, f"  {one.shows}", f"  from: {one.written_by.replace('`', '')}"]
         if one.needs_beside:
             lines.append(f"  needs beside its table: {one.stems[0]}{BESIDE}, as that command writes it")
         lines += textwrap.wrap(f"columns: {', '.join(one.columns)}", 100, initial_indent="  ", subsequent_indent="    ")

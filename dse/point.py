@@ -48,6 +48,8 @@ WHY_BOUND = {
 }  # fmt: skip
 #: memory that holds every batch of interest
 ROOM_BYTES = 2**53
+#: results that say what memory keeps from a point
+ROOM_RESULTS = ("throughput_tokens_per_s", "decode_step_s", "bound")
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for

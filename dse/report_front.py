@@ -82,7 +82,8 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
     aims = ", ".join(f"{sense}imize {name}" for name, sense in found.objectives.items())
     group = f", a front for each {', '.join(found.by)}" if found.by else ""
     missing = f", {found.n_missing:,} left out" if found.n_missing else ""
-    missing += f", {found.n_beyond:,} beyond the limits or without a value there" if found.limits else ""
+    if found.limits and found.n_beyond is not None:
+        missing += f", {found.n_beyond:,} beyond the limits or without a value there"
     group += f"; within {', '.join(map(str, found.limits))}" if found.limits else ""
     head = (
         f"front: {len(found.table):,} of {found.n_rows:,} designs "

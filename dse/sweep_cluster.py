@@ -336,7 +336,8 @@ def _round(
 
 def _fetched(future: Any) -> tuple[Part, bytes]:
     """What a task gave. Raises _FailedError where it failed, TimeoutError where its result is not to be had yet,
-    ConnectionError where the scheduler is lost, InputError where its worker is of another version."""
+    ConnectionError where the scheduler is lost, InputError where its worker is of another version, or where the sweep
+    itself is refused, as a local run would."""
     problem: BaseException | None = None
     try:
         made: sweep_worker.Made = future.result(timeout=FETCH_S)
@@ -350,6 +351,8 @@ def _fetched(future: Any) -> tuple[Part, bytes]:
         raise _FailedError(_reason(problem))
     if made.mismatch:
         raise _refused("of this cluster", made.mismatch)
+    if made.refusal:
+        raise InputError(made.refusal)
     if made.part is None:
         raise _FailedError(made.failure)
     return made.part, made.content

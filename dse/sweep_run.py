@@ -35,6 +35,8 @@ FEW_VALUES = 256
 MAX_THREADS = 1024
 #: points timed to say how long a sweep will take
 SAMPLE_POINTS = 64
+#: places between one stretch and the next that is timed: of no factor with any number of places up to SAMPLE_POINTS
+STRIDE = 103
 #: seconds after which that is enough
 SAMPLE_S = 0.5
 #: seconds between two writes of the manifest, and between two looks at the progress
@@ -197,31 +199,36 @@ def _free_bytes(folder: Path) -> int:
 def estimate(sweep: Sweep) -> Estimate:
     """Points, bytes and time, from stretches of points spread over the sweep that are evaluated and timed.
 
-    Stretches grow as long as they take next to nothing, so that those of many points count.
+    At each place stretches grow while longer ones are cheaper by the point: what is done once for each then weighs
+    little. By the clock of this thread, since what else runs on the machine is another matter.
     """
 
-    def evaluate(first: int, last: int) -> None:
+    def taken(first: int, last: int) -> float:
+        start = time.thread_time()
         if sweep.front:
             sweep_front.Builder(sweep).add(first, last)
         else:
             sweep_table.encode(sweep, sweep_points.evaluate_chunk(sweep, first, last))
+        return time.thread_time() - start
 
-    evaluate(0, 1)  # whatever is compiled or loaded once
-    begun, width, seconds, n_done = time.perf_counter(), 1, 0.0, 0
-    n_places = min(SAMPLE_POINTS, sweep.n_points)
+    def point_s(first: int) -> float:
+        """Seconds for a point here."""
+        width, before, seconds = 1, 0.0, taken(first, first + 1)
+        while 16 * seconds < SAMPLE_S and not 0 < 8 * before < seconds and 16 * width <= most:
+            width, before = 16 * width, seconds
+            first = min(first, sweep.n_points - width)
+            seconds = taken(first, first + width)
+        return seconds / width
+
+    taken(0, 1)  # whatever is compiled or loaded once
+    most = min(sweep_points.MAX_BLOCK_POINTS, sweep.n_points)
+    n_places, found, begun = min(SAMPLE_POINTS, sweep.n_points), [], time.perf_counter()
     for i in range(n_places):
-        first = i * sweep.n_points // SAMPLE_POINTS
-        last = min(first + width, sweep.n_points)
-        start = time.perf_counter()
-        evaluate(first, last)
-        taken = time.perf_counter() - start
-        seconds, n_done = seconds + taken, n_done + last - first
-        is_early = i + 1 < n_places // 2
-        if is_early and taken < SAMPLE_S / SAMPLE_POINTS and 16 * width <= sweep_points.MAX_BLOCK_POINTS:
-            width, seconds, n_done = 16 * width, 0.0, 0
-        if time.perf_counter() - begun > SAMPLE_S and n_done:
+        # not in order: where time runs out, what was looked at still comes from everywhere
+        found.append(point_s(STRIDE * i % n_places * sweep.n_points // n_places))
+        if time.perf_counter() - begun > SAMPLE_S:
             break
-    seconds *= sweep.n_points / n_done
+    seconds = sweep.n_points * sum(found) / len(found)
     n_rows, is_exact = sweep_count.rows_left(sweep)
     n_bytes = most_bytes(sweep, n_rows if is_exact else sweep.n_points, sweep_store.n_parts(sweep))
     return Estimate(sweep.n_points, n_bytes, seconds, n_rows, is_exact)

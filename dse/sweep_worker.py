@@ -17,7 +17,7 @@ from typing import Any
 
 import dse
 from dse import __version__, quantizers, sweep_parts, sweep_where
-from dse.errors import clean
+from dse.errors import MAX_LINE, InputError, clean
 from dse.quantizers import layered
 from dse.quantizers.base import Family
 from dse.sweep_spec import Sweep, lay_out
@@ -98,6 +98,8 @@ class Made:
     part: Part | None = None
     content: bytes = b""
     failure: str = ""
+    #: what is wrong with the sweep itself: no worker could make this part
+    refusal: str = ""
     #: how this worker differs, where it would write other bytes
     mismatch: str = ""
 
@@ -109,6 +111,8 @@ def make_part(packed: bytes, number: int, wanted: dict[str, str]) -> Made:
             return Made(mismatch=text)
         part, content = sweep_parts.make_part(unpack(packed), number)
         return Made(part, content.to_pybytes())
+    except InputError as error:
+        return Made(refusal=clean(str(error), MAX_LINE))
     except Exception as error:  # goes back as words: not every exception can be pickled
         return Made(failure=in_words(error))
 

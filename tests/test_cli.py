@@ -236,7 +236,8 @@ def test_point_json_has_every_result(run):
     code, out, err = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    assert list(result) == [*point.RESULT_UNITS, "bit_ledger", "operations"]
+    assert list(result) == [*point.RESULT_UNITS, "bit_ledger", "operations", "with_room"]
+    assert result["with_room"] is None  # all 64 run at once
     assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
     assert result["bit_ledger"]["outliers"] == pytest.approx(0.8)  # 8 bits for a tenth of the elements
 
@@ -259,6 +260,8 @@ def test_point_says_what_binds_with_room_for_all(run):
     held = point.evaluate(device, plan.build(catalog.model("llama2-13b"), spec, spec), Workload(batch=128))
     assert said[1] == f"{held['throughput_tokens_per_s']:,.4g}"
     assert said[2] == held["bound"] != "capacity"
+    _, out, _ = run(*work, "--json")
+    assert json.loads(out)["with_room"] == {name: held[name] for name in point.ROOM_RESULTS}
 
 
 def test_a_point_names_assumed_numbers_by_what_they_reach(run):

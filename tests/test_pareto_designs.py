@@ -220,6 +220,17 @@ def test_axes_hold_their_values(values, log):
     assert all(axis.low <= at <= axis.high * (1 + 1e-9) for at, _ in axis.ticks)
 
 
+def test_other_designs_of_a_figure_are_those_that_are_beaten():
+    table = pd.DataFrame({"g": ["x", "x", "x", None], "a": [1.0, 2.0, 2.0, 0.0], "b": [1.0, 2.0, 2.0, 0.0]})
+    found = pareto_designs.of_table(table, {"a": "max", "b": "max"}, ["g"])
+    assert found.row.tolist() == [1, 2, 3]  # two are equal, one is alone in its group
+    chart = design_front.chart(
+        found.table, list(found.knee), found.cloud, found.objectives, found.units, str, found.by
+    )  # fmt: skip
+    assert [s.x for s in chart.panels[0].series if s.name == design_front.OTHERS] == [(1.0,)]
+    assert "Other designs: 1 of those that are beaten." in chart.notes
+
+
 def test_figures_of_many_groups_and_of_one_objective():
     n = 40
     table = pd.DataFrame({"device": [f"d{i % 20}" for i in range(n)], "a": range(n), "b": range(n)}, dtype=object)

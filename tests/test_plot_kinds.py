@@ -276,6 +276,7 @@ def test_what_must_stand_beside_is_said_first_and_listed(run, tmp_path):
     (tmp_path / "front.csv").write_text("knee\nFalse\n")
     with pytest.raises(InputError, match=r"front needs front\.figure\.json beside it"):
         plot_kinds.load("front", str(tmp_path))
+    assert "`" not in run("plot", "--list")[1]
     listed = {one["kind"]: one["beside"] for one in json.loads(run("plot", "--list", "--json")[1])}
     assert {kind for kind, beside in listed.items() if beside} == {"front", "sensitivity"}
     code, said, _ = run("plot", "list")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -40,6 +41,11 @@ sweep_spec.MIN_PART_POINTS = 8
 sweep_points.evaluate_points = fast_points
 sweep_parts.real = getattr(sweep_parts, "real", sweep_parts.make_part)  # this may run twice
 
+def with_holes(sweep, digits, check=None):
+    columns = fast_points(sweep, digits, check)
+    columns["throughput_tokens_per_s"][:] = float("nan")
+    return columns
+
 def make_part(sweep, number):
     faults = json.loads(Path({faults!r}).read_text())
     time.sleep(faults.get("seconds", 0))
@@ -47,6 +53,7 @@ def make_part(sweep, number):
         os.kill(os.getpid(), signal.SIGKILL)
     if number in faults.get("raise", []):
         raise ValueError("no such luck\\nat all")
+    sweep_points.evaluate_points = with_holes if faults.get("missing") else fast_points
     return sweep_parts.real(sweep, number)
 
 sweep_parts.make_part = make_part
@@ -359,6 +366,21 @@ def test_a_worker_makes_the_front_that_was_asked_for(small):
         assert (made.part, made.content, made.failure) == (part, content.to_pybytes(), "")
         assert sweep_worker.is_intact(made.part, made.content, found, number)
         assert not sweep_worker.is_intact(made.part, made.content, small, number)
+
+
+def test_what_is_wrong_with_the_sweep_ends_it_as_on_one_machine(small, cluster, ask, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("spec.json").write_text(json.dumps(SPEC))
+    ask(missing=True)
+    front = ("--keep", "front", "--maximize", "throughput_tokens_per_s")
+    command = ("sweep", "spec.json", "--out", "out", *front, "--scheduler", cluster[0].scheduler_address)
+    status, _, err = run(capsys, *command)
+    assert status == 2
+    assert re.fullmatch(
+        r"error: point [\d,]+: throughput_tokens_per_s is missing: leave such points out with --drop-missing, "
+        r"or choose another objective\n", err
+    )  # fmt: skip
+    assert not Path("out/front.parquet").exists()
 
 
 def test_what_came_back_is_looked_at(small):

@@ -17,6 +17,7 @@ from dse import (
     pareto,
     pareto_designs,
     pareto_limits,
+    report_front,
     sweep,
     sweep_count,
     sweep_digits,
@@ -222,6 +223,8 @@ def test_pareto_of_a_front_within_limits(small, tmp_path):
         assert (kept.n_rows, kept.n_feasible) == (whole.n_rows, whole.n_feasible)
         assert kept.knee.tolist() == whole.knee.tolist()
         assert len(kept.table) > 0
+        assert (kept.n_beyond is None) == bool(more)  # of those not stored nobody knows
+        assert ("beyond the limits" in report_front.text(kept)) == (not more)
     n_beyond = pareto_designs.of_file(tmp_path / "all", OBJECTIVES, ["model"], limits=limits).n_beyond
     assert pareto_designs.of_file(tmp_path / "front", OBJECTIVES, ["model"], limits=limits).n_beyond == n_beyond > 0
     for other in ((), limits[1:], pareto_limits.parse(["batch=17", "effective_bits=2.5"], ["joules_per_token=0.5"])):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -412,6 +413,24 @@ def test_limits(tmp_path, monkeypatch):
     manifest = sweep_store.Manifest(large.sha256, 2, parts)
     (tmp_path / "begun" / "_manifest.json").write_bytes(manifest.to_json())
     assert sweep_run.check_limits(large, tmp_path / "begun") == 88_000_000 + 61 * part_bytes
+
+
+@pytest.mark.parametrize("point_s", [1e-6, 1e-3])
+def test_the_time_told_is_that_of_many_points(monkeypatch, point_s):
+    """A call costs 5 ms whatever its points, the first half of the grid nothing beside it."""
+    axes = {"device": "h100", "model": ["llama2-7b", "llama2-13b"], "batch": {"from": 1, "to": 500000, "step": 1}}
+    found, now = sweep_spec.from_dict({"axes": axes}), [0.0]
+
+    def evaluate(sweep, first, last):
+        now[0] += 0.005 + point_s * (max(last, 500_000) - max(first, 500_000))
+
+    monkeypatch.setattr(
+        sweep_run, "time", types.SimpleNamespace(perf_counter=lambda: now[0], thread_time=lambda: now[0])
+    )
+    monkeypatch.setattr(sweep_points, "evaluate_chunk", evaluate)
+    monkeypatch.setattr(sweep_table, "encode", lambda sweep, columns: None)
+    assert sweep_run.estimate(found).seconds == pytest.approx(500_000 * point_s, rel=0.5)
+    assert now[0] < 3
 
 
 class _Usage:

@@ -57,7 +57,7 @@ def chart(
     one = len(names) == 1
     front = front.assign(**{PLACE: range(1, len(front) + 1)}) if one else front
     x, y = (PLACE, names[0]) if one else names
-    cloud = cloud.iloc[:0].assign(**{x: []}) if one else cloud
+    cloud = cloud.iloc[:0].assign(**{x: []}) if one else _beaten(cloud, front)
     places = [
         axis(name, units.get(name, ""), [*front[name].astype(float), *cloud[name].astype(float)]) for name in (x, y)
     ]
@@ -139,3 +139,15 @@ def _hover(row: pd.Series, units: Mapping[str, str]) -> str:
         is_number = not isinstance(value, str | bool | np.bool_)
         parts.append(f"{title(str(name))}: {human(value, units.get(str(name), ''), 6) if is_number else value}")
     return "\n".join(parts)
+
+
+def _beaten(cloud: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
+    """The other designs less those of the front: designs equal in all objectives are on it together."""
+    columns = [name for name in cloud.columns if name in front.columns]
+
+    def rows(table: pd.DataFrame) -> list[tuple[object, ...]]:
+        plain = table[columns].astype(object)
+        return list(plain.where(plain.notna(), None).itertuples(index=False, name=None))
+
+    best = set(rows(front))
+    return cloud.loc[[row not in best for row in rows(cloud)]]
