@@ -25,7 +25,9 @@ MAX_LINES = 20
 @click.option("--thresholds", metavar="T.toml", help="Oaken's thresholds, from `dse thresholds`.")
 @click.option("--contexts", metavar="A,B", help="Context lengths; default: powers of two from 64, and the whole.")
 @click.option("--queries", type=WHOLE, default=16, show_default=True,
-              help="Last queries of each head that attention is measured with; 0: no attention.")  # fmt: skip
+              help="Queries of each head that attention is measured with; 0: no attention.")  # fmt: skip
+@click.option("--query-places", default="last", show_default=True, metavar="last|spread",
+              help="Where they stand: at the end, as in generation, or over the context, as in a prompt.")  # fmt: skip
 @click.option("--seed", type=WHOLE, default=0, show_default=True, help="Of queries drawn where none were dumped.")
 @click.option("--model", default="", help="The model that the dump comes from, for the record.")
 @click.option("--rope", metavar="after|before|none", help="Keys and queries after or before RoPE; none: no RoPE.")

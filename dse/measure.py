@@ -22,6 +22,8 @@ Side = Literal["key", "value"]
 Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 #: evicted sinks that SinkQ keeps per head (SinkQ 4.1: 32 is enough)
 SINKQ_WINDOW = 32
+#: families that quantise keys before RoPE (KVQuant 3.2); all others do after it
+BEFORE_ROPE = frozenset({"kvquant"})
 #: elements whose errors are summed at a time
 BLOCK = 2**20
 #: the largest finite FP16

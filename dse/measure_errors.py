@@ -5,6 +5,7 @@ Everything is summed in float64; ratios are left to `ratios`, so that heads and 
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dse import kv_sample, measure
 from dse.formulas import effective_bits
 from dse.measure import Side
 from dse.measure_source import About, axes
+from dse.quantizers import QuantizerSpec
 
 #: the sums of a tensor, and those of attention, in a row
 TENSOR_SUMS = ("squared_error", "squared_signal", "squared_seen", "product")
@@ -59,6 +61,32 @@ def rotated(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
     cos, sin = np.cos(angles), np.sin(angles)
     low, high = x[..., :half], x[..., half:]
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
+def is_turned_back(spec: QuantizerSpec, of: About) -> bool:
+    """Whether a method takes keys before RoPE that the dump holds after it and that can be turned back."""
+    return spec.family.name in measure.BEFORE_ROPE and of.rope == "after" and of.theta is not None
+
+
+def turned_back(x: np.ndarray, of: About, first: int = 0) -> np.ndarray:
+    """Keys or queries of a dump, from token `first` on, before RoPE: FP16 of the same shape, finite."""
+    assert of.theta is not None
+    heads = by_head(x, of.n_heads)
+    found = rotated(exact(heads), -(of.first_position + first + np.arange(heads.shape[2], dtype=np.float64)), of.theta)
+    half = np.clip(found, -measure.FP16_LARGEST, measure.FP16_LARGEST).astype(np.float16)
+    return half if x.ndim == 4 else np.ascontiguousarray(half[0].transpose(1, 0, 2)).reshape(x.shape)
+
+
+def as_defined(
+    spec: QuantizerSpec, tensors: Mapping[Side, np.ndarray], query: np.ndarray | None, of: About
+) -> tuple[dict[Side, np.ndarray], np.ndarray | None, About]:
+    """A layer's tensors and queries (those of its last tokens, by head) as the method takes them, and what they are."""
+    if "key" not in tensors or not is_turned_back(spec, of):
+        return dict(tensors), query, of
+    n_tokens = by_head(tensors["key"], of.n_heads).shape[2]
+    if query is not None:
+        query = turned_back(query, replace(of, n_heads=query.shape[1]), n_tokens - query.shape[2])
+    return {**tensors, "key": turned_back(tensors["key"], of)}, query, replace(of, rope="before")
 
 
 def drawn(keys: np.ndarray, n_queries: int, seed: int, place: tuple[int, int, int]) -> np.ndarray:
@@ -110,49 +138,57 @@ def attention_sums(
 
 def head_rows(
     tensors: Mapping[Side, np.ndarray], seen: Mapping[Side, np.ndarray], query: np.ndarray | None, of: About,
-    layer: int, n_queries: int, seed: int,
+    layer: int, n_queries: int, seed: int, spread: bool = False,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Rows of sums, a head and side each (key, value, and both where both are there), for these tokens of a layer.
 
     `query` is [batch, query heads, tokens of the dump's end that are among these, head_dim] or None: then queries are
-    drawn. The last `n_queries` of them are used, at the last positions, each seeing the tokens up to its own.
+    drawn. The last `n_queries` of them are used, or as many evenly spread over those that are there; each stands at its
+    own position and sees the tokens up to it.
     """
     exacts, founds = ({side: by_head(x, of.n_heads) for side, x in part.items()} for part in (tensors, seen))
     n_batch, n_heads, n_tokens, _ = next(iter(exacts.values())).shape
+    kind = ("drawn" if query is None else "dumped") + (", spread" if spread else "")
     for head in range(n_heads):
         pairs = {side: (exact(exacts[side][:, head]), founds[side][:, head].astype(np.float64)) for side in exacts}
         sums: dict[str, dict[str, Any]] = {side: tensor_sums(*pair) for side, pair in pairs.items()}
         if len(pairs) == 2 and n_queries:
             asked, total = 0, {side: dict.fromkeys(ATTENTION_SUMS, 0.0) for side in ("key", "value", "both")}
             for batch in range(n_batch):
-                keys = tuple(_turned(k[batch], of, 0) for k in pairs["key"])
-                own = None if query is None else query[batch, :, -n_queries:]
-                if own is None:
-                    count = min(n_queries, n_tokens)
-                    groups = [drawn(keys[0], count, seed, (layer, batch, head))]
+                keys = tuple(_turned(k[batch], of, np.arange(n_tokens)) for k in pairs["key"])
+                last = positions(n_tokens, n_tokens if query is None else query.shape[2], n_queries, spread)
+                if query is None:
+                    groups = [drawn(keys[0], last.size, seed, (layer, batch, head))]
                 else:
-                    count, each = own.shape[1], own.shape[0] // n_heads
-                    groups = [
-                        _turned(exact(own[g]), of, n_tokens - count) for g in range(head * each, (head + 1) * each)
-                    ]
-                last = np.arange(n_tokens - count, n_tokens)
+                    own, each = query[batch], query.shape[1] // n_heads
+                    own = own[:, last - (n_tokens - own.shape[1])]
+                    groups = [_turned(exact(own[g]), of, last) for g in range(head * each, (head + 1) * each)]
                 for queries in groups:
-                    asked += count
+                    asked += last.size
                     values = (pairs["value"][0][batch], pairs["value"][1][batch])
                     for side, part in attention_sums(queries, last, (keys[0], keys[1]), values).items():
                         for name, number in part.items():
                             total[side][name] += number
             for side, part in total.items():
-                sums.setdefault(side, {}).update(part, n_queries=asked, queries="drawn" if query is None else "dumped")
+                sums.setdefault(side, {}).update(part, n_queries=asked, queries=kind)
         for side, part in sums.items():
             n_elements = sum(pair[0].size for name, pair in pairs.items() if side in (name, "both"))
             yield {"side": side, "head": head, "n_elements": n_elements, **part}
 
 
-def _turned(x: np.ndarray, of: About, first: int) -> np.ndarray:
+def positions(n_tokens: int, n_asking: int, n_queries: int, spread: bool) -> np.ndarray:
+    """Where queries stand, ascending, of the last `n_asking` tokens: the last ones, or evenly spread up to the last."""
+    count = min(n_queries, n_asking)
+    if not spread:
+        return np.arange(n_tokens - count, n_tokens)
+    steps: np.ndarray = np.arange(1, count + 1) * n_asking // count
+    return n_tokens - n_asking + steps - 1
+
+
+def _turned(x: np.ndarray, of: About, places: np.ndarray) -> np.ndarray:
     if of.rope != "before" or of.theta is None:
         return x
-    return rotated(x, of.first_position + first + np.arange(x.shape[0], dtype=np.float64), of.theta)
+    return rotated(x, of.first_position + places.astype(np.float64), of.theta)
 
 
 def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from dse.quantizers import QuantizerSpec
 #: context lengths that are measured when none are asked for: powers of two from here on, and the whole
 FIRST_CONTEXT = 64
 MAX_CONTEXTS, MAX_QUERIES, MAX_METHODS = 100, 2**16, 100
+QUERY_PLACES = ("last", "spread")
 #: a dump may hold this many bytes: only a layer at a time is read
 DUMP_BYTES = 2**50
 
@@ -34,6 +35,8 @@ class Asked:
     n_heads: int | None = None
     nonfinite: str = "raise"
     n_queries: int = 16
+    #: last: queries of the context's last tokens, as in generation; spread: evenly over it, as of a prompt
+    query_places: str = "last"
     seed: int = 0
     model: str = ""
     rope: str | None = None
@@ -96,6 +99,8 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
         raise InputError(f"nonfinite = {show(asked.nonfinite)}: must be raise or replace")
     if not 0 <= asked.n_queries <= MAX_QUERIES:
         raise InputError(f"queries = {asked.n_queries}: must be 0 to {MAX_QUERIES:,}")
+    if asked.query_places not in QUERY_PLACES:
+        raise InputError(f"query-places = {show(asked.query_places)}: must be {' or '.join(QUERY_PLACES)}")
     if not 0 <= asked.seed < 2**63:
         raise InputError(f"seed = {asked.seed}: must be 0 to 2^63 - 1")
     if not out:
@@ -114,6 +119,8 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
             "dse": __version__, "dump": sha256, "contexts": lengths, "queries": asked.n_queries, "seed": asked.seed,
             "nonfinite": asked.nonfinite, "partial": asked.partial, "about": asdict(of),
         }  # fmt: skip
+        if asked.query_places != "last":
+            identity["query_places"] = asked.query_places
         settings = Settings(of.n_heads, settings.nonfinite, settings.thresholds)
         with opened(out, identity) as store:
             for name in RESULTS:
@@ -162,6 +169,8 @@ class Each:
 
     def key(self, spec: QuantizerSpec) -> str:
         """What a method's part depends on."""
+        if measure_errors.is_turned_back(spec, self.of):
+            return f"{spec.name} before RoPE"
         return f"{spec.name} {self._thresholds}" if spec.family.name == "oaken" else spec.name
 
     def part(self, layer: Layer, spec: QuantizerSpec) -> None:
@@ -194,16 +203,18 @@ class Each:
         """Rows of the heads, then of all heads together with the bits, of the first `n_tokens` tokens."""
         whole = n_tokens == self.lengths[-1]
         tensors = {side: x if whole else measure_errors.prefix(x, n_tokens) for side, x in self._tensors.items()}
-        found: dict[Side, tuple[TensorMeasurement, Outcome]] = {
-            one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, tensors, self.settings)
-        }
-        seen = {side: outcome.seen for side, (_, outcome) in found.items()}
         query = self._query
         if query is not None:  # the queries are those of the dump's last tokens
             n_asked = query.shape[2] - (self.lengths[-1] - n_tokens)
             query = query[:, :, :n_asked] if n_asked > 0 else None
+        tensors, query, of = measure_errors.as_defined(spec, tensors, query, self.of)
+        found: dict[Side, tuple[TensorMeasurement, Outcome]] = {
+            one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, tensors, self.settings)
+        }
+        seen = {side: outcome.seen for side, (_, outcome) in found.items()}
         rows = list(measure_errors.head_rows(
-            tensors, seen, query, self.of, layer.index, self.asked.n_queries, self.asked.seed
+            tensors, seen, query, of, layer.index, self.asked.n_queries, self.asked.seed,
+            self.asked.query_places == "spread",
         ))  # fmt: skip
         measured = {side: one for side, (one, _) in found.items()}
         totals = {}
@@ -253,9 +264,11 @@ def _finish(
     summary = measure_table.summary(rows, data, of, each.lengths)
     notes = measure_source.lacks(layers, of)
     notes += [
-        f"{spec.name}: is defined on keys before RoPE, these are after it" for spec in specs
-        if spec.family.name == "kvquant" and of.rope == "after"
-    ]  # fmt: skip
+        f"{spec.name}: is defined on keys before RoPE, "
+        + ("to which these were turned back" if of.theta else "these are after it: --rope-theta turns them back")
+        for spec in specs
+        if spec.family.name in measure.BEFORE_ROPE and of.rope == "after"
+    ]
     files.write(store.folder / TABLE, measure_table.parquet(table))
     files.write(store.folder / MEASUREMENT, to_json(file))
     files.write(store.folder / SUMMARY, measure_table.json_of({**summary, "notes": notes}))

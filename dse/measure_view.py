@@ -170,17 +170,19 @@ def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERI
     """Quantise every layer and measure bits and errors. Raises InputError."""
     of = about_of(held, how)
     thresholds, note = thresholds_of(held, spec, how)
+    if measure_errors.is_turned_back(spec, of):
+        note = "Keys turned back to before RoPE, where the method is defined."
     settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
     rows: list[dict[str, Any]] = []
     tensors: list[TensorMeasurement] = []
     for layer in held.layers:
-        own = dict(held.tensors[layer.index])
-        found = {one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, own, settings)}
-        tensors += [one for one, _ in found.values()]
         query = held.queries.get(layer.index)
         asked = None if query is None else measure_errors.by_head(query, of.n_heads)
+        own, asked, kind = measure_errors.as_defined(spec, held.tensors[layer.index], asked, of)
+        found = {one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, own, settings)}
+        tensors += [one for one, _ in found.values()]
         seen = {side: outcome.seen for side, (_, outcome) in found.items()}
-        sums = measure_errors.head_rows(own, seen, asked, of, layer.index, n_queries, 0)
+        sums = measure_errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0)
         rows += [{"layer": layer.index, **row} for row in sums]
     sides = list(dict.fromkeys(row["side"] for row in rows))
     rows += [{"side": side, **measure_errors.pooled([row for row in rows if row["side"] == side])} for side in sides]
@@ -237,9 +239,11 @@ def view(
 
     The histogram is of all its tokens and sequences. Raises InputError for what the dump does not have.
     """
-    own, x = _head(held, how, layer, side, head)
+    of = about_of(held, how)
+    own, _, _ = measure_errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
+    x = measure_errors.by_head(own[side], of.n_heads)[:, head]
     thresholds, _ = thresholds_of(held, spec, how)
-    settings = Settings(about_of(held, how).n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
+    settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
     outcome = measure.quantize(spec, layer, own, settings)[side]
     before = measure_errors.exact(x)
     after = measure_errors.by_head(outcome.seen, settings.n_heads)[:, head].astype(np.float64)
@@ -252,18 +256,18 @@ def view(
     )  # fmt: skip
 
 
-def _head(held: Held, how: How, layer: int, side: Side, head: int) -> tuple[dict[Side, np.ndarray], np.ndarray]:
-    """The tensors of a layer, and one head of one side: [batch, tokens, head_dim]."""
+def _layer(held: Held, of: About, layer: int, side: Side, head: int) -> dict[Side, np.ndarray]:
+    """The tensors of a layer that has this side and head."""
     if layer not in held.tensors:
         known = ", ".join(map(str, held.indices[:8])) + (", ..." if len(held.indices) > 8 else "")
         raise InputError(f"layer = {layer:,}: must be one of {known}: those are in {show(held.name)}")
     own = dict(held.tensors[layer])
     if side not in own:
         raise InputError(f"side = {side}: layer {layer} has only {'value' if side == 'key' else 'key'}s")
-    heads = measure_errors.by_head(own[side], about_of(held, how).n_heads)
-    if not 0 <= head < heads.shape[1]:
-        raise InputError(f"head = {head:,}: must be 0 to {heads.shape[1] - 1:,}: that is what is there")
-    return own, heads[:, head]
+    n_heads = measure_errors.by_head(own[side], of.n_heads).shape[1]
+    if not 0 <= head < n_heads:
+        raise InputError(f"head = {head:,}: must be 0 to {n_heads - 1:,}: that is what is there")
+    return own
 
 
 def histogram(before: np.ndarray, after: np.ndarray, n_bins: int = N_BINS) -> pd.DataFrame:

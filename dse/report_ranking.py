@@ -35,8 +35,9 @@ def parts() -> list[str]:
         '<h3 id="ranking">Where the small language models that ship rank alike</h3>',
         '<p class="soft">Perplexity of mha and gqa (docs/language_model.md) under the same methods, beside the order '
         "of each published table; nothing is claimed for the papers' models. Of the pairs that a table ranks: in the "
-        f"same order here; of these, and of the others, those that differ here by more than {SURE:g} standard errors; "
-        "those that do not (undecided). FP16 counts as a method. Kendall's tau: 1 the same order, -1 the reverse, 0 by "
+        f"same order here; of these, and of the others, those that differ here by more than {SURE:g} standard errors "
+        "(of the difference, window by window); those that do not (undecided). FP16 counts as a method. Kendall's tau: "
+        "1 the same order, -1 the reverse, 0 by "
         "chance. Oaken Table 3 and SinkQ Tables 3 and 4 compare settings of one method. Table: <a "
         'href="tables/ranking.csv">CSV</a>.</p>',
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>',

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dse import files, kv_sample, measure, measure_run, measurements, quantizers, sweep, sweep_store
+from dse import files, kv_sample, measure, measure_errors, measure_run, measurements, quantizers, sweep, sweep_store
 from dse.dumps import open_dump
 from dse.errors import InputError, OutputError
 from test_cli import assert_one_line
@@ -433,3 +433,59 @@ def test_keys_before_rope_are_quantised_as_stored(run, sample, tmp_path):
     assert after["squared_error"].equals(before["squared_error"])
     both = after["side"] == "both"
     assert (after[both]["output_error"] != before[both]["output_error"]).all()
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_kvquant_takes_keys_before_rope_where_the_dump_says_how_they_were_turned(run, tmp_path, flat):
+    rng = np.random.default_rng(8)
+    key, value, query = (rng.normal(size=(1, n, 40, 16)).astype(np.float16) for n in (2, 2, 4))
+    positions = np.arange(3, 43)
+
+    def turned(x):
+        return measure_errors.rotated(x.astype(np.float64), positions, 500.0).astype(np.float16)
+
+    def shaped(x):
+        return x[0].transpose(1, 0, 2).reshape(40, 32) if flat else x
+
+    said = {"rope_theta": "500", "first_position": "3", "n_heads": "2"}
+    tables = {}
+    for rope, k, q in (("before", key, query), ("after", turned(key), turned(query))):
+        path = tmp_path / f"{rope}.npz"
+        np.savez(path, **{"layer0.key": shaped(k), "layer0.value": shaped(value), "layer0.query": q},
+                 meta=meta(rope=rope, **said))  # fmt: skip
+        code, out, err = run("measure", path, "--methods", "kvquant,nqkv:block=16", "--out", tmp_path / rope)
+        assert (code, err) == (0, ""), out
+        assert ("to which these were turned back" in out) == (rope == "after")
+        tables[rope] = pd.read_parquet(tmp_path / rope / "measured.parquet").set_index(["method", "side"])
+    # turning there and back rounds to FP16 twice: a last digit of the keys, here and there a code
+    for name in ("mse", "output_error", "kl_nats"):
+        own = [tables[rope].loc["kvquant", name].dropna() for rope in ("before", "after")]
+        assert len(own[0]) == len(own[1]) > 0
+        assert np.allclose(*own, rtol=0.02), name
+    # other methods take the keys as the dump holds them
+    nqkv = [tables[rope].loc[("nqkv:block=16", "key"), "mse"].to_numpy() for rope in ("before", "after")]
+    assert not np.allclose(*nqkv, rtol=0.02)
+
+
+def test_queries_spread_over_the_context(run, tmp_path):
+    # of 40 tokens 4 queries: the tokens 9, 19, 29, 39; of the last 10 that have queries: 31 (10 / 4), 34, 36, 39
+    assert measure_errors.positions(40, 40, 4, True).tolist() == [9, 19, 29, 39]
+    assert measure_errors.positions(40, 10, 4, True).tolist() == [31, 34, 36, 39]
+    assert measure_errors.positions(40, 3, 4, True).tolist() == [37, 38, 39]
+    assert measure_errors.positions(40, 40, 4, False).tolist() == [36, 37, 38, 39]
+    rng = np.random.default_rng(9)
+    tensors = {f"layer0.{side}": rng.normal(size=(1, 2, 96, 32)).astype(np.float16) for side in ("key", "value")}
+    np.savez(tmp_path / "kv.npz", **tensors, **{"layer0.query": rng.normal(size=(1, 2, 96, 32)).astype(np.float16)})
+    errors = {}
+    for places in ("last", "spread"):
+        words = ("--methods", "kivi:group=32,residual=32,bits=2,nqkv:block=32", "--query-places", places)
+        assert run("measure", tmp_path / "kv.npz", *words, "--out", tmp_path / places)[0] == 0
+        table = pd.read_parquet(tmp_path / places / "measured.parquet")
+        assert set(table["queries"].dropna()) == {"dumped" if places == "last" else "dumped, spread"}
+        own = table[(table["side"] == "value") & table["head"].isna() & (table["context_tokens"] == 96)]
+        errors[places] = own["output_error"].to_numpy()
+    # the last 32 values are exact: less of what early queries see
+    assert errors["spread"][0] > errors["last"][0]
+    bad = run("measure", tmp_path / "kv.npz", "--methods", "nqkv", "--query-places", "all", "--out", tmp_path / "x")
+    assert_one_line(bad, 2, "query-places = 'all': must be last or spread")
+    assert not (tmp_path / "x").exists()

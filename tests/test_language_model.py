@@ -178,6 +178,7 @@ def test_fp16_cache_is_no_cache_to_1e_3(model, tokens, known):
     assert score.perplexity == pytest.approx(np.exp(free.mean()), rel=1e-3)
     assert score.prompt_perplexity == pytest.approx(np.exp(free.mean()), rel=1e-3)
     assert (score.stored_bits, score.n_scored_tokens, score.log_ratio_se) == (16, 120, 0)
+    assert score.log_ratios == (0.0,) * len(tokens)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ class Score:
     n_scored_tokens: int
     #: standard error of ln(perplexity / FP16's), over the windows; None for one window
     log_ratio_se: float | None = None
+    #: mean nats of each window less FP16's: methods lose on the same windows, so pairs are compared window by window
+    log_ratios: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,5 +173,5 @@ class Bench:
         return Score(
             model=self.model.name, method=spec.name, stored_bits=bits, perplexity=math.exp(nat.mean()),
             prompt_perplexity=math.exp(whole.mean()), greedy_agreement_frac=equal[0], greedy_common_tokens=equal[1],
-            n_scored_tokens=nat.size, log_ratio_se=spread,
+            n_scored_tokens=nat.size, log_ratio_se=spread, log_ratios=tuple(ratios.tolist()),
         )  # fmt: skip

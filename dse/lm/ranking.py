@@ -6,6 +6,7 @@ from functools import cache
 from importlib import resources
 from itertools import combinations
 
+import numpy as np
 import pandas as pd
 
 from dse import quantizers, validate_accuracy
@@ -39,7 +40,7 @@ class Pair:
 
 
 def perplexities() -> pd.DataFrame:
-    """Perplexity of the models that ship under many methods (dse/data/lm/perplexity.csv)."""
+    """Perplexity of the models that ship under many methods, each window's too (dse/data/lm/perplexity.csv)."""
     with (resources.files("dse.data") / "lm" / "perplexity.csv").open("rb") as file:
         return pd.read_csv(file)
 
@@ -63,24 +64,27 @@ def tau(pairs: list[Pair]) -> float:
     return sum(pair.paper * pair.ours for pair in pairs) / len(pairs) if pairs else math.nan
 
 
+def _differences(named: dict[str, pd.Series]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Of every two rows, window by window: methods lose on the same windows."""
+    return {one: {other: difference(a, b) for other, b in named.items()} for one, a in named.items()}
+
+
 @cache
 def _default(model: str) -> dict[str, dict[str, tuple[float, float]]]:
-    """Differences of the methods of perplexity.csv; their errors together, as windows are not kept there."""
+    """Differences of the methods of perplexity.csv."""
     own = perplexities()
     own = own[own["model"] == model]
     base = float(own.loc[own["method"] == "fp16", "perplexity"].iloc[0])
-    found = {str(row.method): (math.log(row.perplexity / base), row.log_ratio_se) for row in own.itertuples()}
-    return {
-        one: {other: (a - b, math.hypot(ea, eb)) for other, (b, eb) in found.items()} for one, (a, ea) in found.items()
-    }
+    own = own.assign(log_ratio=np.log(own["perplexity"] / base))
+    return _differences({str(row["method"]): row for _, row in own.iterrows()})
 
 
 @cache
 def _studied(model: str, experiment: str) -> dict[str, dict[str, tuple[float, float]]]:
-    """Differences of an experiment's settings over the same windows."""
+    """Differences of an experiment's settings."""
     own = scores(shipped(model), experiment)
     named = {_NAMES[experiment].format(row["series"], row["x"]): row for _, row in own.iterrows()}
-    return {one: {other: difference(a, b) for other, b in named.items()} for one, a in named.items()}
+    return _differences(named)
 
 
 def _method(quantizer: str) -> str:

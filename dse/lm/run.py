@@ -9,6 +9,7 @@ from dse import __version__, quantizers
 from dse.errors import InputError
 from dse.lm import caches as kv
 from dse.lm import weights
+from dse.lm.names import WINDOW
 from dse.lm.perplexity import Bench, Score, Windows, windows
 from dse.lm.text import CALIBRATION, SCORED, held_out
 from dse.measure import Progress
@@ -78,7 +79,7 @@ class _Benches:
 def _score(store: Store | None, benches: _Benches, i: int, spec: QuantizerSpec) -> Score:
     held = store.load(i, _key(spec)) if store is not None else None
     if held and len(held["rows"]) == 1 and held["rows"][0].keys() == _FIELDS:
-        return Score(**held["rows"][0])
+        return Score(**{**held["rows"][0], "log_ratios": tuple(held["rows"][0]["log_ratios"])})
     score = benches.of(i).score(spec, quantizers.parse("fp16"))
     if store is not None:
         store.save(i, _key(spec), [asdict(score)], [])
@@ -91,18 +92,24 @@ def _key(spec: QuantizerSpec) -> str:
 
 
 def rows(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """A row a model and method, for JSON."""
-    return [asdict(score) for score in scores]
+    """A row a model and method, for JSON; `log_ratio_0`, `log_ratio_1` ... are the windows' own, in nats a byte."""
+    found = []
+    for score in scores:
+        row = asdict(score)
+        windows_own = row.pop("log_ratios")
+        found.append(row | {f"log_ratio_{i}": value for i, value in enumerate(windows_own)})
+    return found
 
 
 def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with as many digits as say something."""
+    """The rows with as many digits as say something, without the single windows."""
     digits = {"stored_bits": 2, "perplexity": 4, "prompt_perplexity": 4, "greedy_agreement_frac": 3,
               "greedy_common_tokens": 1, "log_ratio_se": 4}  # fmt: skip
     return [
         {
             name: f"{value:.{digits[name]}f}" if name in digits and value is not None else value
             for name, value in row.items()
+            if not WINDOW.fullmatch(name)
         }
         for row in found
     ]

@@ -8,6 +8,8 @@ import numpy as np
 import kernels_ref
 from dse import quantizers
 from dse.lm import caches as kv
+from dse.lm import oaken_reading
+from dse.lm.names import SIGNED
 from dse.lm.run import METHODS
 from dse.lm.streamed import Decoded, Quantise, of_caches
 from dse.lm.weights import LanguageModel
@@ -28,6 +30,8 @@ class Point:
     axes: str = ""
     #: SinkQ: the first layer that tracks sinks; -1: the method's own
     first_layer: int = -1
+    #: Oaken: steps of an outlier's magnitude beside its sign (`dse.lm.oaken_reading`); 0: as the method is defined
+    steps: int = 0
 
     @property
     def name(self) -> str:
@@ -37,7 +41,8 @@ class Point:
     @property
     def key(self) -> str:
         """What is computed, whatever figure it stands in."""
-        return "|".join((self.method, self.text, self.axes, str(self.first_layer)))
+        rest = (str(self.steps),) if self.steps else ()
+        return "|".join((self.method, self.text, self.axes, str(self.first_layer), *rest))
 
 
 AXES = ("channel/token", "channel/channel", "token/token", "token/channel")
@@ -66,6 +71,8 @@ def points(model: LanguageModel) -> list[Point]:
             groups = f"{outer:g}/{100 - share:g}/{round(share - outer, 2):g}"
             found.append(Point("oaken-ratios", f"{share} %", outer, f"oaken:groups={groups}"))
     found += [Point("oaken-groups", f"{g}, {b} bit", 0, f"oaken:groups={g},outlier_bits={b}") for g, b in TABLE_3]
+    found += [Point("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4", steps=7)
+              for g, bits in TABLE_3 if bits == 4]  # fmt: skip
     found += [Point("oaken-texts", text or "both", 0, "oaken", text=text) for text in TEXTS]
     found += [Point("nqkv-blocks", "NQKV", block, f"nqkv:block={block}") for block in BLOCKS if block <= width]
     for bits in (2, 4):
@@ -96,7 +103,24 @@ def quantise_of(point: Point, model: LanguageModel, known: kv.Calibration) -> tu
         ]
     else:
         found = list(kv.caches(spec, model, known))
+    if point.steps:
+        return _reading(found, point.steps), False, found
     return *of_caches(found), found
+
+
+def _reading(found: list[Any], steps: int) -> Quantise:
+    """Another reading of the outliers; the caches count the bits, which are the same."""
+
+    def quantise(layer: int, key: np.ndarray, value: np.ndarray) -> Decoded:
+        cache = found[layer]
+        cache.append(key, value)
+        rows = cache.cache
+        return Decoded(
+            oaken_reading.decoded(key, rows.key_method, steps), oaken_reading.decoded(value, rows.value_method, steps),
+            lambda n: n, lambda n: n,
+        )  # fmt: skip
+
+    return quantise
 
 
 def _axes(values: dict[str, Any], axes: str) -> Quantise:

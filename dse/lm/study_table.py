@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dse import pareto
+from dse.lm.names import WINDOW
 
 #: tables of `dse study` by model name
 Tables = Mapping[str, pd.DataFrame]
@@ -66,7 +67,7 @@ def setting(table: pd.DataFrame, experiment: str, series: str, x: float = 0.0) -
 
 def difference(one: pd.Series, other: pd.Series) -> tuple[float, float]:
     """(ln of one's perplexity over the other's, its standard error over the windows that both lost on)."""
-    names = [name for name in one.index if str(name).startswith("log_ratio_") and str(name) != "log_ratio_se"]
+    names = [name for name in one.index if WINDOW.fullmatch(str(name))]
     off = (one[names] - other[names]).to_numpy(dtype=float)
     error = float(off.std(ddof=1)) / math.sqrt(len(off)) if len(off) > 1 else math.nan
     return float(one["log_ratio"] - other["log_ratio"]), error

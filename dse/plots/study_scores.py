@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from dse.lm.names import SIGNED
 from dse.lm.study_table import OAKEN, Tables, fp16, front, scores
 from dse.plots import axes
 from dse.plots.chart import Axis, Chart, Panel, Series
@@ -112,13 +113,16 @@ def oaken_ratios(tables: Tables) -> Chart:
     )  # fmt: skip
 
 
+_OUTLIERS = {"5 bit": "5-bit outliers", "4 bit": "4-bit, signed code", SIGNED: "4-bit, sign and 3 bits"}
+
+
 def oaken_groups(tables: Tables) -> Chart:
     """Oaken Table 3."""
 
     def names(own: pd.DataFrame) -> pd.DataFrame:
         parts = own["series"].str.split(", ", expand=True)
         labels = [f"{row.series.split(',')[0]}, {row.stored_bits:.2f} bit" for row in own.itertuples()]
-        return own.assign(row=labels, group=parts[1].str.replace(" bit", "-bit outliers"))
+        return own.assign(row=labels, group=parts[1].map(_OUTLIERS))
 
     return Chart(
         "How many groups, and how many bits for outliers? (Oaken Table 3)",
