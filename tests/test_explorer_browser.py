@@ -81,7 +81,7 @@ def test_a_number_opens_its_explanation(page, server):
 
 def test_good_and_bad_files(page, server, tmp_path):
     open_page(page, f"{server}/?batch=48")
-    page.get_by_text("Load a device, model or plan file").click()
+    page.get_by_text("Load a device, model, plan or measurement").click()
     bad = tmp_path / "bad.toml"
     bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
     page.locator("input[type=file]").set_input_files(bad)

@@ -151,7 +151,7 @@ def test_text_of_the_reader_is_never_markup(page, server):
     open_page(page, f"{server}/?designs=2&model={quote(HOSTILE)}&{quote(HOSTILE)}={quote(HOSTILE)}")
     page.get_by_test_id("stCode").filter(has_text="onerror=alert").first.wait_for()
     assert page.evaluate(_MARKUP) == []
-    page.get_by_text("Load a device, model or plan file").click()
+    page.get_by_text("Load a device, model, plan or measurement").click()
     for name, content, said in hostile_files():
         load(page, name, content, said)
         assert page.evaluate(_MARKUP) == []

@@ -151,6 +151,7 @@ def short(asked: Request, others: Sequence[Request]) -> str:
         lambda r: f"batch {r.batch:,}", lambda r: f"{r.input:,} in", lambda r: f"{r.output:,} out",
         lambda r: r.admission, lambda r: f"{r.weights_bits}-bit weights", lambda r: r.model_kind,
         lambda r: r.stack or "", lambda r: r.tokens_text,
+        lambda r: r.measurements,
     )  # fmt: skip
     differing = [way(asked) for way in ways if len({way(other) for other in others}) > 1]
     return ", ".join(text for text in differing if text) or asked.key_quantizer_text

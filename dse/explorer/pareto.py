@@ -88,6 +88,8 @@ def render() -> None:
 
 def chosen(values: dict[str, Any], upload: Upload, label: str) -> dict[str, Any]:
     """The field that a loaded file joins."""
+    if upload.kind == "measurement":
+        return {pareto_asked.MEASUREMENTS.key: label}
     field = {"device": DEVICES, "model": MODELS, "plan": QUANTIZERS}[upload.kind]
     return {field.key: list(dict.fromkeys((*values[field.key], label)))}
 

@@ -49,7 +49,7 @@ GROUPS = (
     ("Bits and error", (
         ("Effective bits", "effective_bits", "Bits an element as the method's paper counts them."),
         ("Stored bits", "stored_bits", "Bits an element with all that is stored beside the codes."),
-        ("Attention error", "measured_error", "Relative error of its output, measured on the shipped sample."),
+        ("Attention error", "measured_error", "Relative error of its output, as measured (More)."),
         ("Signal to noise", "sqnr_db", "Signal to quantization noise of keys and values, measured."),
     )),
 )  # fmt: skip
