@@ -53,8 +53,9 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, browser
         again.goto(page.url)
         again.get_by_text("beyond the limits").wait_for(timeout=FIRST_MS)
         wait_for_figure(again, "front", FIRST_MS)
-        assert again.get_by_role("textbox", name="At most").input_value() == "Decode step = 20 ms"
-        assert again.get_by_role("textbox", name="Of the front show only").input_value() == 'device == "H100"'
+        restored = {"At most": "Decode step = 20 ms", "Of the front show only": 'device == "H100"'}
+        for name, text in restored.items():
+            sync_api.expect(again.get_by_role("textbox", name=name)).to_have_value(text)
     finally:
         again.close()
 

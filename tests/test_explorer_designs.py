@@ -163,6 +163,18 @@ def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
     assert not app.exception
 
 
+def test_a_design_keeps_its_fields_while_another_is_changed():
+    app = page(designs="2", editing="2")
+    app.number_input(key="2.batch").set_value(7).run()
+    app.session_state["editing"] = 1
+    app.run()
+    for length in (99, 98):
+        app.number_input(key="input").set_value(length).run()
+        assert {key: "".join(text) for key, text in app.query_params.items()} == {
+            "designs": "2", "2.batch": "7", "input": str(length)
+        }  # fmt: skip
+
+
 def measured_file():
     """A measurement file whose tensors take 4 bits and whose attention output is off by 3/4."""
     tensors = [

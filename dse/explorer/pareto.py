@@ -13,6 +13,7 @@ from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.pareto_asked import AXES, DEVICES, MAX_POINTS, MODELS, OBJECTIVES, QUANTIZERS, Asked
 from dse.explorer.pareto_job import Job
+from dse.explorer.parts import part
 from dse.explorer.uploads import Upload
 from dse.pareto_designs import DesignFront
 from dse.plots import design_front
@@ -121,7 +122,7 @@ def drop() -> None:
         job.cancel()
 
 
-@st.fragment(run_every=LOOK_S)
+@partial(part, run_every=LOOK_S)
 def show_progress() -> None:
     """How far the sweep is, and the button that ends it; the page is drawn anew when it has ended."""
     job: Job | None = st.session_state.get(_JOB)

@@ -29,6 +29,7 @@ def draw(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> None:
         widgets.draw(designs.COUNT)
         place = 1
         if values["designs"] > 1:
+            state.drawn(designs.EDITING.key)
             st.segmented_control(
                 designs.EDITING.label, range(1, values["designs"] + 1), key=designs.EDITING.key,
                 help=designs.EDITING.help, required=True,

@@ -7,6 +7,7 @@ import streamlit as st
 
 from dse.errors import DseError
 from dse.explorer import designs, request
+from dse.explorer.parts import part
 from dse.explorer.request import Answer, Request
 from dse.explorer.widgets import escaped, problem
 
@@ -70,7 +71,7 @@ def headline(found: Designs) -> None:
                 )  # fmt: skip
 
 
-@st.fragment
+@part
 def show(found: Designs) -> None:
     """Every number, a column a design; alone, the groups stand side by side. A fragment: opening one draws no more."""
     st.subheader("Every number, and where it comes from", anchor=False)

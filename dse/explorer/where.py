@@ -15,6 +15,7 @@ from dse.errors import DseError
 from dse.explorer import beside, figure, request, shared, state, widgets
 from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
+from dse.explorer.parts import part
 from dse.explorer.request import Request
 from dse.plots.chart import Chart
 from dse.questions import best_map, common, crossing, sensitivity
@@ -68,7 +69,7 @@ def render() -> None:
     show_lines(asked, state.address(PAGE, FIELDS, values))
 
 
-@st.fragment
+@part
 def show_map(asked: Asked, address: str) -> None:
     """The best quantizer at each batch and prompt length."""
     everywhere = replace(asked, design=request.unquantized(replace(asked.design, batch=1, input=1)))
@@ -78,7 +79,7 @@ def show_map(asked: Asked, address: str) -> None:
         _figure("map", plot_questions.chart_of(answer), partial(plot_questions.table_of, answer), made, figure.cells)
 
 
-@st.fragment
+@part
 def show_tornado(asked: Asked, address: str) -> None:
     """Which number inside its range moves the result, or which of two designs wins."""
     with _said():
