@@ -126,12 +126,15 @@ def of(values: Mapping[str, Any]) -> Request:
     )  # fmt: skip
 
 
-def with_quantizer(asked: Request, name: str) -> Request:
-    """The same design with keys and values stored by another quantizer, with its parameters in `name`."""
-    family, _, parameters = name.partition(":")
+def with_quantizer(asked: Request, name: str, file: tuple[str, str] = ("", "")) -> Request:
+    """The same design with keys and values stored by another quantizer, with its parameters in `name`.
+
+    Of a loaded plan, `name` is that in the lists, and `file` name and text of its file.
+    """
+    family, _, parameters = (name, "", "") if file[1] else name.partition(":")
     return replace(
         asked, quantizer=family, parameters=parameters, value_quantizer=None, value_parameters="",
-        quantizer_file=("", ""), value_quantizer_file=("", ""),
+        quantizer_file=file, value_quantizer_file=("", ""),
     )  # fmt: skip
 
 

@@ -132,4 +132,4 @@ WORKLOAD = (BATCH, INPUT, OUTPUT, ADMISSION, WEIGHTS_BITS, MODEL_KIND, STACK, TO
 
 def several(field: Field, default: Sequence[Any], key: str, label: str) -> Field:
     """The choice of several where `field` chooses one, under a key of its own."""
-    return replace(field, key=key, label=label, kind="choices", default=list(default))
+    return replace(field, key=key, label=label, kind="choices", default=list(default), clears="")
