@@ -208,6 +208,26 @@ def test_twenty_sessions_at_once_do_not_mix(server):
         ]
 
 
+def test_twenty_tabs_at_once_each_show_their_own(browser, server):
+    """Most without a figure, which is what costs: a batch has 3 devices, 6 quantizers, 6 prompts, 6 lengths."""
+    context = browser.new_context()
+    context.set_default_timeout(4 * WAIT_MS)
+    try:
+        tabs = {n: context.new_page() for n in range(100, 120)}
+        for n, tab in tabs.items():
+            sweep = f"pareto?pareto_batches=1+to+{n}+step+1"
+            tab.goto(f"{server}/{f'?batch={n}' if n % 5 == 0 else sweep}", wait_until="commit")
+        for n, tab in tabs.items():
+            if n % 5 == 0:
+                tab.get_by_test_id("stText").filter(has_text=f"batch {n}, 1,024 tokens in").first.wait_for()
+                assert f"batch={n}" in tab.url
+            else:
+                tab.get_by_text(f"{3 * 6 * 6 * 6 * n:,} designs: more than start by themselves").wait_for()
+                assert f"1+to+{n}+step" in tab.url
+    finally:
+        context.close()
+
+
 def test_a_token_policy_of_the_url_is_asked_for_and_shown(page, server):
     open_page(page, f"{server}/?tokens=h2o&batch=8")
     assert "--tokens h2o" in command_line(page)
