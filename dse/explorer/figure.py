@@ -119,7 +119,9 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     the title and the notes, where they wrap. Black becomes a grey that both themes show.
     """
     found = to_plotly.spec(chart)
-    found["data"] = [trace if chart.colours else _hollow(trace) for trace in _keyed(found["data"])]
+    found["data"] = _keyed(found["data"])
+    if not chart.colours and not any(trace["type"] == "bar" for trace in found["data"]):  # on which white is seen
+        found["data"] = [_hollow(trace) for trace in found["data"]]
     layout = found["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
         layout.pop(name)

@@ -115,7 +115,7 @@ TOKEN_PARAMETERS = Field(
 
 MEASUREMENTS = Field(
     "measurements", "Measured bits and errors", "choice", uploads.SHIPPED, choices=uploads.measurement_names,
-    titles=lambda name: "of the sample that ships (synthetic)" if name == uploads.SHIPPED else name,
+    titles=lambda name: "the shipped sample (synthetic)" if name == uploads.SHIPPED else name,
     help="Where the attention error, the signal to noise and the measured bits come from. `dse measure` writes such a "
     "file of your own keys and values, which is loaded on the What if page.",
 )  # fmt: skip
