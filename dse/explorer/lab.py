@@ -53,7 +53,7 @@ REPLACE = Field(
 FIELDS = (lab_dump.DATA, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
 #: room for the legend of the bits, which takes several lines on a phone
 LEGEND_PX = 60
-_WAIT = "Quantising every layer"
+_WAIT = "Quantising every layer; on a new installation a quantizer compiles first, for up to a minute"
 
 
 @dataclass(frozen=True)
