@@ -10,7 +10,7 @@ from dse.explorer import request, shared, uploads
 from dse.explorer.fields import Field
 from dse.explorer.request import Request
 from dse.point import RESULT_UNITS
-from dse.present import number
+from dse.present import change, number
 
 MAX_DESIGNS = 4
 COUNT = Field(
@@ -125,13 +125,9 @@ def shown(name: str, result: Mapping[str, Any]) -> str:
 def delta(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> str:
     """How a number differs from the first design's: in percent, or as a factor from twice on; empty where it cannot."""
     value, base = result[name], first[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(base, int | float) or not base:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(base, int | float):
         return ""
-    ratio = value / base
-    if ratio >= 2:
-        return f"{ratio:,.3g} x"
-    percent = 100 * (ratio - 1)
-    return "same" if abs(percent) < 0.05 else f"{percent:+.1f} %"
+    return change(value, base)
 
 
 def title(asked: Request, place: int, alone: bool) -> str:
