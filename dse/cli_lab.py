@@ -7,9 +7,6 @@ import click
 from dse.cli_options import WHOLE
 from dse.errors import InputError, show
 
-#: tokens and channels of a map, as the page Quantizer lab shows them
-MAX_TOKENS, MAX_CHANNELS = 256, 384
-
 
 @click.command(short_help="One quantizer on a KV dump: bits, errors by head, a head's values.")
 @click.argument("source", required=False)
@@ -46,11 +43,11 @@ def lab(
     how = measure_view.How(heads, nonfinite)
     held = measure_view.sample() if source is None else measure_view.hold(source, how=how)
     chosen = held.indices[0] if layer is None else layer
-    view = measure_view.view(held, spec, how, chosen, side, head, first, MAX_TOKENS)  # type: ignore[arg-type]
+    view = measure_view.view(held, spec, how, chosen, side, head, first, report_lab.MAX_TOKENS)  # type: ignore[arg-type]
     found = measure_view.measured(held, spec, how)
     data = held.name + (", synthetic data" if held.about.synthetic else "")
     place = f"{spec.name}, layer {chosen:,}, head {head:,}, {side}s"
-    paths = report_lab.write(out, found, view, place, side, error, data, MAX_CHANNELS)
+    paths = report_lab.write(out, found, view, place, side, error, data, report_lab.MAX_CHANNELS)
     if as_json:
         click.echo(json.dumps({"method": spec.name, "tables": [str(path) for path in paths]}))
         return

@@ -121,7 +121,18 @@ class MeasurementFile(_Entry):
 
 def load(path: str | Path) -> MeasurementFile:
     """Read a measurement file. Raises InputError or SpecError, which name the line, field and value."""
-    found: MeasurementFile = specs.load(specfile.read(str(path)), MeasurementFile)
+    return of(specfile.read(str(path)))
+
+
+def looks_like_measurement(data: Mapping[str, object]) -> bool:
+    """True for the document of a measurement file, right or wrong."""
+    return "methods" in data
+
+
+def of(document: specfile.Document) -> MeasurementFile:
+    """The measurements of a document. Raises InputError or SpecError, which name the line, field and value."""
+    found: MeasurementFile = specs.load(document, MeasurementFile)
+    path = document.path
     names: set[str] = set()
     for method in found.methods:
         try:

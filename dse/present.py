@@ -14,6 +14,17 @@ from dse.trace import Trace
 Rows = list[dict[str, Any]]
 
 
+def change(value: float, base: float) -> str:
+    """How a number differs from another: in percent, or as a factor from twice on; empty where that is 0."""
+    if not base:
+        return ""
+    ratio = value / base
+    if ratio >= 2:
+        return f"{ratio:,.3g} x"
+    percent = 100 * (ratio - 1)
+    return "same" if abs(percent) < 0.05 else f"{percent:+.1f} %"
+
+
 def number(value: Any, unit: str) -> str:
     """A result with its unit as people read it; sizes in GB (1e9) and GiB (2**30) side by side."""
     if value is None:

@@ -15,6 +15,8 @@ KINDS = {
     "bits": ("lab_bits",), "errors": ("lab_heads",), "histogram": ("lab_histogram",),
     "values": ("lab_before", "lab_after", "lab_error"),
 }  # fmt: skip
+#: tokens and channels of a map, of the command and of the explorer's page
+MAX_TOKENS, MAX_CHANNELS = 256, 384
 
 
 def values_table(view: View, most_channels: int) -> pd.DataFrame:

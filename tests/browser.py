@@ -76,6 +76,7 @@ def explorer(folder):
 @contextmanager
 def chromium():
     """Debian's Chromium; it takes this thread's event loop until it is closed."""
+    sync_api.expect.set_options(timeout=WAIT_MS)
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=WAIT_MS

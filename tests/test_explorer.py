@@ -205,6 +205,17 @@ def test_bad_url_falls_back_with_one_notice(key, value, limit, opened):
     assert not app.warning  # said once
 
 
+def test_a_value_that_a_run_put_into_a_field_is_put_again_by_the_next():
+    """The browser may miss the first run, where the next overtakes it: its fields would show defaults."""
+    app = page(batch="48")
+    for puts in (True, True, False):
+        field = app.number_input(key="batch")
+        assert (field.value, field.proto.set_value) == (48, puts)
+        app.run()
+    app.number_input(key="input").set_value(7).run()
+    assert not app.number_input(key="input").proto.set_value  # the reader's own is left alone
+
+
 def test_good_part_of_a_bad_url_is_kept():
     app = page(batch="32", input="x", nonsense="1")
     assert app.number_input(key="batch").value == 32

@@ -60,7 +60,7 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, brows
     finally:
         again.close()
     page.go_back()
-    page.wait_for_function("document.querySelector('input[aria-label^=Batch]').value === '64'")
+    sync_api.expect(batch_field(page)).to_have_value("64")
 
 
 def test_another_page_keeps_what_was_chosen(page, server):
@@ -69,7 +69,7 @@ def test_another_page_keeps_what_was_chosen(page, server):
     page.get_by_role("heading", name="Roofline").wait_for()
     page.get_by_role("link", name="What if").first.click()
     page.wait_for_url("**batch=48**")
-    page.wait_for_function("document.querySelector('input[aria-label^=Batch]').value === '48'")
+    sync_api.expect(batch_field(page)).to_have_value("48")  # at first the field is not there
 
 
 def test_a_number_opens_its_explanation(page, server):
@@ -81,7 +81,7 @@ def test_a_number_opens_its_explanation(page, server):
 
 def test_good_and_bad_files(page, server, tmp_path):
     open_page(page, f"{server}/?batch=48")
-    page.get_by_text("Load a device, model or plan file").click()
+    page.get_by_text("Load a device, model, plan or measurement").click()
     bad = tmp_path / "bad.toml"
     bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
     page.locator("input[type=file]").set_input_files(bad)
@@ -156,14 +156,15 @@ def test_a_click_on_a_point_opens_it_in_what_if(page, server):
     page.get_by_test_id("stText").filter(has_text="batch 4,").first.wait_for()
 
 
-async def texts_of_a_session(address, batch):
-    """What a session of its own is told to show for a batch: a tab without its browser, which is what costs."""
+async def deltas_of_a_session(address, query, page=""):
+    """What a session of its own is told to show: a tab without its browser, which is what costs."""
     from streamlit.proto.BackMsg_pb2 import BackMsg
     from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
     from websockets.asyncio.client import connect
 
     question = BackMsg()
-    question.rerun_script.query_string = f"batch={batch}"
+    question.rerun_script.query_string = query
+    question.rerun_script.page_name = page
     found = []
     async with connect(
         address.replace("http", "ws") + "/_stcore/stream", origin=address, subprotocols=["streamlit"], max_size=None,
@@ -172,22 +173,59 @@ async def texts_of_a_session(address, batch):
         await socket.send(question.SerializeToString())
         async for content in socket:
             message = ForwardMsg.FromString(content)
-            if message.delta.new_element.HasField("text"):
-                found.append(message.delta.new_element.text.body)
+            if message.WhichOneof("type") == "delta":
+                found.append((list(message.metadata.delta_path), message.delta))
             if message.WhichOneof("type") == "script_finished":
                 return found
 
 
-def test_twenty_sessions_at_once_do_not_mix(server):
+def asked_at_once(*sessions):
     async def ask_all():
-        return await asyncio.gather(*(texts_of_a_session(server, batch) for batch in range(2, 22)))
+        return await asyncio.wait_for(asyncio.gather(*sessions), 240)
 
     with ThreadPoolExecutor(1) as apart:  # the browser has the loop of this thread
-        answers = apart.submit(lambda: asyncio.run(asyncio.wait_for(ask_all(), 120))).result()
-    for batch, texts in enumerate(answers, 2):
+        return apart.submit(lambda: asyncio.run(ask_all())).result()
+
+
+def test_what_stands_on_a_page_itself_belongs_to_no_part_that_runs_alone(server):
+    """Such a part, run anew, takes back what of it was not yet sent: the page must not have a gap then."""
+    pages = ("", "throughput", "pareto")
+    query = "pareto_batches=16&pareto_inputs=1024&pareto_outputs=512"
+    answers = asked_at_once(*(deltas_of_a_session(server, query, page) for page in pages))
+    for name, deltas in zip(pages, answers, strict=True):
+        assert len([path for path, _ in deltas if len(path) == 2]) > 3, name
+        assert [path for path, delta in deltas if len(path) == 2 and delta.fragment_id] == [], name
+    found = [path.name for path in (ROOT / "dse" / "explorer").glob("*.py") if "@st.fragment\n" in path.read_text()]
+    assert found == []  # of the other pages: dse.explorer.parts
+
+
+def test_twenty_sessions_at_once_do_not_mix(server):
+    answers = asked_at_once(*(deltas_of_a_session(server, f"batch={batch}") for batch in range(2, 22)))
+    for batch, deltas in enumerate(answers, 2):
+        texts = [delta.new_element.text.body for _, delta in deltas]
         assert [text for text in texts if "KV cache in" in text] == [
             f"llama2-7b on a100-80gb, KV cache in oaken, batch {batch}, 1,024 tokens in, 1,024 out"
         ]
+
+
+def test_twenty_tabs_at_once_each_show_their_own(browser, server):
+    """Most without a figure, which is what costs: a batch has 3 devices, 6 quantizers, 6 prompts, 6 lengths."""
+    context = browser.new_context()
+    context.set_default_timeout(4 * WAIT_MS)
+    try:
+        tabs = {n: context.new_page() for n in range(100, 120)}
+        for n, tab in tabs.items():
+            sweep = f"pareto?pareto_batches=1+to+{n}+step+1"
+            tab.goto(f"{server}/{f'?batch={n}' if n % 5 == 0 else sweep}", wait_until="commit")
+        for n, tab in tabs.items():
+            if n % 5 == 0:
+                tab.get_by_test_id("stText").filter(has_text=f"batch {n}, 1,024 tokens in").first.wait_for()
+                assert f"batch={n}" in tab.url
+            else:
+                tab.get_by_text(f"{3 * 6 * 6 * 6 * n:,} designs: more than start by themselves").wait_for()
+                assert f"1+to+{n}+step" in tab.url
+    finally:
+        context.close()
 
 
 def test_a_token_policy_of_the_url_is_asked_for_and_shown(page, server):
@@ -205,7 +243,7 @@ def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
     page.wait_for_function("!location.search.includes('batch')")
     set_batch(page, 48)
     page.go_back()
-    page.wait_for_function("document.querySelector('input[aria-label^=Batch]').value === '64'")
+    sync_api.expect(batch_field(page)).to_have_value("64")
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
 
 

@@ -53,8 +53,9 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, browser
         again.goto(page.url)
         again.get_by_text("beyond the limits").wait_for(timeout=FIRST_MS)
         wait_for_figure(again, "front", FIRST_MS)
-        assert again.get_by_role("textbox", name="At most").input_value() == "Decode step = 20 ms"
-        assert again.get_by_role("textbox", name="Of the front show only").input_value() == 'device == "H100"'
+        restored = {"At most": "Decode step = 20 ms", "Of the front show only": 'device == "H100"'}
+        for name, text in restored.items():
+            sync_api.expect(again.get_by_role("textbox", name=name)).to_have_value(text)
     finally:
         again.close()
 
@@ -151,7 +152,7 @@ def test_text_of_the_reader_is_never_markup(page, server):
     open_page(page, f"{server}/?designs=2&model={quote(HOSTILE)}&{quote(HOSTILE)}={quote(HOSTILE)}")
     page.get_by_test_id("stCode").filter(has_text="onerror=alert").first.wait_for()
     assert page.evaluate(_MARKUP) == []
-    page.get_by_text("Load a device, model or plan file").click()
+    page.get_by_text("Load a device, model, plan or measurement").click()
     for name, content, said in hostile_files():
         load(page, name, content, said)
         assert page.evaluate(_MARKUP) == []

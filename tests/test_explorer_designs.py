@@ -1,6 +1,7 @@
 """Designs side by side, the device's numbers, the reader's own files, and the files of a figure."""
 
 import io
+import json
 import re
 import struct
 from dataclasses import replace
@@ -160,6 +161,73 @@ def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
     app.file_uploader[0].upload("q.toml", PLAN.replace(b"kivi", b"kivvi"), "application/toml").run()
     assert any("q.toml:3: unknown quantizer 'kivvi'" in text.value for text in app.sidebar.text)
     assert not app.exception
+
+
+def test_a_design_keeps_its_fields_while_another_is_changed():
+    app = page(designs="2", editing="2")
+    app.number_input(key="2.batch").set_value(7).run()
+    app.session_state["editing"] = 1
+    app.run()
+    for length in (99, 98):
+        app.number_input(key="input").set_value(length).run()
+        assert {key: "".join(text) for key, text in app.query_params.items()} == {
+            "designs": "2", "2.batch": "7", "input": str(length)
+        }  # fmt: skip
+
+
+def measured_file():
+    """A measurement file whose tensors take 4 bits and whose attention output is off by 3/4."""
+    tensors = [
+        {
+            "name": f"layer0.{which}", "layer": 0, "which": which, "n_heads": 1, "head_dim": 2, "n_tokens": 4,
+            "n_elements": 8, "stored_bytes": 4, "ledger": {"payload": 32}, "counts": {}, "squared_error": 1.0,
+            "squared_signal": 100.0, "max_abs_error": 1.0,
+            "output": {"squared": 16.0, "squared_error": 9.0, "squared_error_both": 9.0},
+        } for which in ("key", "value")
+    ]  # fmt: skip
+    data = {"name": "own.npz", "sha256": "0" * 64, "synthetic": False}
+    return json.dumps(
+        {"format": 1, "data": data, "methods": [{"quantizer": "oaken", "tensors": tensors}]}, indent=1
+    ).encode()
+
+
+def test_own_measurements_give_errors_and_bits_and_the_command_names_them(tmp_path, monkeypatch):
+    content = measured_file()
+    label, upload, summary = uploads.read("m.json", content)
+    assert (label, upload.kind, summary) == (
+        "m.json (loaded measurement)",
+        "measurement",
+        "measurements on own.npz: oaken",
+    )
+    asked = request.Request(measurements=label, measurements_file=upload)
+    result = request.answer(asked).result
+    assert result["measured_error"] == 0.75  # sqrt(9 / 16), of both sides together
+    assert result["measured_bits"] == 4  # 4 bytes of 8 elements, keys as values
+    assert result["measured_on"] == "own.npz"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.json").write_bytes(content)
+    space = {}
+    exec(request.python(asked), space)
+    assert space["result"] == result
+    assert request.command(asked).endswith(" --measurements m.json")
+    assert str(upload.text) in repr(asked)  # what cached answers are kept by
+    assert "own.npz" not in repr(asked)
+
+
+def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
+    app = page()
+    app.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
+    assert not app.exception
+    assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
+    assert not app.query_params
+    assert any("relative error of the attention output  0.75" in code.value for code in app.code)
+    wrong = measured_file().replace(b'"stored_bytes": 4', b'"stored_bytes": 5')
+    app.file_uploader[0].upload("w.json", wrong, "application/json").run()
+    assert any("w.json: 'oaken': 'layer0.key': ledger: must add up" in text.value for text in app.sidebar.text)
+    wrong = measured_file().replace(b'"squared": 16.0', b'"squared": -1')
+    app.file_uploader[0].upload("w.json", wrong, "application/json").run()
+    assert any("w.json:" in text.value and "squared" in text.value for text in app.sidebar.text)
+    assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
 
 
 def test_a_file_that_a_field_has_chosen_is_not_dropped(monkeypatch):

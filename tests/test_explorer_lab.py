@@ -1,14 +1,15 @@
 """The quantizer lab without a browser: every widget moved, what is shown is what the commands give."""
 
 import io
-import json
 import shlex
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse import cli, measure_view
+from dse import cli, files, measure_view
 from dse.errors import InputError
 from dse.explorer import lab, lab_dump
 from dse.measure_view import How
@@ -31,24 +32,20 @@ def test_the_python_shown_gives_what_the_page_shows(sample):
     assert view.before.shape == (20, 128)
 
 
-def test_the_commands_shown_measure_the_same(sample, tmp_path, monkeypatch, capsys):
-    asked = lab.Asked(sample.sha256, "oaken", How())
+def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypatch):
+    asked = lab.Asked(sample.sha256, "nqkv", How(), "value", 2, 1, 300, "mse")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dse.report_measure.write", lambda *_: "no figures")
-    commands = [shlex.split(text)[1:] for text in lab.command(sample, asked).split(" && ")]
-    assert [words[0] for words in commands] == ["synthesize", "synthesize", "thresholds", "measure"]
-    for words in commands:
-        more = ["--static", "matplotlib", "--contexts", "320", "--json"] if words[0] == "measure" else []
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([*words, *more])
-        assert stopped.value.code == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    whole = lab.cached_measured(sample, asked).errors
-    whole = whole[whole["layer"].isna()].set_index("side")
-    for row in told["rows"]:
-        for column in ("sqnr_db", "mse", "output_error"):
-            if row[column] is not None:
-                assert row[column] == pytest.approx(whole.loc[row["side"], column], rel=1e-12)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(shlex.split(lab.command(sample, asked))[1:])
+    assert stopped.value.code == 0
+    shown, view = lab.cached_measured(sample, asked), lab.cached_view(sample, asked)
+    for name, table in (("bits", shown.ledger), ("errors", shown.errors), ("histogram", view.histogram)):
+        assert (tmp_path / "lab" / f"{name}.csv").read_bytes() == files.csv_of(table), name
+    values = pd.read_csv(tmp_path / "lab" / "values.csv")
+    assert values["after"].tolist() == view.after[:, : lab.MAX_CHANNELS].ravel().tolist()
+    own = lab.command(replace(sample, name="own.npz", thresholds=None), replace(asked, how=How(4, "replace")))
+    assert own.startswith("dse lab own.npz --method nqkv")
+    assert "--heads 4 --nonfinite replace --out lab" in own
 
 
 def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():

@@ -11,10 +11,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse import measure_view, plot_questions, validate_silicon
-from dse.explorer import figure, lab, lab_dump, launch, request, throughput, where
+from dse.explorer import figure, lab, lab_dump, launch, request, roofline, throughput, where
 from dse.measure_view import How
 from dse.plots import lab as charts
-from dse.plots import silicon_errors
+from dse.plots import operations, silicon_errors
 
 
 def _best_map():
@@ -54,6 +54,20 @@ def test_plotly_would_take_the_figures_that_it_does_not_check(name):
     for axis in (found["layout"].get("coloraxis", {}) for found in (checked, unchecked)):
         axis["colorscale"] = [(round(at, 9), colour) for at, colour in axis.get("colorscale", [])]
     assert unchecked == checked
+
+
+def test_hollow_marks_have_the_colour_of_the_page():
+    table = pd.DataFrame(map(asdict, validate_silicon.recorded_rows("A100-80GB")))
+    asked = tuple(request.with_quantizer(request.DEFAULT, name) for name in ("fp16", "oaken"))
+    for drawn in (
+        figure.tall(silicon_errors.chart(table)),
+        figure.fitted(operations.chart(roofline.cached_table(asked))),
+    ):
+        faces = [
+            str(trace["marker"]["color"]) for trace in drawn["data"] if trace["type"] == "scatter" and trace["marker"]
+        ]
+        assert not any("white" in face for face in faces)
+    assert any(figure.CLEAR in face for face in faces)
 
 
 def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage():

@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from dse import catalog, pareto_designs, pareto_stream, point, point_names, specfile, sweep, sweep_points, sweep_spec
 from dse.errors import InputError
-from dse.explorer import names, pareto, pareto_asked, pareto_front, request
+from dse.explorer import names, pareto, pareto_asked, pareto_front, request, uploads
 from dse.explorer.pareto_job import GRACE_S, Job
 
 SMALL = {
@@ -186,6 +187,31 @@ def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, mo
     pd.testing.assert_frame_equal(space["result"].table, found.table)
     exec(request.python(design), space)
     assert space["result"] == request.answer(design).result
+
+
+def test_own_measurements_are_swept_and_load_into_what_if(asked, tmp_path, monkeypatch):
+    content = (Path(__file__).parents[1] / "dse" / "data" / "kv_sample.measured.json").read_bytes()
+    content = content.replace(b'"kv_sample.npz"', b'"own.npz"').replace(
+        b'"stored_bytes": 54102', b'"stored_bytes": 54103'
+    )
+    content = content.replace(b'"outliers": 64176', b'"outliers": 64184', 1)  # that byte more
+    label, upload, _ = uploads.read("m.json", content)
+    own = replace(
+        asked, devices=("h100",), quantizers=("oaken",), axes=(("batch", "16, 64"),), where="", measurements=label,
+        minimize=("measured_bits",), measurements_file=upload,
+    )  # fmt: skip
+    found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
+    fields = pareto_front.loaded(found.table.iloc[0].to_dict(), own)
+    design = request.answer(request.Request(**fields, measurements_file=upload)).result
+    shipped = request.answer(request.of({**fields, "measurements": "shipped"})).result
+    assert design["measured_bits"] == found.table["measured_bits"].iloc[0] > shipped["measured_bits"]
+    assert design["measured_on"] == "own.npz (synthetic)"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.json").write_bytes(content)
+    space = {}
+    exec(pareto_asked.python(own), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    assert 'measurements = "m.json"' in pareto_asked.toml(own.document())
 
 
 def test_every_column_has_words_and_a_unit():

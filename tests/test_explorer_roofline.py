@@ -44,11 +44,20 @@ def test_every_operation_of_the_table_is_drawn(table):
     assert sum(len(series.x) for series in drawn) == len(table)
 
 
-def test_the_python_shown_gives_the_table_shown():
+PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
+
+
+def test_the_python_shown_gives_the_table_shown_with_a_loaded_plan_too(tmp_path, monkeypatch):
     space = {}
-    names = ("fp16", "kivi:bits=4")
-    exec(roofline.python(request.DEFAULT, names), space)
-    assert space["result"].equals(roofline.cached_table(request.DEFAULT, names))
+    files = {"fp16": ("", ""), "kivi:bits=4": ("", ""), "p.toml (loaded plan)": ("p.toml", PLAN)}
+    each = tuple(request.with_quantizer(request.DEFAULT, name, file) for name, file in files.items())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text(PLAN)
+    exec(roofline.python(request.DEFAULT, each), space)
+    found = roofline.cached_table(each)
+    assert space["result"].equals(found)
+    assert set(found["quantizer"]) == {"fp16", "kivi:bits=4", "plan:p.toml"}
+    assert "--quantizer plan:p.toml" in roofline.command(each)
 
 
 def test_the_page_runs_and_follows_its_widgets():

@@ -1,6 +1,7 @@
 """The page "Where does it pay" without a browser."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -24,11 +25,22 @@ def small(monkeypatch):
     where.st.cache_data.clear()
 
 
+PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "fp16"\n' for i in range(32))
+LABEL = "p.toml (loaded plan)"
+WITH_PLAN = replace(ASKED, quantizers=("fp16", LABEL), against=LABEL, files=((LABEL, ("p.toml", PLAN)),))
+
+
+@pytest.mark.parametrize("asked", [ASKED, WITH_PLAN], ids=["names", "plan"])
 @pytest.mark.parametrize("question", ["map", "sensitivity", "cross"])
-def test_command_and_python_shown_ask_the_same_question(question, capsys):
+def test_command_and_python_shown_ask_the_same_question(question, asked, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text(PLAN)
     space = {}
-    exec(where.python(ASKED, question), space)
-    words = shlex.split(where.commands(ASKED)[question])[1:]
+    exec(where.python(asked, question), space)
+    ours = {"map": where.cached_map, "sensitivity": where.cached_sensitivity, "cross": where.cached_lines}[question]
+    if question != "map":  # of which the command takes no cells
+        assert space["result"].text() == ours(asked).text()
+    words = shlex.split(where.commands(asked)[question])[1:]
     if question == "map":
         words += ["--batches", "1,4", "--inputs", "64,128"]
     with pytest.raises(SystemExit) as stopped:

@@ -10,7 +10,7 @@ from dse.explorer import request, shared, uploads
 from dse.explorer.fields import Field
 from dse.explorer.request import Request
 from dse.point import RESULT_UNITS
-from dse.present import number
+from dse.present import change, number
 
 MAX_DESIGNS = 4
 COUNT = Field(
@@ -125,13 +125,9 @@ def shown(name: str, result: Mapping[str, Any]) -> str:
 def delta(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> str:
     """How a number differs from the first design's: in percent, or as a factor from twice on; empty where it cannot."""
     value, base = result[name], first[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(base, int | float) or not base:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(base, int | float):
         return ""
-    ratio = value / base
-    if ratio >= 2:
-        return f"{ratio:,.3g} x"
-    percent = 100 * (ratio - 1)
-    return "same" if abs(percent) < 0.05 else f"{percent:+.1f} %"
+    return change(value, base)
 
 
 def title(asked: Request, place: int, alone: bool) -> str:
@@ -151,6 +147,7 @@ def short(asked: Request, others: Sequence[Request]) -> str:
         lambda r: f"batch {r.batch:,}", lambda r: f"{r.input:,} in", lambda r: f"{r.output:,} out",
         lambda r: r.admission, lambda r: f"{r.weights_bits}-bit weights", lambda r: r.model_kind,
         lambda r: r.stack or "", lambda r: r.tokens_text,
+        lambda r: r.measurements,
     )  # fmt: skip
     differing = [way(asked) for way in ways if len({way(other) for other in others}) > 1]
     return ", ".join(text for text in differing if text) or asked.key_quantizer_text

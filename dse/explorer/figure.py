@@ -21,6 +21,7 @@ LINE_PX = 18
 _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
+CLEAR = "rgba(0,0,0,0)"
 #: between the legend and the frame, and between the numbers of an axis and its title
 _GAP_PX = 8
 
@@ -119,6 +120,8 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     """
     found = to_plotly.spec(chart)
     found["data"] = _keyed(found["data"])
+    if not chart.colours and not any(trace["type"] == "bar" for trace in found["data"]):  # on which white is seen
+        found["data"] = [_hollow(trace) for trace in found["data"]]
     layout = found["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
         layout.pop(name)
@@ -167,6 +170,15 @@ def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             found.append(key)
     return found
+
+
+def _hollow(trace: dict[str, Any]) -> dict[str, Any]:
+    """The trace with its hollow marks open to the page, whose colour is that of its theme."""
+    marker = trace.get("marker") or {}
+    if trace["type"] == "scatter" and "white" in (colour := marker.get("color") or ()):
+        shown = [CLEAR if each == "white" else each for each in ([colour] if isinstance(colour, str) else colour)]
+        marker["color"] = shown[0] if isinstance(colour, str) else shown
+    return trace
 
 
 def _look(trace: Mapping[str, Any]) -> list[Any]:

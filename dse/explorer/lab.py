@@ -17,6 +17,7 @@ from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
 from dse.measure_view import ATTENTION, ERRORS, Held, How, Measured, View
 from dse.plots import lab as charts
+from dse.report_lab import MAX_CHANNELS, MAX_TOKENS
 
 PAGE = "lab"
 QUANTIZER = replace(
@@ -50,11 +51,9 @@ REPLACE = Field(
 )  # fmt: skip
 #: what the page asks for
 FIELDS = (lab_dump.DATA, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
-#: tokens and channels of a map
-MAX_TOKENS, MAX_CHANNELS = 256, 512
 #: room for the legend of the bits, which takes several lines on a phone
 LEGEND_PX = 60
-_WAIT = "Quantising every layer"
+_WAIT = "Quantising every layer; on a new installation a quantizer compiles first, for up to a minute"
 
 
 @dataclass(frozen=True)
@@ -217,22 +216,13 @@ def cached_view(_held: Held, asked: Asked) -> View:
 
 
 def command(held: Held, asked: Asked) -> str:
-    """The command lines that measure the same. Raises InputError."""
-    own = held.thresholds is None
-    words = ["dse", "measure", held.name, "--methods", asked.quantizer, "--out", "measured"]
+    """The command line that writes the same tables."""
+    words = ["dse", "lab", *([] if held.thresholds is not None else [held.name]), "--method", asked.quantizer]
+    words += ["--layer", str(asked.layer), "--side", asked.side, "--head", str(asked.head)]
+    words += ["--first", str(asked.first), "--error", asked.error]
     words += ["--heads", str(asked.how.n_heads)] if asked.how.n_heads else []
-    words += ["--nonfinite", "replace"] if asked.how.nonfinite == "replace" else []
-    before = [] if own else [["dse", "synthesize", "--out", held.name]]
-    spec = quantizers.parse(asked.quantizer)
-    if spec.family.name == "oaken":
-        profiled = held.name
-        if measure_view.has_thresholds(held, spec):
-            profiled = "calibration.npz"
-            before.append(["dse", "synthesize", "--seed", str(measure_view.CALIBRATION_SEED), "--out", profiled])
-        shares = "/".join(f"{100 * share:.6g}" for share in measure_view.shares_of(spec))
-        before.append(["dse", "thresholds", profiled, "--shares", shares, "--out", "thresholds.toml"])
-        words += ["--thresholds", "thresholds.toml"]
-    return " && ".join(map(shlex.join, [*before, words]))
+    words += ["--nonfinite", asked.how.nonfinite] if asked.how.nonfinite != "raise" else []
+    return shlex.join([*words, "--out", "lab"])
 
 
 def python(held: Held, asked: Asked, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Where a page takes files of the reader's own: devices, models, plans by layer."""
+"""Where a page takes files of the reader's own: devices, models, plans by layer, measurements."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,12 +18,14 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
 
     `chosen` says which fields a file sets, by itself and its name in the lists.
     """
-    with st.expander("Load a device, model or plan file"):
+    with st.expander("Load a device, model, plan or measurement"):
         tries = st.session_state.get(_TRIES, 0)
         file = st.file_uploader(
-            "Device .toml, model .toml or config.json, plan .toml", type=["toml", "json"], key=f"load {tries}",
-            help="Checked as `dse check` does. A plan has a quantizer for each layer: `dse mix` writes one. It stays "
-            "in this session on this machine.",
+            "Device .toml, model .toml or config.json, plan .toml, measurement.json", type=["toml", "json"],
+            key=f"load {tries}",
+            help="Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
+            "Measured bits and errors of your own data: `dse measure` writes them. It stays in this session on this "
+            "machine.",
         )  # fmt: skip
         st.caption("A loaded file is part of this session only: the address cannot carry it.")
         if file is not None:

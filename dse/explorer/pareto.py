@@ -13,6 +13,7 @@ from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.pareto_asked import AXES, DEVICES, MAX_POINTS, MODELS, OBJECTIVES, QUANTIZERS, Asked
 from dse.explorer.pareto_job import Job
+from dse.explorer.parts import part
 from dse.explorer.uploads import Upload
 from dse.pareto_designs import DesignFront
 from dse.plots import design_front
@@ -88,6 +89,8 @@ def render() -> None:
 
 def chosen(values: dict[str, Any], upload: Upload, label: str) -> dict[str, Any]:
     """The field that a loaded file joins."""
+    if upload.kind == "measurement":
+        return {pareto_asked.MEASUREMENTS.key: label}
     field = {"device": DEVICES, "model": MODELS, "plan": QUANTIZERS}[upload.kind]
     return {field.key: list(dict.fromkeys((*values[field.key], label)))}
 
@@ -119,7 +122,7 @@ def drop() -> None:
         job.cancel()
 
 
-@st.fragment(run_every=LOOK_S)
+@partial(part, run_every=LOOK_S)
 def show_progress() -> None:
     """How far the sweep is, and the button that ends it; the page is drawn anew when it has ended."""
     job: Job | None = st.session_state.get(_JOB)

@@ -4,14 +4,15 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from dse import catalog, pareto_designs, pareto_limits, point, point_names, quantizers, sweep_axes, sweep_spec, units
 from dse.errors import InputError, did_you_mean, show
-from dse.explorer import names, uploads
+from dse.explorer import names, shared, uploads
 from dse.explorer.fields import Field
+from dse.measurements import Bits
 from dse.pareto import Sense
 from dse.pareto_limits import Limit
 from dse.quantizers import layered
@@ -215,6 +216,8 @@ AT_LEAST = Field(
     "pareto_at_least", "At least", "text", "", check=_limited("at least"), placeholder="Throughput = 1000",
     help=f"Only designs that reach it compete. {_LIMITS}",
 )  # fmt: skip
+MEASUREMENTS = replace(shared.MEASUREMENTS, key="pareto_measurements", help="Where measured errors and bits come "
+                       "from, as objectives and limits: `dse measure` writes such a file, loaded below.")  # fmt: skip
 #: text fields that give an axis each
 _TEXTS = {
     "batch": BATCHES, "input_tokens": INPUTS, "output_tokens": OUTPUTS, "memory_bandwidth": BANDWIDTHS,
@@ -222,7 +225,7 @@ _TEXTS = {
 }  # fmt: skip
 _OWN = {"device", "model", "quantizer", "model_kind", *_TEXTS}
 #: of the sweep
-AXES = (DEVICES, MODELS, QUANTIZERS, BATCHES, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, KIND, MORE, WHERE)
+AXES = (DEVICES, MODELS, QUANTIZERS, BATCHES, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, KIND, MORE, WHERE, MEASUREMENTS)
 OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, AT_MOST, AT_LEAST)
 
 
@@ -245,6 +248,8 @@ class Asked:
     at_most: tuple[str, ...] = ()
     at_least: tuple[str, ...] = ()
     files: tuple[tuple[str, tuple[str, str]], ...] = ()
+    measurements: str = uploads.SHIPPED
+    measurements_file: uploads.Upload | None = None
 
     def limits(self) -> tuple[Limit, ...]:
         """The limits. Raises InputError."""
@@ -266,6 +271,8 @@ class Asked:
         found["axes"]["model_kind"] = [self.kind]
         if self.where.strip():
             found["where"] = [self.where.strip()]
+        if self.measurements_file:
+            found["measurements"] = self.measurements_file.name
         wanted = (*self.objectives(), *(limit.column for limit in self.limits()))
         results = [name for name in wanted if name in point.RESULT_UNITS]
         return {**found, "keep": list(dict.fromkeys((*sweep_spec.DEFAULT_KEEP, *results)))}
@@ -288,7 +295,9 @@ def _sweep(asked: Asked) -> Sweep:
         for i, name in enumerate(labels):
             if name in files:
                 document["axes"][axis][i] = readers[axis](name)
-    sweep = sweep_spec.from_dict(document)
+    document.pop("measurements", None)  # a name of the session's, not of a file here
+    own = asked.measurements_file
+    sweep = replace(sweep_spec.from_dict(document), bits=Bits(file=own.measured if own else None))
     for limit in asked.limits():
         if limit.column not in sweep.columns:
             raise InputError(f"{limit.column}: {did_you_mean(limit.column, sweep.columns)}")
@@ -304,7 +313,8 @@ def of(values: Mapping[str, Any]) -> Asked:
         (*axes, *more_axes(values[MORE.key])), values[KIND.key], values[WHERE.key], tuple(values[MAXIMIZE.key]),
         tuple(values[MINIMIZE.key]), tuple(values[BY.key]), tuple(limits_of(values[AT_MOST.key], "at most")),
         tuple(limits_of(values[AT_LEAST.key], "at least")),
-        tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]),
+        tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]), values[MEASUREMENTS.key],
+        uploads.measurement(values[MEASUREMENTS.key]),
     )  # fmt: skip
 
 

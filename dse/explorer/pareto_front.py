@@ -112,6 +112,7 @@ def loaded(row: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
         "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[given["model"]],
         "quantizer": key[0], "parameters": key[1], "value_quantizer": None, "value_parameters": "",
         "tokens": policy, "token_parameters": share, "admission": "reserve", "weights_bits": 16, "stack": None,
+        "measurements": asked.measurements,
     }  # fmt: skip
     if value != key:
         found.update(value_quantizer=value[0], value_parameters=value[1])

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dse import listing, plan, point, present, sweep, token_policies
 from dse.explorer import uploads
-from dse.measurements import CLOSED
+from dse.measurements import Bits
 from dse.quantizers import QuantizerSpec, layered
 from dse.specs import HardwareSpec, ModelSpec
 from dse.trace import Trace
@@ -21,9 +21,9 @@ CURVE = tuple(2**i for i in range(9))
 
 @dataclass(frozen=True)
 class Request:
-    """One design; each field but the last four is a field of `dse.explorer.shared`.
+    """One design; each field but the last five is a field of `dse.explorer.shared`.
 
-    The last four are name and text of an uploaded file, so that a request is all that a cached answer depends on.
+    The last five are uploaded files, so that a request is all that a cached answer depends on.
     """
 
     device: str = "a100-80gb"
@@ -42,10 +42,12 @@ class Request:
     stack: str | None = None
     tokens: str = "full"
     token_parameters: str = ""
+    measurements: str = uploads.SHIPPED
     device_file: tuple[str, str] = ("", "")
     model_file: tuple[str, str] = ("", "")
     quantizer_file: tuple[str, str] = ("", "")
     value_quantizer_file: tuple[str, str] = ("", "")
+    measurements_file: uploads.Upload | None = None
 
     @property
     def key_quantizer_text(self) -> str:
@@ -94,7 +96,11 @@ class Request:
 
     def plan(self) -> plan.KvPlan:
         """The model with its quantizers. Raises InputError or SpecError."""
-        return plan.build(self.model_spec(), *map(CLOSED.attached, self.quantizer_specs()))
+        return plan.build(self.model_spec(), *map(self.bits().attached, self.quantizer_specs()))
+
+    def bits(self) -> Bits:
+        """Bits by closed forms, errors and measured bits as shipped or as loaded."""
+        return Bits(file=self.measurements_file.measured if self.measurements_file else None)
 
     def quantizer_specs(self) -> tuple[QuantizerSpec, QuantizerSpec]:
         """The quantizers of keys and values. Raises InputError."""
@@ -116,15 +122,19 @@ def of(values: Mapping[str, Any]) -> Request:
         asked, device_file=uploads.text_of(asked.device), model_file=uploads.text_of(asked.model),
         quantizer_file=uploads.text_of(asked.quantizer),
         value_quantizer_file=uploads.text_of(asked.value_quantizer or ""),
+        measurements_file=uploads.measurement(asked.measurements),
     )  # fmt: skip
 
 
-def with_quantizer(asked: Request, name: str) -> Request:
-    """The same design with keys and values stored by another quantizer, with its parameters in `name`."""
-    family, _, parameters = name.partition(":")
+def with_quantizer(asked: Request, name: str, file: tuple[str, str] = ("", "")) -> Request:
+    """The same design with keys and values stored by another quantizer, with its parameters in `name`.
+
+    Of a loaded plan, `name` is that in the lists, and `file` name and text of its file.
+    """
+    family, _, parameters = (name, "", "") if file[1] else name.partition(":")
     return replace(
         asked, quantizer=family, parameters=parameters, value_quantizer=None, value_parameters="",
-        quantizer_file=("", ""), value_quantizer_file=("", ""),
+        quantizer_file=file, value_quantizer_file=("", ""),
     )  # fmt: skip
 
 
@@ -164,6 +174,8 @@ def command(request: Request) -> str:
     words += ["--quantizer", key] if key == value else ["--key-quantizer", key, "--value-quantizer", value]
     for option, _, given in _options(request):
         words += [option, str(given)]
+    if request.measurements_file:
+        words += ["--measurements", request.measurements_file.name]
     return shlex.join(words)
 
 
@@ -171,11 +183,14 @@ def python(request: Request) -> str:
     """The same in Python: a script that ends with `result`, a dictionary in SI base units. Raises InputError."""
     key, value = (spec.name for spec in request.quantizer_specs())
     work = ", ".join(f"{name}={given!r}" for _, name, given in _options(request))
+    own = request.measurements_file
+    bits, used = (f"bits_from('closed', {own.name!r})", "bits") if own else ("CLOSED", "CLOSED")
     return "\n".join([
-        "from dse import catalog, plan, point", "from dse.measurements import CLOSED",
+        "from dse import catalog, plan, point", f"from dse.measurements import {bits.partition('(')[0]}",
         "from dse.workload import Workload", "",
         f"device = catalog.device({request.device_text!r})", f"model = catalog.model({request.model_text!r})",
-        f"kv = plan.build(model, CLOSED.quantizer({key!r}), CLOSED.quantizer({value!r}))",
+        *([f"bits = {bits}"] if own else []),
+        f"kv = plan.build(model, {used}.quantizer({key!r}), {used}.quantizer({value!r}))",
         f"result = point.evaluate(device, kv, Workload({work}))",
     ])  # fmt: skip
 

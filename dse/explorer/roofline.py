@@ -5,17 +5,16 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from dse import plan, present, tables_operations, units
+from dse import present, tables_operations, units
 from dse.errors import DseError
-from dse.explorer import beside, request, shared, state, widgets
+from dse.explorer import beside, request, shared, state, uploads, widgets
 from dse.explorer.names import spoken
 from dse.explorer.request import Request
-from dse.measurements import CLOSED
 from dse.plots import operations
 from dse.specs import HardwareSpec
 
 PAGE = "roofline"
-QUANTIZERS = shared.several(shared.FAMILY, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
+QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
 #: what the page asks for
 FIELDS = (
     shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, shared.BATCH, shared.INPUT, shared.OUTPUT,
@@ -38,9 +37,10 @@ def render() -> None:
         for field in FIELDS:
             widgets.draw(field)
     try:
-        asked, names = request.of(values), tuple(values[QUANTIZERS.key])
-        table = cached_table(asked, names)
-        made = beside.MadeBy(command(asked, names), python(asked, names), state.address(PAGE, FIELDS, values))
+        asked = request.of(values)
+        each = tuple(request.with_quantizer(asked, name, uploads.text_of(name)) for name in values[QUANTIZERS.key])
+        table = cached_table(each)
+        made = beside.MadeBy(command(each), python(asked, each), state.address(PAGE, FIELDS, values))
         device = asked.device_spec()
     except DseError as error:
         widgets.problem(error)
@@ -50,33 +50,32 @@ def render() -> None:
         return
     show_ceilings(device)
     chart = operations.chart(table)
-    beside.show("operations", chart, partial(cached_table, asked, names), made)
+    beside.show("operations", chart, partial(cached_table, each), made)
     st.dataframe(shown_table(table), hide_index=True)
     if assumed := table["assumptions"].iloc[0]:
         st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
 
 
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_table(asked: Request, names: tuple[str, ...]) -> pd.DataFrame:
+def cached_table(each: tuple[Request, ...]) -> pd.DataFrame:
     """The operations of a design under each quantizer. Raises DseError."""
-    model = asked.model_spec()
-    plans = [plan.build(model, quantizer, quantizer) for quantizer in map(CLOSED.quantizer, names)]
-    return tables_operations.decode_step(asked.device_spec(), plans, asked.work())
+    plans = [asked.plan() for asked in each]
+    return tables_operations.decode_step(each[0].device_spec(), plans, each[0].work()) if plans else pd.DataFrame()
 
 
-def command(asked: Request, names: tuple[str, ...]) -> str:
+def command(each: tuple[Request, ...]) -> str:
     """A command a quantizer, each of which prints the operations."""
-    asked_for = [request.command(request.with_quantizer(asked, name)) for name in names]
-    return "\n".join(f"{line} --operations" for line in asked_for)
+    return "\n".join(f"{request.command(asked)} --operations" for asked in each)
 
 
-def python(asked: Request, names: tuple[str, ...]) -> str:
+def python(asked: Request, each: tuple[Request, ...]) -> str:
     """The table in Python, ending with `result`. Raises InputError."""
     first, _, last = request.python(asked).rpartition("result = point.evaluate(device, kv, ")
     head = "\n".join(line for line in first.splitlines() if not line.startswith("kv = "))
     head = head.replace("from dse import catalog, plan, point", "from dse import catalog, plan, tables_operations")
+    names = [one.key_quantizer_text for one in each]
     return "\n".join([
-        head, f"quantizers = [CLOSED.quantizer(name) for name in {list(names)!r}]",
+        head, f"quantizers = [CLOSED.quantizer(name) for name in {names}]",
         "plans = [plan.build(model, quantizer, quantizer) for quantizer in quantizers]",
         f"result = tables_operations.decode_step(device, plans, {last}",
     ])  # fmt: skip

@@ -113,10 +113,17 @@ TOKEN_PARAMETERS = Field(
     check=_parameters_of("tokens", token_policies.parse), help="Only what differs from the defaults: share=0.16.",
 )  # fmt: skip
 
+MEASUREMENTS = Field(
+    "measurements", "Measured bits and errors", "choice", uploads.SHIPPED, choices=uploads.measurement_names,
+    titles=lambda name: "the shipped sample (synthetic)" if name == uploads.SHIPPED else name,
+    help="Where the attention error, the signal to noise and the measured bits come from. `dse measure` writes such a "
+    "file of your own keys and values, which is loaded on the What if page.",
+)  # fmt: skip
+
 #: one design: what `dse.explorer.request.Request` asks for
 DESIGN = (
     DEVICE, EDITS, MODEL, QUANTIZER, PARAMETERS, VALUE_QUANTIZER, VALUE_PARAMETERS, BATCH, INPUT, OUTPUT, ADMISSION,
-    WEIGHTS_BITS, MODEL_KIND, STACK, TOKENS, TOKEN_PARAMETERS,
+    WEIGHTS_BITS, MODEL_KIND, STACK, TOKENS, TOKEN_PARAMETERS, MEASUREMENTS,
 )  # fmt: skip
 DEFAULTS = {field.key: field.default for field in DESIGN}
 #: of a design: batch, lengths and how they are served
@@ -125,4 +132,4 @@ WORKLOAD = (BATCH, INPUT, OUTPUT, ADMISSION, WEIGHTS_BITS, MODEL_KIND, STACK, TO
 
 def several(field: Field, default: Sequence[Any], key: str, label: str) -> Field:
     """The choice of several where `field` chooses one, under a key of its own."""
-    return replace(field, key=key, label=label, kind="choices", default=list(default))
+    return replace(field, key=key, label=label, kind="choices", default=list(default), clears="")

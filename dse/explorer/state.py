@@ -1,6 +1,6 @@
 """The state of the explorer: in the URL, in the session, and carried from page to page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,6 +18,8 @@ UPLOADS, DUMP = "explorer uploads", "explorer dump"
 _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer problems"
 #: session key: fields that `put` sets for the next run, before whose widgets they must be there
 _PUT = "explorer put"
+#: session keys: values that the run before has put into widgets, and the fields drawn since it began
+_SET, _DRAWN = "explorer set", "explorer drawn"
 
 
 def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
@@ -29,6 +31,7 @@ def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
     store = _store()
     store.update(st.session_state.get(_PUT, {}))
     first = st.session_state.get(_PAGE) != page
+    seeded = first
     st.session_state[_PAGE] = page
     query = {key: st.query_params.get_all(key) for key in st.query_params}
     if _gone_back() or (first and query):
@@ -39,34 +42,56 @@ def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
         store.clear()
         store.update({**carried, **found})
         _seed(fields, store)
+        seeded = True
         st.session_state[_PROBLEMS] = problems
     elif first:
         for field in fields:
             if field.problem(store.get(field.key, field.default), store):
                 store[field.key] = field.default  # another page's value that this one cannot take
         _seed(fields, store)
-    values = follow(fields)
+    drawn = st.session_state.pop(_DRAWN, set())
+    values, anew = _follow(fields, set() if seeded else drawn, st.session_state.get(_SET, {}))
+    st.session_state[_SET] = values if seeded else anew
     _notice()
     return values
 
 
 def follow(fields: Sequence[Field]) -> dict[str, Any]:
     """The values as the widgets have them now, and the URL after them. For fragments, which run without their page."""
+    return _follow(fields, {field.key for field in fields}, {})[0]
+
+
+def drawn(key: str) -> None:
+    """Say that a field's widget is drawn: the next run takes its value from there."""
+    st.session_state.setdefault(_DRAWN, set()).add(key)
+
+
+def _follow(
+    fields: Sequence[Field], live: Collection[str], said: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`follow`, and which values it has put into widgets; those of `said` that still hold it puts again.
+
+    Widgets that are `live`, drawn by the run before, have their own value; of one that was not, the session's state
+    still holds what was put there before it was last drawn. What the run before has put is lost where another run
+    overtakes it on its way to the browser: the widget would show its default, and take it for the reader's choice.
+    """
     store = _store()
     put_before = st.session_state.pop(_PUT, {})
     store.update(put_before)
+    anew = {}
     for field in fields:
-        if field.key in put_before:
-            st.session_state[field.key] = put_before[field.key]
-        elif field.key in st.session_state:
-            store[field.key] = st.session_state[field.key]
-        else:
-            st.session_state[field.key] = store.setdefault(field.key, field.default)
+        key = field.key
+        if key in put_before or key not in live or key not in st.session_state:
+            st.session_state[key] = anew[key] = store.setdefault(key, field.default)
+            continue
+        store[key] = st.session_state[key]
+        if key in said and said[key] == store[key]:
+            st.session_state[key] = store[key]
     values = {field.key: store[field.key] for field in fields}
     wanted = fields_module.query_of(fields, values, also=uploaded())
     if wanted != st.query_params.to_dict():
         st.query_params.from_dict(wanted)
-    return values
+    return values, anew
 
 
 def put(values: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from dse.errors import DseError
 from dse.explorer import beside, figure, request, shared, state, widgets
 from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
+from dse.explorer.parts import part
 from dse.explorer.request import Request
 from dse.plots import FIGURES
 from dse.plots.chart import Chart
@@ -63,7 +64,7 @@ def render() -> None:
     show_lengths(asked, labels, made)
 
 
-@st.fragment
+@part
 def show_lengths(asked: Request, labels: tuple[str, ...], made: MadeBy) -> None:
     """Throughput against total length at the batch of Oaken's Figure 13."""
     everywhere = request.any_batch(asked)

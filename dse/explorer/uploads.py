@@ -1,7 +1,8 @@
-"""Devices, models and plans by layer of the reader's own: text in the session, never on disk or in the URL."""
+"""Devices, models, plans and measurements of the reader's own: in the session, never on disk or in the URL."""
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,24 +11,31 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse import catalog, quantizers, specfile
-from dse.errors import InputError, clean
+from dse import catalog, measurements, quantizers, specfile
+from dse.errors import MAX_LINE, InputError, clean
 from dse.explorer import state
+from dse.measurements import MeasurementFile
 from dse.quantizers import QuantizerSpec, layered
 from dse.specs import HardwareSpec, ModelSpec
 
 #: files that a session holds at once
 MAX_UPLOADS = 8
+#: the measurements that ship, among the names of loaded ones
+SHIPPED = "shipped"
 _MAX_NAME = 60
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A checked file: kind "device", "model" or "plan", the name for messages, and its text."""
+    """A checked file: kind "device", "model", "plan" or "measurement", the name for messages, and its text.
+
+    Of measurements, which take long to check, what was read stands in place of the text.
+    """
 
     kind: str
     name: str
     text: str
+    measured: MeasurementFile | None = field(default=None, repr=False, compare=False)
 
     def document(self) -> specfile.Document:
         """Its document, parsed anew. Raises InputError."""
@@ -50,6 +58,11 @@ def read(file_name: str, content: bytes) -> tuple[str, Upload, str]:
         raise InputError(f"{name}: is empty: `dse show a100-80gb --toml` prints a file to start from")
     text = specfile.decoded(name, content)
     document = specfile.parse(name, text, is_json)
+    if measurements.looks_like_measurement(document.data):
+        found = measurements.of(document)
+        upload = Upload("measurement", name, hashlib.sha256(content).hexdigest(), found)
+        methods = ", ".join(method.quantizer for method in found.methods)
+        return f"{name} (loaded measurement)", upload, clean(f"measurements on {found.data.name}: {methods}", MAX_LINE)
     if catalog.looks_like_device(document.data):
         kind, summary = "device", listing.device_summary(catalog.device_from(document))
     elif layered.looks_like_plan(document.data):
@@ -97,6 +110,16 @@ def text_of(label: str) -> tuple[str, str]:
     """Name and text of an upload for a cache key; empty for a shipped name."""
     upload = _held().get(label)
     return (upload.name, upload.text) if upload else ("", "")
+
+
+def measurement(label: str) -> Upload | None:
+    """The loaded measurements of that name; None for those that ship. Raises InputError."""
+    return _held().get(label) if label != SHIPPED else None
+
+
+def measurement_names() -> list[str]:
+    """Measurements that can be chosen."""
+    return [SHIPPED, *names("measurement")]
 
 
 def device(label: str, edits: str = "", file: tuple[str, str] | None = None) -> HardwareSpec:

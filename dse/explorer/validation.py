@@ -10,6 +10,7 @@ from dse import report_validation, validate, validate_silicon
 from dse.explorer import beside, figure, state, widgets
 from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
+from dse.explorer.parts import part
 from dse.plots import silicon_errors
 from dse.validate import ClaimRow
 
@@ -79,7 +80,7 @@ def claims_table(rows: list[ClaimRow]) -> pd.DataFrame:
     })  # fmt: skip
 
 
-@st.fragment
+@part
 def show_claims(_: dict[str, Any]) -> None:
     """The claims: counts, scatter and table."""
     st.subheader("Claims of the papers", anchor=False)
@@ -116,7 +117,7 @@ def show_chosen(values: dict[str, Any]) -> None:
     st.dataframe(claims_table(rows), hide_index=True)
 
 
-@st.fragment
+@part
 def show_silicon(_: dict[str, Any]) -> None:
     """Errors of fitted kernels on times that the fits did not see."""
     st.subheader("Measured kernels", anchor=False)

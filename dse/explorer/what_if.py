@@ -50,7 +50,7 @@ def render() -> None:
         state.address("", FIELDS, values),
     )
     show_bars(found, made)
-    show_curve(found, made)
+    show_curve(found, made)  # by itself: nothing waits for its points
     what_if_numbers.show(found)  # last: what the reader opens, while the figures follow the fields
 
 
@@ -100,6 +100,7 @@ def show_bars(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None
             beside.show(name, chart, partial(design_bars.table, rows), made, figure.fitted(chart, height, _LEGEND_PX))
 
 
+@st.fragment(parallel=True)
 def show_curve(found: Mapping[int, tuple[Request, Answer]], made: MadeBy) -> None:
     """Throughput against batch; a single design beside the same without quantization."""
     asked_for = [asked for asked, _ in found.values()]

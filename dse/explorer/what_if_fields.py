@@ -19,7 +19,7 @@ from dse.quantizers import layered
 _FIRST = ("model", "quantizer", "parameters", "batch", "input", "output")
 _MORE = (
     "value_quantizer", "value_parameters", "admission", "weights_bits", "tokens", "token_parameters", "model_kind",
-    "stack",
+    "stack", "measurements",
 )  # fmt: skip
 
 
@@ -29,6 +29,7 @@ def draw(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> None:
         widgets.draw(designs.COUNT)
         place = 1
         if values["designs"] > 1:
+            state.drawn(designs.EDITING.key)
             st.segmented_control(
                 designs.EDITING.label, range(1, values["designs"] + 1), key=designs.EDITING.key,
                 help=designs.EDITING.help, required=True,
@@ -50,7 +51,7 @@ def draw(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> None:
         for which, error in wrong.items():
             st.text(f"Design {which}:" if values["designs"] > 1 else "This cannot be answered:")
             widgets.problem(error)
-        with st.expander("More: values, admission, weights, tokens, times"):
+        with st.expander("More: values, admission, weights, tokens, times, measurements"):
             for name in _MORE:
                 widgets.draw(fields[name])
                 if name == "tokens":
@@ -101,6 +102,8 @@ def _say_wrong(device: str, name: str, text: str) -> None:
 
 def _chosen(place: int, upload: Upload, label: str) -> dict[str, Any]:
     """The fields of a design that a loaded file sets."""
+    if upload.kind == "measurement":
+        return {designs.key(place, "measurements"): label}
     if upload.kind != "plan":
         return {designs.key(place, upload.kind): label}
     sides = {"quantizer": label, "parameters": "", "value_quantizer": None, "value_parameters": ""}

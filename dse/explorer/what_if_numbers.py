@@ -7,6 +7,7 @@ import streamlit as st
 
 from dse.errors import DseError
 from dse.explorer import designs, request
+from dse.explorer.parts import part
 from dse.explorer.request import Answer, Request
 from dse.explorer.widgets import escaped, problem
 
@@ -49,7 +50,7 @@ GROUPS = (
     ("Bits and error", (
         ("Effective bits", "effective_bits", "Bits an element as the method's paper counts them."),
         ("Stored bits", "stored_bits", "Bits an element with all that is stored beside the codes."),
-        ("Attention error", "measured_error", "Relative error of its output, measured on the shipped sample."),
+        ("Attention error", "measured_error", "Relative error of its output, as measured (More)."),
         ("Signal to noise", "sqnr_db", "Signal to quantization noise of keys and values, measured."),
     )),
 )  # fmt: skip
@@ -70,7 +71,7 @@ def headline(found: Designs) -> None:
                 )  # fmt: skip
 
 
-@st.fragment
+@part
 def show(found: Designs) -> None:
     """Every number, a column a design; alone, the groups stand side by side. A fragment: opening one draws no more."""
     st.subheader("Every number, and where it comes from", anchor=False)

@@ -10,20 +10,21 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse import plot_questions, quantizers
+from dse import plot_questions
 from dse.errors import DseError
-from dse.explorer import beside, figure, request, shared, state, widgets
+from dse.explorer import beside, figure, request, shared, state, uploads, widgets
 from dse.explorer.beside import MadeBy
 from dse.explorer.fields import Field
+from dse.explorer.parts import part
 from dse.explorer.request import Request
 from dse.plots.chart import Chart
 from dse.questions import best_map, common, crossing, sensitivity
 
 PAGE = "where"
-QUANTIZERS = shared.several(shared.FAMILY, ["fp16", "fp8", "kivi", "qserve", "nqkv", "oaken"], "where_quantizers",
+QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "fp8", "kivi", "qserve", "nqkv", "oaken"], "where_quantizers",
                             "Quantizers compared")  # fmt: skip
 AGAINST = Field(
-    "where_against", "Against", "choice", "fp16", choices=lambda: list(quantizers.FAMILIES),
+    "where_against", "Against", "choice", "fp16", choices=shared.QUANTIZER.choices,
     help="The quantizer that yours must beat.",
 )  # fmt: skip
 MEASURE = Field(
@@ -44,12 +45,20 @@ _WAIT = "Searching: each line decides every whole number"
 
 @dataclass(frozen=True)
 class Asked:
-    """The questions of the page: a design, what it is compared with, and by which measure."""
+    """The questions of the page: a design, what it is compared with, and by which measure.
+
+    `files` are name and text of loaded plans by their names in the lists.
+    """
 
     design: Request
     quantizers: tuple[str, ...]
     against: str
     measure: str
+    files: tuple[tuple[str, tuple[str, str]], ...] = ()
+
+    def stored(self, name: str) -> Request:
+        """The design with another quantizer."""
+        return request.with_quantizer(self.design, name, dict(self.files).get(name, ("", "")))
 
 
 def render() -> None:
@@ -62,13 +71,15 @@ def render() -> None:
     with st.sidebar:
         for field in FIELDS:
             widgets.draw(field)
-    asked = Asked(request.of(values), tuple(values[QUANTIZERS.key]), values[AGAINST.key], values[MEASURE.key])
+    names, against = tuple(values[QUANTIZERS.key]), values[AGAINST.key]
+    files = tuple((name, file) for name in (*names, against) if (file := uploads.text_of(name))[1])
+    asked = Asked(request.of(values), names, against, values[MEASURE.key], files)
     show_map(asked, state.address(PAGE, FIELDS, values))
     show_tornado(asked, state.address(PAGE, FIELDS, values))
     show_lines(asked, state.address(PAGE, FIELDS, values))
 
 
-@st.fragment
+@part
 def show_map(asked: Asked, address: str) -> None:
     """The best quantizer at each batch and prompt length."""
     everywhere = replace(asked, design=request.unquantized(replace(asked.design, batch=1, input=1)))
@@ -78,7 +89,7 @@ def show_map(asked: Asked, address: str) -> None:
         _figure("map", plot_questions.chart_of(answer), partial(plot_questions.table_of, answer), made, figure.cells)
 
 
-@st.fragment
+@part
 def show_tornado(asked: Asked, address: str) -> None:
     """Which number inside its range moves the result, or which of two designs wins."""
     with _said():
@@ -117,10 +128,8 @@ def _figure(
     beside.show(name, chart, table, made, drawn=draw(chart))
 
 
-def _design(asked: Request, name: str = "") -> common.Design:
-    """The design, or the same with another quantizer. Raises InputError."""
-    if name:
-        return common.design(asked.device_spec(), asked.model_spec(), name)
+def _design(asked: Request) -> common.Design:
+    """A design of the page. Raises InputError."""
     return common.Design(asked.device_spec(), asked.plan())
 
 
@@ -130,14 +139,14 @@ _HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
 def cached_map(asked: Asked) -> best_map.BestMap:
     """The map of the quantizers. Raises DseError."""
-    designs = [_design(asked.design, name) for name in asked.quantizers]
+    designs = [_design(asked.stored(name)) for name in asked.quantizers]
     return best_map.best_map(designs, asked.design.work(), common.measure(asked.measure))
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
 def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
     """What moves the design's result against the other's. Raises DseError."""
-    one, other = _design(asked.design), _design(asked.design, asked.against)
+    one, other = _design(asked.design), _design(asked.stored(asked.against))
     return sensitivity.sensitivity(
         one, asked.design.work(), common.measure(asked.measure), None if one == other else other
     )
@@ -147,7 +156,7 @@ def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
 def cached_lines(asked: Asked) -> crossing.Crossing:
     """Where the design pays against the other. Raises DseError."""
     return crossing.crossing(
-        _design(asked.design), _design(asked.design, asked.against), asked.design.work(),
+        _design(asked.design), _design(asked.stored(asked.against)), asked.design.work(),
         common.measure(asked.measure, crossing.MEASURES), BATCHES, INPUTS,
     )  # fmt: skip
 
@@ -157,11 +166,13 @@ def commands(asked: Asked) -> dict[str, str]:
     words = shlex.split(request.command(asked.design))[2:]
     measure = ["--measure", asked.measure]
     of_all = _without(words, "--quantizer", "--batch", "--input")
+    names = [asked.stored(name).key_quantizer_text for name in asked.quantizers]
+    against = asked.stored(asked.against).key_quantizer_text
     return {
-        "map": shlex.join(["dse", "ask", "map", *of_all, "--quantizers", ",".join(asked.quantizers), *measure]),
-        "sensitivity": shlex.join(["dse", "ask", "sensitivity", *words, "--against", asked.against, *measure]),
+        "map": shlex.join(["dse", "ask", "map", *of_all, "--quantizers", ",".join(names), *measure]),
+        "sensitivity": shlex.join(["dse", "ask", "sensitivity", *words, "--against", against, *measure]),
         "cross": shlex.join([
-            "dse", "ask", "cross", *_without(words, "--batch", "--input"), "--against", asked.against, *measure,
+            "dse", "ask", "cross", *_without(words, "--batch", "--input"), "--against", against, *measure,
             "--batches", ",".join(map(str, BATCHES)), "--inputs", ",".join(map(str, INPUTS)),
         ]),
     }  # fmt: skip
@@ -185,11 +196,12 @@ def python(asked: Asked, question: str) -> str:
     device = next(line for line in lines if line.startswith("device = "))
     model = next(line for line in lines if line.startswith("model = "))
     work = lines[-1].removeprefix("result = point.evaluate(device, kv, ").removesuffix(")")
-    call = _CALLS[question].format(names=list(asked.quantizers), batches=BATCHES, inputs=INPUTS)
+    names = [asked.stored(name).key_quantizer_text for name in asked.quantizers]
+    call = _CALLS[question].format(names=names, batches=BATCHES, inputs=INPUTS)
     return "\n".join([
         "from dse import catalog", "from dse.questions import best_map, common, crossing, sensitivity",
         "from dse.workload import Workload", "", device, model, f"work = {work}",
         f"measure = common.measure({asked.measure!r})",
         f"design = common.design(device, model, {asked.design.quantizer_specs()[0].name!r})",
-        f"other = common.design(device, model, {asked.against!r})", f"result = {call}",
+        f"other = common.design(device, model, {asked.stored(asked.against).key_quantizer_text!r})", f"result = {call}",
     ])  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from dse.errors import MAX_LINE, DseError, clean
+from dse.explorer import state
 from dse.explorer.fields import MAX_TEXT, Field
 from dse.explorer.state import put
 
@@ -16,6 +17,7 @@ _ADDRESS = re.compile(r"www(?=\.)|:(?=//)|@", re.IGNORECASE)
 
 def draw(field: Field, **options: Any) -> Any:
     """Draw the field in the place that is current; returns its value. `options` go to Streamlit's widget."""
+    state.drawn(field.key)
     options = {"help": field.help or None, "label_visibility": "visible", **options}
     shown: dict[str, Any] = {"format_func": field.titles} if field.titles else {}
     if field.clears:
