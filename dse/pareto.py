@@ -102,7 +102,7 @@ def front_rows(
     columns = [_read_only(column) for column in columns]
     rows = np.arange(n) if n < _LONG else _not_rejected(columns, signs, alone)
     small = [(column if len(rows) == n else column[rows]) * sign for column, sign in zip(columns, signs, strict=True)]
-    if n >= _LONG and len(rows) > _SAMPLE_ROWS:  # a second look at what is left, which may equal the best in a column
+    if len(rows) >= _LONG:  # a second look at what is left, which may equal the best in a column
         minima = [1.0] * len(small)
         again = _not_dominated([_read_only(column) for column in small], minima, _limits(small, minima, strictly=False))
         rows, small = rows[again], [column[again] for column in small]
