@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse import point
+from dse import assumptions, point
 from dse.formulas import attention, linear
 from dse.plan import KvPlan
 from dse.specs import HardwareSpec
@@ -57,5 +57,16 @@ def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, 
         "intensity_flops_per_byte": intensity, "flops_per_s": op["flops"] / op["seconds"],
         "ceiling_flops_per_s": op["flops"] / allowed_s, "peak_flops_per_s": device.peak_flops.si,
         "bandwidth_bytes_per_s": device.memory_bandwidth.si,
-        "assumptions": ", ".join(result["assumptions"]),
+        "assumptions": ", ".join(_assumed(result)),
     }  # fmt: skip
+
+
+def _assumed(result: dict[str, Any]) -> list[str]:
+    """The assumed numbers that times of a decode step rest on: none of energy or price."""
+    names = result["assumptions"]
+    behind = {
+        name
+        for part in ("linear_s", "attention_s")
+        for name in assumptions.behind(part, names, result["activation_bits"])
+    }
+    return [name for name in names if name in behind]

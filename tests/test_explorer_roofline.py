@@ -39,6 +39,11 @@ def test_a_design_that_does_not_fit_has_no_rows():
     assert tables_operations.decode_step(catalog.device("a100-40gb"), [kv], Workload(1, 128, 128)).empty
 
 
+def test_operations_rest_on_no_number_of_energy_or_price(table):
+    """Of an A100's assumed numbers FP16's step takes the peak rates (ideal) and what of the memory is usable alone."""
+    assert set(table["assumptions"].str.split(", ").explode()) == {"peak_rates", "usable_frac"}
+
+
 def test_every_operation_of_the_table_is_drawn(table):
     drawn = operations.chart(table).panels[0].series[1:]
     assert sum(len(series.x) for series in drawn) == len(table)
