@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dse.cli_options import WHOLE, command_line, split_list
 from dse.errors import InputError, show
+
+if TYPE_CHECKING:
+    from dse import mixed_plan
 
 
 @click.command(short_help="A quantizer for each layer, from measured errors and a budget.")
@@ -73,7 +77,7 @@ def _ending(figure: str | None) -> str:
     return ending
 
 
-def _drawn(found: "mixed_plan.Mixed", figure: str, ending: str) -> dict[Path, bytes]:  # type: ignore[name-defined]  # noqa: F821
+def _drawn(found: "mixed_plan.Mixed", figure: str, ending: str) -> dict[Path, bytes]:
     """The figure's file; of a table also what its figure says beside it."""
     from dse import export, mixed_plan, plot_read
     from dse.plots import mixed_plans

@@ -5,8 +5,8 @@ import importlib
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse.explorer import designs, lab_dump, main, shared, where
-from dse.questions import best_map
+from dse.explorer import designs, lab_dump, main, shared
+from test_explorer_where import small  # noqa: F401  few cells and lines, here as well
 
 MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGES}
 #: texts that fields take, and choices that keep a test short
@@ -56,15 +56,6 @@ def move(app, fields):
     assert not app.exception
     for field in fields:
         assert widget(app, field).value == other(field), field.key
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """Few cells and lines: what a cell holds is tested with the questions."""
-    monkeypatch.setattr(where, "BATCHES", (1, 4))
-    monkeypatch.setattr(where, "INPUTS", (64,))
-    monkeypatch.setattr(best_map.best_map, "__defaults__", ((1, 4), (64, 128), None))
-    where.st.cache_data.clear()
 
 
 def drawn(path, **query):
