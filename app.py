@@ -1,5 +1,5 @@
 """The explorer: `streamlit run app.py`, or `dse app` from anywhere."""
 
-from dse.explorer.main import main
+from dse.explorer.app import main
 
 main()

@@ -16,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from dse import pareto, pareto_designs, sweep, sweep_run
+from dse.sweep import pareto
+from dse.sweep import run as sweep_run
+from dse.sweep import sweeps as sweep
+from dse.sweep.pareto import designs as pareto_designs
 
 
 def best(function: Callable[[], Any], rounds: int) -> float:

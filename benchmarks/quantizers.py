@@ -18,7 +18,7 @@ import numba
 import numpy as np
 
 import kernels_ref
-from dse import kv_sample
+from dse.measure import synthetic as kv_sample
 from kernels_ref.nf4 import CODEBOOK
 
 HEADS, HEAD_DIM = 32, 128

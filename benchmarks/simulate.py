@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dse import catalog, plan, simulate, traffic_tables
-from dse.measurements import CLOSED
-from dse.traffic import Requests
-from dse.workload import Workload
+from dse.model import kv_layout as plan
+from dse.serving import simulator as simulate
+from dse.serving import trace_tables as traffic_tables
+from dse.serving.requests import Requests
+from dse.specs import catalog
+from dse.specs.measurements import CLOSED
+from dse.specs.workload import Workload
 
 #: requests that plain Python serves
 FEW_REQUESTS = 500

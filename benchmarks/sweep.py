@@ -3,7 +3,8 @@
     python benchmarks/sweep.py [--threads 2] [--rounds 5] [--only reduced,columns,...]
 
 Goals on 2 cores: 500 million points a second reduced (best throughput and counts), 50 million of the calibrated model,
-300 million into 8 columns of float64 in reused buffers, 10 million to Parquet. Beside them, in the same run: numpy on
+300 million into 8 columns of float64 in reused buffers, 10 million to Parquet; 5 million with a token policy, a shared
+prefix or no cache. Beside them, in the same run: numpy on
 the same formulas, and how fast the memory is written. Compiled code is warm; runs take turns; the best of all rounds
 counts, as machines are shared.
 """
@@ -19,7 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse import catalog, sweep, sweep_grid, sweep_spec
+from dse.model import many
+from dse.specs import catalog
+from dse.sweep import scan as sweep_grid
+from dse.sweep import spec as sweep_spec
+from dse.sweep import sweeps as sweep
 
 #: 3 models x 64 prompts x 2 outputs x 40 bandwidths x 4096 batches = 63 million points. Most do not fit at once: with
 #: reserved memory waves of two sizes are evaluated, with paged memory one.
@@ -82,18 +87,24 @@ def main() -> None:
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     runs: dict[str, tuple[int, Callable[[], Any]]] = {}
-    for name, kind, quantizer, admission in (
-        ("fp16, paged", "ideal", "fp16", "paged"), ("fp16, reserved", "ideal", "fp16", "reserve"),
-        ("qserve, paged", "ideal", "qserve", "paged"), ("kivi, reserved", "ideal", "kivi", "reserve"),
-        ("calibrated fp16, paged", "calibrated", "fp16", "paged"),
-        ("calibrated fp16, reserved", "calibrated", "fp16", "reserve"),
-        ("calibrated fp8, reserved", "calibrated", "fp8", "reserve"),
-        ("calibrated kivi, reserved", "calibrated", "kivi", "reserve"),
+    for name, kind, quantizer, admission, more in (
+        ("fp16, paged", "ideal", "fp16", "paged", {}), ("fp16, reserved", "ideal", "fp16", "reserve", {}),
+        ("qserve, paged", "ideal", "qserve", "paged", {}), ("kivi, reserved", "ideal", "kivi", "reserve", {}),
+        ("calibrated fp16, paged", "calibrated", "fp16", "paged", {}),
+        ("calibrated fp16, reserved", "calibrated", "fp16", "reserve", {}),
+        ("calibrated fp8, reserved", "calibrated", "fp8", "reserve", {}),
+        ("calibrated kivi, reserved", "calibrated", "kivi", "reserve", {}),
+        ("streaming, paged", "ideal", "fp16", "paged", {"tokens": "streaming"}),
+        ("calibrated h2o, paged", "calibrated", "fp16", "paged", {"tokens": "h2o"}),
+        ("calibrated snapkv, kivi, reserved", "calibrated", "kivi", "reserve", {"tokens": "snapkv"}),
+        ("calibrated prefix, paged", "calibrated", "fp16", "paged", {"prefix_tokens": 64}),
+        ("no cache", "ideal", "fp16", "reserve", {"kv_cache": False}),
+        ("calibrated no cache", "calibrated", "fp16", "reserve", {"kv_cache": False}),
     ):  # fmt: skip
-        spec = {**AXES, "model_kind": kind, "quantizer": quantizer, "admission": admission, "batch": MANY}
+        spec = {**AXES, "model_kind": kind, "quantizer": quantizer, "admission": admission, "batch": MANY, **more}
         grid = sweep_grid.of_sweep(sweep_spec.from_dict({"axes": spec}))
         for threads in sorted({1, args.threads}):
-            buffers = [np.zeros((len(sweep_grid.COLUMNS), sweep_grid.BUFFER_POINTS)) for _ in range(threads)]
+            buffers = [np.zeros((len(many.SCANNED), sweep_grid.BUFFER_POINTS)) for _ in range(threads)]
             runs[f"reduced, {name}, {threads} threads"] = (
                 grid.n_points, lambda grid=grid, threads=threads: sweep_grid.scan(grid, threads)
             )  # fmt: skip

@@ -1,3 +1,49 @@
-"""Design-space exploration of KV-cache quantization for LLM serving."""
+"""Design-space exploration of KV-cache quantization for LLM serving.
+
+`dse.device`, `dse.model`, `dse.quantizer`, `dse.Workload`, `dse.evaluate`, `dse.sweep`, `dse.front` and `dse.report`
+(dse/api.py) are what scripts and notebooks use.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
+
+_FUNCTIONS = ("Workload", "device", "evaluate", "front", "model", "quantizer", "report", "results", "sweep")
+#: those that a package has the name of
+_PACKAGES = ("model", "report", "sweep")
+
+
+class _Called(ModuleType):
+    """A package that has the name of a function of the public face: it can be called as that."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """What the function of the same name in dse/api.py returns."""
+        return getattr(importlib.import_module("dse.api"), self.__name__.rpartition(".")[2])(*args, **options)
+
+
+class _Face(ModuleType):
+    """This package: its functions are loaded when they are first used, so that `import dse` takes no time."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Make callable the packages that the import system puts here under the name of a function."""
+        if name in _PACKAGES and isinstance(value, ModuleType):
+            value.__class__ = _Called
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """A function of dse/api.py; the package of that name where there is one."""
+        if name not in _FUNCTIONS:
+            raise AttributeError(f"module 'dse' has no attribute {name!r}")
+        if name in _PACKAGES:
+            return importlib.import_module(f"dse.{name}")
+        return getattr(importlib.import_module("dse.api"), name)
+
+    def __dir__(self) -> list[str]:
+        """The public names."""
+        return sorted({*super().__dir__(), *_FUNCTIONS})
+
+
+sys.modules[__name__].__class__ = _Face

@@ -1,12 +1,12 @@
 """`dse`, and `python -m dse`: the command, from its first moment on ended by Ctrl-C in one line."""
 
-from dse import interrupt
+from dse.core import interrupt
 
 
 def main() -> None:
     """Run the command; what it imports takes a while, in which Ctrl-C is heeded as well."""
     interrupt.install()
-    from dse.cli import main as command
+    from dse.cli.main import main as command
 
     command()
 

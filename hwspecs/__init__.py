@@ -1,1 +1,1 @@
-"""Device data: one TOML file per device; see the README for the fields."""
+"""Devices and language models: one TOML file each, in devices/ and models/; see the README for the fields."""

@@ -13,23 +13,23 @@ from kernels_ref.formats import FORMATS, PARTS, NumberFormat, StorageConstants, 
 
 if TYPE_CHECKING:
     from kernels_ref.atom import Atom
+    from kernels_ref.cache import GroupCache, RowCache
     from kernels_ref.fp8 import FP8
     from kernels_ref.inputs import fp16_patterns
     from kernels_ref.integers import PerTensorInteger, PerTokenInteger
     from kernels_ref.jit import inner, kernel, prange, sequential
-    from kernels_ref.kivi import KIVI, KIVICache
+    from kernels_ref.kivi import KIVI
     from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
     from kernels_ref.nf4 import NF4
     from kernels_ref.oaken import Oaken, Profiler, Thresholds
     from kernels_ref.packed import Packed
     from kernels_ref.qserve import QServe
     from kernels_ref.quanto import Quanto
-    from kernels_ref.rows import RowCache
     from kernels_ref.sinkq import SinkQ, SinkQCache
     from kernels_ref.tender import Tender
 
 __all__ = [
-    "FORMATS", "FP8", "KIVI", "NF4", "PARTS", "Atom", "KIVICache", "KVQuantKeys", "KVQuantValues", "NumberFormat",
+    "FORMATS", "FP8", "KIVI", "NF4", "PARTS", "Atom", "GroupCache", "KVQuantKeys", "KVQuantValues", "NumberFormat",
     "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger", "Profiler", "QServe", "Quanto", "RowCache", "SinkQ",
     "SinkQCache", "StorageConstants", "Tender", "Thresholds", "fp16_patterns", "inner", "kernel", "prange",
     "sequential", "storage",
@@ -37,12 +37,12 @@ __all__ = [
 
 #: module -> public names that it defines
 _MODULES = {
-    "atom": ("Atom",), "fp8": ("FP8",), "inputs": ("fp16_patterns",),
+    "atom": ("Atom",), "cache": ("GroupCache", "RowCache"), "fp8": ("FP8",), "inputs": ("fp16_patterns",),
     "integers": ("PerTensorInteger", "PerTokenInteger"),
     "jit": ("inner", "kernel", "prange", "sequential"),
-    "kivi": ("KIVI", "KIVICache"), "kvquant": ("KVQuantKeys", "KVQuantValues"), "nf4": ("NF4",),
+    "kivi": ("KIVI",), "kvquant": ("KVQuantKeys", "KVQuantValues"), "nf4": ("NF4",),
     "oaken": ("Oaken", "Profiler", "Thresholds"), "packed": ("Packed",), "qserve": ("QServe",), "quanto": ("Quanto",),
-    "rows": ("RowCache",), "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",),
+    "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

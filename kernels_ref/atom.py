@@ -1,23 +1,87 @@
 """Atom's 4-bit KV cache: asymmetric codes per group of channels inside a head, as Oaken's artifact runs it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from kernels_ref import asymmetric
-from kernels_ref.asymmetric_rows import decode_asymmetric, encode_asymmetric, starts_of
-from kernels_ref.checks import check_count
-from kernels_ref.inputs import NonFinite
-from kernels_ref.packed import Packed
+from kernels_ref import half
+from kernels_ref.inputs import check_count
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.packing import pack_low_first, pick, unpack_low_first
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+
+_LEVELS = np.float32(15)
+#: the smallest range, as FP16
+_SMALLEST = np.float32(np.float16(1e-5))
+
+
+@inner
+def _scale_and_zero(bits):
+    """S = h(max(h(max - min), h(1e-5)) / 15) and z = clip(rint(h(-min / S)), 0, 15) of a group, as float32."""
+    low, high = half.extent(bits)
+    size = half.rounded(half.limited(np.float32(high - low)))
+    scale = half.rounded(np.float32(max(size, _SMALLEST) / _LEVELS))
+    return scale, np.float32(half.to_nibble(half.rint(half.rounded(np.float32(-low / scale)))))
+
+
+@inner
+def _codes(bits, scale, zero, codes):
+    """code = clip(rint(h(x / S)) + z, 0, 15)."""
+    for i in range(bits.size):
+        steps = half.rint(half.rounded(np.float32(half.finite(bits[i]) / scale)))
+        codes[i] = half.to_nibble(np.float32(steps + zero))
+
+
+@inner
+def _values(scale, zero, values):
+    """h((code - z) * S) of all 16 codes."""
+    for code in range(16):
+        values[code] = half.from_f32(half.limited(np.float32(np.float32(np.float32(code) - zero) * scale)))
+
+
+@inner
+def _group(g, head_dim, group):
+    """First channel, and the one after the last, of group g: the last group of a head may be short."""
+    a_head = (head_dim + group - 1) // group
+    head, number = g // a_head, g % a_head
+    return head * head_dim + number * group, head * head_dim + min((number + 1) * group, head_dim)
+
+
+@kernel
+def _quantize(bits, head_dim, group, packed, scale, zero):
+    """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns scale and zero[n, groups]."""
+    for piece in prange(n_pieces(bits)):
+        codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
+        for row in rows_of(piece, bits):
+            for g in range(scale.shape[1]):
+                start, stop = _group(g, head_dim, group)
+                part = bits[row, start:stop]
+                one, other = _scale_and_zero(part)
+                scale[row, g], zero[row, g] = half.from_f32(one), half.from_f32(other)
+                _codes(part, one, other, codes[start:stop])
+            pack_low_first(codes, packed[row])
+
+
+@kernel
+def _dequantize(packed, scale, zero, head_dim, group, bits):
+    """The reverse of `_quantize`."""
+    for piece in prange(n_pieces(bits)):
+        codes, values = np.empty(2 * packed.shape[1], np.uint16), np.empty(16, np.uint16)
+        for row in rows_of(piece, bits):
+            unpack_low_first(packed[row], codes)
+            for g in range(scale.shape[1]):
+                start, stop = _group(g, head_dim, group)
+                _values(half.to_f32(scale[row, g]), half.to_f32(zero[row, g]), values)
+                pick(codes[start:stop], values, bits[row, start:stop])
 
 
 @dataclass(frozen=True)
-class Atom:
+class Atom(RowMethod):
     """Atom KV4: S = h(max(h(max - min), h(1e-5)) / 15), z = clip(rint(h(-min / S)), 0, 15),
     code = clip(rint(h(x / S)) + z, 0, 15), decoded as h((code - z) * S), per `group` channels inside a head.
 
     As in the artifact the zero point is clipped: a group that does not contain zero loses its offset. A range or
-    decoded value beyond 65504 is taken as 65504. `n_heads` of a result is what `quantize` was told.
+    decoded value beyond 65504 is taken as 65504.
 
     Buffers (packing defined here, the artifact only simulates): `codes` uint8 [rows, ceil(channels / 2)], element 2i in
     the low nibble; `scale` and `zero` float16 [rows, heads * ceil(head_dim / group)].
@@ -25,23 +89,22 @@ class Atom:
     """
 
     group: int = 128
-    n_heads: int = 1
 
     def __post_init__(self) -> None:
         check_count("group", self.group)
-        check_count("n_heads", self.n_heads)
 
-    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        n_groups = n_heads * -(-(channels // n_heads) // self.group)
+        return (
+            nibbles("codes", channels),
+            Column("scale", np.float16, n_groups, "scales"),
+            Column("zero", np.float16, n_groups, "zero_points"),
+        )
 
-        Raises TypeError and ValueError for what is not such a tensor, and for values that are not finite unless
-        `nonfinite` is "replace".
-        """
-        starts = starts_of(np.shape(x), n_heads, self.group)
-        method = replace(self, n_heads=n_heads) if n_heads != self.n_heads else self
-        return encode_asymmetric(method, x, starts, asymmetric.ATOM, n_heads, nonfinite)
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        scale, zero = buffers["scale"].view(np.uint16), buffers["zero"].view(np.uint16)
+        _quantize(bits, bits.shape[1] // n_heads, self.group, buffers["codes"], scale, zero)
 
-    def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape."""
-        starts = starts_of(packed.shape, packed.method.n_heads, self.group)
-        return decode_asymmetric(packed, starts, asymmetric.ATOM)
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        scale, zero = buffers["scale"].view(np.uint16), buffers["zero"].view(np.uint16)
+        _dequantize(buffers["codes"], scale, zero, bits.shape[1] // n_heads, self.group, bits)

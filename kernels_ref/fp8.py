@@ -6,11 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from kernels_ref.checks import check_choice, check_scale
-from kernels_ref.inputs import NonFinite
-from kernels_ref.lookup import all_values, look_up
-from kernels_ref.packed import Packed
-from kernels_ref.rows import Buffers, Column, channels_of, decode_rows, encode_rows
+from kernels_ref.half import all_patterns
+from kernels_ref.inputs import check_choice, check_scale
+from kernels_ref.packing import look_up
+from kernels_ref.rows import Buffers, Column, RowMethod
 
 Format = Literal["e4m3", "e5m2"]
 
@@ -64,7 +63,7 @@ def encode(values: np.ndarray, fmt: Format, saturate: bool | None = None) -> np.
 def _encode_table(fmt: Format, scale: float, saturate: bool | None) -> np.ndarray:
     """uint8 [65536]: code of every FP16 pattern."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return encode(all_values() / np.float32(scale), fmt, saturate)
+        return encode(all_patterns().astype(np.float32) / np.float32(scale), fmt, saturate)
 
 
 @cache
@@ -74,12 +73,8 @@ def _decode_table(fmt: Format, scale: float) -> np.ndarray:
         return (decode_table(fmt) * np.float32(scale)).astype(np.float16).view(np.uint16)
 
 
-def _columns(shape: tuple[int, ...]) -> tuple[Column, ...]:
-    return (Column("codes", np.uint8, channels_of(shape), "payload"),)
-
-
 @dataclass(frozen=True)
-class FP8:
+class FP8(RowMethod):
     """One FP8 code an element: fp32(x / scale) rounded to nearest even; decoded as fp32(code * scale) in FP16.
 
     `scale` is fixed with the weights (vLLM's kv_cache_dtype=fp8), a float32, and not counted as stored. What rounds to
@@ -98,21 +93,12 @@ class FP8:
         check_scale("scale", self.scale)
         check_choice("saturate", self.saturate, (None, False, True))
 
-    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels], [batch, heads, tokens, head_dim] or [n]; heads are of no consequence.
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        return (Column("codes", np.uint8, channels, "payload"),)
 
-        Raises TypeError and ValueError for what is not such a tensor, and for values that are not finite unless
-        `nonfinite` is "replace".
-        """
-        return encode_rows(self, x, _columns(np.shape(x)), self._encode, n_heads=n_heads, nonfinite=nonfinite)
-
-    def _encode(self, bits: np.ndarray, buffers: Buffers) -> None:
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         table = _encode_table(self.format, float(self.scale), self.saturate)
         look_up(bits.reshape(-1), table, buffers["codes"].reshape(-1))
 
-    def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape."""
-        return decode_rows(packed, _columns(packed.shape), self._decode)
-
-    def _decode(self, buffers: Buffers, bits: np.ndarray) -> None:
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         look_up(buffers["codes"].reshape(-1), _decode_table(self.format, float(self.scale)), bits.reshape(-1))

@@ -1,7 +1,7 @@
-"""KV tensors as kernels want them: FP16 patterns, block by block, checked for values that are not finite."""
+"""What callers give, checked: parameters, and KV tensors as kernels want them, FP16 patterns block by block."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,35 @@ BLOCK_BYTES = 8 * 2**20
 CHUNK = 2**15
 
 NonFinite = Literal["raise", "replace"]
+
+
+def shown(value: Any) -> str:
+    """A value as it appears in a message: its repr, or its type where that is long or an array."""
+    if isinstance(value, np.ndarray | list | tuple | dict):
+        return f"({type(value).__name__})"
+    text = repr(value)
+    return text if len(text) <= 80 else f"({type(value).__name__})"
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise ValueError unless `value` is one of `choices`, of the same type (True is not 1)."""
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(repr(choice) for choice in choices)}")
+
+
+def check_count(name: str, value: Any, low: int = 1) -> None:
+    """Raise ValueError unless `value` is an int from `low` to 2^31 - 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**31:
+        raise ValueError(f"{name} = {shown(value)}: must be a whole number from {low} to {2**31 - 1}")
+
+
+def check_scale(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is a positive finite number, as a float32 too."""
+    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = np.float32(value) if number else np.float32(np.nan)
+    if not (np.isfinite(narrow) and narrow > 0):
+        raise ValueError(f"{name} = {shown(value)}: must be a positive number that float32 holds")
 
 
 @inner
@@ -40,11 +69,11 @@ def fp16_patterns(part: np.ndarray) -> np.ndarray:
 
     BF16 and FP32 are rounded to nearest even; beyond 65504 they become infinite (and are then refused or replaced).
     """
-    if not part.dtype.isnative:
-        part = part.astype(part.dtype.newbyteorder("="))
-    if part.dtype.name == "bfloat16":
-        part = (part.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if part.dtype != np.float16:
+    if part.dtype != np.float16:  # the name of a dtype takes long
+        if not part.dtype.isnative:
+            part = part.astype(part.dtype.newbyteorder("="))
+        if part.dtype.name == "bfloat16":
+            part = (part.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             part = part.astype(np.float16)
     return np.ascontiguousarray(part).view(np.uint16)
@@ -67,7 +96,8 @@ class KVTensor:
     array: np.ndarray
     #: as the caller gave it, for results of the same shape
     shape: tuple[int, ...]
-    nonfinite: NonFinite = "raise"
+    #: "propagate" leaves NaN and infinities as they are
+    nonfinite: str = "raise"
 
     @property
     def n_rows(self) -> int:
@@ -81,7 +111,7 @@ class KVTensor:
 
     def _finite(self, part: np.ndarray) -> np.ndarray:
         bits = fp16_patterns(part)
-        if not _count_nonfinite(bits.reshape(-1)):
+        if self.nonfinite == "propagate" or not _count_nonfinite(bits.reshape(-1)):
             return bits
         if self.nonfinite == "replace":
             return replace_nonfinite(bits)
@@ -90,6 +120,12 @@ class KVTensor:
     def patterns(self, batch: int, heads: slice, tokens: slice) -> np.ndarray:
         """The FP16 patterns [heads, tokens, head_dim] of a part, checked; a view of x where nothing had to change."""
         return self._finite(self.array[batch, heads, tokens])
+
+    def sequences(self) -> list[np.ndarray]:
+        """x by sequence: [1, heads, tokens, head_dim] each, or x itself where it is [tokens, channels]."""
+        if len(self.shape) == 2:
+            return [self.array[0].transpose(1, 0, 2).reshape(self.shape)]
+        return [self.array[b : b + 1] for b in range(len(self.array))]
 
     def _complaint(self) -> str:
         """All values that are not finite: how many, and where the first one is."""
@@ -109,32 +145,30 @@ class KVTensor:
             "finite in FP16; nonfinite='replace' takes NaN as 0 and the rest as +-65504"
         )
 
-    def row_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, FP16 patterns [n, channels]) of consecutive token vectors, heads concatenated."""
+    def row_blocks(self, block_bytes: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+        """(first row, FP16 patterns [n, channels]) of consecutive token vectors of a sequence, heads concatenated."""
         n_batch, n_heads, n_tokens, head_dim = self.array.shape
-        step = max(BLOCK_BYTES // (2 * self.n_channels), 1)
+        step = max((block_bytes or BLOCK_BYTES) // (2 * self.n_channels), 1)
         for b in range(n_batch):
             for t in range(0, n_tokens, step):
                 part = self.array[b, :, t : t + step].transpose(1, 0, 2)  # of [tokens, channels] still a view
                 yield b * n_tokens + t, self._finite(part.reshape(part.shape[0], n_heads * head_dim))
 
-    def head_blocks(self, multiple: int = 1) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(first batch-and-head index, first token, patterns [n, tokens, head_dim]); tokens in steps of `multiple`.
 
-        Batch-and-head index: batch * n_heads + head. Short sequences come several heads at a time, long ones in
-        pieces, each a multiple of `multiple` tokens but the last.
-        """
-        n_batch, n_heads, n_tokens, head_dim = self.array.shape
-        per_head = max(2 * n_tokens * head_dim, 1)
-        heads = max(min(BLOCK_BYTES // per_head, n_heads), 1)
-        step = n_tokens
-        if per_head > BLOCK_BYTES:
-            step = max(BLOCK_BYTES // (2 * head_dim * multiple), 1) * multiple
-        for b in range(n_batch):
-            for h in range(0, n_heads, heads):
-                for t in range(0, n_tokens, max(step, 1)):
-                    part = self.array[b, h : h + heads, t : t + step]
-                    yield b * n_heads + h, t, self._finite(part)
+def head_parts(
+    n_batch: int, n_heads: int, n_tokens: int, token_bytes: int, multiple: int = 1
+) -> Iterator[tuple[int, slice, slice]]:
+    """(batch, heads, tokens) of parts of at most 8 MiB, tokens in multiples of `multiple` but the last ones.
+
+    `token_bytes` are those of one head. Several heads at a time only where all of their tokens are.
+    """
+    per_head = max(n_tokens * token_bytes, 1)
+    heads = max(min(BLOCK_BYTES // per_head, n_heads), 1)
+    step = n_tokens if per_head <= BLOCK_BYTES else max(BLOCK_BYTES // (token_bytes * multiple), 1) * multiple
+    for b in range(n_batch):
+        for h in range(0, n_heads, heads):
+            for t in range(0, n_tokens, max(step, 1)):
+                yield b, slice(h, min(h + heads, n_heads)), slice(t, min(t + step, n_tokens))
 
 
 def kv_tensor(x: Any, n_heads: int = 1, nonfinite: NonFinite = "raise") -> KVTensor:
@@ -146,7 +180,7 @@ def kv_tensor(x: Any, n_heads: int = 1, nonfinite: NonFinite = "raise") -> KVTen
         raise ValueError(f"nonfinite = {nonfinite!r}: must be 'raise' or 'replace'")
     if not isinstance(x, np.ndarray):
         raise TypeError(f"x is {type(x).__name__}: must be a numpy array")
-    if x.dtype.name not in ("float16", "float32", "bfloat16"):
+    if x.dtype != np.float16 and x.dtype.name not in ("float16", "float32", "bfloat16"):
         raise TypeError(f"x has dtype {x.dtype.name}: must be float16, bfloat16 or float32")
     if x.ndim == 2:
         if n_heads < 1 or x.shape[1] % n_heads:
@@ -163,3 +197,10 @@ def kv_tensor(x: Any, n_heads: int = 1, nonfinite: NonFinite = "raise") -> KVTen
     if not array.shape[1] or not array.shape[3]:
         raise ValueError(f"x has shape {x.shape}: must have at least one head and one channel")
     return KVTensor(array, x.shape, nonfinite)
+
+
+def row_tensor(x: Any, n_heads: int = 1, nonfinite: NonFinite = "raise") -> KVTensor:
+    """`kv_tensor` that takes [n] as one row."""
+    if isinstance(x, np.ndarray) and x.ndim == 1:
+        return replace(kv_tensor(x[None], n_heads, nonfinite), shape=x.shape)
+    return kv_tensor(x, n_heads, nonfinite)

@@ -7,37 +7,17 @@ from typing import Literal
 import numpy as np
 
 from kernels_ref import half
-from kernels_ref.checks import check_choice, check_scale
 from kernels_ref.formats import FORMATS
-from kernels_ref.inputs import NonFinite
+from kernels_ref.inputs import NonFinite, check_choice, check_scale, row_tensor
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.lookup import all_values, look_up
-from kernels_ref.nibbles import pack_low_first, unpack_low_first
-from kernels_ref.packed import Packed
-from kernels_ref.rows import (
-    Buffers,
-    Column,
-    channels_of,
-    checked_tensor,
-    decode_rows,
-    encode_rows,
-)
-
-#: elements of a unit of work: several rows where they are short
-PIECE = 2**14
-
-#: adding it to a float32 below 2^22 rounds to an integer, ties to even, and leaves that in the low bits of the pattern
-_TO_INTEGER = np.float32(1.5 * 2.0**23)
-_UP = np.float32(2.0**112)  # as in half.to_f32
+from kernels_ref.packing import look_up, pack_low_first, pick, unpack_low_first
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
 
 @inner
 def _integer(bits, reciprocal):
     """rint(fp32(x * reciprocal)) as the bits of a two's complement integer, for finite x."""
-    magnitude = np.uint32(np.uint32(bits & half.ABS) << np.uint32(13)).view(np.float32)
-    scaled = np.float32(np.float32(magnitude * _UP) * reciprocal)
-    signed = -scaled if bits & half.SIGN else scaled
-    return np.float32(signed + _TO_INTEGER).view(np.uint32)
+    return np.float32(np.float32(half.finite(bits) * reciprocal) + half.TO_INTEGER).view(np.uint32)
 
 
 @inner
@@ -59,78 +39,59 @@ def _from_bytes(codes, absmax, inverse, bits):
 
 
 @inner
-def _from_nibbles(codes, values, bits):
-    for i in range(bits.size):
-        bits[i] = values[codes[i]]
-
-
-@inner
-def _rows_a_piece(channels):
-    return max(PIECE // channels, 1)
+def _reciprocal(absmax, levels):
+    """fp32(levels / absmax) of a pattern; 0 where all is zero."""
+    return np.float32(levels / half.to_f32(absmax)) if absmax else np.float32(0)
 
 
 @kernel
 def _quantize_bytes(bits, levels, codes, absmax):
     """FP16 patterns bits[n, channels] -> codes int8[n, channels], patterns absmax[n]; levels float32, 127."""
-    n_rows, channels = bits.shape
-    rows = _rows_a_piece(channels)
-    for piece in prange((n_rows + rows - 1) // rows):
-        for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
+    for piece in prange(n_pieces(bits)):
+        for row in rows_of(piece, bits):
             absmax[row] = half.absmax(bits[row])
-            largest = half.to_f32(absmax[row])
-            reciprocal = np.float32(levels / largest) if absmax[row] else np.float32(0)
-            _to_bytes(bits[row], reciprocal, codes[row])
-
-
-@kernel
-def _quantize_nibbles(bits, levels, packed, absmax):
-    """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns absmax[n]; levels float32, 7."""
-    n_rows, channels = bits.shape
-    rows = _rows_a_piece(channels)
-    for piece in prange((n_rows + rows - 1) // rows):
-        codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
-        for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
-            absmax[row] = half.absmax(bits[row])
-            largest = half.to_f32(absmax[row])
-            reciprocal = np.float32(levels / largest) if absmax[row] else np.float32(0)
-            _to_nibbles(bits[row], reciprocal, codes)
-            pack_low_first(codes, packed[row])
+            _to_bytes(bits[row], _reciprocal(absmax[row], levels), codes[row])
 
 
 @kernel
 def _dequantize_bytes(codes, absmax, inverse, bits):
     """The reverse of `_quantize_bytes`: absmax float32[n], inverse float32(1 / 127)."""
-    n_rows, channels = bits.shape
-    rows = _rows_a_piece(channels)
-    for piece in prange((n_rows + rows - 1) // rows):
-        for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
+    for piece in prange(n_pieces(bits)):
+        for row in rows_of(piece, bits):
             _from_bytes(codes[row], absmax[row], inverse, bits[row])
+
+
+@kernel
+def _quantize_nibbles(bits, levels, packed, absmax):
+    """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns absmax[n]; levels float32, 7."""
+    for piece in prange(n_pieces(bits)):
+        codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
+        for row in rows_of(piece, bits):
+            absmax[row] = half.absmax(bits[row])
+            _to_nibbles(bits[row], _reciprocal(absmax[row], levels), codes)
+            pack_low_first(codes, packed[row])
 
 
 @kernel
 def _dequantize_nibbles(packed, absmax, inverse, bits):
     """The reverse of `_quantize_nibbles`: absmax float32[n], inverse float32(1 / 7)."""
-    n_rows, channels = bits.shape
-    rows = _rows_a_piece(channels)
-    for piece in prange((n_rows + rows - 1) // rows):
+    for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)
         values = np.empty(16, np.uint16)
-        for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
+        for row in rows_of(piece, bits):
             for code in range(16):
                 signed = np.float32((code ^ 8) - 8)
                 values[code] = half.from_f32(np.float32(np.float32(signed * absmax[row]) * inverse))
             unpack_low_first(packed[row], codes)
-            _from_nibbles(codes, values, bits[row])
+            pick(codes[: bits.shape[1]], values, bits[row])
 
 
-def _columns(bits: int, channels: int) -> tuple[Column, ...]:
-    if bits == 8:
-        return (Column("codes", np.int8, channels, "payload"),)
-    return (Column("codes", np.uint8, -(-channels // 2), "payload"),)
+def _codes(bits: int, channels: int) -> Column:
+    return Column("codes", np.int8, channels, "payload") if bits == 8 else nibbles("codes", channels)
 
 
 @dataclass(frozen=True)
-class PerTokenInteger:
+class PerTokenInteger(RowMethod):
     """INT8 or INT4 with one absmax per token vector, all heads concatenated.
 
     levels = 127 or 7: code = rint(fp32(x * fp32(levels / absmax))), ties to even; decoded as
@@ -154,31 +115,17 @@ class PerTokenInteger:
         """The largest code: 127 or 7."""
         return np.float32(FORMATS[f"int{self.bits}"].largest)
 
-    def _columns(self, shape: tuple[int, ...]) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         dtype = {16: np.float16, 32: np.float32}[FORMATS[self.scale].bits]
-        return (*_columns(self.bits, channels_of(shape)), Column("absmax", dtype, 1, "scales"))
+        return _codes(self.bits, channels), Column("absmax", dtype, 1, "scales")
 
-    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels], [batch, heads, tokens, head_dim] or [n] as one row; heads are of no consequence.
-
-        Raises TypeError and ValueError for what is not such a tensor, and for values that are not finite unless
-        `nonfinite` is "replace".
-        """
-        padding = 4 * (channels_of(np.shape(x)) % 2) if self.bits == 4 else 0
-        columns = self._columns(np.shape(x))
-        return encode_rows(self, x, columns, self._encode, n_heads=n_heads, nonfinite=nonfinite, padding_bits=padding)
-
-    def _encode(self, bits: np.ndarray, buffers: Buffers) -> None:
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         patterns = np.empty(len(bits), np.uint16)
         kernel_of_bits = _quantize_bytes if self.bits == 8 else _quantize_nibbles
         kernel_of_bits(bits, self.levels, buffers["codes"], patterns)
         buffers["absmax"][:, 0] = patterns.view(np.float16)
 
-    def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape."""
-        return decode_rows(packed, self._columns(packed.shape), self._decode)
-
-    def _decode(self, buffers: Buffers, bits: np.ndarray) -> None:
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         absmax = buffers["absmax"][:, 0].astype(np.float32)
         kernel_of_bits = _dequantize_bytes if self.bits == 8 else _dequantize_nibbles
         kernel_of_bits(buffers["codes"], absmax, np.float32(1) / self.levels, bits)
@@ -186,11 +133,12 @@ class PerTokenInteger:
 
 @cache
 def _encode_table(bits: int, scale: float) -> np.ndarray:
-    """int8 [65536]: code of every FP16 pattern that is finite."""
+    """int8 [65536], or uint16 of nibbles: code of every FP16 pattern that is finite."""
     levels = np.float32(FORMATS[f"int{bits}"].largest)
     with np.errstate(over="ignore", invalid="ignore"):
-        codes = np.clip(np.rint(all_values() / np.float32(scale)), -levels, levels)
-    return np.nan_to_num(codes).astype(np.int8)
+        codes = np.clip(np.rint(half.all_patterns().astype(np.float32) / np.float32(scale)), -levels, levels)
+    found = np.nan_to_num(codes).astype(np.int8)
+    return found if bits == 8 else found.view(np.uint8).astype(np.uint16) & np.uint16(0xF)
 
 
 @cache
@@ -203,37 +151,27 @@ def _decode_table(bits: int, scale: float) -> np.ndarray:
 
 
 @kernel
-def _pack_rows(codes, packed):
-    """int8 codes[n, channels] -> packed[n, ceil(channels / 2)], low nibble first."""
-    n_rows, channels = codes.shape
-    rows = _rows_a_piece(channels)
-    for piece in prange((n_rows + rows - 1) // rows):
-        wide = np.zeros(2 * packed.shape[1], np.uint16)
-        for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
-            _widen(codes[row], wide)
-            pack_low_first(wide, packed[row])
-
-
-@inner
-def _widen(codes, wide):
-    for i in range(codes.size):
-        wide[i] = np.uint16(codes[i]) & np.uint16(0xF)
+def _look_up_nibbles(bits, table, packed):
+    """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], the code of a pattern from the table."""
+    for piece in prange(n_pieces(bits)):
+        codes = np.zeros(2 * packed.shape[1], np.uint16)
+        for row in rows_of(piece, bits):
+            pick(bits[row], table, codes)
+            pack_low_first(codes, packed[row])
 
 
 @kernel
-def _unpack_rows(packed, table, bits):
-    """The reverse of `_pack_rows`, with a value from the table for every code."""
-    n_rows, channels = bits.shape
-    rows = _rows_a_piece(channels)
-    for piece in prange((n_rows + rows - 1) // rows):
+def _look_up_values(packed, table, bits):
+    """The reverse of `_look_up_nibbles`, with a value from the table for every code."""
+    for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)
-        for row in range(piece * rows, min((piece + 1) * rows, n_rows)):
+        for row in rows_of(piece, bits):
             unpack_low_first(packed[row], codes)
-            _from_nibbles(codes, table, bits[row])
+            pick(codes[: bits.shape[1]], table, bits[row])
 
 
 @dataclass(frozen=True)
-class PerTensorInteger:
+class PerTensorInteger(RowMethod):
     """INT8 or INT4 with one `scale` per tensor, fixed with the weights and not counted as stored (SmoothQuant).
 
     levels = 127 or 7: code = clip(rint(fp32(x / scale)), -levels, levels), ties to even; decoded as fp32(code * scale)
@@ -256,35 +194,24 @@ class PerTensorInteger:
     ) -> "PerTensorInteger":
         """With scale = fp32(max |x| / levels), 1 for a tensor of zeros. Errors as those of `quantize`."""
         check_choice("bits", bits, (4, 8))
-        tensor, _ = checked_tensor(x, n_heads, nonfinite)
+        tensor = row_tensor(x, n_heads, nonfinite)
         largest = max((int((part & half.ABS).max()) for _, part in tensor.row_blocks()), default=0)
         absmax = np.float32(np.uint16(largest).view(np.float16))
         return cls(float(absmax / np.float32(FORMATS[f"int{bits}"].largest)) if largest else 1.0, bits)
 
-    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels], [batch, heads, tokens, head_dim] or [n]; heads are of no consequence.
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        return (_codes(self.bits, channels),)
 
-        Raises TypeError and ValueError for what is not such a tensor, and for values that are not finite unless
-        `nonfinite` is "replace".
-        """
-        channels = channels_of(np.shape(x))
-        padding = 4 * (channels % 2) if self.bits == 4 else 0
-        columns = _columns(self.bits, channels)
-        return encode_rows(self, x, columns, self._encode, n_heads=n_heads, nonfinite=nonfinite, padding_bits=padding)
-
-    def _encode(self, bits: np.ndarray, buffers: Buffers) -> None:
-        codes = buffers["codes"] if self.bits == 8 else np.empty(bits.shape, np.int8)
-        look_up(bits.reshape(-1), _encode_table(self.bits, float(self.scale)), codes.reshape(-1))
-        if self.bits == 4:
-            _pack_rows(codes, buffers["codes"])
-
-    def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape."""
-        return decode_rows(packed, _columns(self.bits, channels_of(packed.shape)), self._decode)
-
-    def _decode(self, buffers: Buffers, bits: np.ndarray) -> None:
-        table = _decode_table(self.bits, float(self.scale))
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        table, codes = _encode_table(self.bits, float(self.scale)), buffers["codes"]
         if self.bits == 8:
-            look_up(buffers["codes"].view(np.uint8).reshape(-1), table, bits.reshape(-1))
+            look_up(bits.reshape(-1), table, codes.reshape(-1))
         else:
-            _unpack_rows(buffers["codes"], table, bits)
+            _look_up_nibbles(bits, table, codes)
+
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        table, codes = _decode_table(self.bits, float(self.scale)), buffers["codes"]
+        if self.bits == 8:
+            look_up(codes.view(np.uint8).reshape(-1), table, bits.reshape(-1))
+        else:
+            _look_up_values(codes, table, bits)

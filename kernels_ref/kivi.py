@@ -2,19 +2,345 @@
 
 KIVI (arXiv:2402.02750) sections 3 and 4; released code jy-yuan/KIVI@876b4d2: quant/new_pack.py for the codes,
 models/llama_kivi.py for what is packed when.
+
+A group of elements - of `group` tokens of one channel (keys), or of `group` channels of one token and head (values) -
+shares an FP16 scale and minimum. Every step rounds to FP16, written h(.), with levels = 2^bits - 1:
+
+    scale = h(h(max - min) / levels)
+    code = rint(clip(h(h(x - min) / scale), 0, levels))
+    decoded: h(h(code * scale) + min)
+
+Codes lie in 32-bit words, the first element lowest: a word holds consecutive tokens of one channel (keys), or
+consecutive channels of one token and head (values; the last word of a head is filled up with 0).
+
+Steps are taken in binary32 and rounded from there: for sums, products and quotients of FP16 values that is the same as
+rounding once (24 >= 2 * 11 + 2 bits).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from math import ceil
 
 import numpy as np
 
-from kernels_ref.checks import check_choice, check_count
+from kernels_ref import half
+from kernels_ref.cache import SIDES, GroupCache, Groups, GroupSide, Side, part_of
 from kernels_ref.formats import storage
-from kernels_ref.inputs import KVTensor, NonFinite, kv_tensor
-from kernels_ref.kivi_store import BITS, KEY_LAYOUTS, OVERFLOWS, SIDES, GroupCodec, Side
+from kernels_ref.inputs import NonFinite, check_choice, check_count, kv_tensor
+from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.streaming import Half, StreamingCache, complaints_about, empty_result, part_of
+from kernels_ref.packing import pack_words, unpack_words
+from kernels_ref.rows import n_pieces, rows_of
+
+BITS = (1, 2, 4, 8)
+#: groups that FP16 steps take beyond 65504: refused; cut to 65504; infinite and NaN as in the released code
+OVERFLOWS = ("raise", "saturate", "propagate")
+#: words of keys: [batch, heads, tokens, channels] or [batch, heads, channels, tokens], tokens in words
+KEY_LAYOUTS = ("torch", "triton")
+#: elements that one thread takes at a time
+TASK = 2**16
+#: elements of values that are worked on at a time: they are read twice, from the first-level cache
+PIECE = 2**12
+
+
+@inner
+def _code(x, base, scale, levels):
+    """The code of pattern x; 0 where a step is 0/0 or inf/inf.
+
+    `eleven_bits` is h but for the range of FP16: of a quotient, what h would make of values below 2^-14 does not
+    matter, the code is 0.
+    """
+    q = half.eleven_bits(np.float32(half.eleven_bits(np.float32(half.finite(x) - base)) / scale))
+    q = q if q > np.float32(0.0) else np.float32(0.0)
+    q = q if q < levels else levels
+    return np.float32(q + half.TO_INTEGER).view(np.uint32) & np.uint32(0xFF)
+
+
+@inner
+def _decoded(code, base, scale, limit):
+    """The pattern of h(h(code * scale) + base); results beyond 65504 become `limit` (infinity or 65504)."""
+    v = half.eleven_bits(np.float32(np.float32(np.int32(code)) * scale))
+    v = limit if v > half.LARGEST_VALUE else v
+    y = np.float32(v + base)
+    return half.from_f32(limit if y > limit else y)
+
+
+@inner
+def _scales_and_mins(lowest, highest, levels, saturate, scales, mins, base, scale):
+    """FP16 scale and minimum of groups from the order keys of their extremes, and both as float32."""
+    for i in range(lowest.size):
+        low = np.uint16(half.order(np.uint16(lowest[i])))
+        base[i] = half.finite(low)
+        size = half.rounded(np.float32(half.finite(np.uint16(half.order(np.uint16(highest[i])))) - base[i]))
+        size = half.limited(size) if saturate else size
+        scales[i] = half.from_f32(np.float32(size / levels))
+        scale[i] = half.to_f32(scales[i])
+        mins[i] = low
+
+
+@inner
+def _count_overflows(scales, mins, levels):
+    count = 0
+    for i in range(scales.size):
+        v = half.rounded(np.float32(half.to_f32(scales[i]) * levels))
+        y = half.rounded(np.float32(v + half.to_f32(mins[i])))
+        count += not y < np.float32(np.inf)
+    return count
+
+
+@kernel
+def _count_overflowing(scales, mins, width):
+    """How many groups (any number, flat) decode their largest code to infinity or NaN: their range, or its rounded
+    scale, goes beyond 65504."""
+    levels = np.float32(2**width - 1)
+    n_tasks = (scales.size + TASK - 1) // TASK
+    found = np.zeros(n_tasks, np.int64)
+    for task in prange(n_tasks):
+        part = slice(task * TASK, (task + 1) * TASK)
+        found[task] = _count_overflows(scales[part], mins[part], levels)
+    return found.sum()
+
+
+@inner
+def _as_float(patterns, values):
+    """FP16 patterns as float32."""
+    for i in range(patterns.size):
+        values[i] = half.to_f32(patterns[i])
+
+
+@inner
+def _fold(row, lowest, highest):
+    for c in range(row.size):
+        key = half.order(row[c])
+        lowest[c] = min(lowest[c], key)
+        highest[c] = max(highest[c], key)
+
+
+@inner
+def _add_codes(row, base, scale, levels, shift, words):
+    for c in range(row.size):
+        words[c] |= np.uint32(_code(row[c], base[c], scale[c], levels) << shift)
+
+
+@inner
+def _quantize_key_group(bits, width, saturate, words, scales, mins, lowest, highest, base, scale):
+    """One group of tokens, bits[group, channels], into words[group * width / 32, channels]."""
+    levels = np.float32(2**width - 1)
+    lowest[:] = np.int16(32767)
+    highest[:] = np.int16(-32768)
+    for t in range(bits.shape[0]):
+        _fold(bits[t], lowest, highest)
+    _scales_and_mins(lowest, highest, levels, saturate, scales, mins, base, scale)
+    n_codes = 32 // width
+    for w in range(words.shape[0]):
+        words[w, :] = np.uint32(0)
+        for j in range(n_codes):
+            _add_codes(bits[w * n_codes + j], base, scale, levels, np.uint32(width * j), words[w])
+
+
+@kernel
+def quantize_keys(bits, group, width, saturate, words, scales, mins):
+    """Quantise bits[heads, groups * group, channels] (FP16 patterns) into
+    words[heads, groups * group * width / 32, channels] (uint32), scales and mins[heads, groups, channels]."""
+    n_heads, n_groups, n_channels = scales.shape
+    n_words = group * width // 32
+    step = max(TASK // (group * n_channels), 1)
+    n_steps = (n_groups + step - 1) // step
+    for task in prange(n_heads * n_steps):
+        h, first = task // n_steps, (task % n_steps) * step
+        lowest = np.empty(n_channels, np.int16)
+        highest = np.empty(n_channels, np.int16)
+        base = np.empty(n_channels, np.float32)
+        scale = np.empty(n_channels, np.float32)
+        for g in range(first, min(first + step, n_groups)):
+            _quantize_key_group(
+                bits[h, g * group : (g + 1) * group], width, saturate, words[h, g * n_words : (g + 1) * n_words],
+                scales[h, g], mins[h, g], lowest, highest, base, scale,
+            )  # fmt: skip
+
+
+@inner
+def _decode_codes(words, shift, mask, base, scale, limit, out):
+    for c in range(words.size):
+        out[c] = _decoded((words[c] >> shift) & mask, base[c], scale[c], limit)
+
+
+@inner
+def _dequantize_key_group(words, width, limit, scales, mins, base, scale, out):
+    _as_float(mins, base)
+    _as_float(scales, scale)
+    n_codes, mask = 32 // width, np.uint32(2**width - 1)
+    for w in range(words.shape[0]):
+        for j in range(n_codes):
+            _decode_codes(words[w], np.uint32(width * j), mask, base, scale, limit, out[w * n_codes + j])
+
+
+@kernel
+def dequantize_keys(words, scales, mins, group, width, saturate, out):
+    """The inverse of `quantize_keys`: writes the FP16 patterns out[heads, groups * group, channels]."""
+    n_heads, n_groups, n_channels = scales.shape
+    n_words = group * width // 32
+    limit = half.LARGEST_VALUE if saturate else np.float32(np.inf)
+    step = max(TASK // (group * n_channels), 1)
+    n_steps = (n_groups + step - 1) // step
+    for task in prange(n_heads * n_steps):
+        h, first = task // n_steps, (task % n_steps) * step
+        base = np.empty(n_channels, np.float32)
+        scale = np.empty(n_channels, np.float32)
+        for g in range(first, min(first + step, n_groups)):
+            _dequantize_key_group(
+                words[h, g * n_words : (g + 1) * n_words], width, limit, scales[h, g], mins[h, g], base, scale,
+                out[h, g * group : (g + 1) * group],
+            )  # fmt: skip
+
+
+@inner
+def _value_codes(bits, base, scale, levels, codes):
+    for i in range(bits.size):
+        codes[i] = np.uint8(_code(bits[i], base, scale, levels))
+
+
+@inner
+def _quantize_value_rows(bits, group, width, saturate, words, scales, mins, lowest, highest, base, scale, codes):
+    """Rows [n, .] of values; lowest, highest, base, scale and codes, flat, are scratch."""
+    levels, n_groups, a_row = np.float32(2**width - 1), scales.shape[1], words.shape[1] * (32 // width)
+    i = 0
+    for row in range(bits.shape[0]):
+        own = bits[row]
+        for g in range(n_groups):
+            lowest[i], highest[i] = half.extremes(own[g * group : (g + 1) * group])
+            i += 1
+    _scales_and_mins(lowest[:i], highest[:i], levels, saturate, scales.reshape(-1), mins.reshape(-1), base, scale)
+    i = 0
+    for row in range(bits.shape[0]):
+        own, own_codes = bits[row], codes[row * a_row : (row + 1) * a_row]
+        for g in range(n_groups):
+            part = slice(g * group, (g + 1) * group)
+            _value_codes(own[part], base[i], scale[i], levels, own_codes[part])
+            i += 1
+    pack_words(codes[: words.shape[0] * a_row], width, words.reshape(-1))
+
+
+@kernel
+def quantize_values(bits, group, width, saturate, words, scales, mins):
+    """Quantise bits[rows, channels] (FP16 patterns), a row one token of one head, into words[rows, words], scales and
+    mins[rows, groups]; the last group of a row may be short, what fills up its last word is 0."""
+    n_rows = max(PIECE // bits.shape[1], 1)
+    for task in prange(n_pieces(bits, TASK)):
+        lowest, highest = np.empty((2, n_rows * scales.shape[1]), np.int16)
+        base, scale = np.empty((2, n_rows * scales.shape[1]), np.float32)
+        codes = np.zeros(n_rows * words.shape[1] * (32 // width), np.uint8)
+        rows = rows_of(task, bits, TASK)
+        for first in range(rows.start, rows.stop, n_rows):
+            last = min(first + n_rows, rows.stop)
+            _quantize_value_rows(
+                bits[first:last], group, width, saturate, words[first:last], scales[first:last], mins[first:last],
+                lowest, highest, base, scale, codes,
+            )  # fmt: skip
+
+
+@inner
+def _decode_row(codes, base, scale, limit, out):
+    for i in range(out.size):
+        out[i] = _decoded(codes[i], base[i], scale[i], limit)
+
+
+@inner
+def _fill(part, value):
+    for i in range(part.size):
+        part[i] = value
+
+
+@inner
+def _spread(patterns, group, out):
+    """The float32 value of each group, for each of its channels."""
+    for row in range(patterns.shape[0]):
+        own = out[row]
+        for g in range(patterns.shape[1]):
+            _fill(own[g * group : (g + 1) * group], half.to_f32(patterns[row, g]))
+
+
+@inner
+def _dequantize_value_rows(words, scales, mins, group, width, limit, base, scale, codes, out):
+    """The inverse of `_quantize_value_rows`; base, scale[rows, channels] and codes[rows, .] are scratch."""
+    unpack_words(words.reshape(-1), width, codes.reshape(-1))
+    _spread(mins, group, base)
+    _spread(scales, group, scale)
+    for row in range(out.shape[0]):
+        _decode_row(codes[row], base[row], scale[row], limit, out[row])
+
+
+@kernel
+def dequantize_values(words, scales, mins, group, width, saturate, out):
+    """The inverse of `quantize_values`: writes the FP16 patterns out[rows, channels]."""
+    limit = half.LARGEST_VALUE if saturate else np.float32(np.inf)
+    n_rows = max(PIECE // out.shape[1], 1)
+    for task in prange(n_pieces(out, TASK)):
+        base, scale = np.empty((n_rows, out.shape[1]), np.float32), np.empty((n_rows, out.shape[1]), np.float32)
+        codes = np.empty((n_rows, words.shape[1] * (32 // width)), np.uint8)
+        rows = rows_of(task, out, TASK)
+        for first in range(rows.start, rows.stop, n_rows):
+            last = min(first + n_rows, rows.stop)
+            _dequantize_value_rows(
+                words[first:last], scales[first:last], mins[first:last], group, width, limit, base, scale,
+                codes[: last - first], out[first:last],
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GroupCodec:
+    """KIVI's core for keys or for values."""
+
+    side: Side
+    bits: int
+    group: int
+    overflow: str = "raise"
+
+    @property
+    def token_multiple(self) -> int:
+        """Tokens are packed in multiples of this."""
+        return self.group if self.side == "key" else 1
+
+    def shapes(self, n_tokens: int, head_dim: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(words, groups) of one head: [word rows, channels] and [groups, channels], or [tokens, ...] for values."""
+        if self.side == "key":
+            return (n_tokens * self.bits // storage.word, head_dim), (n_tokens // self.group, head_dim)
+        return (n_tokens, ceil(head_dim * self.bits / storage.word)), (n_tokens, ceil(head_dim / self.group))
+
+    def padding_bits(self, n_tokens: int, head_dim: int) -> int:
+        """Bits that fill up the words of one head."""
+        return 0 if self.side == "key" else n_tokens * (-head_dim * self.bits % storage.word)
+
+    def quantize(self, patterns: np.ndarray) -> Groups:
+        """FP16 patterns [heads, tokens, channels] to words (uint32), scales and minima (FP16 patterns).
+
+        Raises ValueError where a group overflows and overflow is "raise".
+        """
+        n, n_tokens, head_dim = patterns.shape
+        words, groups = self.shapes(n_tokens, head_dim)
+        found = np.empty((n, *words), np.uint32), np.empty((n, *groups), np.uint16), np.empty((n, *groups), np.uint16)
+        saturate = self.overflow == "saturate"
+        if self.side == "key":
+            quantize_keys(patterns, self.group, self.bits, saturate, *found)
+        else:
+            rows = (x.reshape(n * n_tokens, x.shape[2]) for x in found)
+            quantize_values(patterns.reshape(n * n_tokens, head_dim), self.group, self.bits, saturate, *rows)
+        if self.overflow == "raise":
+            count = _count_overflowing(found[1].reshape(-1), found[2].reshape(-1), self.bits)
+            if count:
+                raise ValueError(
+                    f"x: {count} groups of {self.group} reach beyond 65504 when decoded (range, or scale rounded to "
+                    "FP16): overflow='saturate' cuts them, 'propagate' gives infinity and NaN as the released code does"
+                )
+        return found
+
+    def dequantize(self, groups: Groups, out: np.ndarray) -> None:
+        """The inverse of `quantize`: all arrays C-contiguous, out[heads, tokens, channels] (FP16 patterns)."""
+        saturate = self.overflow == "saturate"
+        if self.side == "key":
+            dequantize_keys(*groups, self.group, self.bits, saturate, out)
+        else:
+            words, scales, mins, rows = (x.reshape(-1, x.shape[2]) for x in (*groups, out))
+            dequantize_values(words, scales, mins, self.group, self.bits, saturate, rows)
 
 
 def check_core(bits: int, group: int, overflow: str, key_layout: str) -> None:
@@ -76,19 +402,19 @@ class KIVI:
         check_choice("side", side, SIDES)
         kv = kv_tensor(x, n_heads, nonfinite)
         n_batch, heads, n_tokens, head_dim = kv.array.shape
-        half = Half(self.codec(side), n_batch, heads, head_dim, self.key_layout)
+        held = GroupSide(self.codec(side), (n_batch, heads, head_dim), self.key_layout)
         n_packed = self.n_packed(side, n_tokens)
-        half.pack(kv, n_packed)
-        half.commit(n_packed, half.rest(kv, n_packed))
-        buffers = {f"{side}_{name}": array for name, array in half.buffers().items()}
+        held.commit(n_packed, held.pack(kv, n_packed), held.rest(kv, n_packed))
+        buffers = {f"{side}_{name}": array for name, array in held.buffers().items()}
         return Packed(
             self,
             kv.shape,
             kv.array.size,
             buffers,
             {name: part_of(name) for name in buffers},
-            half.groups.padding_bits,
+            held.padding_bits,
             {"n_packed_elements": n_packed * n_batch * heads * head_dim},
+            n_heads=n_heads,
         )
 
     def dequantize(self, packed: Packed) -> np.ndarray:
@@ -98,32 +424,15 @@ class KIVI:
             packed.buffers[f"{side}_{name}"] for name in ("codes", "scales", "mins", "recent")
         )
         n_batch, n_heads, n_recent, head_dim = recent.shape
-        half = Half(self.codec(side), n_batch, n_heads, head_dim, self.key_layout)
+        held = GroupSide(self.codec(side), (n_batch, n_heads, head_dim), self.key_layout)
+        words, scales, mins, rest = (
+            x.reshape(n_batch * n_heads, *x.shape[2:]).view(dtype)
+            for x, dtype in ((codes, np.uint32), (scales, np.uint16), (mins, np.uint16), (recent, np.uint16))
+        )
         n_tokens = packed.shape[0 if len(packed.shape) == 2 else 2]
-        half.groups.adopt(n_tokens - n_recent, codes, scales, mins)
-        half.recent = recent.view(np.uint16).reshape(n_batch * n_heads, n_recent, head_dim)
-        result, patterns = empty_result(packed.shape, n_heads)
-        half.unpack(patterns)
-        return result
+        held.commit(n_tokens - n_recent, (words, scales, mins), rest)
+        return held.decode(packed.shape)[0]
 
-    def cache(self, n_heads: int = 1, nonfinite: NonFinite = "raise") -> "KIVICache":
+    def cache(self, n_heads: int = 1, nonfinite: NonFinite = "raise") -> GroupCache:
         """An empty cache of one layer. n_heads: heads of tensors [tokens, channels]."""
-        return KIVICache(self, n_heads, nonfinite)
-
-
-class KIVICache(StreamingCache):
-    """A KIVI cache that grows by `append`; `buffers` are those of `KIVI.quantize` for both sides."""
-
-    def __init__(self, method: KIVI, n_heads: int = 1, nonfinite: NonFinite = "raise") -> None:
-        super().__init__(method, method.codec, n_heads, nonfinite)
-
-    def _extend(self, halves: dict[Side, Half], tensors: dict[Side, KVTensor]) -> None:
-        due: dict[Side, tuple[int, Any]] = {}
-        for side, half in halves.items():
-            with complaints_about(side):
-                kv = tensors[side]
-                n = self.method.n_packed(side, half.n_tokens + kv.array.shape[2]) - half.groups.n_tokens
-                half.pack(kv, n)
-                due[side] = n, half.rest(kv, n)
-        for side, half in halves.items():
-            half.commit(*due[side])
+        return GroupCache(self, n_heads, nonfinite)

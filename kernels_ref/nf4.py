@@ -11,16 +11,11 @@ from typing import Literal
 import numpy as np
 
 from kernels_ref import half
-from kernels_ref.checks import check_choice, check_count
 from kernels_ref.formats import FORMATS
-from kernels_ref.inputs import NonFinite
+from kernels_ref.inputs import check_choice, check_count
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.nibbles import pack_high_first, unpack_high_first
-from kernels_ref.packed import Packed
-from kernels_ref.rows import Buffers, Column, channels_of, decode_rows, encode_rows
-
-#: elements of a unit of work: their codes stay in the first-level cache
-PIECE = 2**14
+from kernels_ref.packing import pack_high_first, pick, unpack_high_first
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
 #: the 16 values of NF4 in [-1, 1] (QLoRA, arXiv:2305.14314, Appendix E)
 CODEBOOK = np.array(
@@ -38,18 +33,6 @@ MIDPOINTS = (CODEBOOK[:-1] + CODEBOOK[1:]) / np.float32(2)
 ZERO = 7
 
 
-def _keys(bits: np.ndarray) -> np.ndarray:
-    """`half.order` on arrays, as int32."""
-    signed = bits.view(np.int16)
-    return (signed ^ ((signed >> 15) & np.int16(half.ABS))).astype(np.int32)
-
-
-def _values(keys: np.ndarray) -> np.ndarray:
-    """The float32 values of finite FP16 numbers given by their keys."""
-    signed = keys.astype(np.int16)
-    return (signed ^ ((signed >> 15) & np.int16(half.ABS))).view(np.float16).astype(np.float32)
-
-
 @cache
 def thresholds() -> np.ndarray:
     """int16 [32768, 16] by the pattern of absmax: entry i < 15 is the key (`half.order`) of the smallest FP16 value
@@ -62,13 +45,13 @@ def thresholds() -> np.ndarray:
     absmax = np.arange(half.INFINITY, dtype=np.uint16).view(np.float16).astype(np.float32)[:, None]
     reciprocal = np.float32(1) / np.maximum(absmax, np.float32(1e-38))
     # the product midpoint * absmax is within one pattern of the threshold: count those around it that stay below
-    guess = _keys((MIDPOINTS * absmax).astype(np.float16).view(np.uint16))
+    guess = half.order_of((MIDPOINTS * absmax).astype(np.float16).view(np.uint16)).astype(np.int32)
     above = guess - 2
     largest = int(half.LARGEST)
     with np.errstate(over="ignore"):
         for offset in (-2, -1, 0, 1, 2):
             key = np.clip(guess + offset, -largest - 1, largest)
-            above += _values(key) * reciprocal <= MIDPOINTS
+            above += half.values_of(key) * reciprocal <= MIDPOINTS
     found[: half.INFINITY, :15] = above
     found.flags.writeable = False
     return found
@@ -98,90 +81,33 @@ def _codes(bits, t, codes):
         codes[i] = np.uint16(low + high)
 
 
-@inner
-def _quantize_piece(bits, block, table, codes, packed, absmax):
-    """Whole blocks of one row (the last may be short): bits[n] -> packed[ceil(n / 2)], absmax[blocks]."""
-    for b in range(absmax.size):
-        start = b * block
-        part = bits[start : start + block]
-        absmax[b] = half.absmax(part)
-        _codes(part, table[absmax[b]], codes[start : start + part.size])
-    if bits.size % 2:
-        codes[bits.size] = np.uint16(ZERO)
-    pack_high_first(codes[: 2 * packed.size], packed)
-
-
-@inner
-def _dequantize_block(codes, values, bits):
-    for i in range(bits.size):
-        bits[i] = values[codes[i]]
-
-
-@inner
-def _dequantize_piece(packed, absmax, block, table, codes, bits):
-    """The reverse of `_quantize_piece`."""
-    unpack_high_first(packed, codes[: 2 * packed.size])
-    for b in range(absmax.size):
-        start = b * block
-        part = bits[start : start + block]
-        _dequantize_block(codes[start : start + part.size], table[absmax[b] & half.ABS], part)
-
-
-@inner
-def _pieces(n_rows, channels, block):
-    """(pieces a row, blocks a piece, pieces of work, rows of each): even blocks a piece, so that it is whole bytes."""
-    blocks = 2 * max(PIECE // (2 * block), 1)
-    a_row = (channels + block * blocks - 1) // (block * blocks)
-    rows = max(PIECE // channels, 1)
-    return a_row, blocks, a_row * ((n_rows + rows - 1) // rows), rows
-
-
 @kernel
 def _quantize(bits, block, table, packed, absmax):
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)] and patterns absmax[n, blocks]."""
-    n_rows, channels = bits.shape
-    a_row, blocks, n_work, rows = _pieces(n_rows, channels, block)
-    piece = block * blocks
-    for work in prange(n_work):
-        codes = np.empty(min(piece, channels) + 1, np.uint16)
-        p = work % a_row
-        start, stop = p * piece, min((p + 1) * piece, channels)
-        first = work // a_row * rows
-        for row in range(first, min(first + rows, n_rows)):
-            _quantize_piece(
-                bits[row, start:stop],
-                block,
-                table,
-                codes,
-                packed[row, start // 2 : (stop + 1) // 2],
-                absmax[row, p * blocks : (p + 1) * blocks],
-            )
+    for piece in prange(n_pieces(bits)):
+        codes = np.full(2 * packed.shape[1], np.uint16(ZERO))
+        for row in rows_of(piece, bits):
+            for b in range(absmax.shape[1]):
+                part = bits[row, b * block : (b + 1) * block]
+                absmax[row, b] = half.absmax(part)
+                _codes(part, table[absmax[row, b]], codes[b * block :])
+            pack_high_first(codes, packed[row])
 
 
 @kernel
 def _dequantize(packed, absmax, block, table, bits):
     """The reverse of `_quantize`."""
-    n_rows, channels = bits.shape
-    a_row, blocks, n_work, rows = _pieces(n_rows, channels, block)
-    piece = block * blocks
-    for work in prange(n_work):
-        codes = np.empty(min(piece, channels) + 1, np.uint16)
-        p = work % a_row
-        start, stop = p * piece, min((p + 1) * piece, channels)
-        first = work // a_row * rows
-        for row in range(first, min(first + rows, n_rows)):
-            _dequantize_piece(
-                packed[row, start // 2 : (stop + 1) // 2],
-                absmax[row, p * blocks : (p + 1) * blocks],
-                block,
-                table,
-                codes,
-                bits[row, start:stop],
-            )
+    for piece in prange(n_pieces(bits)):
+        codes = np.empty(2 * packed.shape[1], np.uint16)
+        for row in rows_of(piece, bits):
+            unpack_high_first(packed[row], codes)
+            for b in range(absmax.shape[1]):
+                part = bits[row, b * block : (b + 1) * block]
+                pick(codes[b * block : b * block + part.size], table[absmax[row, b] & half.ABS], part)
 
 
 @dataclass(frozen=True)
-class NF4:
+class NF4(RowMethod):
     """NF4 with one absmax per `block` consecutive channels of a token (NQKV 3.2: 256, all heads concatenated).
 
     A row of channels that `block` does not divide ends with a short block; an odd row ends with half a byte of code 7.
@@ -198,41 +124,17 @@ class NF4:
         check_count("block", self.block)
         check_choice("absmax", self.absmax, ("fp16", "fp32"))
 
-    def _columns(self, channels: int) -> tuple[Column, Column]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         dtype = {16: np.float16, 32: np.float32}[FORMATS[self.absmax].bits]
-        return (
-            Column("codes", np.uint8, -(-channels // 2), "payload"),
-            Column("absmax", dtype, -(-channels // self.block), "scales"),
-        )
+        return nibbles("codes", channels), Column("absmax", dtype, -(-channels // self.block), "scales")
 
-    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels], [batch, heads, tokens, head_dim] (blocks over all heads), or [n] as one row.
-
-        Heads are of no consequence. Raises TypeError and ValueError for what is not such a tensor, and for values that
-        are not finite unless `nonfinite` is "replace".
-        """
-        channels = channels_of(np.shape(x))
-        return encode_rows(
-            self,
-            x,
-            self._columns(channels),
-            self._encode,
-            n_heads=n_heads,
-            nonfinite=nonfinite,
-            padding_bits=FORMATS["nf4"].bits * (channels % 2),
-        )
-
-    def _encode(self, bits: np.ndarray, buffers: Buffers) -> None:
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         absmax = buffers["absmax"]
         patterns = absmax.view(np.uint16) if absmax.dtype == np.float16 else np.empty(absmax.shape, np.uint16)
         _quantize(bits, min(self.block, bits.shape[1]), thresholds(), buffers["codes"], patterns)
         if absmax.dtype != np.float16:
             absmax[:] = patterns.view(np.float16)
 
-    def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape: fp32(codebook[code] * absmax) rounded to FP16."""
-        return decode_rows(packed, self._columns(channels_of(packed.shape)), self._decode)
-
-    def _decode(self, buffers: Buffers, bits: np.ndarray) -> None:
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         patterns = buffers["absmax"].astype(np.float16, copy=False).view(np.uint16)
         _dequantize(buffers["codes"], patterns, min(self.block, bits.shape[1]), decoded(), bits)

@@ -1,28 +1,126 @@
 """QServe's 4-bit KV cache: per head and token as its kernels store it, or per token as Oaken's artifact runs it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from kernels_ref import asymmetric, half
-from kernels_ref.asymmetric_rows import (
-    columns_of,
-    decode_asymmetric,
-    decode_block,
-    encode_asymmetric,
-    encode_block,
-    starts_of,
-)
-from kernels_ref.checks import check_choice, check_count
-from kernels_ref.inputs import NonFinite
-from kernels_ref.packed import Packed
-from kernels_ref.rows import Buffers, channels_of, checked_tensor, decode_rows, encode_rows
+from kernels_ref import half
+from kernels_ref.inputs import NonFinite, check_choice, row_tensor
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.packing import pack_low_first, pick, unpack_low_first
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+
+_LEVELS = np.float32(15)
+
+
+@inner
+def _head_scale_and_zero(low, high):
+    """S = h((max - min) / 15), Z = h(-15 * min / (max - min)) as float32, and whether the codes count."""
+    size = np.float32(high - low)
+    scale = half.rounded(np.float32(size / _LEVELS))
+    if scale > np.float32(0):
+        return scale, half.rounded(np.float32(np.float32(-_LEVELS * low) / size)), True
+    return np.float32(1), np.float32(-low), False
+
+
+@inner
+def _head_codes(bits, scale, zero, codes):
+    """code = clip(rint(x * (1 / S) + Z), 0, 15) in float32."""
+    reciprocal = np.float32(np.float32(1) / scale)
+    for i in range(bits.size):
+        codes[i] = half.to_nibble(half.rint(np.float32(np.float32(half.finite(bits[i]) * reciprocal) + zero)))
+
+
+@inner
+def _artifact_scale_and_zero(low, high):
+    """q = h(h(1 / h(max - min)) * 15), o = h(min * q) as float32, and whether the codes count."""
+    size = half.rounded(half.limited(np.float32(high - low)))
+    factor = half.rounded(np.float32(half.rounded(np.float32(np.float32(1) / size)) * _LEVELS))
+    if factor <= half.LARGEST_VALUE:  # neither infinite nor NaN
+        return factor, half.rounded(np.float32(low * factor)), True
+    return np.float32(1), low, False
+
+
+@inner
+def _artifact_codes(bits, factor, offset, codes):
+    """code = clip(rint(h(h(q * x) - o)), 0, 15)."""
+    for i in range(bits.size):
+        scaled = half.rounded(np.float32(half.finite(bits[i]) * factor))
+        codes[i] = half.to_nibble(half.rint(half.rounded(np.float32(scaled - offset))))
+
+
+@inner
+def _quantize_group(bits, artifact, codes):
+    """Codes of a group; (scale, zero) as float32."""
+    low, high = half.extent(bits)
+    low, high = np.float32(low + np.float32(0)), np.float32(high + np.float32(0))  # -0 becomes +0
+    if artifact:
+        scale, zero, counts = _artifact_scale_and_zero(low, high)
+    else:
+        scale, zero, counts = _head_scale_and_zero(low, high)
+    if not counts:
+        codes[:] = np.uint16(0)
+    elif artifact:
+        _artifact_codes(bits, scale, zero, codes)
+    else:
+        _head_codes(bits, scale, zero, codes)
+    return scale, zero
+
+
+@inner
+def _values(artifact, scale, zero, values):
+    """h((code - Z) * S), or h(h(code + o) / q), of all 16 codes."""
+    for code in range(16):
+        if artifact:
+            value = np.float32(half.rounded(np.float32(np.float32(code) + zero)) / scale)
+        else:
+            value = np.float32(np.float32(np.float32(code) - zero) * scale)
+        values[code] = half.from_f32(half.limited(value))
+
+
+@kernel
+def _quantize(bits, group, artifact, packed, scale, zero):
+    """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns scale and zero[n, groups]."""
+    for piece in prange(n_pieces(bits)):
+        codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
+        for row in rows_of(piece, bits):
+            for g in range(scale.shape[1]):
+                channels = slice(g * group, (g + 1) * group)
+                one, other = _quantize_group(bits[row, channels], artifact, codes[channels])
+                scale[row, g], zero[row, g] = half.from_f32(one), half.from_f32(other)
+            pack_low_first(codes, packed[row])
+
+
+@kernel
+def _dequantize(packed, scale, zero, group, artifact, bits):
+    """The reverse of `_quantize`."""
+    for piece in prange(n_pieces(bits)):
+        codes, values = np.empty(2 * packed.shape[1], np.uint16), np.empty(16, np.uint16)
+        for row in rows_of(piece, bits):
+            unpack_low_first(packed[row], codes)
+            for g in range(scale.shape[1]):
+                _values(artifact, half.to_f32(scale[row, g]), half.to_f32(zero[row, g]), values)
+                channels = slice(g * group, (g + 1) * group)
+                pick(codes[channels], values, bits[row, channels])
+
+
+@inner
+def _scale_row(bits, factors, out):
+    for i in range(bits.size):
+        out[i] = half.from_f32(half.limited(np.float32(half.to_f32(bits[i]) * factors[i])))
+
+
+@kernel
+def _scale_channels(bits, factors, out):
+    """out[n, channels] = h(bits * factors[channels]), FP16 patterns by float32; beyond 65504 that value."""
+    for row in prange(bits.shape[0]):
+        _scale_row(bits[row], factors, out[row])
 
 
 @dataclass(frozen=True)
-class QServe:
+class QServe(RowMethod):
     """QServe KV4, asymmetric.
 
     mode "head": per head and token, in float32: S = h((max - min) / 15), Z = h(-15 * min / (max - min)),
@@ -41,16 +139,14 @@ class QServe:
     Source: artifact casys-kaist/oaken@e0bfbf0, src/qserve/quantize.py.
 
     Buffers (packing defined here): `codes` uint8 [rows, ceil(channels / 2)], element 2i in the low nibble; `scale` and
-    `zero` (S and Z, or q and o) float16 [rows, heads] or [rows, 1]. `n_heads` of a result is what `quantize` was told.
+    `zero` (S and Z, or q and o) float16 [rows, heads] or [rows, 1].
     """
 
     mode: Literal["head", "artifact"] = "head"
     smooth: tuple[float, ...] | None = None
-    n_heads: int = 1
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("head", "artifact"))
-        check_count("n_heads", self.n_heads)
         if self.smooth is None:
             return
         if self.mode == "head":
@@ -61,55 +157,34 @@ class QServe:
         if factors.ndim != 1 or not factors.size or not (exact & np.isfinite(factors) & (factors > 2.0**-15)).all():
             raise ValueError("smooth: must be FP16 numbers above 2^-15, one per channel")
 
-    def _starts(self, shape: tuple[int, ...], n_heads: int) -> np.ndarray:
-        channels = channels_of(shape)
-        if self.mode == "artifact":
-            return starts_of((1, channels), 1, max(channels, 1))
-        return starts_of(shape, n_heads, max(channels, 1))
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        self._factors(channels)
+        n_groups = n_heads if self.mode == "head" else 1
+        return (
+            nibbles("codes", channels),
+            Column("scale", np.float16, n_groups, "scales"),
+            Column("zero", np.float16, n_groups, "zero_points"),
+        )
 
-    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        if self.smooth is not None:
+            inverse = (np.float16(1) / self._factors(bits.shape[1])).astype(np.float32)
+            plain, bits = bits, np.empty_like(bits)
+            _scale_channels(plain, inverse, bits)
+        scale, zero = buffers["scale"].view(np.uint16), buffers["zero"].view(np.uint16)
+        group = bits.shape[1] // scale.shape[1]
+        _quantize(bits, group, self.mode == "artifact", buffers["codes"], scale, zero)
 
-        Raises TypeError and ValueError for what is not such a tensor, for values that are not finite unless `nonfinite`
-        is "replace", and where `smooth` is not of as many channels.
-        """
-        starts = self._starts(np.shape(x), n_heads)
-        method = replace(self, n_heads=n_heads) if n_heads != self.n_heads else self
-        if self.smooth is None:
-            return encode_asymmetric(method, x, starts, self._form, n_heads, nonfinite)
-        channels = checked_tensor(x, n_heads, nonfinite)[0].n_channels
-        inverse = (np.float16(1) / self._factors(channels)).astype(np.float32)
-
-        def encode(bits: np.ndarray, buffers: Buffers) -> None:
-            scaled = np.empty_like(bits)
-            asymmetric.scale_channels(bits, inverse, scaled)
-            encode_block(starts, self._form, scaled, buffers)
-
-        columns = columns_of(np.shape(x), 1)
-        padding = 4 * (channels % 2)
-        return encode_rows(method, x, columns, encode, n_heads=n_heads, nonfinite=nonfinite, padding_bits=padding)
-
-    def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape."""
-        starts = self._starts(packed.shape, packed.method.n_heads)
-        if self.smooth is None:
-            return decode_asymmetric(packed, starts, self._form)
-        factors = self._factors(channels_of(packed.shape)).astype(np.float32)
-
-        def decode(buffers: Buffers, bits: np.ndarray) -> None:
-            scaled = np.empty_like(bits)
-            decode_block(starts, self._form, buffers, scaled)
-            asymmetric.scale_channels(scaled, factors, bits)
-
-        return decode_rows(packed, columns_of(packed.shape, 1), decode)
-
-    @property
-    def _form(self) -> int:
-        return asymmetric.QSERVE_HEAD if self.mode == "head" else asymmetric.QSERVE_ARTIFACT
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        scale, zero = buffers["scale"].view(np.uint16), buffers["zero"].view(np.uint16)
+        group = bits.shape[1] // scale.shape[1]
+        _dequantize(buffers["codes"], scale, zero, group, self.mode == "artifact", bits)
+        if self.smooth is not None:
+            _scale_channels(bits, self._factors(bits.shape[1]).astype(np.float32), bits)
 
     def _factors(self, channels: int) -> np.ndarray:
-        factors = np.array(self.smooth, np.float16)
-        if factors.size != channels:
+        factors = np.array(self.smooth or (), np.float16)
+        if self.smooth is not None and factors.size != channels:
             raise ValueError(
                 f"smooth has {factors.size} factors: must have one for each of the {channels} channels of x"
             )
@@ -121,7 +196,7 @@ def smooth_factors(key: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "ra
 
     A channel of zeros gets 1.
     """
-    tensor, _ = checked_tensor(key, n_heads, nonfinite)
+    tensor = row_tensor(key, n_heads, nonfinite)
     largest: Sequence[int] | np.ndarray = np.zeros(tensor.n_channels, np.uint16)
     for _, bits in tensor.row_blocks():
         largest = np.maximum(largest, (bits & half.ABS).max(axis=0))

@@ -7,42 +7,28 @@ from typing import Literal
 import numpy as np
 
 from kernels_ref import half
-from kernels_ref.checks import check_choice, check_count
-from kernels_ref.inputs import KVTensor, NonFinite, kv_tensor
+from kernels_ref.inputs import KVTensor, NonFinite, check_choice, check_count, head_parts, kv_tensor
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
 
-_LARGEST = np.float32(65504)
-#: adding and subtracting it rounds a float32 below 2^22 to an integer, ties to even
-_TO_INTEGER = np.float32(1.5 * 2.0**23)
 #: groups of a unit of work
 GROUPS = 64
 
 
 @inner
-def _limited(value):
-    return min(max(value, -_LARGEST), _LARGEST)
-
-
-@inner
 def _encode_group(bits, width, packed):
     """Codes of one group into packed; (scale, shift) as float32."""
-    low, high = np.int16(0x7FFF), np.int16(-0x8000)
-    for i in range(bits.size):
-        key = half.order(bits[i])
-        low, high = min(low, key), max(high, key)
-    smallest = half.to_f32(np.uint16(half.order(np.uint16(low))))
-    largest = half.to_f32(np.uint16(half.order(np.uint16(high))))
+    smallest, largest = half.extent(bits)
     levels = np.float32(2**width - 1)
-    extent = half.rounded(_limited(np.float32(largest - smallest)))
+    extent = half.rounded(half.limited(np.float32(largest - smallest)))
     scale = half.rounded(np.float32(extent / levels))
     in_byte = 8 // width
     packed[:] = np.uint8(0)
     if scale > np.float32(0):
         for i in range(bits.size):
-            moved = half.rounded(_limited(np.float32(half.to_f32(bits[i]) - smallest)))
-            steps = half.rounded(_limited(np.float32(moved / scale)))
-            code = min(np.float32(np.float32(steps + _TO_INTEGER) - _TO_INTEGER), levels)
+            moved = half.rounded(half.limited(np.float32(half.to_f32(bits[i]) - smallest)))
+            steps = half.rounded(half.limited(np.float32(moved / scale)))
+            code = min(half.rint(steps), levels)
             packed[i // in_byte] |= np.uint8(np.int32(code) << (width * (i % in_byte)))
     return scale, -smallest
 
@@ -59,8 +45,8 @@ def _encode(bits, width, packed, scale, shift):
 @inner
 def _decode_group(packed, width, scale, shift, values, bits):
     for code in range(2**width):
-        product = half.rounded(_limited(np.float32(scale * np.float32(code))))
-        values[code] = half.from_f32(_limited(np.float32(product - shift)))
+        product = half.rounded(half.limited(np.float32(scale * np.float32(code))))
+        values[code] = half.from_f32(half.limited(np.float32(product - shift)))
     in_byte, mask = 8 // width, 2**width - 1
     for i in range(bits.size):
         bits[i] = values[(packed[i // in_byte] >> (width * (i % in_byte))) & mask]
@@ -88,19 +74,17 @@ class Quanto:
     HF's cache keeps recent tokens in FP16 and packs the whole history anew whenever they are full; this is one packing.
 
     Buffers (packing defined here): `codes` uint8 [groups, group * bits / 8], first element in the lowest bits; `scale`
-    and `shift` float16 [groups]. Groups of axis -1 go channel by channel. `n_heads` of a result is what `quantize` was
-    told. Source: transformers 5.23.0 QuantoQuantizedLayer; optimum-quanto 0.2.7 MaxOptimizer and quantize_weight.
+    and `shift` float16 [groups]. Groups of axis -1 go channel by channel.
+    Source: transformers 5.23.0 QuantoQuantizedLayer; optimum-quanto 0.2.7 MaxOptimizer and quantize_weight.
     """
 
     bits: Literal[2, 4] = 4
     group: int = 64
     axis: Literal[0, -1] = 0
-    n_heads: int = 1
 
     def __post_init__(self) -> None:
         check_choice("bits", self.bits, (2, 4))
         check_choice("axis", self.axis, (0, -1))
-        check_count("n_heads", self.n_heads)
         check_count("group", self.group)
         if self.group * self.bits % 8:
             raise ValueError(f"group = {self.group}: must fill whole bytes, a multiple of {8 // self.bits}")
@@ -132,7 +116,7 @@ class Quanto:
             "shift": shift.reshape(-1).view(np.float16),
         }
         parts = {"codes": "payload", "scale": "scales", "shift": "zero_points"}
-        return Packed(Quanto(self.bits, self.group, self.axis, n_heads), x.shape, x.size, buffers, parts)
+        return Packed(self, x.shape, x.size, buffers, parts, n_heads=n_heads)
 
     def _check(self, size: int, head_dim: int) -> None:
         number = size // head_dim if self.axis else size
@@ -142,9 +126,10 @@ class Quanto:
 
     def _groups(self, tensor: KVTensor) -> Iterator[np.ndarray]:
         """FP16 patterns [groups, group] piece by piece; of axis -1 as many groups of every channel."""
-        head_dim = tensor.array.shape[3]
+        n_batch, n_heads, n_tokens, head_dim = tensor.array.shape
         rest = np.empty((0, head_dim) if self.axis else 0, np.uint16)
-        for _, _, bits in tensor.head_blocks():
+        for part in head_parts(n_batch, n_heads, n_tokens, 2 * head_dim):
+            bits = tensor.patterns(*part)
             piece = bits.reshape(-1, head_dim) if self.axis else bits.reshape(-1)
             if len(rest):
                 piece = np.concatenate([rest, piece])
@@ -158,8 +143,7 @@ class Quanto:
 
     def dequantize(self, packed: Packed) -> np.ndarray:
         """FP16 of the quantised shape."""
-        shape, n_heads = packed.shape, packed.method.n_heads
-        four = shape if len(shape) == 4 else (1, n_heads, shape[0], shape[1] // n_heads)
+        shape, four = packed.shape, packed.axes
         n_groups = int(np.prod(shape)) // self.group
         wanted = {"codes": (n_groups, self.group * self.bits // 8), "scale": (n_groups,), "shift": (n_groups,)}
         for name, want in wanted.items():

@@ -5,20 +5,82 @@ are silent: state is kept per batch and head, a token's score is the L1 norm of 
 that takes a sink's place is that of all tokens of its group, sinks included.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from kernels_ref.checks import check_count
-from kernels_ref.inputs import KVTensor, NonFinite
-from kernels_ref.kivi import check_core
-from kernels_ref.kivi_store import GroupCodec, Side, head_parts
-from kernels_ref.sinkq_select import key_norms, replace_by_mean, track_sinks
-from kernels_ref.streaming import Half, StreamingCache, complaints_about
+from kernels_ref import half
+from kernels_ref.cache import GroupCache, GroupSide, Side, complaints_about
+from kernels_ref.inputs import KVTensor, NonFinite, check_count, head_parts
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.kivi import GroupCodec, check_core
 
 #: layers whose sinks are not tracked: the first ones (SinkQ 4.1)
 SHALLOW_LAYERS = 2
+#: elements that one thread takes at a time
+TASK = 2**15
+
+
+@inner
+def _norm(row):
+    """Sum of magnitudes of finite patterns, in units of 2^-24."""
+    total = np.int64(0)
+    for c in range(row.size):
+        magnitude = np.int64(row[c] & np.uint16(0x7FFF))
+        exponent = magnitude >> np.int64(10)
+        normal = (magnitude & np.int64(0x3FF)) | np.int64(0x400)
+        total += (normal << (exponent - np.int64(1))) if exponent > np.int64(0) else magnitude
+    return total
+
+
+@inner
+def _norms(rows, out):
+    for r in range(rows.shape[0]):
+        out[r] = _norm(rows[r])
+
+
+@kernel
+def key_norms(rows, out):
+    """L1 norm of each of rows[tokens, channels] (FP16 patterns), exactly, as an integer of units of 2^-24."""
+    n_rows = rows.shape[0]
+    step = max(TASK // rows.shape[1], 1)
+    for task in prange((n_rows + step - 1) // step):
+        part = slice(task * step, min((task + 1) * step, n_rows))
+        _norms(rows[part], out[part])
+
+
+@inner
+def _add(row, total):
+    for c in range(row.size):
+        total[c] += np.float64(half.to_f32(row[c]))
+
+
+@inner
+def _replace(rows, marks, total, mean):
+    total[:] = 0.0
+    for t in range(rows.shape[0]):
+        _add(rows[t], total)
+    for c in range(total.size):
+        mean[c] = half.from_f32(np.float32(total[c] / rows.shape[0]))
+    for t in range(rows.shape[0]):
+        if marks[t]:
+            rows[t, :] = mean
+
+
+@kernel
+def replace_by_mean(rows, group, marks, changed):
+    """Overwrite the marked tokens of rows[heads, groups * group, channels] by the mean of all tokens of their group.
+
+    Per channel: exact sum (up to 8192 tokens), one division in binary64, rounded to binary32 and then to FP16.
+    """
+    n_heads, n_groups = changed.shape
+    for task in prange(n_heads * n_groups):
+        h, g = task // n_groups, task % n_groups
+        if changed[h, g]:
+            total = np.empty(rows.shape[2], np.float64)
+            mean = np.empty(rows.shape[2], np.uint16)
+            _replace(rows[h, g * group : (g + 1) * group], marks[h, g * group : (g + 1) * group], total, mean)
 
 
 @dataclass(frozen=True)
@@ -71,72 +133,72 @@ class SinkQ:
         return SinkQCache(self, n_heads, nonfinite)
 
 
-@dataclass(frozen=True)
-class _Sinks:
-    """Pool and evicted tokens: first axis batch * heads, then entries; positions are -1 where there is none."""
+class Sink(NamedTuple):
+    """A token kept apart: the norm of its key, its position, its FP16 patterns."""
 
-    norms: np.ndarray
-    positions: np.ndarray
-    #: tokens in the pool, evicted tokens, 1 once tracking has stopped
-    sizes: np.ndarray
-    rows: dict[Side, np.ndarray]
-    out_positions: np.ndarray
-    out_rows: dict[Side, np.ndarray]
+    norm: int
+    position: int
+    key: np.ndarray
+    value: np.ndarray
 
-    @staticmethod
-    def empty(n: int, pool_size: int, head_dims: dict[Side, int]) -> "_Sinks":
-        return _Sinks(
-            np.zeros((n, pool_size), np.int64),
-            np.full((n, pool_size), -1, np.int32),
-            np.zeros((n, 3), np.int64),
-            {side: np.zeros((n, pool_size, d), np.uint16) for side, d in head_dims.items()},
-            np.full((n, 0), -1, np.int32),
-            {side: np.zeros((n, 0, d), np.uint16) for side, d in head_dims.items()},
-        )
 
-    def copy(self, more: int, window: int) -> "_Sinks":
-        """A copy to be changed, with room for `more` evicted tokens a head, but no more than `window`."""
-        room = min(int(self.sizes[:, 1].max(initial=0)) + more, window) - self.out_positions.shape[1]
-        pad = [(0, 0), (0, max(room, 0))]
-        return _Sinks(
-            self.norms.copy(),
-            self.positions.copy(),
-            self.sizes.copy(),
-            {side: rows.copy() for side, rows in self.rows.items()},
-            np.pad(self.out_positions, pad, constant_values=-1),
-            {side: np.pad(rows, [*pad, (0, 0)]) for side, rows in self.out_rows.items()},
-        )
+@dataclass
+class HeadSinks:
+    """The sinks of one head: the pool in its order, and those pushed out of it, oldest first."""
 
-    def follow(
-        self, at: slice, keys: np.ndarray, values: np.ndarray, first: int, method: SinkQ
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Track the sinks through patterns [heads, tokens, head_dim] of heads `at`; gives what is to be packed."""
-        n, n_tokens, _ = keys.shape
-        norms = np.empty((n, n_tokens), np.int64)
-        key_norms(keys.reshape(n * n_tokens, -1), norms.reshape(-1))
-        marks = np.zeros((n, n_tokens), np.bool_)
-        changed = np.zeros((n, n_tokens // method.group), np.bool_)
-        track_sinks(
-            norms, keys, values, first, method.group, method.window, marks, changed,
-            self.norms[at], self.positions[at], self.sizes[at], self.rows["key"][at], self.rows["value"][at],
-            self.out_positions[at], self.out_rows["key"][at], self.out_rows["value"][at],
-        )  # fmt: skip
-        if not changed.any():
-            return keys, values
-        keys, values = keys.copy(), values.copy()  # they may be the caller's
-        replace_by_mean(keys, method.group, marks, changed)
-        replace_by_mean(values, method.group, marks, changed)
+    pool: tuple[Sink, ...] = ()
+    evicted: tuple[Sink, ...] = ()
+    #: tracking has stopped, since the evicted tokens no longer fitted
+    stopped: bool = False
+
+    def follow(self, group: list[Sink], pool_size: int, window: int) -> list[Sink]:
+        """Update the pool by the tokens of a group, in order of their positions; returns those that enter it.
+
+        Of pool and group the smallest stay, ties in order. Where more than `window` tokens would have been evicted the
+        pool stays as it is, from then on.
+        """
+        pool = tuple(sorted((*self.pool, *group), key=lambda sink: sink.norm)[:pool_size])
+        positions = {sink.position for sink in pool}
+        pushed = tuple(sink for sink in self.pool if sink.position not in positions)
+        if len(self.evicted) + len(pushed) > window:
+            self.stopped = True
+            return []
+        self.pool, self.evicted = pool, self.evicted + pushed
+        return [sink for sink in group if sink.position in positions]
+
+
+def track(
+    heads: list[HeadSinks], keys: np.ndarray, values: np.ndarray, first: int, method: SinkQ
+) -> tuple[np.ndarray, np.ndarray]:
+    """Follow the sinks through patterns [heads, groups * group, head_dim]; gives what is to be packed.
+
+    `first` is the position of the first token. A token that enters a pool is replaced by the mean of its group.
+    """
+    n, n_tokens, _ = keys.shape
+    norms = np.empty((n, n_tokens), np.int64)
+    key_norms(keys.reshape(n * n_tokens, -1), norms.reshape(-1))
+    n_groups = n_tokens // method.group
+    smallest = norms.reshape(n, n_groups, method.group).min(axis=2)
+    marks, changed = np.zeros((n, n_tokens), np.bool_), np.zeros((n, n_groups), np.bool_)
+    for h, head in enumerate(heads):
+        for g in range(n_groups):
+            is_full = len(head.pool) == method.pool_size
+            if head.stopped or (is_full and smallest[h, g] >= head.pool[-1].norm):
+                continue  # nothing to do, as nearly always
+            own = slice(g * method.group, (g + 1) * method.group)
+            tokens = np.sort(np.argsort(norms[h, own], kind="stable")[: method.pool_size]) + own.start
+            group = [Sink(int(norms[h, t]), first + int(t), keys[h, t].copy(), values[h, t].copy()) for t in tokens]
+            for sink in head.follow(group, method.pool_size, method.window):
+                marks[h, sink.position - first] = changed[h, g] = True
+    if not changed.any():
         return keys, values
-
-    def stored(self) -> tuple[np.ndarray, np.ndarray]:
-        """(pool, evicted): which entries [batch * heads, .] hold a token."""
-        return (
-            np.arange(self.positions.shape[1]) < self.sizes[:, :1],
-            np.arange(self.out_positions.shape[1]) < self.sizes[:, 1:2],
-        )
+    keys, values = keys.copy(), values.copy()  # they may be the caller's
+    replace_by_mean(keys, method.group, marks, changed)
+    replace_by_mean(values, method.group, marks, changed)
+    return keys, values
 
 
-class SinkQCache(StreamingCache):
+class SinkQCache(GroupCache):
     """A SinkQ cache that grows by `append`.
 
     Buffers: for keys and values codes, scales, mins and recent as in `KIVI.quantize`; key_sinks and value_sinks [n,
@@ -146,101 +208,93 @@ class SinkQCache(StreamingCache):
     """
 
     def __init__(self, method: SinkQ, n_heads: int = 1, nonfinite: NonFinite = "raise") -> None:
-        super().__init__(method, method.codec, n_heads, nonfinite)
-        self._sinks: _Sinks | None = None
+        super().__init__(method, n_heads, nonfinite)
+        #: by batch and head
+        self._heads: list[HeadSinks] = []
 
-    def _extend(self, halves: dict[Side, Half], tensors: dict[Side, KVTensor]) -> None:
+    def _extend(self, sides: dict[Side, GroupSide], tensors: dict[Side, KVTensor]) -> None:
         method: SinkQ = self.method
-        key, value = halves["key"], halves["value"]
-        n_batch, n_heads, _ = key.groups.shape
-        first = key.groups.n_tokens
-        n = method.n_packed(key.n_tokens + tensors["key"].array.shape[2]) - first
-        head_dims: dict[Side, int] = {side: half.groups.shape[2] for side, half in halves.items()}
-        sinks = self._sinks or _Sinks.empty(n_batch * n_heads, method.pool_size, head_dims)
-        if n:
-            sinks = sinks.copy(n // method.group * method.pool_size, method.window)
-        for half in halves.values():
-            half.groups.reserve(first + n)
-        for b, heads, tokens in head_parts(n_batch, n_heads, n, 2 * max(head_dims.values()), method.group):
+        n_batch, n_heads, _ = sides["key"].shape
+        first = sides["key"].n_packed
+        n = method.n_packed(self.n_tokens + tensors["key"].array.shape[2]) - first
+        all_heads = self._heads or [HeadSinks() for _ in range(n_batch * n_heads)]
+        all_heads = [replace(head) for head in all_heads] if n else all_heads  # as it was, should the append fail
+        groups = {side: held.new_groups(n) for side, held in sides.items()}
+        token_bytes = 2 * max(held.shape[2] for held in sides.values())
+        for b, heads, tokens in head_parts(n_batch, n_heads, n, token_bytes, method.group):
             parts: dict[Side, np.ndarray] = {}
-            for side, half in halves.items():
+            for side, held in sides.items():
                 with complaints_about(side):
-                    parts[side] = half.read(tensors[side], b, heads, tokens)
+                    parts[side] = held.read(tensors[side], b, heads, tokens)
             if method.pool_size:
-                at = slice(b * n_heads + heads.start, b * n_heads + heads.stop)
-                parts["key"], parts["value"] = sinks.follow(
-                    at, parts["key"], parts["value"], first + tokens.start, method
-                )
-            for side, half in halves.items():
+                own = all_heads[b * n_heads + heads.start : b * n_heads + heads.stop]
+                parts["key"], parts["value"] = track(own, parts["key"], parts["value"], first + tokens.start, method)
+            for side, held in sides.items():
                 with complaints_about(side):
-                    half.groups.put(b, heads, first + tokens.start, parts[side])
+                    held.put(groups[side], b, heads, tokens, parts[side])
         rests = {}
-        for side, half in halves.items():
+        for side, held in sides.items():
             with complaints_about(side):
-                rests[side] = half.rest(tensors[side], n)
-        self._sinks = sinks
-        key.commit(n, rests["key"])
-        value.commit(n, rests["value"])
+                rests[side] = held.rest(tensors[side], n)
+        self._heads = all_heads
+        for side, held in sides.items():
+            held.commit(n, groups[side], rests[side])
 
-    def _shaped(self, array: np.ndarray) -> np.ndarray:
-        n_batch, n_heads, _ = self.halves["key"].groups.shape
-        return array.reshape(n_batch, n_heads, *array.shape[1:])
-
-    def _state(self) -> _Sinks:
-        if self._sinks is None:
+    def _shaped(self, rows: list[list[int]]) -> np.ndarray:
+        """[batch, heads, .] (int32) of rows of positions, short ones filled up with -1."""
+        if not self._sides:
             raise ValueError("the cache is empty: append keys and values first")
-        return self._sinks
+        found = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
+        for row, positions in zip(found, rows, strict=True):
+            row[: len(positions)] = positions
+        return found.reshape(*self._shapes["key"][:2], -1)
 
     @property
     def pool_positions(self) -> np.ndarray:
         """Positions of the sinks [batch, heads, sinks] (int32) in the order of the pool; -1 where there is none."""
-        return self._shaped(self._state().positions.copy())
+        found = self._shaped([[sink.position for sink in head.pool] for head in self._heads])
+        missing = self.method.pool_size - found.shape[2]
+        return np.pad(found, [(0, 0), (0, 0), (0, missing)], constant_values=-1)
 
     @property
     def window_positions(self) -> np.ndarray:
         """Positions of the evicted tokens [batch, heads, .] (int32), oldest first; -1 where there is none."""
-        return self._shaped(self._state().out_positions.copy())
+        return self._shaped([[sink.position for sink in head.evicted] for head in self._heads])
 
     @property
     def n_evicted(self) -> np.ndarray:
         """Evicted tokens [batch, heads]."""
-        return self._shaped(self._state().sizes[:, 1].copy())
+        return self._shaped([[len(head.evicted)] for head in self._heads])[:, :, 0].astype(np.int64)
 
     @property
     def stopped(self) -> np.ndarray:
         """Whether tracking has stopped, since the evicted tokens no longer fitted: [batch, heads], bool."""
-        return self._shaped(self._state().sizes[:, 2] != 0)
+        return self._shaped([[head.stopped] for head in self._heads])[:, :, 0].astype(np.bool_)
 
-    def _kept(self, pool: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Stored entries of pool and evicted tokens, head by head."""
-        in_pool, in_out = self._state().stored()
-        return np.concatenate((pool, out), axis=1)[np.concatenate((in_pool, in_out), axis=1)]
+    def _kept(self) -> list[Sink]:
+        """All tokens kept apart, in the order in which they are stored."""
+        return [sink for head in self._heads for sink in (*head.pool, *head.evicted)]
 
     def _side_buffers(self, side: Side) -> dict[str, np.ndarray]:
-        sinks = self._state()
-        buffers = super()._side_buffers(side)
-        buffers[f"{side}_sinks"] = self._kept(sinks.rows[side], sinks.out_rows[side]).view(np.float16)
+        kept, buffers = self._kept(), super()._side_buffers(side)
+        rows = np.array([getattr(sink, side) for sink in kept], np.uint16).reshape(len(kept), self._shapes[side][2])
+        buffers[f"{side}_sinks"] = rows.view(np.float16)
         if side == "key":
-            buffers["key_positions"] = self._kept(sinks.positions, sinks.out_positions)
+            buffers["key_positions"] = np.array([sink.position for sink in kept], np.int32)
         return buffers
 
-    def _counts(self, side: Side) -> dict[str, int]:
-        n_pool, n_evicted, _ = self._state().sizes.sum(axis=0)
-        return {**super()._counts(side), "n_pool": int(n_pool), "n_evicted": int(n_evicted)}
+    def _side_counts(self, side: Side) -> dict[str, int]:
+        n_pool, n_evicted = (sum(len(getattr(head, name)) for head in self._heads) for name in ("pool", "evicted"))
+        return {**super()._side_counts(side), "n_pool": n_pool, "n_evicted": n_evicted}
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:  # type: ignore[override]
         """Packed elements of both sides; tokens in the pools and evicted ones, over all heads."""
-        counts: dict[str, Any] = super().counts
+        counts = super().counts
         return {**counts, **{name: counts[name] // 2 for name in ("n_pool", "n_evicted") if name in counts}}
 
     def _override(self, side: Side, patterns: np.ndarray) -> None:
-        sinks, n_heads = self._state(), patterns.shape[1]
-        for positions, rows, held in zip(
-            (sinks.positions, sinks.out_positions),
-            (sinks.rows[side], sinks.out_rows[side]),
-            sinks.stored(),
-            strict=True,
-        ):
-            for i in np.flatnonzero(held.any(axis=1)):
-                patterns[i // n_heads, i % n_heads, positions[i, held[i]]] = rows[i, held[i]]
+        n_heads = patterns.shape[1]
+        for i, head in enumerate(self._heads):
+            for sink in (*head.pool, *head.evicted):
+                patterns[i // n_heads, i % n_heads, sink.position] = getattr(sink, side)

@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+from playwright import sync_api
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
@@ -42,7 +41,14 @@ def status_of(address, **headers):
 
 @contextmanager
 def explorer(folder):
-    """`dse app` started in `folder` outside the repository, so that only its own settings hold; gives its address."""
+    """`dse app` as `started` starts it; gives its address."""
+    with started(folder) as (_, address):
+        yield address
+
+
+@contextmanager
+def started(folder):
+    """`dse app` started in `folder` outside the repository, so that only its own settings hold; process and address."""
     port = free_port()
     log = folder / "server.log"
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -63,7 +69,7 @@ def explorer(folder):
                     break
             except OSError:
                 time.sleep(0.1)
-        yield address
+        yield process, address
     finally:
         process.terminate()
         try:

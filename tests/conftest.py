@@ -1,9 +1,12 @@
-"""Shared fixtures: hypothesis without deadlines (shared machines are noisy), the command in this process, a browser."""
+"""Shared fixtures: hypothesis without deadlines (shared machines are noisy), the command in this process, a browser,
+and the report's tables, charts and pictures, made once a process."""
+
+from functools import cache
 
 import pytest
 from hypothesis import settings
 
-from dse import cli
+from dse.cli import main as cli
 
 settings.register_profile("dse", deadline=None, max_examples=100)
 settings.load_profile("dse")
@@ -47,3 +50,38 @@ def page(browser, server):
 
     with watched(browser, server) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def small():
+    """All tables of a small default report: some points fit, some in parts, some not at all."""
+    from dse.questions import tables
+    from dse.specs import catalog
+
+    models = tuple(catalog.model(name) for name in ("llama2-7b", "llama2-13b", "mixtral-8x7b"))
+    return tables.build(tables.Request(models=models, batches=(16, 256)))
+
+
+@pytest.fixture(scope="session")
+def charts(small):
+    """The figures of that report as data, which most tests look at."""
+    from dse.figures import REPORT
+
+    return {name: figure.chart(small[figure.table]) for name, figure in REPORT.items()}
+
+
+@pytest.fixture(scope="session")
+def pictures(charts):
+    """A function from a figure's name to its PNG, SVG and PDF by matplotlib, drawn when first asked for."""
+    from dse.figures.drawing import to_matplotlib
+
+    return cache(lambda name: to_matplotlib.images(charts[name]))
+
+
+@pytest.fixture
+def sketch(monkeypatch):
+    """A function that draws a chart by matplotlib as a small PNG: what matters is that it can be drawn."""
+    from dse.figures.drawing import to_matplotlib
+
+    monkeypatch.setattr(to_matplotlib, "PNG_DPI", 40)
+    return lambda chart: to_matplotlib.image(chart, "png")

@@ -5,25 +5,25 @@ Expected values of the property tests come from here; every function is short en
 
 from fractions import Fraction
 
+#: tokens packed and tokens in the buffer after 0, 1, 2, ... tokens, by (step, residual): each is walked once
+_WALKS: dict = {}
+
 
 def packed_tokens(n, step, residual):
     """Append n tokens to a buffer one by one; whenever it holds step + residual, pack its oldest `step`."""
-    buffer = packed = 0
-    for _ in range(n):
-        buffer += 1
-        if buffer == step + residual:
-            packed += step
-            buffer -= step
-    return packed
+    packed, buffer = _WALKS.setdefault((step, residual), ([0], [0]))
+    while len(packed) <= n:
+        held, is_full = buffer[-1] + 1, buffer[-1] + 1 == step + residual
+        packed.append(packed[-1] + step if is_full else packed[-1])
+        buffer.append(held - step if is_full else held)
+    return packed[n]
 
 
 def tensor_bits(n, packed_bits, full_bits, once, pool, step, residual):
     """Bits of one tensor after n appended tokens."""
     packed = packed_tokens(n, step, residual)
-    total = Fraction(0)
-    for token in range(n):
-        total += packed_bits if token < packed else full_bits
-    return total + (once if n else 0) + (pool if packed else 0)
+    tokens = packed * Fraction(packed_bits) + (n - packed) * full_bits
+    return tokens + (once if n else 0) + (pool if packed else 0)
 
 
 def sequence_bits(groups, n):
@@ -40,12 +40,13 @@ def shared_bits(groups, n, prefix):
     for layers, packed_bits, full_bits, _, _, step, residual, window in groups:
         if n > window:  # the first tokens have left
             continue
-        packed = packed_tokens(n, step, residual)
+        packed, n_full, n_packed = packed_tokens(n, step, residual), 0, 0
         for token in range(min(prefix, n)):
             if token >= packed:
-                total += layers * full_bits
+                n_full += 1
             elif token // step * step + step <= prefix:
-                total += layers * packed_bits
+                n_packed += 1
+        total += layers * (n_full * full_bits + n_packed * packed_bits)
     return total
 
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from browser import ROOT, chromium, explorer, idle, watched
-from dse.explorer.main import PAGES
+from dse.explorer.app import PAGES
 
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 HEIGHT, MOST_PX = 800, 6000

@@ -1,15 +1,23 @@
 """The README does what it says: its files load, its Python runs, its outputs are what the commands print."""
 
+import os
 import re
+import runpy
 import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dse import catalog, cli, kv_sample, measure_run, specfile
+from dse.cli import main as cli
+from dse.core import specfile
+from dse.measure import run as measure_run
+from dse.measure import synthetic as kv_sample
+from dse.specs import catalog
 
-TEXT = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text()
 
 
 def blocks(language):
@@ -62,6 +70,88 @@ def test_printed_outputs_are_what_the_commands_print(capsys):
         with pytest.raises(SystemExit):
             cli.main(shlex.split(command)[1:])
         assert capsys.readouterr().out == output
+
+
+START = "# dse\n\n## Start\n\n```\n{}\n```\n\nThe tests:\n\n```\n{}\n```\n\n## Next\n\n```\nelsewhere\n```\n"
+
+
+def test_ci_runs_the_two_commands_and_installs_nothing_else():
+    set_up = "python3 -m venv .venv && . .venv/bin/activate && pip install -c constraints.txt -e "
+    commands = runpy.run_path(str(ROOT / ".ci" / "commands"))["commands"]
+    assert commands(TEXT) == [f"{set_up}. && dse report", f'{set_up}".[test]" && pytest']
+    script = (ROOT / ".ci" / "run").read_text()
+    assert not re.search(r"pip |pytest|dse |-m venv", re.sub(r"^ *#.*", "", script, flags=re.M))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (START.replace("## Start", "## Begin"), '0 sections "## Start": must be one'),
+        (START.split("The tests")[0], '1 blocks under "## Start": must be two'),
+        (START.replace("## Next", ""), '3 blocks under "## Start": must be two'),
+        (START.format("one\ntwo", "three"), 'a block under "## Start" of 2 lines: must be one command'),
+        (START.format("", "three"), "of 0 lines"),
+    ],
+)
+def test_ci_refuses_a_readme_without_its_two_commands(text, reason, tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(text)
+    done = subprocess.run([ROOT / ".ci" / "commands", path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert reason in done.stderr
+
+
+@pytest.mark.parametrize("fails", ["", "report", "tests", "mypy"])
+def test_ci_gives_each_command_its_own_files_and_environment(fails, tmp_path):
+    """`.ci/run` of a small project, whose commands note where they run and what they see."""
+    project, tools = tmp_path / "project", tmp_path / "tools"
+    report = "mkdir -p report/figures; for kind in html png svg pdf; do seq 999 > report/figures/a.$kind; done"
+    tests = f"mkdir -p .venv/bin && touch .venv/bin/activate && ln -s {tools}/* .venv/bin"
+    lines = [
+        f"note {name} $PWD `ls` ${{PYTHONPATH-none}} ${{VIRTUAL_ENV-none}} && {command} && [ {name} != '{fails}' ]"
+        for name, command in (("report", report), ("tests", tests))
+    ]
+    for folder in (project / ".ci", project / ".venv", tools):
+        folder.mkdir(parents=True)
+    for name in ("commands", "run"):
+        (project / ".ci" / name).write_bytes((ROOT / ".ci" / name).read_bytes())
+        (project / ".ci" / name).chmod(0o755)
+    (project / "README.md").write_text(START.format(*lines))
+    (project / "pyproject.toml").write_text("")
+    (project / ".venv" / "old").write_text("")
+    (tools / "note").write_text(f"#!/bin/sh\necho $* >> {tmp_path}/notes\n")
+    (tools / "note").chmod(0o755)
+    for name in ("chromium", "ruff", "mypy"):
+        (tools / name).write_text(f"#!/bin/sh\nnote {name} $PWD\n[ {name} != '{fails}' ]\n")
+        (tools / name).chmod(0o755)
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    done = subprocess.run(
+        [project / ".ci" / "run"], capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "PATH": path, "PYTHONPATH": "/there", "VIRTUAL_ENV": "/there"},
+    )  # fmt: skip
+    notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    assert (done.returncode == 0) == (not fails), done.stderr
+    ran = ["report", "tests", "ruff", "ruff", "mypy"]
+    assert [words[0] for words in notes] == {"report": ran[:1], "tests": ran[:2]}.get(fails, ran)
+    for words in notes[:2]:
+        assert words[2:] == ["README.md", "pyproject.toml", "none", "none"]
+    places = {words[1] for words in notes}
+    assert str(project) not in places
+    assert len(places) == (1 if fails == "report" else 2)
+    assert {words[1] for words in notes[1:]} <= {words[1] for words in notes[1:2]}
+    assert not any(Path(place).exists() for place in places)
+
+
+def test_the_extra_of_the_tests_ends_every_skip_that_an_install_would():
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {re.match(r"[\w.-]+", name)[0] for name in extras["test"]}
+    others = {name for extra, names in extras.items() if extra not in ("test", "train") for name in names}
+    assert others <= brought
+    assert extras["train"] == ["torch"]  # numpy_torch.py stands in for it
+    skipping = [path.name for path in (ROOT / "tests").rglob("*.py") if "import" + "orskip" in path.read_text()]
+    assert skipping == []
 
 
 def test_links_lead_somewhere():

@@ -5,9 +5,10 @@ import struct
 import sys
 from pathlib import Path
 
-import model
 import text
 import torch
+
+import model
 
 
 def write(weights: dict[str, torch.Tensor], metadata: dict[str, str], path: Path) -> None:
@@ -25,7 +26,7 @@ def write(weights: dict[str, torch.Tensor], metadata: dict[str, str], path: Path
 
 
 def metadata_of(shape: dict[str, int], note: str) -> dict[str, str]:
-    """What dse/lm/weights.py reads, all text."""
+    """What dse/measure/lm/weights.py reads, all text."""
     sizes = {name: str(size) for name, size in shape.items()}
     constants = {"rope_theta": str(model.ROPE_BASE), "norm_epsilon": str(model.NORM_EPSILON)}
     return {**sizes, **constants, "note": note}

@@ -1,6 +1,6 @@
 """The decoder-only transformer in torch: RoPE, RMSNorm, gated MLP, no QK normalisation, tied embedding.
 
-``dse/lm/forward.py`` is the same network in numpy; tests hold the two together.
+``dse/measure/lm/forward.py`` is the same network in numpy; tests hold the two together.
 """
 
 import math

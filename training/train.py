@@ -11,12 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-import model
 import numpy as np
 import text
 import torch
 from torch import distributed
 from torch.nn import functional
+
+import model
 
 WINDOWS, LENGTH = 8, 512  # windows of a step and their tokens, BOS first
 DECAY_LENGTH = 1024  # tokens of a window while the rate decays, as many tokens a step: the model learns to look further

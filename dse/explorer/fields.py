@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dse.errors import MAX_LINE, DseError, InputError, clean, did_you_mean, show
+from dse.core.errors import MAX_LINE, DseError, InputError, clean, did_you_mean, show
 
 #: choice: one of a list; choices: several of it, separated by ";" in the URL; whole and number: in a range;
 #: switch: yes or no; text: a line that `check` accepts
@@ -139,17 +139,21 @@ def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> 
     return values, problems
 
 
-def query_of(fields: Sequence[Field], values: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, str]:
+def query_of(
+    fields: Sequence[Field], values: Mapping[str, Any], also: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The URL of a state: the fields that differ from their defaults and can be used.
 
-    Choices that only this session has (`also`, the uploads) are left out.
+    Choices that only this session has, its loaded files, are written as `also` has them.
     """
-    found = {}
+    found, also = {}, also or {}
     for field in fields:
         value = values.get(field.key, field.default)
-        if field.kind == "choices":
-            value = [item for item in value if item not in also] or field.default
-        if value == field.default or value is None or value in also or field.problem(value, values):
+        if value == field.default or value is None or field.problem(value, values):
             continue
+        if field.kind == "choices":
+            value = [also.get(item, item) for item in value]
+        elif field.kind == "choice":
+            value = also.get(value, value)
         found[field.key] = field.written(value)
     return found

@@ -1,4 +1,4 @@
-"""Figures of `dse.plots` as the explorer shows them: the chosen design marked, the size and colours of the page."""
+"""Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colours of the page."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from dse.plots import FIGURES, style, to_plotly
-from dse.plots.chart import Chart, Series
+from dse.figures import FIGURES
+from dse.figures.drawing import style, to_plotly
+from dse.figures.drawing.chart import Chart, Series
 
 HEIGHT = 400
 TEXT_PX = 13

@@ -1,7 +1,9 @@
 """Start the explorer with the settings of `.streamlit/config.toml`, wherever it is started."""
 
 import contextlib
+import os
 import re
+import signal
 import socket
 import sys
 import threading
@@ -9,7 +11,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from dse.errors import InputError, show
+from dse.core.errors import InputError, show
 
 #: option -> value; the same as the repository's .streamlit/config.toml, which is not found from elsewhere
 SETTINGS: dict[str, str | int | bool | list[str]] = {
@@ -31,9 +33,12 @@ SETTINGS: dict[str, str | int | bool | list[str]] = {
     "theme.dark.primaryColor": "#56B4E9",
     "theme.dark.linkColor": "#56B4E9",
 }
-SCRIPT = Path(__file__).with_name("start.py")
+#: not beside `pages`: Streamlit would run the files of such a folder as scripts, and show a blank page at /pareto
+SCRIPT = Path(__file__).parent / "script" / "start.py"
 #: until the browser has opened the first page, whose server should not be busy with other pages
 _FIRST_PAGE_S = 5
+#: after a signal to end; less than who sends it waits
+END_S = 1.0
 
 
 def flags() -> list[str]:
@@ -76,13 +81,33 @@ def check(args: list[str]) -> None:
 
 def _warm() -> None:
     """Work out the first page's figure once, while the server starts and the browser opens; then import the rest."""
-    from dse.explorer import figure, main, request
+    from dse.explorer import app as main
+    from dse.explorer import figure, request
 
     with contextlib.suppress(Exception):  # whatever it is, the page will say it where it can be seen
         figure.fitted(figure.throughput([("", request.curve(request.DEFAULT))]))
         time.sleep(_FIRST_PAGE_S)
         for page in main.PAGES:
             import_module(page.module)
+
+
+def _end_in_time() -> None:
+    """After SIGTERM or Ctrl-C, end the process at the latest after END_S, whatever still runs or is waited for.
+
+    Streamlit waits for its threads and for browsers to say goodbye; nothing that it or we would still write is lost.
+    Python hands every signal's number to this socket at once, even where its main thread is busy.
+    """
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while told.fileno() >= 0:
+            if set(heard.recv(64)) & {signal.SIGTERM, signal.SIGINT}:
+                time.sleep(END_S)
+                os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def run(args: list[str]) -> None:
@@ -94,5 +119,6 @@ def run(args: list[str]) -> None:
     from dse.explorer import figure, request  # noqa: F401
 
     threading.Thread(target=_warm, daemon=True).start()
+    _end_in_time()
 
     cli.main(args=["run", str(SCRIPT), *flags(), *args], prog_name="dse app", standalone_mode=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from dse.errors import DseError
+from dse.core.errors import DseError
 from dse.explorer import state, uploads, widgets
 from dse.explorer.uploads import Upload
 
@@ -24,14 +24,14 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
             "Device .toml, model .toml or config.json, plan .toml, measurement.json", type=["toml", "json"],
             key=f"load {tries}",
             help="Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
-            "Measured bits and errors of your own data: `dse measure` writes them. It stays in this session on this "
-            "machine.",
+            "Measured bits and errors of your own data: `dse measure` writes them. It stays in the memory of this "
+            "machine, for at most eight hours after it was last used.",
         )  # fmt: skip
-        st.caption("A loaded file is part of this session only: the address cannot carry it.")
+        st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")
         if file is not None:
             try:
-                label, upload, summary = uploads.read(file.name, file.getvalue())
-                uploads.keep(label, upload)
+                upload, summary = uploads.read(file.name, file.getvalue())
+                label = uploads.keep(upload)
                 state.put(chosen(upload, label))
                 st.session_state[_SAID] = [summary]
             except DseError as error:

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterable
 
-from dse import point, point_names
+from dse.model import results as point_names
+from dse.model.results import RESULT_UNITS
 
 
 def words(name: str) -> str:
     """What a column is called: `decode_step_s` is the decode step."""
-    text = point_names.TITLES.get(name) or name.replace("_", " ").replace(".", ": ", 1)
+    text = point_names.title(name)
+    text = text if text != name else name.replace("_", " ").replace(".", ": ", 1)
     return text[:1].upper() + text[1:]
 
 
@@ -20,9 +22,7 @@ def heading(name: str, unit: str) -> str:
 
 def titled(name: str) -> str:
     """`heading` of a result or a number of a device that is varied."""
-    return heading(
-        name, point.RESULT_UNITS.get(name, {"memory_bandwidth": "B/s", "memory_capacity": "B"}.get(name, ""))
-    )
+    return heading(name, RESULT_UNITS.get(name, {"memory_bandwidth": "B/s", "memory_capacity": "B"}.get(name, "")))
 
 
 def spoken(text: str) -> str:

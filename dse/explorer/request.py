@@ -7,13 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from dse import listing, plan, point, present, sweep, token_policies
 from dse.explorer import uploads
-from dse.measurements import Bits
+from dse.model import evaluate as point
+from dse.model import kv_layout as plan
 from dse.quantizers import QuantizerSpec, layered
-from dse.specs import HardwareSpec, ModelSpec
-from dse.trace import Trace
-from dse.workload import Workload
+from dse.report import listing, present
+from dse.specs import tokens as token_policies
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import Bits
+from dse.specs.workload import Workload
+from dse.sweep import sweeps as sweep
 
 #: batches of the curve
 CURVE = tuple(2**i for i in range(9))
@@ -21,7 +24,7 @@ CURVE = tuple(2**i for i in range(9))
 
 @dataclass(frozen=True)
 class Request:
-    """One design; each field but the last five is a field of `dse.explorer.shared`.
+    """One design; each field but the last five is a field of `dse.explorer.common_fields`.
 
     The last five are uploaded files, so that a request is all that a cached answer depends on.
     """
@@ -179,6 +182,12 @@ def command(request: Request) -> str:
     return shlex.join(words)
 
 
+#: what every script starts with
+IMPORTS = (
+    "from dse.model import evaluate as point\nfrom dse.model import kv_layout as plan\nfrom dse.specs import catalog"
+)
+
+
 def python(request: Request) -> str:
     """The same in Python: a script that ends with `result`, a dictionary in SI base units. Raises InputError."""
     key, value = (spec.name for spec in request.quantizer_specs())
@@ -186,8 +195,8 @@ def python(request: Request) -> str:
     own = request.measurements_file
     bits, used = (f"bits_from('closed', {own.name!r})", "bits") if own else ("CLOSED", "CLOSED")
     return "\n".join([
-        "from dse import catalog, plan, point", f"from dse.measurements import {bits.partition('(')[0]}",
-        "from dse.workload import Workload", "",
+        IMPORTS, f"from dse.specs.measurements import {bits.partition('(')[0]}",
+        "from dse.specs.workload import Workload", "",
         f"device = catalog.device({request.device_text!r})", f"model = catalog.model({request.model_text!r})",
         *([f"bits = {bits}"] if own else []),
         f"kv = plan.build(model, {used}.quantizer({key!r}), {used}.quantizer({value!r}))",
@@ -223,9 +232,7 @@ def curve(request: Request) -> pd.DataFrame:
 def explanation(request: Request, name: str) -> str:
     """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    trace = Trace(keep=True)
-    result = point.evaluate(device, kv, request.work(), trace)
-    return present.explanation_text(present.explain(name, result, trace, device, kv.model))
+    return present.explanation_text(present.explain(name, point.Point(device, kv, request.work())))
 
 
 def unquantized(request: Request) -> Request:

@@ -1,16 +1,25 @@
 """The state of the explorer: in the URL, in the session, and carried from page to page."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as data_field
 from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from dse.core.errors import clean
 from dse.explorer import fields as fields_module
+from dse.explorer import kept
 from dse.explorer.fields import Field
 
+#: the part of an address behind its page: texts by key
+Query = dict[str, list[str]]
+
 _SHOWN_PROBLEMS = 5
+#: addresses of a session that are remembered
+_MOST = 500
 #: session keys: Streamlit's pages by path; values by field, the page last drawn, what was wrong with the URL
 PAGES = "explorer pages"
 #: session keys: files of the reader's own by the name shown in the lists: specs, and a KV dump
@@ -20,6 +29,8 @@ _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer proble
 _PUT = "explorer put"
 #: session keys: values that the run before has put into widgets, and the fields drawn since it began
 _SET, _DRAWN = "explorer set", "explorer drawn"
+#: session key: the addresses that were seen
+_TRAIL = "explorer trail"
 
 
 def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
@@ -34,16 +45,21 @@ def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
     seeded = first
     st.session_state[_PAGE] = page
     query = {key: st.query_params.get_all(key) for key in st.query_params}
+    if _gone_back():
+        query = _trail().returns_to(page, query)
+    elif first and query:
+        _trail().goes_to(page, query)
     if _gone_back() or (first and query):
         known = {field.key for field in fields}
         carried = {key: value for key, value in store.items() if key not in known}
         query = {key: texts for key, texts in query.items() if key not in carried}  # an address between two pages
+        query, lost = _files_of(fields, query)
         found, problems = fields_module.check_query(fields, query)
         store.clear()
         store.update({**carried, **found})
         _seed(fields, store)
         seeded = True
-        st.session_state[_PROBLEMS] = problems
+        st.session_state[_PROBLEMS] = [*lost, *problems]
     elif first:
         for field in fields:
             if field.problem(store.get(field.key, field.default), store):
@@ -91,7 +107,36 @@ def _follow(
     wanted = fields_module.query_of(fields, values, also=uploaded())
     if wanted != st.query_params.to_dict():
         st.query_params.from_dict(wanted)
+    now = {key: [text] for key, text in wanted.items()}
+    if _gone_back():
+        _trail().stands_at(now)  # the browser changes an address that it went back to where it is
+    else:
+        _trail().goes_to(st.session_state[_PAGE], now)
     return values, anew
+
+
+def _files_of(fields: Sequence[Field], query: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
+    """A query with loaded files by their names in this session's lists, and a line for each that it does not hold."""
+    labels = {text: label for label, text in uploaded().items()}
+    chosen = {field.key for field in fields if field.kind in ("choice", "choices")}
+    changed, lost = {}, []
+    for key, texts in query.items():
+        if key not in chosen:
+            changed[key] = texts
+            continue
+        kept_texts = []
+        for text in texts:
+            parts = text.split(fields_module.SEPARATOR)
+            missing = [part for part in parts if part not in labels and kept.name_in(part)]
+            lost += [
+                f"{key}: {clean(kept.name_in(part), 80)} was loaded in another session: load it again"
+                for part in missing
+            ]
+            left = [labels.get(part, part) for part in parts if part not in missing]
+            kept_texts += [fields_module.SEPARATOR.join(left)] if left else []
+        if kept_texts:
+            changed[key] = kept_texts
+    return changed, lost
 
 
 def put(values: Mapping[str, Any]) -> None:
@@ -116,9 +161,52 @@ def chosen() -> set[str]:
     return {str(value) for values in lists for value in values}
 
 
-def uploaded() -> list[str]:
-    """Names of the files uploaded in this session, which no URL can hold."""
-    return [name for key in (UPLOADS, DUMP) for name in st.session_state.get(key, {})]
+def uploaded() -> dict[str, str]:
+    """What stands in addresses for the files loaded in this session, which no URL can hold, by name in the lists."""
+    files = {label: kept.address(file) for label, file in st.session_state.get(UPLOADS, {}).items()}
+    return files | {label: kept.address_of_dump(label) for label in st.session_state.get(DUMP, {})}
+
+
+@dataclass
+class Trail:
+    """The addresses of a session as the browser's history has them, each with what it stands for.
+
+    On the way to another page Streamlit's page may leave an address that nobody asked for, by chance one of two: the
+    new page's without its query, or the old page's with the new query. They stand for what was there before and after.
+    """
+
+    entries: list[tuple[str, Query, Query]] = data_field(default_factory=list)
+    at: int = -1
+
+    def goes_to(self, page: str, query: Query) -> None:
+        """The reader has chosen something, or another page: what could be gone forward to is gone."""
+        if self.at >= 0 and self.entries[self.at][:2] == (page, query):
+            return
+        del self.entries[self.at + 1 :]
+        if self.entries and (left := self.entries[-1])[0] != page:
+            between: list[tuple[str, Query, Query]] = [(page, {}, query), (left[0], query, left[2])]
+            self.entries += [entry for entry in between if entry[1] != entry[2]]
+        self.entries = [*self.entries, (page, query, query)][-_MOST:]
+        self.at = len(self.entries) - 1
+
+    def returns_to(self, page: str, query: Query) -> Query:
+        """The reader went back or forward to an address: what it stands for, of equal ones the nearest."""
+        places = [i for i, entry in enumerate(self.entries) if entry[:2] == (page, query) and i != self.at]
+        if not places:  # from before a reload
+            self.entries, self.at = [(page, query, query)], 0
+            return query
+        self.at = min(places, key=lambda i: (abs(i - self.at), i))
+        return self.entries[self.at][2]
+
+    def stands_at(self, query: Query) -> None:
+        """The address that was gone back to has become this one."""
+        if self.at >= 0:
+            self.entries[self.at] = (self.entries[self.at][0], query, query)
+
+
+def _trail() -> Trail:
+    found: Trail = st.session_state.setdefault(_TRAIL, Trail())
+    return found
 
 
 def _store() -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Devices, models, plans and measurements of the reader's own: in the session, never on disk or in the URL."""
+"""Devices, models, plans and measurements of the reader's own: in memory, never on disk; the URL only names them."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,12 +12,15 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse import catalog, measurements, quantizers, specfile
-from dse.errors import MAX_LINE, InputError, clean
-from dse.explorer import state
-from dse.measurements import MeasurementFile
+from dse import quantizers
+from dse.core import specfile
+from dse.core.errors import MAX_LINE, InputError, clean
+from dse.explorer import kept, state
+from dse.explorer.fields import MAX_TEXT, SEPARATOR
 from dse.quantizers import QuantizerSpec, layered
-from dse.specs import HardwareSpec, ModelSpec
+from dse.specs import catalog, measurements
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import MeasurementFile
 
 #: files that a session holds at once
 MAX_UPLOADS = 8
@@ -42,12 +46,12 @@ class Upload:
         return specfile.parse(self.name, self.text, self.name.lower().endswith(".json"))
 
 
-def read(file_name: str, content: bytes) -> tuple[str, Upload, str]:
-    """Check a file as `dse check` does: its name in the lists, itself, and a summary. Raises InputError or SpecError.
+def read(file_name: str, content: bytes) -> tuple[Upload, str]:
+    """Check a file as `dse check` does: the file, and a summary. Raises InputError or SpecError.
 
     The name is only shown, never used as a path.
     """
-    from dse import listing
+    from dse.report import listing
 
     name = clean(PurePosixPath(file_name.replace("\\", "/")).name, _MAX_NAME) or "file"
     is_json = name.lower().endswith(".json")
@@ -62,19 +66,20 @@ def read(file_name: str, content: bytes) -> tuple[str, Upload, str]:
         found = measurements.of(document)
         upload = Upload("measurement", name, hashlib.sha256(content).hexdigest(), found)
         methods = ", ".join(method.quantizer for method in found.methods)
-        return f"{name} (loaded measurement)", upload, clean(f"measurements on {found.data.name}: {methods}", MAX_LINE)
+        return upload, clean(f"measurements on {found.data.name}: {methods}", MAX_LINE)
     if catalog.looks_like_device(document.data):
         kind, summary = "device", listing.device_summary(catalog.device_from(document))
     elif layered.looks_like_plan(document.data):
         kind, summary = "plan", listing.plan_summary(layered.of(document, quantizers.parse))
     else:
         kind, summary = "model", listing.model_summary(_model_from(document))
-    return f"{name} (loaded {kind})", Upload(kind, name, text), summary
+    return Upload(kind, name, text), summary
 
 
-def keep(label: str, upload: Upload) -> None:
-    """Put an upload into the session's lists; the oldest that no field has chosen makes room."""
+def keep(upload: Upload) -> str:
+    """Put an upload into the session's lists, under the name returned; the oldest that no field chose makes room."""
     found = st.session_state.setdefault(state.UPLOADS, {})
+    label = kept.label(upload, found)
     found.pop(label, None)
     chosen = state.chosen()
     unused = [name for name in found if name not in chosen]
@@ -83,6 +88,21 @@ def keep(label: str, upload: Upload) -> None:
     if len(found) >= MAX_UPLOADS:
         raise InputError(f"{upload.name}: {MAX_UPLOADS} files are in use: choose others in their place first")
     found[label] = upload
+    kept.remember(upload)
+    return label
+
+
+def restore() -> None:
+    """Put the files that the address names, loaded before a reload or in another tab, into this session's lists."""
+    for upload in st.session_state.get(state.UPLOADS, {}).values():
+        kept.remember(upload)  # in use
+    held = set(state.uploaded().values())
+    for key in st.query_params:
+        for text in st.query_params.get_all(key):
+            for part in text[:MAX_TEXT].split(SEPARATOR):
+                if part not in held and (upload := kept.found(part)) is not None:
+                    with contextlib.suppress(InputError):  # the page will say that it is missing
+                        keep(upload)
 
 
 def let_go(file: Any) -> None:

@@ -1,12 +1,14 @@
 """The widget of a field, and words that are safe to show. A widget's key is its field's key."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import streamlit as st
 
-from dse.errors import MAX_LINE, DseError, clean
+from dse.core.errors import MAX_LINE, DseError, clean
 from dse.explorer import state
 from dse.explorer.fields import MAX_TEXT, Field
 from dse.explorer.state import put
@@ -71,6 +73,15 @@ def _number(field: Field, options: dict[str, Any]) -> Any:
 def problem(error: DseError) -> None:
     """An error beside the field it is about: its lines as plain text, never as markup."""
     lines(error.lines())
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """Errors of a part of a page are said in its place, as plain text."""
+    try:
+        yield
+    except DseError as error:
+        problem(error)
 
 
 def lines(texts: list[str]) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
-from dse.formulas import kv_cache
-from dse.units import BITS_PER_BYTE, FP16_BITS
+from dse.core.compiling import formula
+from dse.core.units import BITS_PER_BYTE, FP16_BITS
 from kernels_ref import PARTS
 
 __all__ = ["PARTS", "Family", "GpuCode", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
@@ -14,6 +14,20 @@ __all__ = ["PARTS", "Family", "GpuCode", "Measured", "Param", "QuantizerSpec", "
 
 #: layers without attention sinks (SinkQ 4.1: the first and second)
 N_SHALLOW_LAYERS = 2
+
+
+@formula(
+    "token",
+    "step_tokens * floor((n_tokens - residual_tokens) / step_tokens), 0 before the first step is full",
+    "KIVI (arXiv:2402.02750) 3.2; SinkQ 3.2: floor((L - R) / G) groups once L >= G + R",
+)
+def packed_tokens(n_tokens, step_tokens, residual_tokens):
+    """Tokens that have been quantised at length `n_tokens`. Valid for step_tokens >= 1, residual_tokens >= 0.
+
+    Per-token methods are step 1, residual 0; KIVI keys step R, residual 0; KIVI values step 1, residual R; SinkQ
+    step G, residual R.
+    """
+    return max((n_tokens - residual_tokens) // step_tokens, 0) * step_tokens
 
 
 @dataclass(frozen=True)
@@ -75,7 +89,7 @@ class TensorLayout:
     def ledger(self, n_tokens: int) -> dict[str, Fraction]:
         """Bits by part of one layer and sequence that keeps `n_tokens`."""
         parts = dict.fromkeys(PARTS, Fraction(0))
-        packed = kv_cache.packed_tokens(n_tokens, self.step, self.residual)
+        packed = packed_tokens(n_tokens, self.step, self.residual)
         for part, bits in self.packed.items():
             parts[part] += packed * Fraction(bits)
         parts["full_precision"] += (n_tokens - packed) * self.full_bits_per_token

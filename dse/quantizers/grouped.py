@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
+from dse.core.units import FP16_BITS
 from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values, ceil_div, codes
-from dse.units import FP16_BITS
 from kernels_ref import FORMATS, storage
 
 #: bits of a code of the 4-bit methods here

@@ -11,8 +11,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from dse import specfile
-from dse.errors import InputError, did_you_mean, show
+from dse.core import specfile
+from dse.core.errors import InputError, did_you_mean, show
 from dse.quantizers.base import Family, QuantizerSpec, TensorLayout, TensorShape, Values
 
 PREFIX = "plan:"

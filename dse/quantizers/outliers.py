@@ -3,8 +3,8 @@
 import re
 from fractions import Fraction
 
+from dse.core.units import BITS_PER_BYTE
 from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values, ceil_div, codes
-from dse.units import BITS_PER_BYTE
 from kernels_ref import storage
 
 

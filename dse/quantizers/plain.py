@@ -1,7 +1,7 @@
 """Formats without groups: FP16, BF16, FP8, and integers with one scale a token (or a fixed one)."""
 
+from dse.core.units import FP16_BITS
 from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, codes
-from dse.units import FP16_BITS
 from kernels_ref import FORMATS
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from dse.errors import InputError, did_you_mean, show
+from dse.core.errors import InputError, did_you_mean, show
 from dse.quantizers import grouped, layered, outliers, plain
 from dse.quantizers.base import Family, Param, QuantizerSpec
 

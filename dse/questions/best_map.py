@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from dse.errors import InputError, LimitError
+from dse.core.errors import InputError, LimitError
 from dse.questions.common import THROUGHPUT, Design, Measure, Progress, assumption_text, context, each
-from dse.workload import Workload
+from dse.specs.workload import Workload
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 INPUTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)

@@ -5,13 +5,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dse import assumptions, catalog, plan, point, units
-from dse.errors import InputError, did_you_mean, show
-from dse.measurements import CLOSED, Bits
-from dse.plan import KvPlan
-from dse.quantity import Quantity
-from dse.specs import HardwareSpec, ModelSpec
-from dse.workload import Workload
+from pydantic import TypeAdapter, ValidationError
+
+from dse.core import units
+from dse.core.errors import InputError, did_you_mean, show
+from dse.model import assumptions
+from dse.model import evaluate as point
+from dse.model import kv_layout as plan
+from dse.model.kv_layout import KvPlan
+from dse.model.results import RESULT_UNITS
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED, Bits
+from dse.specs.quantity import Quantity
+from dse.specs.workload import Workload
 
 Result = dict[str, Any]
 #: progress(items, label=..., length=...) -> a context manager that gives the items one by one
@@ -73,7 +80,7 @@ class Measure:
     @property
     def unit(self) -> str:
         """Base unit."""
-        return point.RESULT_UNITS[self.column]
+        return RESULT_UNITS[self.column]
 
     def value(self, result: Result) -> float | None:
         """The number in base units; None where nothing fits, or (step) where the batch does not run at once.
@@ -106,7 +113,7 @@ MEASURES = {
         Measure("throughput", "throughput_tokens_per_s", "max", "throughput", "token/s", 1.0),
         Measure("step", "decode_step_s", "min", "decode step of the whole batch", "ms", units.to_base(1, "ms")),
         Measure("energy", "joules_per_token", "min", "energy", "J/token", 1.0),
-        Measure("cost", COST, "min", "cost", point.RESULT_UNITS[COST], 1.0),
+        Measure("cost", COST, "min", "cost", RESULT_UNITS[COST], 1.0),
     )
 }
 
@@ -128,6 +135,27 @@ def with_number(device: HardwareSpec, name: str, si: float, source: str) -> Hard
     number = Quantity(value=si, unit=base_unit(device, name), source=source, kind="derived")
     found: HardwareSpec = _replaced(device, name.split("."), number)
     return found
+
+
+def number_problem(device: HardwareSpec, name: str, si: float) -> str:
+    """What a device file would say of `si` (base units) for the number at `name`: its limits; "" where it is within."""
+    *places, field = name.split(".")
+    parent: Any = device
+    for part in places:
+        parent = parent.get(part) if isinstance(parent, dict) else getattr(parent, part)
+    annotation = type(parent).model_fields[field].rebuild_annotation()
+    try:
+        TypeAdapter(annotation).validate_python(
+            {"value": si, "unit": base_unit(device, name), "source": "range", "kind": "derived"}
+        )
+    except ValidationError as error:
+        problem = error.errors()[0]
+        return (
+            str(problem["ctx"]["error"]).partition("; did you mean")[0]
+            if problem["type"] == "value_error"
+            else "must be a finite number"
+        )
+    return ""
 
 
 def base_unit(device: HardwareSpec, name: str) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from dse.errors import InputError, LimitError
+from dse.core.errors import InputError, LimitError
 from dse.questions.common import THROUGHPUT, TIE, Design, Measure, Progress, Result, assumption_text, context, each
-from dse.workload import Workload
+from dse.specs.workload import Workload
 
 BATCHES = (1, 4, 16, 64, 256)
 INPUTS = (512, 2048, 8192, 32768)

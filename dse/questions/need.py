@@ -3,15 +3,19 @@
 Everything else is as given. A target is a throughput to reach, or a step time to keep with the whole batch at once.
 """
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import pandas as pd
 
-from dse import point, quantizers, units
-from dse.errors import InputError, did_you_mean, show
+from dse import quantizers
+from dse.core import units
+from dse.core.errors import InputError, did_you_mean, show
+from dse.model import evaluate as point
 from dse.questions.common import (
     MEASURES,
     Design,
@@ -23,8 +27,8 @@ from dse.questions.common import (
     each,
     with_number,
 )
-from dse.specs import HardwareSpec
-from dse.workload import Workload
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import Workload
 
 What = Literal["bandwidth", "capacity", "flops", "bits"]
 #: what can be asked for: the number of the device that is varied, and its name in texts
@@ -35,6 +39,8 @@ NUMBERS = {
 }
 #: ends of the search in base units: next to nothing, and for all that matters infinite; whole bytes up to ROOM_BYTES
 LOWEST, ENDLESS = 1.0, 1e300
+#: steps by a straight line in a search, after which it halves
+MAX_LINES = 40
 #: points of a figure's curve, and how far it reaches to both sides of the answer and the device
 N_CURVE, REACH = 65, 4.0
 
@@ -52,6 +58,12 @@ class Target:
         if value is None:
             return False
         return value >= self.value if self.measure.sense == "max" else value <= self.value
+
+    def distance(self, value: float) -> float:
+        """How far a value is beyond the target (from 0 on: met) or short of it, as the logarithm of their ratio."""
+        ratio = value / self.value
+        ratio = math.log(ratio) if ratio > 0 else -math.inf
+        return ratio if self.measure.sense == "max" else -ratio
 
     def text(self) -> str:
         """The target as a condition."""
@@ -86,9 +98,15 @@ class Need:
     result: Result
     #: at the next smaller value
     result_below: Result | None
-    curve: pd.DataFrame
+    #: computes the points of `curve`, of which a figure alone has need
+    draw: Callable[[], pd.DataFrame]
     #: what capacity keeps from the answer, in endless memory; None where capacity does not bind
     with_room: Result | None = None
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """The measure around the answer, a row per value; computed once it is asked for."""
+        return self.draw()
 
     @property
     def binding(self) -> str:
@@ -174,10 +192,10 @@ def _reason(result: Result, target: Target, with_room: Result | None = None) -> 
     return point.bound_text(result["bound"])
 
 
-def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
+def smallest(design: Design, work: Workload, what: str, goal: Target, progress: Progress | None = None) -> Need:
     """The smallest bandwidth (B/s), capacity (B) or peak FLOP/s with which `work` meets the goal.
 
-    Bisection down to neighbouring numbers (floats, whole bytes): the value meets the goal, the next smaller does not.
+    The search ends at neighbouring numbers (floats, whole bytes): the value meets the goal, the next smaller does not.
     More of each never hurts, so it is the smallest. Raises InputError for an unknown `what`.
     """
     if what not in NUMBERS:
@@ -191,14 +209,19 @@ def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
     is_whole = what == "capacity"
     low, high = (1, point.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
     of: Callable[[int], float] = (lambda key: key) if is_whole else _number
-    if not goal.is_met(at(of(high))):
-        value, best, below = None, at(of(high)), None
-    elif goal.is_met(at(of(low))):
-        value, best, below = of(low), at(of(low)), None
+    if not goal.is_met(reached := at(of(high))):
+        value, best, below = None, reached, None
+    elif goal.is_met(reached := at(of(low))):
+        value, best, below = of(low), reached, None
     else:
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if goal.is_met(at(of(middle))) else (middle, high)
+
+        def off(key: int) -> float | None:
+            """How far the measure is from the goal, from 0 on where it meets it; None where nothing runs."""
+            number = goal.measure.value(Design(varied(design.device, what, of(key)), design.plan).speed(work))
+            return None if number is None else goal.distance(number)
+
+        first = int(given) if is_whole else _key(given)
+        low, high = _neighbours(off, low, high, first, progress)
         value, best, below = of(high), at(of(high)), at(of(low))
     ends = [given, *([value] if value is not None else [])]
     with_room = None
@@ -208,8 +231,35 @@ def smallest(design: Design, work: Workload, what: str, goal: Target) -> Need:
         with_room = found if found["fits_whole_batch"] else None
     return Need(
         what, units.base_of(getattr(design.device, field).unit), goal, context(design.device, design.plan.model, work,
-        best), design.name, given, value, best, below, _curve(at, what, goal, ends), with_room,
+        best), design.name, given, value, best, below, lambda: _curve(at, what, goal, ends), with_room,
     )  # fmt: skip
+
+
+def _neighbours(
+    off: Callable[[int], float | None], low: int, high: int, first: int, progress: Progress | None
+) -> tuple[int, int]:
+    """Neighbouring keys, the lower of which misses the goal (`off` below 0, or None) and the higher meets it.
+
+    `low` must miss it and `high` meet it. Where the distances of both ends are known a straight line says where the
+    goal is, and a second step on the same side is twice as long; what does not halve the gap is followed by a half.
+    """
+    at_low: float | None = None
+    at_high: float | None = None
+    probe, side, gap = min(max(first, low + 1), high - 1), 0, high - low
+    for n_steps in each(range(MAX_LINES + high.bit_length()), progress, "searching"):  # enough to halve down to one
+        if high - low <= 1:
+            break
+        distance = off(probe)
+        is_met = distance is not None and distance >= 0
+        low, at_low, high, at_high = (low, at_low, probe, distance) if is_met else (probe, distance, high, at_high)
+        repeated, side = side == (1 if is_met else -1), 1 if is_met else -1
+        probe, slow, gap = (low + high) // 2, 2 * (high - low) > gap, high - low
+        finite = at_low is not None and at_high is not None and math.isfinite(at_low - at_high)
+        if finite and not slow and n_steps < MAX_LINES:
+            line = low + int(at_low / (at_low - at_high) * (high - low))  # type: ignore[operator]
+            more = (line - low if side < 0 else line - high) if repeated else 0
+            probe = min(max(line + more, low + 1), high - 1)
+    return low, high
 
 
 def varied(device: HardwareSpec, what: str, value: float) -> HardwareSpec:

@@ -1,5 +1,6 @@
 """Sensitivity: which number, inside its stated range, moves a result most, or changes which of two designs wins."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -7,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from dse import catalog, kv_sums, point, units
-from dse.errors import InputError, did_you_mean, show
-from dse.quantity import ASSUMED, Quantity
+from dse.core import units
+from dse.core.errors import InputError, did_you_mean, show
+from dse.model import lower
 from dse.questions.common import (
     THROUGHPUT,
     Design,
@@ -20,11 +21,14 @@ from dse.questions.common import (
     context,
     each,
     lookup,
+    number_problem,
     with_number,
 )
-from dse.specs import HardwareSpec
-from dse.specs_stacks import Fit
-from dse.workload import Workload
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.quantity import ASSUMED, Quantity
+from dse.specs.stack import Fit
+from dse.specs.workload import Workload
 
 #: range of a number by its kind, as factors of it. Assumed by this project: what is assumed may be half or twice as
 #: large; what a vendor prints is taken as printed (`--range` to vary it). Fits take their own stated error instead.
@@ -170,9 +174,9 @@ def range_text(number: Number) -> str:
 def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list[Number]:
     """Every number of the device that the measure of the designs (of one device) rests on, with its range."""
     device = with_stacks(designs[0].device, work)
-    stack_name, stack = point.stack_of(device, work)
+    stack_name, stack = lower.stack_of(device, work)
     names = ["memory_bandwidth", "memory_capacity", "peak_flops", "usable_frac", "runtime_overhead", "kernel_launch"]
-    places = [(d, point.dequant_paths(device, d.plan, work)) for d in designs]
+    places = [(d, lower.dequant_paths(device, d.plan, work)) for d in designs]
     used = {path for _, paths in places for path in paths.values()}
     names += [f"{path}_rate" for path in ("engine", "fused") if path in used]
     optional = ["token_cores", *(("kv_page", "kv_burst") if "engine" in used else ())]
@@ -183,7 +187,7 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
              for name in names]  # fmt: skip
     if stack is None:
         return found
-    codes = {kv_sums.kv_code(g) for d, paths in places for g in d.plan.groups if paths[g.place] == "fused"}
+    codes = {lower.kv_code(g) for d, paths in places for g in d.plan.groups if paths[g.place] == "fused"}
     for place, fit in stack.fits().items():
         if (place.startswith("kv.") and place[3:] not in codes) or (place == "materialised" and place not in used):
             continue
@@ -195,10 +199,10 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
 
 def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
     """The device with the stacks it is run by in its own file, so that their numbers can be varied."""
-    if device.stacks or not point.stack_of(device, work)[1]:
+    if device.stacks or not lower.stack_of(device, work)[1]:
         return device
-    other = catalog.device(point.DEFAULT_STACKS_OF).stacks
-    return device.model_copy(update={"stacks": other, "stacks_of": point.DEFAULT_STACKS_OF})
+    other = catalog.device(lower.DEFAULT_STACKS_OF).stacks
+    return device.model_copy(update={"stacks": other, "stacks_of": lower.DEFAULT_STACKS_OF})
 
 
 def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool) -> Number:
@@ -228,10 +232,11 @@ def _fitted(name: str, quantity: Quantity, fit: Fit, stacks_of: str | None) -> N
     return Number(name, quantity.si, ends[0], top, units.base_of(quantity.unit), kind, rule, quantity.source)
 
 
-def with_ranges(found: Sequence[Number], texts: Iterable[str]) -> list[Number]:
+def with_ranges(found: Sequence[Number], texts: Iterable[str], device: HardwareSpec) -> list[Number]:
     """The numbers with the ranges given as NAME=LOW:HIGH, each end a factor (x0.5) or a value (1.6TB/s, 0.9).
 
-    NAME may be the last part of a longer name (gemm.launch). Raises InputError.
+    NAME may be the last part of a longer name (gemm.launch). Ends keep to the limits of a device file. Raises
+    InputError.
     """
     numbers_by_name = {number.name: number for number in found}
     for text in texts:
@@ -244,9 +249,11 @@ def with_ranges(found: Sequence[Number], texts: Iterable[str]) -> list[Number]:
             raise InputError(f"range = {show(text)}: {hint}")
         number = numbers_by_name[hits[0]]
         low, high = (_end(text, end.strip(), number) for end in (match[2], match[3]))
-        if not 0 <= low <= high or (high > 1 and number.name.split(".")[-1] in SHARES):
-            limit = " and at most 1" if number.name.split(".")[-1] in SHARES else ""
-            raise InputError(f"range = {show(text)}: must rise, from 0 on{limit}")
+        if not low <= high:
+            raise InputError(f"range = {show(text)}: must rise: give the smaller end first")
+        for si in (low, high):
+            if problem := number_problem(device, number.name, si):
+                raise InputError(f"range = {show(text)}: {number.name} = {units.human(si, number.unit)}: {problem}")
         numbers_by_name[hits[0]] = Number(
             number.name, number.value, low, high, number.unit, number.kind, "as given", number.source
         )
@@ -258,11 +265,13 @@ def _end(text: str, end: str, number: Number) -> float:
     if not match or (match[1] and match[3]):
         raise InputError(f"range = {show(text)}: {show(end)} must be a factor (x0.5) or a value with its unit")
     if match[1]:
-        return float(match[2]) * number.value
-    unit = match[3] or number.unit
-    if unit not in units.UNITS or units.base_of(unit) != number.unit:
-        raise InputError(f"range = {show(text)}: unit must be one of {', '.join(units.units_of(number.unit))}")
-    return units.to_base(float(match[2]), unit)
+        si = float(match[2]) * number.value
+    else:
+        unit = match[3] or number.unit
+        if unit not in units.UNITS or units.base_of(unit) != number.unit:
+            raise InputError(f"range = {show(text)}: unit must be one of {', '.join(units.units_of(number.unit))}")
+        si = units.to_base(float(match[2]), unit)
+    return float(int(si)) if number.name in WHOLE and math.isfinite(si) else si
 
 
 def sensitivity(
@@ -300,7 +309,7 @@ def sensitivity(
 
     first = winner(values)
     effects = []
-    for number in each(with_ranges(numbers(designs, work, measure), ranges), progress, "numbers"):
+    for number in each(with_ranges(numbers(designs, work, measure), ranges, device), progress, "numbers"):
         ends = [measured(number.name, end) for end in (number.low, number.high)]
         winners = [winner(pair) for pair in ends]
         flips = []

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernels_ref.conformance.checks import INFORMATIVE, Method, method_of
 from kernels_ref.conformance.compare import KINDS, Pair, kind_of
-from kernels_ref.conformance.methods import INFORMATIVE, Method, method_of
 from kernels_ref.conformance.vectors import MANIFEST, Damaged, Entry, Vectors, load, read_manifest, shown
 
 

@@ -7,14 +7,15 @@ all 65,536 patterns, and the tensor is looked up. The last group goes by token.
 PyTorch evaluates an FP16 tensor with a Python number differently on CPUs and CUDA; `Scalars` holds the rules.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernels_ref import half, inputs, rows
+from kernels_ref import half
+from kernels_ref.inputs import KVTensor, row_tensor
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.oaken.layout import rounded_threshold
+from kernels_ref.oaken.paper import rounded_threshold
 
 #: largest code of 5 bits and of 4 bits
 FIVE_BITS, FOUR_BITS = 31, 15
@@ -50,13 +51,9 @@ class Scalars:
         return (x.astype(np.float32) * (np.float32(1) / np.float32(s))).astype(np.float16)
 
 
-def _all_patterns() -> np.ndarray:
-    return np.arange(2**16, dtype=np.uint32).astype(np.uint16).view(np.float16)
-
-
 def group_table(lower: tuple[float, ...], upper: tuple[float, ...]) -> np.ndarray:
     """uint8 [65536]: the group of every FP16 pattern; thresholds belong to the group outside them; NaN has none."""
-    x = _all_patterns()
+    x = half.all_patterns()
     group = np.full(x.shape, len(lower), np.uint8)
     with np.errstate(invalid="ignore"):
         for j in reversed(range(len(lower))):
@@ -119,7 +116,7 @@ def _extent(bits, keys):
 @inner
 def _value(key):
     """The float32 value of a key (`half.order`)."""
-    return half.to_f32(np.uint16(key ^ ((key >> np.int16(15)) & np.int16(0x7FFF))))
+    return half.to_f32(np.uint16(half.order(np.uint16(key))))
 
 
 @inner
@@ -166,27 +163,14 @@ def _tokens(bits, keys, member, before, after, levels, out):
         _token(bits[row], keys, member, before, after, levels, out[row])
 
 
-def blocks(tensor: inputs.KVTensor, propagate: bool) -> Iterator[tuple[int, np.ndarray]]:
-    """`tensor.row_blocks()`, or with `propagate` the same without a look at NaN and infinities."""
-    if not propagate:
-        yield from tensor.row_blocks()
-        return
+def by_rows(tensor: KVTensor, dtype: np.dtype, make: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """An array of the tensor's shape from `make(bits)` of blocks of token vectors bits[n, channels]."""
     n_batch, n_heads, n_tokens, head_dim = tensor.array.shape
-    step = max(inputs.BLOCK_BYTES // (2 * tensor.n_channels), 1)
-    for b in range(n_batch):
-        for t in range(0, n_tokens, step):
-            part = tensor.array[b, :, t : t + step].transpose(1, 0, 2)
-            yield b * n_tokens + t, inputs.fp16_patterns(part).reshape(-1, n_heads * head_dim)
-
-
-def put_rows(out: np.ndarray, row: int, block: np.ndarray) -> None:
-    """Write token vectors block[n, channels], from `row` on, where they belong in the contiguous `out`."""
-    if out.ndim < 4:
-        out.reshape(-1, block.shape[1])[row : row + len(block)] = block
-        return
-    _, n_heads, n_tokens, head_dim = out.shape
-    b, t = divmod(row, n_tokens)
-    out[b, :, t : t + len(block)] = block.reshape(-1, n_heads, head_dim).transpose(1, 0, 2)
+    out = np.empty((n_batch, n_tokens, n_heads, head_dim), dtype)
+    rows = out.reshape(-1, tensor.n_channels)
+    for row, bits in tensor.row_blocks():
+        rows[row : row + len(bits)] = make(bits)
+    return np.ascontiguousarray(out.transpose(0, 2, 1, 3)) if len(tensor.shape) == 4 else out.reshape(tensor.shape)
 
 
 def _tables(
@@ -201,7 +185,7 @@ def _tables(
 
     Where the token-wise group has no member, `before` already holds the sum with `after`.
     """
-    x, group, n = _all_patterns(), group_table(lower, upper), len(lower) + 1
+    x, group, n = half.all_patterns(), group_table(lower, upper), len(lower) + 1
     by_token = n - 1 if quantize_outlier else n - 2
     before, after = np.zeros(2**16, np.float16), np.zeros(2**16, np.float16)
     for j in range(n):
@@ -224,8 +208,7 @@ def _tables(
 
 def _keys(values: np.ndarray) -> np.ndarray:
     """int16: the place of FP16 values among all of them (`half.order`), NaN the largest."""
-    signed = values.view(np.int16)
-    keys = signed ^ ((signed >> 15) & np.int16(half.ABS))
+    keys = half.order_of(values.view(np.uint16))
     keys[np.isnan(values)] = NAN_KEY
     return keys
 
@@ -248,19 +231,22 @@ def fake_quantize(
     ZeroDivisionError, and for NaN and infinities unless `nonfinite` is "replace" or "propagate".
     """
     propagate = nonfinite == "propagate"
-    tensor, shape = rows.checked_tensor(x, n_heads, "raise" if propagate else nonfinite)  # type: ignore[arg-type]
-    out = np.empty(shape, np.float16)
+    tensor = row_tensor(x, n_heads, "raise" if propagate else nonfinite)  # type: ignore[arg-type]
+    tensor = replace(tensor, nonfinite=nonfinite)
     if not tensor.array.size:
-        return out
+        return np.empty(tensor.shape, np.float16)
     found = np.zeros((PARTS, 2**16), np.bool_)
     if quantize_outlier:
-        for _, bits in blocks(tensor, propagate):
+        for _, bits in tensor.row_blocks():
             _mark_patterns(bits, found)
     with np.errstate(all="ignore"):
         seen = np.logical_or.reduce(found, axis=0)
         tables = _tables(lower, upper, seen, quantize_outlier, shift, device)
-    for row, bits in blocks(tensor, propagate):
+    levels = np.float32(FIVE_BITS if quantize_outlier else FOUR_BITS)
+
+    def quantized(bits: np.ndarray) -> np.ndarray:
         block = np.empty(bits.shape, np.uint16)
-        _tokens(bits, *tables, np.float32(FIVE_BITS if quantize_outlier else FOUR_BITS), block)
-        put_rows(out, row, block.view(np.float16))
-    return out
+        _tokens(bits, *tables, levels, block)
+        return block.view(np.float16)
+
+    return by_rows(tensor, np.dtype(np.float16), quantized)

@@ -2,32 +2,37 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
-from kernels_ref import inputs, rows
-from kernels_ref.checks import check_choice
+from kernels_ref import inputs
 from kernels_ref.formats import storage
+from kernels_ref.inputs import check_choice, row_tensor
 from kernels_ref.oaken import artifact
-from kernels_ref.oaken.decode import decode
-from kernels_ref.oaken.encode import count_outliers, encode
-from kernels_ref.oaken.layout import MAX_GROUPS, MIN_GROUPS, Layout, group_table, layout_of, rounded_threshold
+from kernels_ref.oaken.paper import (
+    MAX_GROUPS,
+    MIN_GROUPS,
+    Layout,
+    count_outliers,
+    decode,
+    encode,
+    group_table,
+    layout_of,
+    rounded_threshold,
+)
 from kernels_ref.oaken.thresholds import Thresholds
 from kernels_ref.packed import Packed
+from kernels_ref.rows import Buffers, Column, RowMethod, nibbles
 
 #: artifact mode only: let NaN and infinities spread as they do in the released code
 NonFinite = Literal["raise", "replace", "propagate"]
 
 
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 @dataclass(frozen=True)
-class Oaken:
+class Oaken(RowMethod):
     """Oaken (sections 4.2 to 4.5) for keys or values of one layer, with thresholds found offline.
 
     lower, upper: n - 1 thresholds a side for n groups, outermost first, in the units of the tensor. They are rounded to
@@ -44,7 +49,8 @@ class Oaken:
     inside all outer ones; each is shifted by the threshold that it crossed; the innermost group is not shifted.
     Shifted values are rounded to FP16 and kept within +-65504. Codes have 4 bits in every group: outliers of 5 bits add
     a sign (1: lower side or negative), the others find their side again by the sign of the decoded shifted value.
-    The packed layout is `layout.Layout`'s. Raises ValueError for parameters that are not allowed.
+    The packed layout is `paper.Layout`'s: `quantize` gives buffers dense, coo, counts and meta, and
+    `counts["n_outliers"]`, the length of coo. Raises ValueError for parameters that are not allowed.
     """
 
     lower: tuple[float, ...]
@@ -111,75 +117,46 @@ class Oaken:
     def _layout(self) -> Layout:
         return layout_of(self.lower, self.upper, (self.dense or 2) - 1, self.outlier_bits)
 
-    def _columns(self, channels: int) -> list[rows.Column]:
-        return [
-            rows.Column("dense", np.uint8, _ceil_div(channels, 2), "payload"),
-            rows.Column("counts", np.uint8, _ceil_div(channels, storage.coo_chunk), "counts"),
-            rows.Column("meta", np.float16, 2 * self.n_groups, "scales+zero_points"),
-        ]
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        return (
+            nibbles("dense", channels),
+            Column("counts", np.uint8, -(-channels // storage.coo_chunk), "counts"),
+            Column("meta", np.float16, 2 * self.n_groups, "scales+zero_points"),
+            Column("coo", self._layout.entry_dtype, 1, "outliers", each="entry"),
+        )
 
-    def quantize(self, x: np.ndarray, *, n_heads: int = 1, nonfinite: inputs.NonFinite = "raise") -> Packed:
-        """Pack x, [tokens, channels] or [batch, heads, tokens, head_dim] (a token's heads are concatenated).
-
-        The result's buffers are dense, coo, counts and meta of `layout.Layout`; `counts["n_outliers"]` is the length of
-        coo. `effective_bits` is the paper's count, without the chunk counts. Raises TypeError and ValueError as
-        `inputs.kv_tensor` does, and ValueError in artifact mode, which has no packed form.
-        """
+    def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: inputs.NonFinite = "raise") -> Packed:
+        """As any `RowMethod`; ValueError in artifact mode, which has no packed form."""
         if self.mode == "artifact":
             raise ValueError(
                 "mode = 'artifact': the released code stores nothing: must be 'paper', or use fake_quantize"
             )
-        tensor, shape = rows.checked_tensor(x, n_heads, nonfinite)
-        layout, columns = self._layout, self._columns(tensor.n_channels)
-        buffers = {column.name: np.empty((tensor.n_rows, column.items), column.dtype) for column in columns}
-        counts, meta = buffers["counts"], buffers["meta"].view(np.uint16)
-        for row, bits in tensor.row_blocks():
-            count_outliers(bits, layout.bounds, layout.dense, counts[row : row + len(bits)])
-        buffers["coo"] = coo = np.empty(int(counts.sum(dtype=np.int64)), layout.entry_dtype)
-        at = 0
-        for row, bits in tensor.row_blocks():
-            part = slice(row, row + len(bits))
-            starts = _starts(counts[part])
-            encode(
-                bits, layout.bounds, layout.shift, layout.signed, layout.slot, layout.tag, layout.dense, starts,
-                buffers["dense"][part], coo[at : at + starts[-1]], meta[part],
-            )  # fmt: skip
-            at += int(starts[-1])
-        return Packed(
-            self,
-            shape,
-            tensor.array.size,
-            buffers,
-            {column.name: column.part for column in columns} | {"coo": "outliers"},
-            padding_bits=storage.oaken_dense * (tensor.n_channels % 2) * tensor.n_rows,
-            counts={"n_outliers": len(coo)},
-        )
+        return super().quantize(x, n_heads, nonfinite)
+
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> Buffers:
+        layout, counts = self._layout, buffers["counts"]
+        count_outliers(bits, layout.bounds, layout.dense, counts)
+        starts = _starts(counts)
+        coo = np.empty(starts[-1], layout.entry_dtype)
+        encode(
+            bits, layout.bounds, layout.shift, layout.signed, layout.slot, layout.tag, layout.dense, starts,
+            buffers["dense"], coo, buffers["meta"].view(np.uint16),
+        )  # fmt: skip
+        return {"coo": coo}
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """The FP16 tensor of `packed`, in the shape that was quantised. Raises ValueError for foreign buffers."""
+        """As any `RowMethod`; ValueError in artifact mode."""
         if self.mode == "artifact":
             raise ValueError("mode = 'artifact': the released code stores nothing: must be 'paper'")
-        layout, columns = self._layout, self._columns(rows.channels_of(packed.shape))
-        rows.check_buffers(packed, columns)
-        coo = packed.buffers.get("coo", np.empty(0))
-        n_outliers = int(packed.buffers["counts"].sum(dtype=np.int64))
-        if coo.dtype != layout.entry_dtype or coo.shape != (n_outliers,):
-            raise ValueError(
-                f"buffer coo: is {coo.dtype.name} {list(coo.shape)}, must be {layout.entry_dtype.name} [{n_outliers}] "
-                "by the chunk counts"
-            )
-        done = 0  # entries of the rows before: blocks come in order
+        return super().dequantize(packed)
 
-        def decode_block(part: rows.Buffers, bits: np.ndarray) -> None:
-            nonlocal done
-            starts = _starts(part["counts"])
-            decode(
-                part["dense"], part["counts"], coo[done : done + starts[-1]], starts, part["meta"].view(np.uint16),
-                layout.shift, layout.signed, layout.slot, layout.tag, layout.dense, layout.entry_values - 1, bits,
-            )  # fmt: skip
-            done += int(starts[-1])
-
-        return rows.decode_rows(packed, columns, decode_block)
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        layout = self._layout
+        decode(
+            buffers["dense"], buffers["counts"], buffers["coo"], _starts(buffers["counts"]),
+            buffers["meta"].view(np.uint16), layout.shift, layout.signed, layout.slot, layout.tag, layout.dense,
+            layout.entry_values - 1, bits,
+        )  # fmt: skip
 
     def fake_quantize(self, x: np.ndarray, *, n_heads: int = 1, nonfinite: NonFinite = "raise") -> np.ndarray:
         """What attention sees of x after quantising: float16 of x's shape, bit for bit as the mode says.
@@ -210,13 +187,10 @@ class Oaken:
         Equality goes by the mode: in the paper a threshold belongs to the group inside, in the artifact to the one
         outside. In paper mode x must be finite, else ValueError.
         """
-        tensor, shape = rows.checked_tensor(x, 1, "raise")
         is_artifact = self.mode == "artifact"
         table = artifact.group_table(self.lower, self.upper) if is_artifact else group_table(self._layout)
-        out = np.empty(shape, np.uint8)
-        for row, bits in artifact.blocks(tensor, propagate=is_artifact):
-            artifact.put_rows(out, row, table[bits])
-        return out
+        tensor = replace(row_tensor(x), nonfinite="propagate" if is_artifact else "raise")
+        return artifact.by_rows(tensor, np.dtype(np.uint8), lambda bits: table[bits])
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:

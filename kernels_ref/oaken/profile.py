@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernels_ref import rows
+from kernels_ref.inputs import row_tensor
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.oaken.thresholds import Thresholds, Which, check_fracs
 
@@ -90,7 +90,7 @@ class Profiler:
             raise ValueError(f"layer = {layer!r}: must be 0 or more")
         if which not in ("key", "value"):
             raise ValueError(f"which = {which!r}: must be 'key' or 'value'")
-        tensor, _ = rows.checked_tensor(x, 1, "raise")
+        tensor = row_tensor(x)
         n = tensor.array.size
         if not n:
             raise ValueError(f"x has shape {x.shape}: must not be empty")

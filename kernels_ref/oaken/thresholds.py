@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from kernels_ref.oaken.layout import MAX_GROUPS, MIN_GROUPS
+from kernels_ref.oaken.paper import MAX_GROUPS, MIN_GROUPS
 
 FORMAT = "oaken-thresholds-1"
 MAX_BYTES = 2**20

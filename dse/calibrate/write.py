@@ -1,0 +1,307 @@
+"""What calibration leaves behind: a device file with the fitted stack, a plot, a table with predictions, the words."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse.calibrate import fit as calibrate
+from dse.calibrate import table as calibrate_table
+from dse.calibrate.fit import Outcome, percent
+from dse.calibrate.formulas import ATTENTION_SPACE, MICROSECOND, arguments, predict_s
+from dse.calibrate.table import PACKAGE, Table
+from dse.core import files, specfile, units
+from dse.core.errors import InputError, did_you_mean, show
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.stack import KvCode, StackSpec
+
+#: parameters of each part as files name them, with the unit they are written in
+_UNITS = {"memory_frac": "1", "flops_frac": "1", "core_rate": "Gelement/s"}
+_PACKED = ("launch", "core_rate")
+_CITED = f"{PACKAGE} %s (arXiv:2601.06288)"
+PREDICTED = "predicted_us"
+#: errors on fewer rows than this are shown with a note
+FEW_ROWS = 10
+#: the largest factor that the fit searches
+MAX_CACHE_FACTOR = 0.999 / float(ATTENTION_SPACE.low[ATTENTION_SPACE.names.index("cache")])
+
+
+def load(source: str, device: HardwareSpec, stack: str | None, kind: str = "attention") -> tuple[Table, str]:
+    """The rows to fit and the stack's name: from a CSV file, or from the package where `source` is its name."""
+    if source == PACKAGE:
+        name = stack or "vllm"
+        return calibrate_table.from_package(device.name, name, "gemm" if kind == "gemm" else "attention"), name
+    table = calibrate_table.read(source)
+    _check_device(table, device)
+    return calibrate.choose(table, stack)
+
+
+def _check_device(table: Table, device: HardwareSpec) -> None:
+    """Raise InputError where the table names a chip that plainly is another than the device."""
+    chips = {name.split("-")[0] for name in catalog.device_files() if name[:1] in "abhl" and name[1:2].isdigit()}
+    text = table.gpu.lower().replace(" ", "")
+    named = {chip for chip in chips if chip in text}
+    own = {chip for chip in chips if chip in device.name.lower()}
+    if named and own and not named & own:
+        raise InputError(
+            f"{table.where(0)}: gpu = {show(table.gpu)}: the device is {device.name}: give the device that was measured"
+        )
+
+
+def origin(table: Table) -> str:
+    """Where rows come from, as a source names it."""
+    where = os.path.basename(table.path)
+    if table.path == PACKAGE:
+        from importlib.metadata import version
+
+        where = _CITED % version(PACKAGE)
+    kinds = []
+    if table.kind == "attention":
+        kinds = [
+            f"{'16-bit' if code == 'fp16' else code} keys and values" for code in sorted(set(table.codes.tolist()))
+        ]
+        sizes = sorted({int(size) for size in table.columns["head_dim"]})
+        kinds.append(f"head dimension {', '.join(str(size) for size in sizes[:6])}")
+    return ", ".join(part for part in (where, table.gpu, table.names(), *kinds) if part)[:280]
+
+
+def fitted(outcome: Outcome) -> dict[str, Any]:
+    """One part as its table in a device file."""
+    source = origin(outcome.table)
+    total = outcome.errors.get("all") or next(iter(outcome.errors.values()))
+    serving = outcome.errors.get("serving")
+    said = (
+        f"{source}; {outcome.n_points:,} rows fitted, mean error {percent(total['mean'])} on {total['rows']:,} others"
+    )
+    if serving:
+        said += f", {percent(serving['mean'])} on the {serving['rows']:,} of them like serving"
+    found: dict[str, Any] = {}
+    for name, value in shown(outcome).items():
+        unit = _UNITS.get(name, "us")
+        number = float(f"{value / units.to_base(1, unit):.4g}")
+        found[name] = {"value": number, "unit": unit, "source": said, "kind": "measured"}
+    found["n_points"] = outcome.n_points
+    found["held_out_error"] = _digits(total["mean"])
+    if serving:
+        found["serving_error"], found["serving_p90"] = _digits(serving["mean"]), _digits(serving["p90"])
+    found["fitted_on"] = source
+    return found
+
+
+def shown(outcome: Outcome) -> dict[str, float]:
+    """The parameters that this part sets, in SI units."""
+    names = _PACKED if outcome.part.startswith("kv.") else tuple(outcome.parameters)
+    return {name: outcome.parameters[name] for name in names if name in outcome.parameters}
+
+
+def _digits(share: float) -> float:
+    return float(f"{share:.3g}")
+
+
+def with_stack(data: dict[str, Any], name: str, outcomes: list[Outcome]) -> dict[str, Any]:
+    """The device's data with the trusted parts put into one stack; what was built on replaced parts goes."""
+    stacks = {key: dict(value) for key, value in data.get("stacks", {}).items()}
+    stack = stacks.get(name, {})
+    for outcome in outcomes:
+        if not outcome.trusted:
+            continue
+        if outcome.part.startswith("kv."):
+            stack["kv"] = {**stack.get("kv", {}), outcome.part.removeprefix("kv."): fitted(outcome)}
+        else:
+            stack[outcome.part] = fitted(outcome)
+            if outcome.part == "attention":
+                stack.pop("kv", None)
+    return {**data, "stacks": {**stacks, name: stack}}
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_inline(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, str):
+        return _text(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def to_toml(data: dict[str, Any], place: tuple[str, ...] = ()) -> str:
+    """Device data as TOML: a number with its unit on one line, everything else that nests as a table."""
+    tables = {key: value for key, value in data.items() if isinstance(value, dict) and "value" not in value}
+    lines = [f"{key} = {_inline(value)}\n" for key, value in data.items() if key not in tables]
+    head = f"\n[{'.'.join(place)}]\n" if place and (lines or not tables) else ""
+    return head + "".join(lines) + "".join(to_toml(value, (*place, key)) for key, value in tables.items())
+
+
+def device_data(name: str) -> dict[str, Any]:
+    """The keys of a device's file as they stand there."""
+    path = catalog.device_files().get(name.strip().lower(), name)
+    return specfile.read(path).data
+
+
+def run(
+    source: str,
+    device_name: str,
+    stack: str | None,
+    out: str,
+    progress: Callable[..., Any],
+    kind: str,
+    draw: Callable[[list[Outcome], str, str], tuple[bytes, bytes]],
+) -> dict[str, Any]:
+    """Fit, and write the device file with the stack, its plot and points beside it; only what is trusted is written.
+
+    `draw` makes the plot, as page and picture, of the outcomes, the device's name and the stack's.
+    """
+    if not out.lower().endswith(".toml"):
+        raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
+    device = catalog.device(device_name)
+    table, name = load(source, device, stack, kind)
+    _check_name(name)
+    outcomes = calibrate.fit(table, device, name, progress)
+    good = [outcome for outcome in outcomes if outcome.trusted]
+    if not good:
+        reasons = "; ".join(f"{outcome.part}: {', '.join(outcome.problems)}" for outcome in outcomes)
+        raise InputError(f"{source}: the fit cannot be trusted, nothing is written: {reasons}")
+    text = "# Written by `dse calibrate`.\n" + to_toml(with_stack(device_data(device_name), name, outcomes))
+    catalog.device_from(specfile.parse(out, text))
+    target = Path(out)
+    plot = target.with_suffix(".html")
+    picture = target.with_suffix(".png")
+    page, png = draw(outcomes, device.name, name)
+    files.write(target.with_suffix(".points.csv"), files.csv_of(points(outcomes, device.name, name)))
+    files.write(plot, page)
+    files.write(picture, png)
+    files.write(target, text.encode())
+    return {
+        "device": device.name, "stack": name, "table": source, "out": str(target), "plot": str(plot),
+        "parts": [as_dict(outcome) for outcome in outcomes],
+    }  # fmt: skip
+
+
+def _check_name(name: str) -> None:
+    if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum() or name != name.lower():
+        raise InputError(f"stack = {show(name)}: must be lower-case letters and digits, such as vllm")
+    if len(name) > 32:
+        raise InputError(f"stack = {show(name)}: must have at most 32 letters")
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as `--json` prints it: SI units, errors as shares."""
+    return {
+        "part": outcome.part, "trusted": outcome.trusted, "problems": outcome.problems,
+        "parameters": shown(outcome), "n_points": outcome.n_points,
+        "n_held_out": outcome.n_held_out, "errors": outcome.errors, "left_out": outcome.left_out,
+        "n_in_cache": outcome.n_in_cache, "cache_factor": outcome.cache_factor, "notes": outcome.notes,
+        "fitted_on": origin(outcome.table),
+    }  # fmt: skip
+
+
+def points(outcomes: list[Outcome], device: str, stack: str) -> pd.DataFrame:
+    """What the plot draws: a row per measured time, with the predicted one and whether the fit did not see it."""
+    return pd.concat([
+        pd.DataFrame({"device": device, "stack": stack, "part": o.part, "measured_s": o.measured_s,
+                      "predicted_s": o.predicted_s, "held_out": o.held_out})
+        for o in outcomes
+    ], ignore_index=True)  # fmt: skip
+
+
+def text(found: dict[str, Any]) -> str:
+    """What `dse calibrate` says."""
+    lines = [f"{found['device']}  stack {found['stack']}  from {found['table']}"]
+    for part in found["parts"]:
+        lines += ["", f"{part['part']}: {part['n_points']:,} rows fitted, {part['n_held_out']:,} held out"]
+        for name, value in part["parameters"].items():
+            lines.append(f"  {name:<14}{_human(name, value)}")
+        lines.append(f"  {'mean error on rows held out':<34}{'mean':>8}{'p90':>8}{'naive':>8}{'rows':>8}")
+        for size, error in part["errors"].items():
+            shares = "".join(f"{percent(error[key]):>8}" for key in ("mean", "p90", "naive_mean"))
+            lines.append(f"    {_SIZES[part['part'] == 'gemm'][size]:<32}{shares}{error['rows']:>8,}")
+        for left in part["left_out"]:
+            where = ", ".join(str(line) for line in left["lines"])
+            more = ", ..." if left["rows"] > len(left["lines"]) else ""
+            lines.append(f"  left out: {left['rows']:,} rows {left['reason']} (lines {where}{more})")
+        if part["n_in_cache"]:
+            lines.append(
+                f"  inside the last-level cache: {part['n_in_cache']:,} rows, fitted with "
+                f"{part['cache_factor']:.2f} times the bandwidth, which predictions leave out"
+            )
+            if part["cache_factor"] >= MAX_CACHE_FACTOR:
+                lines.append("  note: that factor is at its bound: these rows do not determine it, add larger ones")
+        if any(error["rows"] < FEW_ROWS for error in part["errors"].values()):
+            lines.append(f"  note: errors on fewer than {FEW_ROWS} rows say little: measure more")
+        lines += [f"  note: {note}" for note in part["notes"]]
+        lines += [f"  not trusted, not written: {problem}" for problem in part["problems"]]
+    return "\n".join([*lines, "", f"written: {found['out']}", f"plot: {found['plot']}"])
+
+
+_SIZES = (
+    {"all": "all sizes", "large": "64 MB and more", "serving": "like serving", "every": "all sizes, far-off rows too"},
+    {
+        "all": "all sizes, at most 256 rows",
+        "large": "64 MB and more",
+        "serving": "larger than the cache",
+        "every": "all sizes, far-off rows too",
+    },
+)
+
+
+def _human(name: str, value: float) -> str:
+    if name.endswith("_frac"):
+        return f"{value:.4g} of the peak"
+    return units.human(value, "element/s") + " a core" if name == "core_rate" else units.human(value, "s")
+
+
+def predict(source: str, device_name: str, stack_name: str, out: str) -> dict[str, Any]:
+    """Write the table with a column of predicted microseconds, from memory and not from a cache."""
+    device = catalog.device(device_name)
+    stack = _stack(device, stack_name)
+    table = calibrate_table.read(source, timed=False)
+    if calibrate_table.TIME in table.header:  # times are not needed here, but where they are given they must be right
+        place = table.header.index(calibrate_table.TIME)
+        if any(row[place].strip() for row in table.cells):
+            calibrate.check_units(calibrate_table.read(source), device)
+    if table.kind != "attention":
+        raise InputError(f"{source}:1: column kv_len_tokens is missing: give a table of decode attention")
+    fixed = arguments(table, device)
+    predicted = np.empty(len(table))
+    for code in dict.fromkeys(table.codes.tolist()):
+        rows = table.codes == code
+        if code not in stack.codes():
+            row = int(np.flatnonzero(rows)[0])
+            raise InputError(
+                f"{table.where(row)}: kv_dtype: stack {stack_name} of {device.name} has no parameters for {code}: "
+                "calibrate with rows of it first"
+            )
+        own = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in fixed.items()}
+        kind: KvCode = code
+        predicted[rows] = predict_s("attention", own, stack.attention_terms(kind)) / MICROSECOND
+    files.write(Path(out), _csv(table, predicted))
+    return {"device": device.name, "stack": stack_name, "rows": len(table), "out": out}
+
+
+def _stack(device: HardwareSpec, name: str) -> StackSpec:
+    known = [key for key, stack in device.stacks.items() if stack.attention]
+    if name not in known:
+        hint = did_you_mean(name, known) if known else "calibrate it first: `dse calibrate`"
+        raise InputError(f"stack = {show(name)}: device {device.name} has no such calibrated stack: {hint}")
+    return device.stacks[name]
+
+
+def _csv(table: Table, predicted: Any) -> bytes:
+    """The file's own cells and the predictions; text that a spreadsheet would run as a formula is quoted."""
+    header = [name for name in table.header if name != PREDICTED]
+    places = [table.header.index(name) for name in header]
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow([*(files.harmless(name) for name in header), PREDICTED])
+    for cells, value in zip(table.cells, predicted, strict=True):
+        writer.writerow([*(files.harmless(cells[place]) for place in places), f"{value:.6g}"])
+    return written.getvalue().encode()

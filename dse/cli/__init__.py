@@ -1,0 +1,1 @@
+"""The command `dse`: a file for each group of commands."""

@@ -1,0 +1,45 @@
+"""The command `dse ring`: one long context over several devices."""
+
+import json
+from typing import Any
+
+import click
+
+from dse.cli.options import WHOLE, model_options
+
+
+@click.command(short_help="A long context over a ring of devices.")
+@click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file; all are equal.")
+@click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json.")
+@click.option(
+    "--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer (`dse list quantizers`)."
+)
+@click.option("--devices", "n_ring", type=WHOLE, default=8, show_default=True, help="Devices in the ring.")
+@click.option("--batch", type=WHOLE, default=1, show_default=True, help="Requests.")
+@click.option("--input", "input_tokens", type=WHOLE, default=131072, show_default=True, help="Prompt tokens.")
+@click.option("--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens.")
+@click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
+@click.option(
+    "--link", metavar="'300 GB/s'", help="Bandwidth to the next device, one direction; default: the device's."
+)
+@model_options
+@click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
+def ring(device: str, model: str, quantizer: str, n_ring: int, link: str | None, as_json: bool, **work: Any) -> None:
+    """Ring attention: longest context, prompt and decode step with a context in blocks on equal devices.
+
+    Every device holds all weights; blocks are contiguous, so under a causal mask the last device has most to do. The
+    decode step is that of the last token, packing at its mean over a group.
+    """
+    from dse import quantizers
+    from dse.model import kv_layout as plan
+    from dse.model import ring as model_of_ring
+    from dse.report import present
+    from dse.specs import catalog
+    from dse.specs.quantity import named_quantity
+    from dse.specs.workload import Workload
+
+    spec, side = catalog.device(device), quantizers.parse(quantizer)
+    kv = plan.build(catalog.model(model), side, side)
+    bandwidth = named_quantity("link", link, "B/s", 1e6, 1e15) if link else None
+    result = model_of_ring.evaluate(spec, kv, Workload(**work), n_ring, bandwidth)
+    click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else present.ring_text(result, kv.model))

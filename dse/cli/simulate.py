@@ -1,0 +1,129 @@
+"""The command `dse simulate`."""
+
+import json
+
+import click
+
+from dse.cli.options import bits_options, command_line, model_options, progress_bar
+from dse.cli.unused import NAMED, refuse
+
+
+@click.command(short_help="Serve a trace or a rate of requests, step by step.")
+@click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file.")
+@click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json.")
+@click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer with parameters.")
+@click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
+@click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
+@click.option("--trace", metavar="azure-conv|azure-code|FILE", help="Whose lengths (and arrivals); default: all alike.")
+@click.option("--rate", metavar="R|70%|trace|full",
+              help="Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals (a "
+              "shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all at once "
+              "without one.")  # fmt: skip
+@click.option("--requests", "n_requests", type=NAMED, metavar="N", help="How many; default: 10,000, or all of a FILE.")
+@click.option("--input", "input_tokens", type=NAMED, default=1024, show_default=True,
+              help="Prompt tokens, without --trace.")  # fmt: skip
+@click.option("--output", "output_tokens", type=NAMED, default=256, show_default=True,
+              help="Generated tokens, without --trace.")  # fmt: skip
+@click.option("--batch", type=NAMED, default=256, show_default=True, help="Most requests that run at once.")
+@click.option("--batching", default="continuous", show_default=True, metavar="static|continuous|chunked",
+              help="Until the longest answer ends; replaced at once; with prompts in chunks.")  # fmt: skip
+@click.option("--chunk", "chunk_tokens", type=NAMED, default=512, show_default=True,
+              help="Tokens of a step of chunked batching.")  # fmt: skip
+@click.option("--prompt-batch", "prompt_step_tokens", type=NAMED, default=2048, show_default=True,
+              help="Tokens up to which whole prompts share a step; a longer one has its own.")  # fmt: skip
+@click.option("--admission", default="paged", show_default=True, metavar="reserve|paged",
+              help="Memory held from the start, or page by page; static batching reserves.")  # fmt: skip
+@click.option("--page", "page_tokens", type=NAMED, default=16, show_default=True, help="Tokens of a page.")
+@click.option("--weights-bits", type=NAMED, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
+@click.option("--activation-bits", type=NAMED, default=16, show_default=True, help="Bits of activations: 16, or 8.")
+@click.option("--dequant-path", metavar="engine|fused|materialised", help="How keys and values are unpacked.")
+@click.option("--seed", type=NAMED, default=1, show_default=True, help="Of lengths and arrivals.")
+@model_options
+@bits_options
+@click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")
+@click.option("--out", metavar="DIR", help="Write tables, JSON and the figure over time there.")
+def simulate(
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    trace: str | None,
+    rate: str | None,
+    n_requests: int | None,
+    input_tokens: int,
+    output_tokens: int,
+    batch: int,
+    batching: str,
+    chunk_tokens: int,
+    prompt_step_tokens: int,
+    admission: str,
+    page_tokens: int,
+    weights_bits: int,
+    activation_bits: int,
+    dequant_path: str | None,
+    seed: int,
+    model_kind: str,
+    stack: str | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+) -> None:
+    """Serve requests step by step, seeded: throughput, time to first token, time per output token, queueing, memory.
+
+    A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
+    out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.
+
+    The first token is known when the prompt is computed. Arrivals that are drawn are scaled to the rate asked for.
+    """
+    from dse.model import kv_layout as plan
+    from dse.report import simulation as report_simulation
+    from dse.serving import arrivals as simulate_requests
+    from dse.serving import simulator
+    from dse.specs import catalog
+    from dse.specs.measurements import bits_from
+    from dse.specs.workload import Workload
+
+    work = Workload(
+        batch, input_tokens, output_tokens, admission, page_tokens, 0, weights_bits,  # type: ignore[arg-type]
+        dequant_path, model_kind, stack, activation_bits=activation_bits,  # type: ignore[arg-type]
+    )  # fmt: skip
+    simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens, prompt_step_tokens)
+    unused = {"prompt_step_tokens": "with --batching chunked"}
+    if batching != "chunked":
+        unused = {"chunk_tokens": "without --batching chunked"}
+    if trace is not None:
+        unused |= dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
+    if batching == "static":
+        unused |= {"page_tokens": "with --batching static, which reserves memory"}
+        if admission == "paged":
+            unused |= {"admission": "with --batching static, which reserves memory"}
+    elif admission == "reserve":
+        unused |= {"page_tokens": "with --admission reserve"}
+    refuse(unused)
+    spec, source = catalog.device(device), bits_from(bits, measurements)
+    sides = (source.required(name or quantizer) for name in (key_quantizer, value_quantizer))
+    kv = plan.build(catalog.model(model), *sides)
+    if out is not None:
+        from dse.core import files
+
+        files.prepare(out)
+    ask = simulate_requests.Traffic(trace, rate, n_requests, seed)
+    requests = simulate_requests.requests_of(
+        ask, work, progress_bar,
+        lambda found: simulate_requests.rate_that_holds(
+            spec, kv, work, found, batching, chunk_tokens,  # type: ignore[arg-type]
+        ),
+    )  # fmt: skip
+    result, run = report_simulation.evaluate(
+        spec, kv, work, requests, batching, chunk_tokens, progress_bar, prompt_step_tokens,  # type: ignore[arg-type]
+    )  # fmt: skip
+    result = {**result, "trace": trace, "seed": seed, "arrivals": ask.arrivals}
+    written = report_simulation.write(out, result, run, command_line()) if out is not None else []
+    if as_json:
+        click.echo(json.dumps(result, indent=2, allow_nan=False))
+    else:
+        click.echo(report_simulation.text(result))
+        for path in written:
+            click.echo(f"wrote {path}")

@@ -1,0 +1,60 @@
+"""The commands `dse validate claims`, `dse validate silicon` and `dse validate report`."""
+
+import json
+
+import click
+
+from dse.cli.options import progress_bar
+
+
+@click.group(invoke_without_command=True, short_help="Published claims and measured kernels beside our values.")
+@click.pass_context
+def validate(ctx: click.Context) -> None:
+    """Published claims and measured kernels beside our values. A missed row is no failure of a command."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@validate.command(short_help="Every published claim, ours, and the verdict.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects, one a claim.")
+def claims(as_json: bool) -> None:
+    """Every checkable number that four documents print, beside ours.
+
+    Verdicts: reproduced (exact numbers and relations), within (a model inside the row's tolerance), missed, erratum
+    (the printed number does not follow from the document), not attempted.
+    """
+    from dse.validate import verdicts as validation
+
+    rows = validation.claim_rows()
+    click.echo(
+        json.dumps(validation.to_json(rows), indent=2, allow_nan=False) if as_json else validation.text(rows)
+    )  # fmt: skip
+
+
+@validate.command(short_help="Errors on measured kernel times by device, stack and size.")
+@click.option("--device", metavar="NAME|FILE", help="One device; default: all with calibrated stacks.")
+@click.option("--stack", metavar="vllm|sglang|...", help="One software stack; default: all.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects, one a row; errors are shares.")
+def silicon(device: str | None, stack: str | None, as_json: bool) -> None:
+    """Errors of the calibrated kernels on measured times, the naive roofline (bytes over bandwidth) beside ours.
+
+    Computed where `aiconfigurator-core` is installed (extra `calibrate`); else as recorded in the device files.
+    """
+    from dse.validate import silicon as validate_silicon
+
+    found = validate_silicon.run(device, stack, progress_bar)
+    click.echo(
+        json.dumps(validate_silicon.to_json(found), indent=2, allow_nan=False)
+        if as_json else validate_silicon.text(found)
+    )  # fmt: skip
+
+
+@validate.command(short_help="Both as a page with scatter plots.")
+@click.option("--out", default="report", show_default=True, metavar="DIR", help="Directory to write into.")
+def report(out: str) -> None:
+    """Claims, measured kernels and the papers' accuracy tables as one HTML page, with the tables beside it."""
+    from dse.report import validation as report_validation
+    from dse.validate import verdicts as validation
+
+    index, rows = report_validation.write(out, progress_bar)
+    click.echo(f"validation: {index} ({validation.summary(rows)})")

@@ -1,0 +1,1 @@
+"""What everything else stands on: units, errors, files, and files that a user wrote."""

@@ -1,0 +1,102 @@
+"""One source for one point and for many: functions that run as they are, and compiled inside the loop of a sweep.
+
+`formula` marks an equation, `compilable` a function of numbers and records made of equations. Called from Python both
+are the plain function: whole numbers are Python's, exact at any size, and no compiler is loaded. numba compiles the
+same source where compiled code calls it. Only + - * / // sqrt log min max and comparisons are used, so that both agree.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Formula(Protocol):
+    """A plain function that also says its unit, equation and source."""
+
+    unit: str
+    equation: str
+    source: str
+    __name__: str
+
+    def __call__(self, *args: Any, **terms: Any) -> Any: ...
+
+    def __hash__(self) -> int: ...
+
+
+#: every formula that has been imported, by name
+FORMULAS: dict[str, Formula] = {}
+#: functions that compiled code may call, and whether each is merged into its caller
+_FUNCTIONS: dict[Callable[..., Any], bool] = {}
+_registered: set[Callable[..., Any]] = set()
+
+
+def formula(unit: str, equation: str, source: str) -> Callable[[Callable[..., Any]], Formula]:
+    """Mark a function as a formula. It stays a plain function; `unit`, `equation` and `source` become attributes."""
+
+    def mark(function: Callable[..., Any]) -> Formula:
+        marked = cast(Formula, function)
+        marked.unit, marked.equation, marked.source = unit, equation, source
+        FORMULAS[function.__name__] = marked
+        _FUNCTIONS[function] = False
+        return marked
+
+    return mark
+
+
+def compilable(function: F) -> F:
+    """Mark a function that compiled code may call. It stays a plain function."""
+    _FUNCTIONS[function] = False
+    return function
+
+
+def inlined(function: F) -> F:
+    """`compilable`, merged into every loop that calls it, so that constants fold and the loop becomes vectors."""
+    _FUNCTIONS[function] = True
+    return function
+
+
+def ceil(number: float) -> float:
+    """The smallest whole number that is not below `number`, as a float."""
+    return float(math.ceil(number))
+
+
+def registered() -> Any:
+    """numba, with every function marked so far callable from compiled code; takes a quarter second the first time."""
+    import numba
+    import numpy as np
+    from numba.extending import overload, register_jitable
+
+    if not _registered:
+        overload(ceil)(lambda number: lambda number: np.ceil(number))  # one instruction, for whole vectors
+    for function, is_inlined in _FUNCTIONS.items():
+        if function not in _registered:
+            options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": True, "forceinline": is_inlined}
+            register_jitable(error_model="numpy", **options)(function)
+            _registered.add(function)
+    return numba
+
+
+@cache
+def jit(function: Formula) -> Callable[..., Any]:
+    """The formula compiled for scalars."""
+    return registered().njit(error_model="numpy")(function)
+
+
+@cache
+def array(function: Formula) -> Callable[..., Any]:
+    """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53."""
+    return registered().vectorize(function)
+
+
+def source_stamp() -> int:
+    """A number that changes with the source of any function that compiled code may be made of."""
+    files = {function.__code__.co_filename for function in _FUNCTIONS}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(Path(name).read_bytes())
+    return int.from_bytes(digest.digest()[:4], "big")

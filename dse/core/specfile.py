@@ -1,0 +1,243 @@
+"""Read a TOML or JSON file that a user wrote, safely, and remember which line each key stands on.
+
+Everything is checked before it is parsed: the kind of file, its size and its depth. No other format is
+read, and nothing in a file is ever executed.
+"""
+
+import errno
+import json
+import os
+import re
+import stat
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dse.core.errors import InputError, show
+
+MAX_TOML_BYTES = 256 * 1024
+MAX_JSON_BYTES = 1024 * 1024
+MAX_DEPTH = 16
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file: its data, and where each key was found."""
+
+    path: str
+    data: dict[str, Any]
+    lines: dict[KeyPath, int]
+
+    def where(self, key_path: KeyPath) -> str:
+        """FILE:LINE of the key, or of its nearest enclosing key that has a line."""
+        for length in range(len(key_path), 0, -1):
+            if key_path[:length] in self.lines:
+                return f"{self.path}:{self.lines[key_path[:length]]}"
+        return self.path
+
+
+def open_regular(path: str | Path, give: str) -> tuple[BinaryIO, int]:
+    """A regular file open for reading, and its size; anything else is an InputError that says what to `give`."""
+    name = str(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = (
+            "is a symbolic link loop"
+            if getattr(error, "errno", 0) == errno.ELOOP
+            else str(getattr(error, "strerror", None) or error).lower()
+        )
+        raise InputError(f"{name}: cannot be read: {reason}") from error
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise InputError(f"{name}: is {kind}: give {give}")
+    return os.fdopen(fd, "rb"), status.st_size
+
+
+#: what to do where a file is empty
+IF_EMPTY = "`dse show a100-80gb --toml` prints a file to start from"
+
+
+def read_bytes(
+    path: str | Path,
+    max_bytes: int,
+    what: str = "spec file",
+    give: str = "the path of a .toml or .json file",
+    if_empty: str = IF_EMPTY,
+) -> bytes:
+    """The content of a regular file of at most `max_bytes`; anything else is an InputError.
+
+    `what` the file is, what to `give` instead and what to do if it is empty are for the messages.
+    """
+    name = str(path)
+    file, size = open_regular(path, give)
+    with file:
+        if size > max_bytes:
+            raise InputError(f"{name}: has {size:,} bytes: a {what} has at most {max_bytes:,}")
+        content = file.read(max_bytes + 1)
+    if not content.strip():
+        raise InputError(f"{name}: is empty: {if_empty}")
+    return content
+
+
+def read(path: str | Path, if_empty: str = IF_EMPTY) -> Document:
+    """Parse a .toml or .json file. Raises InputError with file and line for whatever is wrong with it."""
+    name = str(path)
+    is_json = name.lower().endswith(".json")
+    content = read_bytes(path, MAX_JSON_BYTES if is_json else MAX_TOML_BYTES, if_empty=if_empty)
+    return parse(name, decoded(name, content), is_json)
+
+
+def decoded(name: str, content: bytes) -> str:
+    """The text of a file, with what is not text refused by file and line. Raises InputError."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"{name}:{line}: is not UTF-8 text: give a .toml or .json file") from error
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise InputError(f"{name}:{line}: holds a NUL byte: give a .toml or .json text file")
+    return text
+
+
+def parse(name: str, text: str, is_json: bool = False) -> Document:
+    """The document in a text; `name` is the file that messages point to."""
+    return _read_json(name, text) if is_json or text.lstrip()[:1] == "{" else _read_toml(name, text)
+
+
+_STRING = re.compile(r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'', re.S)
+_KEY = r'(?:"[^"\n]*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+)'
+_HEADER = re.compile(rf"^\s*(\[\[?)\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*\]", re.M)
+_ASSIGN = re.compile(rf"^\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=")
+
+
+def _blank_strings(text: str) -> str:
+    """`text` with strings and comments blanked out, every newline and column kept."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", "_", match.group())
+
+    return re.sub(r"#[^\n]*", blank, _STRING.sub(blank, text))
+
+
+def _check_depth(name: str, skeleton: str) -> None:
+    depth, line = 0, 1
+    for char in skeleton:
+        if char == "\n":
+            line += 1
+        elif char in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise InputError(f"{name}:{line}: nests more than {MAX_DEPTH} deep: flatten it")
+        elif char in "]}":
+            depth -= 1
+
+
+def _read_toml(name: str, text: str) -> Document:
+    skeleton = _blank_strings(text)
+    _check_depth(name, skeleton)
+    for number, line in enumerate(skeleton.split("\n"), 1):
+        if re.match(r"[^={]*", line).group().count(".") > MAX_DEPTH:  # type: ignore[union-attr]
+            raise InputError(f"{name}:{number}: a dotted key of more than {MAX_DEPTH} parts: flatten it")
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        if not found:
+            raise InputError(f"{name}: is not valid TOML: {error}") from error
+        line = text.split("\n")[int(found.group(1)) - 1].strip()
+        reason = re.sub(r"\s*\(at line.*\)", "", str(error)).replace("Cannot overwrite a value", "a key is given twice")
+        raise InputError(f"{name}:{found.group(1)}: is not valid TOML: {reason}, at {show(line)}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: is not valid TOML: {show(str(error))}") from error
+    return Document(name, data, _toml_lines(text))
+
+
+def _parts(dotted: str) -> KeyPath:
+    return tuple(part.strip().strip("\"'") for part in re.findall(_KEY, dotted))
+
+
+def _toml_lines(text: str) -> dict[KeyPath, int]:
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}
+    prefix: KeyPath = ()
+    depth = 0
+    skeleton = _blank_strings(text).split("\n")
+    for number, (raw, bare) in enumerate(zip(text.split("\n"), skeleton, strict=True), 1):
+        if depth == 0 and (header := _HEADER.match(raw)):
+            prefix = _parts(header.group(2))
+            if header.group(1) == "[[":
+                counts[prefix] = counts.get(prefix, -1) + 1
+                prefix = (*prefix, counts[prefix])
+            for length in range(len(prefix) if header.group(1) == "[[" else 1, len(prefix) + 1):
+                lines.setdefault(prefix[:length], number)
+            continue
+        if depth == 0 and (assign := _ASSIGN.match(raw)) and bare[assign.end() - 1] == "=":
+            path = prefix + _parts(assign.group(1))
+            for length in range(len(prefix) + 1, len(path) + 1):
+                lines.setdefault(path[:length], number)
+        depth += sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
+    return lines
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not a number JSON knows")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {show(key)} is given twice")
+        found[key] = value
+    return found
+
+
+def load_json(text: str) -> Any:
+    """JSON without repeated keys, NaN or Infinity. Raises ValueError and RecursionError; depth is the caller's."""
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+
+
+def _read_json(name: str, text: str) -> Document:
+    _check_depth(name, _blank_strings(text))
+    try:
+        data = load_json(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name}:{error.lineno}: is not valid JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: is not valid JSON: {show(str(error))}") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{name}: holds a {type(data).__name__}: a JSON object is expected")
+    return Document(name, data, _json_lines(text))
+
+
+def _json_lines(text: str) -> dict[KeyPath, int]:
+    """Line of every key of a JSON text that is known to be valid."""
+    lines: dict[KeyPath, int] = {}
+    path: list[str | int] = []
+    line = 1
+    key: str | None = None
+    for match in re.finditer(r'"(?:\\.|[^"\\])*"|[{}\[\],:\n]', text):
+        token = match.group()
+        if token == "\n":
+            line += 1
+        elif token[0] == '"':
+            key = json.loads(token)
+        elif token == ":" and path and key is not None:
+            path[-1] = key
+            lines.setdefault(tuple(path), line)
+        elif token == "{":
+            path.append("")
+        elif token == "[":
+            path.append(0)
+        elif token in "]}":
+            path.pop()
+        elif token == "," and path and isinstance(path[-1], int):
+            path[-1] += 1
+    return lines

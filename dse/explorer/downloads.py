@@ -1,0 +1,89 @@
+"""A figure of a page, and what stands beside it: the command line, the Python, and the files, each with its state."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dse.explorer import figure, names
+from dse.explorer.widgets import escaped
+from dse.figures.drawing.chart import Chart
+
+#: format of a download -> its media type
+FORMATS = {
+    "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv",
+    "parquet": "application/vnd.apache.parquet",
+}  # fmt: skip
+#: no logo, no tool bar that hides the figure on a phone, nothing that leaves the machine
+CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "plotlyServerURL": ""}
+
+
+@dataclass(frozen=True)
+class MadeBy:
+    """Where a figure comes from: `command` prints its numbers, `python` makes them, `address` opens the page again."""
+
+    command: str
+    python: str
+    address: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the files carry, in a line."""
+        commands = "; ".join(self.command.splitlines())
+        return f"{commands} (explorer: {self.address})" if self.address else commands
+
+
+def show(
+    name: str,
+    chart: Chart,
+    table: Callable[[], pd.DataFrame],
+    made: MadeBy,
+    drawn: dict[str, Any] | None = None,
+    titled: bool = True,
+    **options: Any,
+) -> Any:
+    """Draw a chart with one panel, its title and notes, and what stands beside it; returns Streamlit's plotly event.
+
+    `name` is the key of the figure and the stem of its files, and differs from the page's other figures. `table` gives
+    the numbers behind it, when they are asked for. `drawn` replaces the plotly figure, as plain data; `options` go to
+    `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
+    """
+    if titled:
+        st.subheader(escaped(chart.title), anchor=False)
+    event = st.plotly_chart(
+        figure.unchecked(figure.fitted(chart) if drawn is None else drawn), key=name, config=CONFIG, alt=chart.title,
+        **options,
+    )  # fmt: skip
+    if chart.notes:
+        st.caption(escaped(names.spoken(" ".join(chart.notes))))
+    box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
+    if not box.open:
+        return event
+    with box:
+        st.caption("As command line")
+        st.code(made.command, language="bash", wrap_lines=True)
+        st.caption("As Python")
+        st.code(made.python, language="python", wrap_lines=True)
+        with st.container(horizontal=True):
+            for kind, media in FORMATS.items():
+                st.download_button(
+                    "Parquet" if kind == "parquet" else kind.upper(), partial(content, chart, table, kind, made),
+                    f"{name}.{kind}", media, key=f"{name} {kind}", on_click="ignore",
+                )  # fmt: skip
+    return event
+
+
+def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy) -> bytes:
+    """A file of the figure, made when it is asked for.
+
+    CSV has no place beside its rows for what made them, so that each row says it.
+    """
+    from dse.figures.export.image import export
+
+    rows = table() if kind in ("csv", "parquet") else None
+    if rows is not None and kind == "csv":
+        rows = rows.assign(made_by=made.text)
+    return export(chart, kind, made.text, rows)

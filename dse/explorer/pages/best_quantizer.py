@@ -1,0 +1,197 @@
+"""Where a quantizer pays: the best of several over batch and prompt, crossover lines, and what the answer rests on."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dse.explorer import common_fields as shared
+from dse.explorer import downloads as beside
+from dse.explorer import figure, request, state, uploads, widgets
+from dse.explorer.downloads import MadeBy
+from dse.explorer.fields import Field
+from dse.explorer.fragments import part
+from dse.explorer.request import Request
+from dse.figures.drawing.chart import Chart
+from dse.figures.plot.answer import chart_of
+from dse.questions import best_map, common, crossing, sensitivity
+
+PAGE = "where"
+QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "fp8", "kivi", "qserve", "nqkv", "oaken"], "where_quantizers",
+                            "Quantizers compared")  # fmt: skip
+AGAINST = Field(
+    "where_against", "Against", "choice", "fp16", choices=shared.QUANTIZER.choices,
+    help="The quantizer that yours must beat.",
+)  # fmt: skip
+MEASURE = Field(
+    "where_measure", "What must be better", "choice", "throughput", choices=lambda: list(crossing.MEASURES),
+    titles=lambda name: common.MEASURES[name].title,
+    help="A decode step counts only where the whole batch runs at once.",
+)  # fmt: skip
+#: what the page asks for
+FIELDS = (
+    shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, MEASURE, shared.QUANTIZER, shared.PARAMETERS, AGAINST,
+    shared.BATCH, shared.INPUT, shared.OUTPUT, shared.ADMISSION, shared.WEIGHTS_BITS, shared.MODEL_KIND, shared.STACK,
+    shared.TOKENS, shared.TOKEN_PARAMETERS,
+)  # fmt: skip
+#: searches of the crossover lines: each decides every whole number between
+BATCHES, INPUTS = (1, 16, 64, 256), (512, 2048, 8192, 32768)
+_WAIT = "Searching: each line decides every whole number"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The questions of the page: a design, what it is compared with, and by which measure.
+
+    `files` are name and text of loaded plans by their names in the lists.
+    """
+
+    design: Request
+    quantizers: tuple[str, ...]
+    against: str
+    measure: str
+    files: tuple[tuple[str, tuple[str, str]], ...] = ()
+
+    def stored(self, name: str) -> Request:
+        """The design with another quantizer."""
+        return request.with_quantizer(self.design, name, dict(self.files).get(name, ("", "")))
+
+
+def render() -> None:
+    """Draw the page."""
+    values = state.open_page(PAGE, FIELDS)
+    st.title("Where does it pay?", anchor=False)
+    st.caption(
+        "From which batch and prompt on is a quantizer worth its errors and its unpacking, and how sure is that?"
+    )
+    with st.sidebar:
+        for field in FIELDS:
+            widgets.draw(field)
+    names, against = tuple(values[QUANTIZERS.key]), values[AGAINST.key]
+    files = tuple((name, file) for name in (*names, against) if (file := uploads.text_of(name))[1])
+    asked = Asked(request.of(values), names, against, values[MEASURE.key], files)
+    show_map(asked, state.address(PAGE, FIELDS, values))
+    show_tornado(asked, state.address(PAGE, FIELDS, values))
+    show_lines(asked, state.address(PAGE, FIELDS, values))
+
+
+@part
+def show_map(asked: Asked, address: str) -> None:
+    """The best quantizer at each batch and prompt length."""
+    everywhere = replace(asked, design=request.unquantized(replace(asked.design, batch=1, input=1)))
+    with widgets.said():
+        answer = cached_map(everywhere)
+        made = MadeBy(commands(asked)["map"], python(asked, "map"), address)
+        _figure("map", chart_of(answer), answer.table, made, figure.cells)
+
+
+@part
+def show_tornado(asked: Asked, address: str) -> None:
+    """Which number inside its range moves the result, or which of two designs wins."""
+    with widgets.said():
+        answer = cached_sensitivity(asked)
+        made = MadeBy(commands(asked)["sensitivity"], python(asked, "sensitivity"), address)
+        chart = chart_of(answer)
+        for i, panel in enumerate(chart.panels):
+            one = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
+            _figure(f"tornado-{i}", one, answer.table, made, figure.tall)
+
+
+@st.fragment(parallel=True)
+def show_lines(asked: Asked, address: str) -> None:
+    """From which batch at a prompt, and from which prompt at a batch, the quantizer pays; takes seconds."""
+    with widgets.said(), st.spinner(_WAIT):
+        answer = cached_lines(replace(asked, quantizers=()))
+        made = MadeBy(commands(asked)["cross"], python(asked, "cross"), address)
+        chart = chart_of(answer)
+        for i, panel in enumerate(chart.panels):
+            one = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
+            _figure(f"cross-{i}", one, answer.table, made, figure.fitted)
+
+
+def _figure(
+    name: str, chart: Chart, table: Callable[[], pd.DataFrame], made: MadeBy, draw: Callable[[Chart], dict[str, Any]]
+) -> None:
+    beside.show(name, chart, table, made, drawn=draw(chart))
+
+
+def _design(asked: Request) -> common.Design:
+    """A design of the page. Raises InputError."""
+    return common.Design(asked.device_spec(), asked.plan())
+
+
+_HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_map(asked: Asked) -> best_map.BestMap:
+    """The map of the quantizers. Raises DseError."""
+    designs = [_design(asked.stored(name)) for name in asked.quantizers]
+    return best_map.best_map(designs, asked.design.work(), common.measure(asked.measure))
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
+    """What moves the design's result against the other's. Raises DseError."""
+    one, other = _design(asked.design), _design(asked.stored(asked.against))
+    return sensitivity.sensitivity(
+        one, asked.design.work(), common.measure(asked.measure), None if one == other else other
+    )
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_lines(asked: Asked) -> crossing.Crossing:
+    """Where the design pays against the other. Raises DseError."""
+    return crossing.crossing(
+        _design(asked.design), _design(asked.stored(asked.against)), asked.design.work(),
+        common.measure(asked.measure, crossing.MEASURES), BATCHES, INPUTS,
+    )  # fmt: skip
+
+
+def commands(asked: Asked) -> dict[str, str]:
+    """The questions as command lines."""
+    words = shlex.split(request.command(asked.design))[2:]
+    measure = ["--measure", asked.measure]
+    of_all = _without(words, "--quantizer", "--batch", "--input")
+    names = [asked.stored(name).key_quantizer_text for name in asked.quantizers]
+    against = asked.stored(asked.against).key_quantizer_text
+    return {
+        "map": shlex.join(["dse", "ask", "map", *of_all, "--quantizers", ",".join(names), *measure]),
+        "sensitivity": shlex.join(["dse", "ask", "sensitivity", *words, "--against", against, *measure]),
+        "cross": shlex.join([
+            "dse", "ask", "cross", *_without(words, "--batch", "--input"), "--against", against, *measure,
+            "--batches", ",".join(map(str, BATCHES)), "--inputs", ",".join(map(str, INPUTS)),
+        ]),
+    }  # fmt: skip
+
+
+def _without(words: list[str], *options: str) -> list[str]:
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return [word for option, value in pairs if option not in options for word in (option, value)]
+
+
+_CALLS = {
+    "map": "best_map.best_map([common.design(device, model, name) for name in {names}], work, measure)",
+    "sensitivity": "sensitivity.sensitivity(design, work, measure, other)",
+    "cross": "crossing.crossing(design, other, work, measure, {batches}, {inputs})",
+}
+
+
+def python(asked: Asked, question: str) -> str:
+    """A question in Python, ending with `result`. Raises InputError."""
+    lines = request.python(asked.design).splitlines()
+    device = next(line for line in lines if line.startswith("device = "))
+    model = next(line for line in lines if line.startswith("model = "))
+    work = lines[-1].removeprefix("result = point.evaluate(device, kv, ").removesuffix(")")
+    names = [asked.stored(name).key_quantizer_text for name in asked.quantizers]
+    call = _CALLS[question].format(names=names, batches=BATCHES, inputs=INPUTS)
+    return "\n".join([
+        "from dse.specs import catalog", "from dse.questions import best_map, common, crossing, sensitivity",
+        "from dse.specs.workload import Workload", "", device, model, f"work = {work}",
+        f"measure = common.measure({asked.measure!r})",
+        f"design = common.design(device, model, {asked.design.quantizer_specs()[0].name!r})",
+        f"other = common.design(device, model, {asked.stored(asked.against).key_quantizer_text!r})", f"result = {call}",
+    ])  # fmt: skip

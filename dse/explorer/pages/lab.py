@@ -1,0 +1,348 @@
+"""The quantizer lab: a KV dump, and what a quantizer does to it: bits, errors by head, values before and after.
+
+The dump is the sample that ships, or the reader's own, held in this session's memory only.
+"""
+
+import ctypes
+import gc
+import shlex
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dse import quantizers
+from dse.core.errors import DseError, InputError, clean
+from dse.explorer import common_fields as shared
+from dse.explorer import downloads as beside
+from dse.explorer import figure, request, state, uploads, widgets
+from dse.explorer.downloads import MadeBy
+from dse.explorer.fields import Field
+from dse.figures import lab as charts
+from dse.figures.export.lab import MAX_CHANNELS, MAX_TOKENS
+from dse.measure import kernels as measure
+from dse.measure import lab as measure_view
+from dse.measure.lab import ATTENTION, ERRORS, Held, How, Measured, View
+from dse.report import present
+
+PAGE = "lab"
+#: the dump that ships among the names of loaded ones; files that can be loaded
+SAMPLE, ENDINGS = "sample", (".npz", ".safetensors")
+_MARK = " (loaded)"
+_MAX_NAME = 60
+#: seconds for which a browser may be away and find its session again: `server.disconnectedSessionTTL`
+RETURN_S = 30
+#: session keys: what the last load said, and how often one was tried
+_SAID, _TRIES = "explorer dump said", "explorer dump tries"
+
+
+def _names() -> list[str]:
+    return [SAMPLE, *_loaded()]
+
+
+def _loaded() -> dict[str, Held]:
+    try:
+        found: dict[str, Held] = st.session_state.get(state.DUMP, {})
+    except RuntimeError as error:  # no session: outside the app
+        raise InputError("no session holds a dump") from error
+    return found
+
+
+DATA = Field(
+    "lab_data", "KV dump", "choice", SAMPLE, choices=_names,
+    titles=lambda name: "the sample that ships (synthetic)" if name == SAMPLE else name,
+    help="Keys and values as a cache holds them. The sample is made up, no language model's.",
+)  # fmt: skip
+QUANTIZER = replace(
+    shared.FAMILY, key="lab_quantizer", choices=lambda: list(measure.RUN), clears="lab_parameters",
+    help="Run by its bit-exact kernel, on every layer.",
+)  # fmt: skip
+PARAMETERS = replace(
+    shared.PARAMETERS, key="lab_parameters",
+    check=lambda text, values: quantizers.parse(f"{values.get('lab_quantizer') or QUANTIZER.default}:{text}"),
+)  # fmt: skip
+ERROR = Field(
+    "lab_error", "Error shown", "choice", "sqnr_db", choices=lambda: list(ERRORS),
+    titles=lambda name: ERRORS[name][0],
+    help="Of the tensor as attention sees it, tokens kept in FP16 included. Attention: relative error of its output, "
+    "share of its weights moved to other tokens, divergence of the weights.",
+)  # fmt: skip
+SIDE = Field(
+    "lab_side", "Keys or values", "choice", "key", choices=lambda: list(measure_view.SIDES),
+    titles=lambda side: f"{side}s", help="Most quantizers store the two differently.",
+)  # fmt: skip
+LAYER = Field("lab_layer", "Layer", "whole", 0, high=999_999, help="Counted from 0, as the dump does.")
+HEAD = Field("lab_head", "Head", "whole", 0, high=999_999, help="Head of the keys and values, counted from 0.")
+FIRST = Field("lab_first", "First token shown", "whole", 0, high=2**30, step=256, help="Where the maps begin.")
+HEADS = Field(
+    "lab_heads", "Heads of flat tensors", "whole", None, low=1, high=2**20, placeholder="as the file says, else one",
+    help="Only for tensors [tokens, channels], whose heads lie side by side.",
+)  # fmt: skip
+REPLACE = Field(
+    "lab_replace", "Take NaN as 0 and infinities as 65,504", "switch", False,
+    help="Else a dump that holds such values is refused.",
+)  # fmt: skip
+#: what the page asks for
+FIELDS = (DATA, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
+#: room for the legend of the bits, which takes several lines on a phone
+LEGEND_PX = 60
+_WAIT = "Quantising every layer; on a new installation a quantizer compiles first, for up to a minute"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A dump by its hash, a quantizer by its full name, and what of it is looked at."""
+
+    sha256: str
+    quantizer: str
+    how: How
+    side: Any = "key"
+    layer: int = 0
+    head: int = 0
+    first: int = 0
+    error: str = "sqnr_db"
+
+
+def render() -> None:
+    """Draw the page."""
+    values = state.open_page(PAGE, FIELDS)
+    st.title("Quantizer lab", anchor=False)
+    st.caption("What does a quantizer really store for these keys and values, and what does it do to them?")
+    with st.sidebar:
+        widgets.draw(DATA)
+        load_dump()
+        for field in (QUANTIZER, PARAMETERS):
+            widgets.draw(field)
+        st.caption(widgets.escaped(f"Defaults: {request.family_defaults(values[QUANTIZER.key])}"))
+        for field in (SIDE, LAYER, HEAD, FIRST, ERROR):
+            widgets.draw(field)
+        with st.expander("How the dump is read"):
+            for field in (HEADS, REPLACE):
+                widgets.draw(field)
+    with widgets.said():
+        held = dump_of(values[DATA.key])
+        asked = of(values, held)
+        show_data(held)
+        address = state.address(PAGE, FIELDS, values)
+        show_measured(values[DATA.key], asked, address)
+        show_view(values[DATA.key], asked, address)
+
+
+def of(values: dict[str, Any], held: Held) -> Asked:
+    """What the fields ask of a dump. Raises InputError."""
+    text = values[PARAMETERS.key].strip()
+    spec = quantizers.parse(f"{values[QUANTIZER.key]}:{text}" if text else values[QUANTIZER.key])
+    how = How(values[HEADS.key], "replace" if values[REPLACE.key] else "raise")
+    return Asked(
+        held.sha256, spec.name, how, values[SIDE.key], values[LAYER.key], values[HEAD.key], values[FIRST.key],
+        values[ERROR.key],
+    )  # fmt: skip
+
+
+@st.cache_resource(show_spinner=False)
+def sample() -> Held:
+    """The sample, read once a process."""
+    return measure_view.sample()
+
+
+def dump_of(name: str) -> Held:
+    """The dump of that name."""
+    return sample() if name == SAMPLE else _loaded()[name]
+
+
+def load_dump() -> None:
+    """Where a dump is given; one at a time is held, and Streamlit forgets the file at once."""
+    with st.expander("Load a KV dump"):
+        tries = st.session_state.get(_TRIES, 0)
+        file = st.file_uploader(
+            "KV dump, .npz or .safetensors", type=[ending[1:] for ending in ENDINGS], key=f"load dump {tries}",
+            help="Tensors layer0.key, layer0.value, ...: [batch, heads, tokens, head_dim] or [tokens, channels], in "
+            "FP16, BF16 or FP32. It stays in this session on this machine.",
+        )  # fmt: skip
+        st.caption("A loaded dump is part of this session only: the address names it, and does not carry it.")
+        if file is not None:
+            try:
+                _loaded().clear()  # make room first
+                label, found = read_dump(file.name, file.getbuffer())
+                st.session_state[state.DUMP] = dumps = {label: found}
+                threading.Thread(target=free_when_left, args=(dumps, uploads.session_lives()), daemon=True).start()
+                del found
+                state.put({DATA.key: label})
+                st.session_state[_SAID] = []
+            except DseError as error:
+                state.put({DATA.key: SAMPLE})
+                st.session_state[_SAID] = error.lines()
+            except OSError as error:  # no room to put the bytes
+                state.put({DATA.key: SAMPLE})
+                st.session_state[_SAID] = [f"cannot be read: {(error.strerror or type(error).__name__).lower()}"]
+            uploads.let_go(file)
+            st.session_state[_TRIES] = tries + 1  # another key: an empty uploader
+            file = None
+            free_memory()
+            st.rerun()
+        widgets.lines(st.session_state.get(_SAID, []))
+
+
+def read_dump(file_name: str, content: Any) -> tuple[str, Held]:
+    """A dump from the bytes of a file: its name in the list, and itself. Raises InputError and LimitError.
+
+    The name is only shown, never used as a path; the bytes lie on disk while they are read.
+    """
+    name = clean(PurePosixPath(file_name.replace("\\", "/")).name, _MAX_NAME) or "file"
+    ending = PurePosixPath(name).suffix.lower()
+    if ending not in ENDINGS:
+        raise InputError(f"{name}: must end in {' or '.join(ENDINGS)}")
+    with tempfile.TemporaryDirectory(prefix="dse-dump-") as folder:
+        path = Path(folder) / f"dump{ending}"
+        path.write_bytes(content)
+        return name + _MARK, measure_view.hold(path, name)
+
+
+def free_when_left(dumps: dict[str, Held], lives: Callable[[], bool], look_s: float = 5.0) -> None:
+    """Empty `dumps` when the session has been away for longer than it may come back; ends when they are gone.
+
+    Streamlit keeps what a session that was left held until others come and go.
+    """
+    away_s = 0.0
+    while dumps and away_s <= RETURN_S:
+        time.sleep(look_s)
+        away_s = 0.0 if lives() else away_s + look_s
+    dumps.clear()
+    free_memory()
+
+
+def free_memory() -> None:
+    """Return freed memory to the operating system, which the C library keeps for later by itself (malloc_trim)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
+    if trim is not None:
+        trim(0)
+
+
+def show_data(held: Held) -> None:
+    """What the dump is of."""
+    if held.about.synthetic:
+        st.warning("Synthetic data: no language model's keys and values. Load a dump to see your own.", icon="⚠️")
+    words = [held.name, held.about.model, f"{len(held.layers):,} layers", held.about.note]
+    st.text(", ".join(word for word in words if word))
+
+
+@st.fragment(parallel=True)
+def show_measured(name: str, asked: Asked, address: str) -> None:
+    """Bits by part and errors by layer and head, of all layers.
+
+    The dump by its name: a fragment's arguments stay in memory until the session's next run.
+    """
+    with widgets.said(), st.spinner(_WAIT):
+        held = dump_of(name)
+        everywhere = Asked(asked.sha256, asked.quantizer, asked.how)
+        found = cached_measured(held, everywhere)
+        made = MadeBy(command(held, asked), python(held, asked, "measured"), address)
+        show_numbers(found, asked)
+        source = (found.thresholds,) if found.thresholds else ()
+        chart = charts.bits(found.ledger, "Bits an element as stored", source)
+        beside.show("bits", chart, lambda: found.ledger, made, figure.tall(chart, LEGEND_PX))
+        own = found.errors[found.errors["side"] == asked.side]
+        error, unit, more = ERRORS[asked.error]
+        if own[asked.error].notna().any():
+            title = f"{error[0].upper()}{error[1:]} by layer and head, {asked.side}s"
+            notes = (f"{'More' if more else 'Less'} is better.", *([found.queries] if asked.error in ATTENTION else []))
+            chart = charts.heads(own, asked.error, error, unit, title, notes)
+            beside.show("errors", chart, lambda: found.errors, made, figure.map_of(chart))
+        else:
+            st.info("This error is not there: attention needs keys and values, and a ratio needs something to divide.")
+
+
+def show_numbers(found: Measured, asked: Asked) -> None:
+    """The numbers of the whole dump."""
+    bits = found.ledger.set_index("quantizer").loc[f"{asked.side}s"]
+    whole = found.errors[found.errors["layer"].isna() & (found.errors["side"] == asked.side)].iloc[0]
+    shown = {
+        f"Stored, {asked.side}s": (bits["stored_bits"], "bit", "Bits an element of the packed bytes."),
+        "As papers count": (bits["effective_bits"], "bit", "Without counts, padding and tokens kept in FP16."),
+        "By formula, both": (found.nominal_bits, "bit", "Stored bits by the closed form with nominal shares."),
+        "Signal to noise": (whole["sqnr_db"], "dB", "Of all layers and heads together."),
+        "Largest error": (whole["max_abs_error"], "1", "Of any element."),
+    }  # fmt: skip
+    with st.container(horizontal=True):
+        for label, (number, unit, meaning) in shown.items():
+            text = "-" if pd.isna(number) else present.number(float(number), unit)
+            st.metric(label, text, border=True, help=meaning)
+
+
+@st.fragment(parallel=True)
+def show_view(name: str, asked: Asked, address: str) -> None:
+    """One head: its histogram, and its tokens before, after, and their difference."""
+    place = f"layer {asked.layer:,}, head {asked.head:,}, {asked.side}s"
+    with widgets.said(), st.spinner(_WAIT):
+        held = dump_of(name)
+        found = cached_view(held, replace(asked, error=ERROR.default))
+        made = MadeBy(command(held, asked), python(held, asked, "view"), address)
+        chart = charts.histogram(found.histogram, found.marks, f"Values before and after, {place}")
+        beside.show("histogram", chart, lambda: found.histogram, made, figure.fitted(chart))
+        before, after = found.before[:, :MAX_CHANNELS], found.after[:, :MAX_CHANNELS]
+        last = found.first_token + len(before) - 1
+        st.caption(f"Tokens {found.first_token:,} to {last:,} of {found.n_tokens:,}.")
+        both = charts.scale("value", "", before, after)
+        off = abs(after - before)
+        parts = {
+            "before": (before, "value", both), "after": (after, "value", both),
+            "error": (off, "absolute error", charts.scale("absolute error", "", off, 0)),
+        }  # fmt: skip
+        for when, (part, what, colours) in parts.items():
+            chart = charts.values(part, found.first_token, what, colours, f"{when[0].upper()}{when[1:]}, {place}")
+            beside.show(f"map-{when}", chart, partial(frame, part, found.first_token), made, figure.map_of(chart))
+
+
+def frame(part: Any, first_token: int) -> pd.DataFrame:
+    """A map as a table: a row a token, a column a channel."""
+    found = pd.DataFrame(part, columns=[f"channel_{i}" for i in range(part.shape[1])])
+    found.insert(0, "token", range(first_token, first_token + len(found)))
+    return found
+
+
+_HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_measured(_held: Held, asked: Asked) -> Measured:
+    """The quantizer on the whole dump. Raises DseError."""
+    return measure_view.measured(_held, quantizers.parse(asked.quantizer), asked.how)
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_view(_held: Held, asked: Asked) -> View:
+    """One head of the dump. Raises DseError."""
+    return measure_view.view(
+        _held, quantizers.parse(asked.quantizer), asked.how, asked.layer, asked.side, asked.head, asked.first,
+        MAX_TOKENS,
+    )  # fmt: skip
+
+
+def command(held: Held, asked: Asked) -> str:
+    """The command line that writes the same tables."""
+    words = ["dse", "lab", *([] if held.thresholds is not None else [held.name]), "--method", asked.quantizer]
+    words += ["--layer", str(asked.layer), "--side", asked.side, "--head", str(asked.head)]
+    words += ["--first", str(asked.first), "--error", asked.error]
+    words += ["--heads", str(asked.how.n_heads)] if asked.how.n_heads else []
+    words += ["--nonfinite", asked.how.nonfinite] if asked.how.nonfinite != "raise" else []
+    return shlex.join([*words, "--out", "lab"])
+
+
+def python(held: Held, asked: Asked, what: str) -> str:
+    """The same in Python: a script that ends with `result`."""
+    place = f"{asked.layer}, {asked.side!r}, {asked.head}, {asked.first}, {MAX_TOKENS}"
+    dump = "measure_view.sample()" if held.thresholds is not None else f"measure_view.hold({held.name!r})"
+    return "\n".join([
+        "from dse import quantizers\nfrom dse.measure import lab as measure_view", "", f"dump = {dump}",
+        f"spec = quantizers.parse({asked.quantizer!r})", f"how = measure_view.{asked.how!r}",
+        "result = measure_view.measured(dump, spec, how)" if what == "measured"
+        else f"result = measure_view.view(dump, spec, how, {place})",
+    ])  # fmt: skip

@@ -1,0 +1,141 @@
+"""Claims of papers and times of silicon beside the tool's own numbers, each with its verdict."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dse.explorer import downloads as beside
+from dse.explorer import figure, state, widgets
+from dse.explorer.downloads import MadeBy
+from dse.explorer.fields import Field
+from dse.explorer.fragments import part
+from dse.figures import FIGURES
+from dse.figures.claims_published import short
+from dse.validate import silicon as validate_silicon
+from dse.validate import verdicts as validate
+from dse.validate.verdicts import ClaimRow
+
+PAGE = "validation"
+ALL = "all"
+DOCUMENTS = {
+    "all": "all documents", "textbook": "textbook chapter", "Oaken": "Oaken", "NQKV": "NQKV", "SinkQ": "SinkQ",
+}  # fmt: skip
+DOCUMENT = Field(
+    "validation_document", "Document", "choice", ALL, choices=lambda: list(DOCUMENTS),
+    titles=lambda name: DOCUMENTS[name], help="Whose printed numbers are compared.",
+)  # fmt: skip
+VERDICTS = Field(
+    "validation_verdicts", "Verdicts", "choices", [], choices=lambda: list(validate.SHADES),
+    placeholder="all", help="Show only claims with these verdicts; none chosen shows all.",
+)  # fmt: skip
+WORDS = Field(
+    "validation_words", "Words", "text", "", placeholder="throughput",
+    help="Show only claims whose name, place or text holds these words.",
+)  # fmt: skip
+SILICON_DEVICE = Field(
+    "validation_device", "Device", "choice", "A100-80GB",
+    choices=lambda: list(dict.fromkeys(row.device for row in validate_silicon.recorded_rows())),
+    help="Devices whose kernels were measured by others and fitted here.",
+)  # fmt: skip
+#: what the page asks for
+FIELDS = (DOCUMENT, VERDICTS, WORDS, SILICON_DEVICE)
+
+
+def render() -> None:
+    """Draw the page."""
+    values = state.open_page(PAGE, FIELDS)
+    st.title("Validation", anchor=False)
+    st.caption("What do papers print and what was measured on silicon, and what does this tool say?")
+    show_silicon(values)
+    show_claims(values)
+
+
+@st.cache_resource(show_spinner="Evaluating every claim")
+def claim_rows() -> list[ClaimRow]:
+    """Every claim, computed once a process: nothing that the reader chooses changes it."""
+    return validate.claim_rows()
+
+
+def chosen(rows: list[ClaimRow], values: dict[str, Any]) -> list[ClaimRow]:
+    """The claims that the fields leave."""
+    document, verdicts = values[DOCUMENT.key], values[VERDICTS.key]
+    words = values[WORDS.key].lower().split()
+    return [
+        row for row in rows
+        if document in (ALL, short(row.source))
+        and (not verdicts or row.verdict in verdicts)
+        and all(word in f"{row.id} {row.where} {row.quantity} {row.reason}".lower() for word in words)
+    ]  # fmt: skip
+
+
+def claims_table(rows: list[ClaimRow]) -> pd.DataFrame:
+    """The claims as people read them."""
+    return pd.DataFrame({
+        "verdict": [f"{row.mark} {row.label}" for row in rows], "claim": [row.id for row in rows],
+        "published": [f"{row.published} {row.unit}".strip() for row in rows],
+        "ours": [f"{validate.shown(row.ours)} {row.unit}".strip() for row in rows],
+        "difference": [validate.percent(row.difference) for row in rows],
+        "what": [row.quantity for row in rows], "where": [row.where for row in rows],
+        "document": [short(row.source) for row in rows],
+        "tolerance or check": [row.compared for row in rows], "reason": [row.reason for row in rows],
+    })  # fmt: skip
+
+
+@part
+def show_claims(_: dict[str, Any]) -> None:
+    """The claims: counts, scatter and table."""
+    st.subheader("Claims of the papers", anchor=False)
+    values = state.follow(FIELDS)
+    with st.container(horizontal=True):
+        for field in (DOCUMENT, VERDICTS, WORDS):
+            widgets.draw(field)
+    show_chosen(values)
+
+
+@st.fragment(parallel=True)
+def show_chosen(values: dict[str, Any]) -> None:
+    """The claims that the fields leave. Evaluating them all, once a process, takes seconds: the page goes on."""
+    rows = chosen(claim_rows(), values)
+    with st.container(horizontal=True):
+        for verdict, count in validate.counts(rows).items():
+            if count:
+                mark = validate.SHADES[verdict][1]
+                st.metric(f"{mark} {verdict}", f"{count:,}", border=True, help=validate.MEANINGS[verdict])
+    if not rows:
+        st.info("No claim is left: choose fewer verdicts or words.")
+        return
+    chart = FIGURES["claims"].chart(pd.DataFrame(validate.to_json(rows)))
+    made = MadeBy(
+        "dse validate claims --json",
+        "from dse.validate import verdicts\n\nresult = verdicts.to_json(verdicts.claim_rows())",
+        state.address(PAGE, FIELDS, values),
+    )
+    if len(chart.panels[0].series) > 1:  # beside the line of equal numbers
+        beside.show("claims", chart, lambda: pd.DataFrame(validate.to_json(rows)), made, figure.tall(chart))
+    st.caption(
+        "Each row has the unit that its document prints: 1 GB is 1,000,000,000 bytes, 1 GiB is 1,073,741,824 bytes."
+    )
+    st.dataframe(claims_table(rows), hide_index=True)
+
+
+@part
+def show_silicon(_: dict[str, Any]) -> None:
+    """Errors of fitted kernels on times that the fits did not see."""
+    st.subheader("Measured kernels", anchor=False)
+    values = state.follow(FIELDS)
+    widgets.draw(SILICON_DEVICE)
+    device = values[SILICON_DEVICE.key]
+    table = pd.DataFrame([asdict(row) for row in validate_silicon.recorded_rows(device)])
+    chart = FIGURES["silicon_errors"].chart(table)
+    made = MadeBy(
+        "dse validate silicon --json",
+        "from dse.validate import silicon\n\nresult = silicon.to_json(silicon.run())",
+        state.address(PAGE, FIELDS, values),
+    )
+    beside.show("silicon", chart, lambda: table, made, figure.tall(chart))
+    st.caption(
+        "Recorded when the parameters were fitted. `dse validate report` draws predicted against measured times, where "
+        "the package with the measurements is installed."
+    )

@@ -1,0 +1,21 @@
+"""Figures: a table in, a `Chart` out. Every module of this folder is imported, and its `@figure(...)` declares it.
+
+A chart holds numbers of its table only; no formula is in this package. `FIGURES["throughput_batch"].chart(table)`
+gives the chart, `.figure(table)` the plotly figure, `.images(table)` PNG, SVG and PDF by matplotlib. docs/figures.md
+says how to add one.
+"""
+
+import importlib
+import pkgutil
+
+from dse.figures.registry import DECLARED, Figure
+
+__all__ = ["FIGURES", "REPORT", "Figure"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+#: every figure by name, in the order of lists
+FIGURES: dict[str, Figure] = {one.name: one for one in sorted(DECLARED.values(), key=lambda one: one.order)}
+#: those of the report, which has a heading for each
+REPORT: dict[str, Figure] = {name: one for name, one in FIGURES.items() if one.title}

@@ -1,0 +1,1 @@
+"""How a chart is described, laid out and drawn."""

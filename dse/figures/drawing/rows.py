@@ -1,0 +1,260 @@
+"""Reading a table of results for a figure: its systems and models in order, and the marks that figures share."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from dse.figures.drawing import style
+from dse.figures.drawing.chart import Axis, Series
+from dse.model import assumptions
+
+#: what hover boxes show, in order: (column, name, unit shown, size of that unit)
+_HOVER = (
+    ("batch", "batch", "sequences", 1), ("input_tokens", "in", "tokens", 1), ("output_tokens", "out", "tokens", 1),
+    ("throughput_tokens_per_s", "throughput", "token/s", 1), ("decode_step_s", "decode step", "ms", 1e-3),
+    ("running_batch", "running at once", "sequences", 1), ("effective_bits", "effective", "bit", 1),
+    ("bound", "bound by", "", 1),
+)  # fmt: skip
+
+
+#: columns that figures of design points read: in hover boxes and notes, and with crosses and notes on memory
+POINT = (
+    "device", "model", "batch", "input_tokens", "output_tokens", "effective_bits", "feasible", "running_batch",
+    "decode_step_s", "throughput_tokens_per_s", "bound", "assumptions",
+)  # fmt: skip
+MEMORY = ("admission", "capacity_bytes", "infeasible_reason")
+
+
+def with_system(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a column `system`; device and quantizer where it has none."""
+    if "system" in table:
+        return table
+    return table.assign(system=table["device"].astype(str) + " " + table["quantizer"].astype(str))
+
+
+def ordered(table: pd.DataFrame, column: str) -> list[Any]:
+    """Distinct values of a column in order of appearance."""
+    return list(dict.fromkeys(table[column].tolist()))
+
+
+def hover(row: Any) -> str:
+    """The text of a hover box, of a row by column: what was asked and what came out."""
+    lines = [f"{row['system']}, {row['model']}"]
+    for column, name, unit, size in _HOVER:
+        value = row[column]
+        if pd.isna(value):
+            continue
+        lines.append(f"{name}: {value if isinstance(value, str) else f'{value / size:,.5g}'} {unit}".rstrip())
+    if row["assumptions"]:
+        lines.append(f"assumed: {row['assumptions']}")
+    return "\n".join(lines)
+
+
+def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
+    """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
+    names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
+    names = [name for name in names if name in only] if only else assumptions.behind("throughput_tokens_per_s", names)
+    text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
+    return " ".join((text, *(() if only else kind_notes(table))))
+
+
+#: what crosses mean
+CROSSES = "Crosses at the foot, under all lines: out of memory, not one request fits."
+
+
+def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ...]:
+    """What the marks of `mark_keys` mean, in words."""
+    texts = []
+    if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
+        texts.append(f"{mark}: the batch does not fit at once and runs in parts.")
+    if (~table["feasible"]).any():
+        texts.append(CROSSES)
+    return (" ".join(texts),) if texts else ()
+
+
+def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """How memory is admitted, and which models run on more than the usual device, where the rows differ in it."""
+    table = with_system(table)
+    texts = []
+    if table["admission"].nunique() == 1 and table["admission"].iloc[0] == "paged":
+        texts.append("All devices page their memory: requests are staggered, each at its mean size.")
+    if table["admission"].nunique() > 1:
+        paged = _names(table[table["admission"] == "paged"]["device"])
+        texts.append(f"Paged memory (staggered requests at their mean size): {paged}; reserved: the others.")
+    smallest = table.sort_values("capacity_bytes", kind="stable")
+    usual = smallest.groupby("system", sort=False)["device"].first()
+    other = table[table["device"] != table["system"].map(usual)]
+    for device in ordered(other, "device"):
+        rows_of = other[other["device"] == device]
+        texts.append(f"{_names(rows_of['model'])} run on {device} instead of {_names(rows_of['system'].map(usual))}.")
+    return (*texts, *measured_notes(table))
+
+
+def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """Which devices run by measured kernels, and which at the peak rates of their data sheets."""
+    if "stack" not in table or table["stack"].isna().all():
+        return ()
+    known = table.dropna(subset=["stack"])
+    by_stack = [f"Kernels as measured ({stack}): {_names(rows['device'])}" for stack, rows in known.groupby("stack")]
+    rest = "; peak rates: the others" if table["stack"].isna().any() else ""
+    return ("; ".join(by_stack) + rest + ".",)
+
+
+def measured_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """Which rows rest on measured shares of outliers and sinks, where any does."""
+    if "bits_kind" not in table or not (table["bits_kind"] != "closed").any():
+        return ()
+    nominal = table[(table["bits_kind"] == "closed") & (table["quantizer"] != "fp16")]
+    rest = f" Not measured, so nominal: {_names(nominal['quantizer'])}." if len(nominal) else ""
+    return (f"Outliers and sinks are counted as measured.{rest}",)
+
+
+def error_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """On what data errors were measured, where any were."""
+    data = table["measured_on"].dropna()
+    if data.empty:
+        return ()
+    return (f"Errors (SQNR, of packed elements) were measured on {_names(data)}, not on these models.",)
+
+
+def _names(values: pd.Series) -> str:
+    """Distinct values as a list in words."""
+    names = [str(value) for value in dict.fromkeys(values.tolist())]
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def system_places(table: pd.DataFrame) -> dict[str, int]:
+    """Place of each system in the report of the table (`dse.questions.tables.build`); none of a table by itself."""
+    return {label: place for place, (label, *_) in enumerate(table.attrs.get("systems", ()))}
+
+
+def quantizer_places(table: pd.DataFrame) -> dict[str, int]:
+    """Place of each quantizer in the report: that of its first system on a device of the table, else of its first."""
+    devices = set(table["device"])
+    found: dict[str, int] = {}
+    for is_here in (True, False):
+        for place, (_, device, quantizer) in enumerate(table.attrs.get("systems", ())):
+            if (device in devices) == is_here:
+                found.setdefault(quantizer, place)
+    return found
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The part of a table that a figure can hold, with a note of what was left out."""
+
+    table: pd.DataFrame
+    systems: list[str]
+    notes: list[str]
+
+    def style(self, system: str) -> style.Style:
+        """The look of a system: by its place in the whole report, so that it is the same in every figure."""
+        return style.STYLES[style.places(self.systems, system_places(self.table))[system]]
+
+
+def drawn(table: pd.DataFrame, max_systems: int = style.MAX_SYSTEMS) -> Drawn:
+    """Limit a table to the systems and models that one figure can tell apart."""
+    table = with_system(table)
+    notes = []
+    systems = ordered(table, "system")
+    for column, most in (("system", max_systems), ("model", style.MAX_PANELS)):
+        names = ordered(table, column)
+        if len(names) > most:
+            notes.append(f"The first {most} of {len(names)} {column}s are drawn; the table has all.")
+            table = table[table[column].isin(names[:most])]
+    return Drawn(table, systems[:max_systems], notes)
+
+
+#: height of a cross below the zero line, as a share of the axis
+CROSS_ROOM = 0.055
+
+
+def room_for_crosses(axis: Axis, rows: pd.DataFrame, x_column: str) -> Axis:
+    """The axis lengthened at its foot (below zero, or below all values where logarithmic) for what does not fit."""
+    bad = rows[~rows["feasible"]]
+    if bad.empty:
+        return axis
+    room = (int(bad.groupby(x_column).size().max()) + 0.7) * CROSS_ROOM
+    if axis.log:
+        return replace(axis, low=axis.low * (axis.low / axis.high) ** room)
+    return replace(axis, low=-room * axis.high)
+
+
+def _cross_height(axis: Axis, slot: int, n_slots: int) -> float:
+    """Where the cross of a slot (1 is on top of n_slots) is, on an axis from `room_for_crosses`."""
+    if not axis.log:
+        return -slot * CROSS_ROOM * axis.high
+    room = (n_slots + 0.7) * CROSS_ROOM
+    return float(axis.low * (axis.high / axis.low) ** ((room - slot * CROSS_ROOM) / (1 + room)))
+
+
+def lines(
+    rows: pd.DataFrame, shown: Drawn, x_of: Callable[[Any], float], y_column: str, y_axis: Axis
+) -> Iterable[Series]:
+    """One line per system, hollow where the batch does not fit at once, crosses at the foot where nothing fits."""
+    n_out: dict[float, int] = {}
+    records = rows.to_dict("records")  # as plain values: a row of a table with many kinds of columns is slow to read
+    out = [float(x_of(row)) for row in records if not row["feasible"]]
+    n_slots = max((out.count(at) for at in out), default=0)
+    for system in shown.systems:
+        own = [row for row in records if row["system"] == system]
+        if not own:
+            continue
+        look = shown.style(system)
+        good = [row for row in own if row["feasible"]]
+        yield Series(
+            system,
+            "line",
+            x=tuple(float(x_of(row)) for row in good),
+            y=tuple(float(row[y_column]) for row in good),
+            colour=look.colour,
+            dash=look.dash,
+            marker=look.marker,
+            opened=tuple(bool(row["running_batch"] < row["batch"]) for row in good),
+            hover=tuple(hover(row) for row in good),
+        )
+        bad = [row for row in own if not row["feasible"]]
+        if bad:
+            places, heights = [], []
+            for row in bad:
+                at = float(x_of(row))
+                n_out[at] = n_out.get(at, 0) + 1
+                places.append(at)
+                heights.append(_cross_height(y_axis, n_out[at], n_slots))
+            yield Series(
+                style.OUT_OF_MEMORY, "scatter", x=tuple(places), y=tuple(heights), colour=look.colour, marker="x-thin",
+                hover=tuple(f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad),
+                is_note=True, in_legend=False,
+            )  # fmt: skip
+
+
+def notes(shown: Drawn) -> tuple[str, ...]:
+    """All footnotes of a figure of throughputs."""
+    table = shown.table
+    return (*mark_notes(table), *run_notes(table), *shown.notes, assumption_note(table))
+
+
+#: batches that bars beside each other can show
+MAX_BARS = 8
+
+
+def few_batches(table: pd.DataFrame) -> tuple[pd.DataFrame, list[int], tuple[str, ...]]:
+    """The rows of at most MAX_BARS batches, those batches, and a note where some are left out."""
+    batches = sorted({int(batch) for batch in table["batch"]})
+    if len(batches) <= MAX_BARS:
+        return table, batches, ()
+    kept = [batches[i * (len(batches) - 1) // (MAX_BARS - 1)] for i in range(MAX_BARS)]
+    note = f"{MAX_BARS} of {len(batches)} batches are drawn; the table has all."
+    return table[table["batch"].isin(kept)], kept, (note,)
+
+
+def mark_keys(table: pd.DataFrame) -> tuple[Series, ...]:
+    """Legend entries of the marks that the table makes necessary."""
+    keys = []
+    if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
+        keys.append(style.KEY_NOT_AT_ONCE)
+    if (~table["feasible"]).any():
+        keys.append(style.KEY_OUT_OF_MEMORY)
+    return tuple(keys)

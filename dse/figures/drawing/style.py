@@ -1,0 +1,89 @@
+"""Colours, dashes, markers and hatches: told apart by colour-blind readers and in grey print.
+
+Colours: Okabe and Ito (2008), without the yellow that white paper swallows. Each style differs from its
+neighbours in at least two of colour, dash and marker.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dse.figures.drawing.chart import Dash, Series
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
+
+
+class Style(NamedTuple):
+    """How one system is drawn."""
+
+    colour: str
+    dash: Dash
+    marker: str
+
+
+STYLES = (
+    Style(BLACK, "solid", "circle"),
+    Style(SKY, "dash", "square"),
+    Style(PURPLE, "dot", "diamond"),
+    Style(BLUE, "dashdot", "triangle-up"),
+    Style(GREEN, "dash", "triangle-down"),
+    Style(BLUE, "dot", "triangle-left"),
+    Style(GREEN, "dashdot", "pentagon"),
+    Style(GREY, "solid", "hexagon"),
+    Style(GREY, "dash", "triangle-right"),
+    Style(ORANGE, "solid", "star"),
+    Style(VERMILLION, "solid", "cross"),
+    Style(PURPLE, "solid", "diamond"),
+)
+#: place in STYLES of the methods that papers compare, the same in every figure; as the report's default systems
+METHODS = {
+    "FP16": 0, "KVQuant": 1, "KIVI": 2, "QServe": 3, "NQKV": 4, "SmoothQuant+NQKV": 4, "SinkQ": 5, "Tender": 6,
+    "Atom": 7, "SmoothQuant": 8, "Oaken": 9,
+}  # fmt: skip
+
+
+def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+    """Place in STYLES of each name: the known one where it is free, else the first that nothing known here has."""
+    wanted = {name: known[name] for name in names if known.get(name, MAX_SYSTEMS) < MAX_SYSTEMS}
+    found: dict[str, int] = {}
+    for name in names:
+        if name in wanted and wanted[name] not in found.values():
+            found[name] = wanted[name]
+            continue
+        taken = {*found.values(), *wanted.values()}
+        free = [place for place in range(MAX_SYSTEMS) if place not in taken]
+        rest = [place for place in range(MAX_SYSTEMS) if place not in found.values()]
+        found[name] = (free or rest or [len(found) % MAX_SYSTEMS])[0]
+    return found
+
+
+def of_methods(names: Sequence[str]) -> dict[str, Style]:
+    """The look of methods of papers; a variant ("SinkQ G=128", "NQKV, KV4") has its method's where no other has."""
+    stems = {name: name.split(",")[0].removesuffix(" G=128") for name in names}
+    at = places(names, {name: METHODS[stem] for name, stem in stems.items() if stem in METHODS})
+    return {name: STYLES[place] for name, place in at.items()}
+
+
+#: systems that one figure can tell apart
+MAX_SYSTEMS = len(STYLES)
+#: panels that one figure holds
+MAX_PANELS = 9
+
+#: fills of stacked bars: colour and hatch
+FILLS = (
+    (BLUE, ""),
+    (ORANGE, "/"),
+    (GREEN, "\\"),
+    (PURPLE, "x"),
+    (SKY, "-"),
+    (VERMILLION, "."),
+    (GREY, "|"),
+    ("#D9D9D9", "+"),
+)
+
+OUT_OF_MEMORY = "out of memory"
+NOT_AT_ONCE = "not all at once"
+
+#: legend entries of the two marks
+KEY_OUT_OF_MEMORY = Series(OUT_OF_MEMORY, "scatter", marker="x-thin", colour=BLACK, is_note=True)
+KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, "scatter", marker="circle", colour=BLACK, opened=(True,), is_note=True)

@@ -1,0 +1,242 @@
+"""A chart drawn by matplotlib: PNG, SVG and PDF, the same bytes every time, without a display or a browser."""
+
+import io
+from typing import Any
+
+from dse.figures.drawing import fit, layout, page_layout
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.layout import REPORT, Layout, Page
+
+FORMATS = ("png", "svg", "pdf")
+PNG_DPI = 300
+_MARKERS = {
+    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "triangle-left": "<",
+    "triangle-right": ">", "pentagon": "p", "hexagon": "h", "star": "*", "cross": "P", "x-thin": "x",
+}  # fmt: skip
+_DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.6)), "dashdot": (0, (6, 2, 1.2, 2))}
+#: PDF holds its TrueType fonts (type 42); SVG draws letters as paths, so that it looks the same without any font
+_STYLE: Any = {
+    "font.family": "DejaVu Sans", "axes.edgecolor": "#444444", "grid.color": "#DDDDDD", "hatch.color": "white",
+    "pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "dse", "path.simplify": False,
+}  # fmt: skip
+#: widths in points at the report's size
+_WIDTHS = {
+    "axes.linewidth": 0.6, "grid.linewidth": 0.5, "hatch.linewidth": 0.5, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5,
+}  # fmt: skip
+#: what matplotlib would write by itself: dates, which differ each time, and its own name
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None}, "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    """Text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
+
+
+def images(chart: Chart) -> dict[str, bytes]:
+    """The chart in every format of FORMATS."""
+    return {name: image(chart, name) for name in FORMATS}
+
+
+def image(chart: Chart, name: str, page: Page = REPORT, metadata: dict[str, str] | None = None) -> bytes:
+    """The chart for a page in one of FORMATS, with what the file says of itself; no date is in it."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style: Any = {**_STYLE, **{key: width * page.line for key, width in _WIDTHS.items()}, "font.size": page.text}
+    with mpl.rc_context(style):
+        chart = fit.fitted(chart, page)
+        place = page_layout.on(chart, page)
+        figure = Figure(figsize=(place.width / 72, place.height / 72), facecolor="white")
+        FigureCanvasAgg(figure)
+        _draw(figure, chart, place)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=name, dpi=PNG_DPI, metadata={**_METADATA[name], **(metadata or {})})
+    return buffer.getvalue()
+
+
+def _draw(figure: Any, chart: Chart, place: Layout) -> None:
+    page, edge = place.page, 8 / place.width
+    for i, line in enumerate(place.title):
+        y = (place.title_top - 1.2 * i * page.title) / place.height
+        figure.text(edge, y, _plain(line), va="top", ha="left", fontsize=page.title, fontweight="bold")
+    for i, note in enumerate(place.notes):
+        y = (place.notes_top - i * layout.NOTE_ROW * page.note / layout.NOTE_SIZE) / place.height
+        figure.text(edge, y, _plain(note), va="top", ha="left", fontsize=page.note, color="#444444")
+    for i, panel in enumerate(chart.panels):
+        box = place.panels[i]
+        axes = figure.add_axes(
+            (box.x / place.width, box.y / place.height, box.width / place.width, box.height / place.height)
+        )
+        _panel(axes, panel, chart, place, i)
+    for text in place.x_labels:
+        figure.text(text.x / place.width, text.y / place.height, _plain("\n".join(text.lines)), va="top", ha="center",
+                    fontsize=page.text, linespacing=1.05)  # fmt: skip
+    for text in place.y_labels:
+        figure.text(text.x / place.width, text.y / place.height, _plain("\n".join(text.lines)), va="center",
+                    ha="right", rotation=90, multialignment="center", fontsize=page.text, linespacing=1.05)  # fmt: skip
+    _legend(figure, place)
+    if chart.colours:
+        _colour_bar(figure, chart, place)
+
+
+def _axis(target: Any, axis: Axis) -> None:
+    import matplotlib.ticker as ticker
+
+    target.set_major_locator(ticker.FixedLocator([axis.shown(at) for at, _ in axis.ticks]))
+    target.set_major_formatter(ticker.FixedFormatter([_plain(text) for _, text in axis.ticks]))
+    target.set_minor_locator(ticker.NullLocator())
+
+
+def _panel(axes: Any, panel: Panel, chart: Chart, place: Layout, i: int) -> None:
+    page = place.page
+    axes.set_axisbelow(True)
+    horizontal = any(series.kind == "hbar" for series in panel.series)
+    bars = any(series.kind in ("bar", "hbar") for series in panel.series)
+    axes.grid(True, axis="both" if not bars else "x" if horizontal else "y")
+    for name, axis in (("x", panel.x), ("y", panel.y)):
+        if axis.log:
+            getattr(axes, f"set_{name}scale")("log")
+        getattr(axes, f"set_{name}lim")(axis.shown(axis.low), axis.shown(axis.high))
+        _axis(getattr(axes, f"{name}axis"), axis)
+    axes.tick_params(pad=2 * page.scale)
+    axes.tick_params(labelbottom=place.shows_x_ticks[i], labelleft=place.shows_y_ticks[i])
+    axes.set_title(_plain(place.titles[i]), fontsize=page.panel, pad=4 * page.scale, loc="left")
+    if not page.fits:
+        axes.set_xlabel(_plain(panel.x.label), labelpad=2)
+        if place.shows_y_label[i]:
+            axes.set_ylabel(_plain(panel.y.label), labelpad=3)
+    for order, series in enumerate(panel.series):
+        x = [panel.x.shown(v) for v in series.x]
+        y = [panel.y.shown(v) for v in series.y]
+        if series.kind in ("bar", "hbar"):
+            _bars(axes, series, x, y, panel, page)
+        elif series.kind == "heat":
+            _heat(axes, series, x, y, chart)
+        else:
+            _points(axes, series, x, y, chart, 3 + order * 0.01, page)
+            _labels(axes, series, x, y, panel, place.panels[i].width, page)
+
+
+def _heat(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart) -> None:
+    from matplotlib import colormaps
+
+    assert chart.colours is not None
+    scale, n = chart.colours, len(x)
+    cells = [[scale.place(v) for v in series.values[i : i + n]] for i in range(0, len(series.values), n)]
+    axes.imshow(
+        cells, cmap=colormaps["cividis"], vmin=scale.place(scale.axis.low), vmax=scale.place(scale.axis.high),
+        extent=(x[0] - 0.5, x[-1] + 0.5, y[0] - 0.5, y[-1] + 0.5), origin="lower", aspect="auto",
+        interpolation="nearest", zorder=2,
+    )  # fmt: skip
+
+
+def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, page: Page) -> None:
+    look = {"color": series.colour, "hatch": series.hatch * 4, "edgecolor": "white", "linewidth": 0.4 * page.line,
+            "zorder": 2}  # fmt: skip
+    if series.kind == "bar":
+        base = [panel.y.shown(v) for v in series.base] if series.base else 0
+        axes.bar(x, y, width=series.width, bottom=base, **look)
+    else:
+        base = [panel.x.shown(v) for v in series.base] if series.base else 0
+        axes.barh(y, x, height=series.width, left=base, **look)
+
+
+def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart, order: float, page: Page) -> None:
+    if series.draws_line and len(x) > 1:
+        axes.plot(x, y, color=series.colour, linestyle=_DASHES[series.dash], linewidth=1.2 * page.line, zorder=order)
+    if series.marker and x:
+        size = (16.0 if series.draws_line else 34.0) * (series.size * page.mark) ** 2
+        thin = series.marker == "x-thin"
+        for i in range(len(x)):
+            colour: Any = series.colour
+            if series.values and chart.colours:
+                colour = _cividis(chart, series.values[i])
+            face = "white" if series.is_open(i) else colour
+            edge = colour if series.is_open(i) or not series.values else "#333333"
+            look = (
+                {"color": series.colour, "linewidths": 1.1 * page.line}
+                if thin
+                else {
+                    "facecolors": [face],
+                    "edgecolors": [edge],
+                    "linewidths": (0.6 if series.values else 0.9) * page.line,
+                }
+            )
+            axes.scatter([x[i]], [y[i]], s=size * (1.5 if series.marker == "star" else 1.0),
+                         marker=_MARKERS[series.marker], zorder=order + 0.005, clip_on=False, **look)  # fmt: skip
+
+
+def _labels(
+    axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, width: float, page: Page
+) -> None:  # fmt: skip
+    """Texts above marks; those without a mark in the middle of their cell, on two lines where it is narrow."""
+    cell = width / (panel.x.high - panel.x.low)
+    for i, label in enumerate(series.labels):
+        size, look = page.note, {"xytext": (0, 5 * page.scale), "va": "bottom"}
+        if not series.marker:
+            look = {"xytext": (0, 0), "va": "center"}
+            if page.fits and page_layout.measured(label, page.note) > 0.95 * cell:
+                label = label.replace(" ", "\n")
+                size = min(size, 0.9 * cell / page_layout.measured(label, 1.0))
+        axes.annotate(_plain(label), (x[i], y[i]), textcoords="offset points", ha="center", fontsize=size,
+                      zorder=5, **look)  # fmt: skip
+
+
+def _cividis(chart: Chart, value: float) -> Any:
+    from matplotlib import colormaps
+
+    scale = chart.colours
+    assert scale is not None
+    low, high = scale.place(scale.axis.low), scale.place(scale.axis.high)
+    return colormaps["cividis"]((scale.place(value) - low) / (high - low))
+
+
+def _legend(figure: Any, place: Layout) -> None:
+    """Row by row, as plotly orders it; drawn by hand so that its place is known beforehand."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
+
+    width, height, page, scale = place.width, place.height, place.page, place.page.scale
+    for i, series in enumerate(place.legend):
+        row, column = divmod(i, place.legend_columns)
+        x = 8 + column * place.legend_cell
+        y = place.legend_top - (row + 0.5) * layout.LEGEND_ROW * scale
+        if series.kind in ("bar", "hbar"):
+            look: Any = {"facecolor": series.colour, "hatch": series.hatch * 4, "edgecolor": "white",
+                         "linewidth": 0.4 * page.line}  # fmt: skip
+            corner = ((x + 3 * scale) / width, (y - 3.5 * scale) / height)
+            figure.add_artist(Rectangle(corner, 16 * scale / width, 7 * scale / height, **look))
+        if series.draws_line:
+            figure.add_artist(Line2D([x / width, (x + 22 * scale) / width], [y / height] * 2, color=series.colour,
+                                     linestyle=_DASHES[series.dash], linewidth=1.2 * page.line))  # fmt: skip
+        if series.kind in ("line", "scatter") and series.marker:
+            face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.colour
+            edge = "#333333" if series.values else series.colour
+            figure.add_artist(Line2D([(x + 11 * scale) / width], [y / height], marker=_MARKERS[series.marker],
+                                     markersize=5.0 * page.mark, markerfacecolor=face, markeredgecolor=edge,
+                                     markeredgewidth=0.9 * page.line, linestyle="none"))  # fmt: skip
+        figure.text((x + 27 * scale) / width, y / height, _plain(series.name), va="center_baseline",
+                    fontsize=page.text)  # fmt: skip
+
+
+def _colour_bar(figure: Any, chart: Chart, place: Layout) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scale = chart.colours
+    assert scale is not None
+    page, low, high = place.page, place.panels[-1].y, place.panels[0].y + place.panels[0].height
+    axes = figure.add_axes(
+        ((place.width - (layout.BAR_ROOM - 2) * page.scale) / place.width, low / place.height,
+         9 * page.scale / place.width, (high - low) / place.height)
+    )  # fmt: skip
+    norm = Normalize(scale.place(scale.axis.low), scale.place(scale.axis.high))
+    bar = figure.colorbar(ScalarMappable(norm, "cividis"), cax=axes, label=_plain(scale.axis.label))
+    ticks = (fit.thinned(scale.axis, high - low, page, False) if page.fits else scale.axis).ticks
+    bar.set_ticks([scale.place(at) for at, _ in ticks], labels=[text for _, text in ticks])
+    bar.outline.set_linewidth(0.5 * page.line)

@@ -1,0 +1,1 @@
+"""Results and their figures as files: images, pages, tables."""

@@ -1,0 +1,104 @@
+"""A front written down: its table as CSV, its figure as a page to hover over and as PNG, SVG and PDF."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from dse.core import files
+from dse.figures.export import static as report_static
+from dse.figures.export import web_page
+from dse.figures.plot import answer
+from dse.figures.plot.read import BESIDE, beside
+from dse.sweep.pareto.designs import DesignFront
+
+INDEX = "front.html"
+
+
+def write(found: DesignFront, out: str, command: str, static: str = "auto") -> str:
+    """Write front.csv, what its figure needs beside it, and the figure into `out`; the path of the page.
+
+    Raises OutputError.
+    """
+    report_static.check(static)
+    folder = files.prepare(out)
+    chart, source = answer.chart_of(found), answer.source_of(found)
+    files.write(folder / "front.csv", files.csv_of(source.table))
+    files.write(folder / "front-others.csv", files.csv_of(found.cloud))
+    files.write(folder / f"front{BESIDE}", beside(source.about))
+    with report_static.painter(static) as brush:
+        for kind, content in brush.images(chart, command).items():
+            files.write(folder / f"front.{kind}", content)
+    page = web_page.render("front.html", title=chart.title, chart=chart, made_by=command)
+    files.write(folder / INDEX, page.encode())
+    files.sync(folder)
+    return str(folder / INDEX)
+
+
+def to_json(found: DesignFront) -> dict[str, Any]:
+    """The front for `--json`: numbers in SI units, missing and infinite ones, which JSON does not have, as null."""
+    rows = [{name: _json_value(value) for name, value in row.items()} for row in found.table.to_dict("records")]
+    return {
+        "objectives": found.objectives, "by": list(found.by), "n_rows": found.n_rows, "n_feasible": found.n_feasible,
+        "n_missing": found.n_missing, "limits": [str(limit) for limit in found.limits], "n_beyond": found.n_beyond,
+        "n_front": len(rows),
+        "front": [
+            {**row, "row": int(place), "knee": bool(knee)}
+            for row, place, knee in zip(rows, found.row, found.knee, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def infinite(found: DesignFront) -> list[tuple[str, int]]:
+    """(column, row of the source) of each infinite number of the front, which `to_json` writes as null."""
+    return [
+        (str(name), int(place))
+        for name in found.table.columns if pd.api.types.is_float_dtype(found.table[name])
+        for place, value in zip(found.row, found.table[name], strict=True) if not pd.isna(value) and math.isinf(value)
+    ]  # fmt: skip
+
+
+def _json_value(value: Any) -> Any:
+    """A cell as JSON has it: null for what is missing or infinite, text for dates and the like."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return None if isinstance(value, float) or pd.isna(value) else str(value)
+
+
+def text(found: DesignFront, max_rows: int = 20) -> str:
+    """The front as a table for the terminal: what varies, the objectives, knees marked."""
+    from dse.core.units import human
+
+    aims = ", ".join(f"{sense}imize {name}" for name, sense in found.objectives.items())
+    group = f", a front for each {', '.join(found.by)}" if found.by else ""
+    missing = f", {found.n_missing:,} left out" if found.n_missing else ""
+    if found.limits and found.n_beyond is not None:
+        missing += f", {found.n_beyond:,} beyond the limits or without a value there"
+    group += f"; within {', '.join(map(str, found.limits))}" if found.limits else ""
+    head = (
+        f"front: {len(found.table):,} of {found.n_rows:,} designs "
+        f"({found.n_feasible:,} feasible{missing}); {aims}{group}"
+    )
+    columns = list(dict.fromkeys((*found.design, *found.objectives, *(limit.column for limit in found.limits))))
+
+    def cell(name: str, value: Any) -> str:
+        if value is None or pd.isna(value):
+            return "-"
+        if isinstance(value, str):
+            return value
+        return human(value.item() if hasattr(value, "item") else value, found.units.get(name, ""))
+
+    first = list(range(min(len(found.table), max_rows)))
+    shown = [*first, *(int(i) for i in found.knee.nonzero()[0] if i >= max_rows)][: 2 * max_rows]
+    lines = [["", *columns]]
+    for i in shown:
+        row = found.table.iloc[i]
+        lines.append(["knee" if found.knee[i] else "", *(cell(name, row[name]) for name in columns)])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
+    body = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    rest = len(found.table) - len(shown)
+    tail = [f"... and {rest:,} more: --out writes all of them"] if rest > 0 else []
+    return "\n".join([head, *body, *tail])

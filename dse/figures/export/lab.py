@@ -1,0 +1,77 @@
+"""The tables of the quantizer lab: one quantizer on a KV dump, and one head of it before and after, for `dse plot`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse.core import files
+from dse.figures import FIGURES
+from dse.figures.plot.read import BESIDE, beside
+from dse.measure import lab as measure_view
+from dse.measure.lab import ATTENTION, ERRORS, Measured, View
+
+#: table -> kinds of figures that `dse plot` draws of it
+KINDS = {
+    stem: tuple(
+        name for name, one in FIGURES.items() if one.written.command.startswith("dse lab") and stem in one.written.stems
+    )
+    for stem in ("bits", "errors", "histogram", "values")
+}  # fmt: skip
+#: tokens and channels of a map, of the command and of the explorer's page
+MAX_TOKENS, MAX_CHANNELS = 256, 384
+
+
+def values_table(view: View, most_channels: int) -> pd.DataFrame:
+    """The map of a head as a table: a row a token and channel, its value before and after."""
+    before, after = (part[:, :most_channels].astype(np.float64) for part in (view.before, view.after))
+    n_tokens, n_channels = before.shape
+    tokens = np.repeat(np.arange(view.first_token, view.first_token + n_tokens), n_channels)
+    return pd.DataFrame({
+        "token": tokens, "channel": np.tile(np.arange(n_channels), n_tokens), "before": before.reshape(-1),
+        "after": after.reshape(-1),
+    })  # fmt: skip
+
+
+def write(
+    out: str, found: Measured, view: View, place: str, side: str, error: str, data: str, most_channels: int
+) -> list[Path]:
+    """Write the tables and what their figures say beside them into directory `out`; the paths of the tables.
+
+    `place` names the head shown, `side` (key, value) and `error` (of `ERRORS`) what the map of heads shows, `data`
+    what was measured on. Raises OutputError.
+    """
+    name, _, more = ERRORS[error]
+    on = f"Measured on {data}."
+    queries = [found.queries] if error in ATTENTION and found.queries else []
+    tables: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
+        "bits": (found.ledger, {
+            "title": "Bits an element as stored", "notes": [on, *([found.thresholds] if found.thresholds else [])],
+        }),
+        "errors": (found.errors, {
+            "title": f"{name[0].upper()}{name[1:]} by layer and head, {side}s", "error": error, "side": side,
+            "notes": [f"{'More' if more else 'Less'} is better. {on}", *queries],
+        }),
+        "histogram": (view.histogram, {
+            "title": f"Values before and after, {place}", "marks": [list(mark) for mark in view.marks], "notes": [on],
+        }),
+        "values": (values_table(view, most_channels), {"place": place}),
+    }  # fmt: skip
+    folder = files.prepare(out)
+    paths = []
+    for stem, (table, about) in tables.items():
+        files.write(folder / f"{stem}{BESIDE}", beside(about))
+        files.write(folder / f"{stem}.csv", files.csv_of(table))
+        paths.append(folder / f"{stem}.csv")
+    files.sync(folder)
+    return paths
+
+
+def check(side: str, error: str) -> None:
+    """Raises InputError for a side or an error that is not known."""
+    from dse.core.errors import InputError, did_you_mean, show
+
+    for name, value, known in (("side", side, measure_view.SIDES), ("error", error, tuple(ERRORS))):
+        if value not in known:
+            raise InputError(f"{name} = {show(value)}: {did_you_mean(value, known)}")

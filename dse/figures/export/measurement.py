@@ -1,0 +1,41 @@
+"""The files of a measurement for people: a page with its figures, and the figures as PNG, SVG and PDF."""
+
+import pandas as pd
+
+from dse.core import files
+from dse.figures import FIGURES
+from dse.figures.export import static as report_static
+from dse.figures.export import web_page
+from dse.figures.registry import Source
+from dse.measure import table as measure_table
+from dse.measure.parts import PAGE, TABLE
+from dse.measure.run import Found
+
+#: whose figures stand on the page
+COMMAND = "dse measure SOURCE --out DIR"
+
+
+def write(found: Found, command: str, static: str = "auto") -> str:
+    """Write figures and page into the measurement's directory; the path of the page. Raises OutputError."""
+    tables = {"summary.json": pd.DataFrame(found.summary["rows"]), "measured": found.table}
+    about = {"synthetic": found.file.data.synthetic}
+    drawn = {
+        name: one.draw(Source(tables[one.written.stems[0]], about=about))
+        for name, one in FIGURES.items() if one.written.command == COMMAND
+    }  # fmt: skip
+    charts = {name: chart for name, chart in drawn.items() if chart}
+    with report_static.painter(static) as brush:
+        for name, chart in charts.items():
+            for kind, content in brush.images(chart, command).items():
+                files.write(found.folder / f"{name}.{kind}", content)
+    page = web_page.render(
+        "measurement.html", title=_title(found), charts=charts, formats=report_static.FORMATS, table=TABLE,
+        text=measure_table.text(found.summary), made_by=command,
+    )  # fmt: skip
+    files.write(found.folder / PAGE, page.encode())
+    files.sync(found.folder)
+    return str(found.folder / PAGE)
+
+
+def _title(found: Found) -> str:
+    return f"Measured errors on {found.file.data.name}" + (" (synthetic)" if found.file.data.synthetic else "")

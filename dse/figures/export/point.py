@@ -1,0 +1,23 @@
+"""One design point written down: its result and the operations of its decode step as tables, for `dse plot`."""
+
+from typing import Any
+
+import pandas as pd
+
+from dse.core import files
+from dse.model.kv_layout import KvPlan
+from dse.questions import operations as tables_operations
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import Workload
+
+
+def write(out: str, device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> None:
+    """Write point.csv, and operations.csv where the design runs, into directory `out`. Raises OutputError."""
+    row = {**result, "assumptions": ", ".join(result["assumptions"])}
+    operations = tables_operations.decode_step(device, [plan], work)
+    folder = files.prepare(out)
+    (folder / "operations.csv").unlink(missing_ok=True)  # of another point
+    files.write(folder / "point.csv", files.csv_of(pd.DataFrame([row])))
+    if len(operations):
+        files.write(folder / "operations.csv", files.csv_of(operations))
+    files.sync(folder)

@@ -1,0 +1,40 @@
+"""The files of an answer: its figure as HTML, PNG, SVG and PDF, and the table behind it as CSV."""
+
+from dse.core import files
+from dse.figures.export import static as report_static
+from dse.figures.export import web_page
+from dse.figures.plot import answer as of_answer
+from dse.figures.plot.read import BESIDE, beside
+from dse.questions.best_map import BestMap
+from dse.questions.crossing import Crossing
+from dse.questions.need import Need, NeedBits
+from dse.questions.sensitivity import Sensitivity
+
+Answer = Crossing | Need | NeedBits | Sensitivity | BestMap
+
+
+def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:
+    """Write figure and table of an answer into directory `out`; return the path of the page.
+
+    Raises InputError for a `static` that cannot draw, OutputError where the directory cannot be written.
+    """
+    report_static.check(static)
+    folder = files.prepare(out)
+    name, source, chart = name_of(answer), of_answer.source_of(answer), of_answer.chart_of(answer)
+    files.write(folder / f"{name}.csv", source.table.to_csv(index=False, lineterminator="\n").encode())
+    files.write(folder / f"{name}{BESIDE}", beside(source.about))
+    with report_static.painter(static) as brush:
+        for kind, content in brush.images(chart, command).items():
+            files.write(folder / f"{name}.{kind}", content)
+    files.write(folder / "plotly.min.js", web_page.plotly_js().encode())
+    page = web_page.render(
+        "answer.html", title=chart.title, chart=chart, name=name, text=answer.text(), made_by=command, js_beside=True
+    )
+    files.write(folder / f"{name}.html", page.encode())
+    files.sync(folder)
+    return str(folder / f"{name}.html")
+
+
+def name_of(answer: Answer) -> str:
+    """The stem of the files of an answer."""
+    return f"need-{answer.what}" if isinstance(answer, Need) else of_answer.figure_of(answer).name.replace("_", "-")

@@ -1,0 +1,77 @@
+"""The parts of a decode step against batch (Oaken Figure 12(b))."""
+
+import pandas as pd
+
+from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.registry import Source, by_report, figure
+
+#: columns stacked, bottom first
+PARTS = {
+    "linear_s": "linear layers", "attention_s": "attention", "quantize_s": "quantize (exposed)",
+    "dequantize_s": "dequantize (exposed)",
+}  # fmt: skip
+
+
+@figure(
+    "latency_breakdown",
+    "Where does the time of a decode step go, and what does quantization cost (Oaken Figure 12(b))?",
+    by_report("breakdown"),
+    (*rows.POINT, "linear_s", "attention_s", "quantize_s", "dequantize_s"),
+    order=60,
+    key=("device", "system", "batch"),
+    title="Decode step by part",
+)
+def chart(source: Source) -> Chart:
+    """Stacked bars of the mean decode step of the running batch, a panel per system."""
+    table = source.table
+    table = table[table["model"] == table["model"].iloc[0]]
+    shown = rows.drawn(table, max_systems=6)
+    table, batches, left_out = rows.few_batches(shown.table)
+    x = axes.categories("batch", [axes.count_text(batch) for batch in batches], "sequences")
+    y = axes.linear(
+        "mean decode step", "ms", [1.12 * float(v) for v in table["decode_step_s"].dropna()], axes.MILLISECOND
+    )
+    panels = []
+    for system in shown.systems:
+        own = table[table["system"] == system]
+        good = own[own["feasible"]]
+        places = tuple(float(batches.index(int(batch))) for batch in good["batch"])
+        texts = tuple(rows.hover(row) + _parts(row) for _, row in good.iterrows())
+        base = (0.0,) * len(places)
+        series: list[Series] = []
+        for (column, name), (colour, hatch) in zip(PARTS.items(), style.FILLS, strict=False):
+            heights = tuple(float(v) for v in good[column])
+            series.append(Series(name, "bar", places, heights, colour, base=base, hatch=hatch, width=0.62, hover=texts))
+            base = tuple(a + b for a, b in zip(base, heights, strict=True))
+        waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]
+        over = tuple(place for place, wait in zip(places, waits, strict=True) if wait)
+        if over:
+            tops = tuple(top + 0.03 * y.high for top, wait in zip(base, waits, strict=True) if wait)
+            running = [str(int(n)) for n, wait in zip(good["running_batch"], waits, strict=True) if wait]
+            series.append(
+                Series(
+                    style.NOT_AT_ONCE, "scatter", over, tops, style.BLACK, marker="circle", size=0.7,
+                    opened=(True,) * len(over), labels=tuple(running), is_note=True, in_legend=False,
+                )
+            )  # fmt: skip
+        out = tuple(float(batches.index(int(batch))) for batch in own[~own["feasible"]]["batch"])
+        if out:
+            heights = (0.03 * y.high,) * len(out)
+            series.append(
+                Series(style.OUT_OF_MEMORY, "scatter", out, heights, marker="x-thin", is_note=True, in_legend=False)
+            )
+        panels.append(Panel(system, x, y, tuple(series)))
+    return Chart(
+        f"Decode step by part, {table['model'].iloc[0]}", tuple(panels), n_columns=3, panel_height_pt=150,
+        keys=rows.mark_keys(table),
+        notes=(
+            "Exposed: what does not hide behind the reads. Numbers over hollow marks: sequences that do run at once.",
+            *rows.mark_notes(table),
+            *shown.notes, *left_out, rows.assumption_note(table),
+        ),
+    )  # fmt: skip
+
+
+def _parts(row: pd.Series) -> str:
+    return "".join(f"\n{name}: {row[column] / axes.MILLISECOND:,.4g} ms" for column, name in PARTS.items())

@@ -1,0 +1,1 @@
+"""Figures of the tables that commands write: `dse plot`."""

@@ -1,0 +1,32 @@
+"""The figure of an answer (`dse.questions`, `dse mix`) or of a front (`dse pareto`), in Python and in notebooks."""
+
+from typing import Any
+
+from dse.figures import FIGURES, Figure
+from dse.figures.drawing import to_plotly
+from dse.figures.drawing.chart import Chart
+from dse.figures.registry import Source
+
+
+def figure_of(answer: object) -> Figure:
+    """The figure that draws answers of that type."""
+    return next(one for one in FIGURES.values() if one.answer is type(answer))
+
+
+def source_of(answer: object) -> Source:
+    """The table behind the figure of an answer, and what its figure says beside it."""
+    found = figure_of(answer).source_of
+    assert found is not None
+    return found(answer)
+
+
+def chart_of(answer: object) -> Chart:
+    """The figure as data."""
+    found = figure_of(answer).draw(source_of(answer))
+    assert found is not None
+    return found
+
+
+def figure(answer: object) -> Any:
+    """The plotly figure; that of a front shows its first two objectives, hovering a whole design."""
+    return to_plotly.figure(chart_of(answer))

@@ -1,0 +1,101 @@
+"""A declared figure by name, drawn from what a command wrote: unknown names, missing columns, rows over each other."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from dse.core.errors import InputError, did_you_mean, show
+from dse.figures import FIGURES, Figure
+from dse.figures.drawing import rows
+from dse.figures.drawing.chart import Chart
+from dse.figures.plot.read import BESIDE, read
+from dse.figures.registry import Source
+
+#: letters of a word that a description is searched for, and more
+MIN_WORD = 3
+
+
+def find(name: str) -> Figure:
+    """The figure of that name, `-` as `_`. Raises InputError with the nearest names."""
+    found = FIGURES.get(name.strip().lower().replace("-", "_"))
+    if found is None:
+        raise InputError(f"unknown figure {show(name)}: {_nearest(name)}")
+    return found
+
+
+def _nearest(name: str) -> str:
+    """The figures whose names are near, or that speak of the word; else where all of them are listed."""
+    if (text := did_you_mean(name, FIGURES)).startswith("did you mean"):
+        return text
+    word = name.strip().lower().replace("-", "_")
+    words = [part for part in word.split("_") if len(part) > MIN_WORD]
+    near = [one.name for one in FIGURES.values() if any(part in f"{one.name} {one.shows}".lower() for part in words)]
+    return f"did you mean {', '.join(near[:4])}?" if near else "`dse plot` alone lists them"
+
+
+@contextlib.contextmanager
+def drawing(one: Figure, where: str) -> Iterator[None]:
+    """Say which table cannot be drawn where drawing fails by its values. Raises InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        raise InputError(
+            f"{show(where)}: cannot be drawn as {one.name} ({show(str(error))[1:-1]}): is it as "
+            f"`{one.written.command}` writes it?"
+        ) from error
+
+
+def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.DataFrame]:
+    """The chart of a figure and the table behind it, from a directory or a file. Raises InputError, LimitError."""
+    one = find(name)
+    _check_beside(one, where)
+    source = read(where, one.written.stems, one.written.command, only)
+    _check(one, source, where)
+    with drawing(one, where):
+        found = one.draw(source)
+    if found is None:
+        raise InputError(f"{show(where)}: holds nothing that {one.name} draws")
+    return found, source.table
+
+
+def _check_beside(one: Figure, where: str) -> None:
+    """What must stand beside a table is there, before the table is read."""
+    file = Path(where)
+    with contextlib.suppress(OSError, ValueError):  # said when it is read
+        if one.needs_beside and file.is_file() and not file.with_name(f"{file.stem}{BESIDE}").is_file():
+            raise InputError(
+                f"{show(where)}: {one.name} needs {show(file.stem + BESIDE)} beside its table: `{one.written.command}` "
+                "writes both"
+            )
+
+
+def _check(one: Figure, source: Source, where: str) -> None:
+    """Columns are there, what must stand beside holds something, and no two rows are the same mark."""
+    table = source.table
+    wanted = list(one.columns)
+    if "system" in one.key and "system" not in table:
+        wanted.append("quantizer")
+    missing = [name for name in dict.fromkeys(wanted) if name not in table]
+    if one.needs_beside and not source.about:
+        raise InputError(
+            f"{show(where)}: {one.name} needs {one.written.stems[0]}{BESIDE} beside it: `{one.written.command}` "
+            "writes both"
+        )
+    if missing:
+        raise InputError(f"{show(where)}: lacks {', '.join(missing)}: `{one.written.command}` writes such a table")
+    if one.key:
+        own = rows.with_system(table) if "system" in one.key else table
+        keys = list(one.key)
+        again = own.duplicated(keys, keep=False)
+        if again.any():
+            first = own[again].groupby(keys, sort=False, dropna=False, observed=True).get_group(
+                tuple(own[again].iloc[0][name] for name in keys)
+            )  # fmt: skip
+            differ = [str(name) for name in own.columns if first[name].astype(str).nunique() > 1]
+            what = (f"differ in {', '.join(differ[:3])}: choose with --only COLUMN=VALUE" if differ
+                    else "are the same: leave one")  # fmt: skip
+            raise InputError(f"{show(where)}: {len(first):,} rows of one mark {what}")

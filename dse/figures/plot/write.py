@@ -1,0 +1,124 @@
+"""What `dse plot` does: a figure or its table written into one file, and the list of figures."""
+
+import json
+import os
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dse import __version__
+from dse.core import files
+from dse.core.errors import InputError, did_you_mean, show
+from dse.figures import FIGURES
+from dse.figures.drawing import fit, page_layout
+from dse.figures.drawing.chart import Chart
+from dse.figures.drawing.layout import Page
+from dse.figures.export import image as export
+from dse.figures.export.image import MM, PRESETS, SIZED
+from dse.figures.plot import load
+from dse.figures.plot.read import BESIDE
+from dse.model.results import RESULT_UNITS
+
+__all__ = ["SIZED", "ending", "how_to", "listing", "listing_text", "page_of", "write"]
+
+#: millimetres of a page's side
+MIN_MM, MAX_MM = 40.0, 1200.0
+
+
+def ending(out: str) -> str:
+    """The format that a file's name asks for. Raises InputError."""
+    found = Path(out).suffix.lower().removeprefix(".")
+    if found not in export.FORMATS:
+        known = ", ".join(f".{name}" for name in export.FORMATS)
+        raise InputError(f"out = {show(out)}: must end in one of {known}")
+    return found
+
+
+def page_of(preset: str, width_mm: float | None, height_mm: float | None, title: bool, notes: bool) -> Page:
+    """The page of a preset, or of another size with its texts. Raises InputError."""
+    if preset not in PRESETS:
+        raise InputError(f"preset = {show(preset)}: {did_you_mean(preset, PRESETS)}")
+    page = replace(PRESETS[preset], shows_title=title, shows_notes=notes)
+    for name, size in (("width", width_mm), ("height", height_mm)):
+        if size is not None:
+            if not MIN_MM <= size <= MAX_MM:
+                raise InputError(f"{name} = {size:g}: must be {MIN_MM:g} to {MAX_MM:g} (mm)")
+            page = replace(page, width=size * MM) if name == "width" else replace(page, height=size * MM)
+    return page
+
+
+def write(
+    kind: str, source: str, out: str, made_by: str, page: Page, title: str | None = None, only: Sequence[str] = ()
+) -> list[str]:
+    """Draw the figure `kind` of what `source` names into the file `out`; what there is to say of it, a line each.
+
+    The file appears whole or not at all. Raises InputError, LimitError, OutputError.
+    """
+    format = ending(out)
+    if os.path.exists(out) and os.path.exists(source) and os.path.samefile(out, source):
+        raise InputError(f"out = {show(out)}: is the table itself: name another file")
+    chart, table = load.load(kind, source, only)
+    if title is not None:
+        chart = replace(chart, title=title)
+    with load.drawing(load.find(kind), source):
+        content = export.export(chart, format, made_by, table, page)
+    if format == "csv":
+        files.write(Path(f"{out}-metadata.json"), _about_csv(chart, table, out, made_by))
+    files.write(Path(out), content)
+    if format not in SIZED:
+        return [f"{'figure' if format == 'html' else 'table'}: {out}"]
+    return [f"figure: {out} ({_size(chart, page)})", *_left_off(chart, page)]
+
+
+def _size(chart: Chart, page: Page) -> str:
+    place = page_layout.on(fit.fitted(chart, page), page)
+    return f"{place.width / MM:.0f} x {place.height / MM:.0f} mm"
+
+
+def _left_off(chart: Chart, page: Page) -> list[str]:
+    """The notes that the picture leaves to its caption."""
+    if page_layout.shows_all_notes(chart, page):
+        return []
+    return ["for the caption:", *(f"  {note}" for note in chart.notes)]
+
+
+def _about_csv(chart: Chart, table: pd.DataFrame, out: str, made_by: str) -> bytes:
+    """What made a CSV file, beside it under the name that "CSV on the Web" (W3C, 2015) gives it."""
+    columns = [
+        {"name": str(name), **({"unit": RESULT_UNITS[name]} if RESULT_UNITS.get(name) else {})}
+        for name in table.columns
+    ]
+    about: dict[str, Any] = {
+        "url": Path(out).name, "title": chart.title, "notes": list(chart.notes), "made_by": made_by,
+        "dse_version": __version__, "tableSchema": {"columns": columns},
+    }  # fmt: skip
+    return (json.dumps(about, indent=1) + "\n").encode()
+
+
+def how_to(kind: str) -> str:
+    """Which command writes the table of a figure. Raises InputError for an unknown one."""
+    return f"give what `{load.find(kind).written.command}` wrote"
+
+
+def listing() -> list[dict[str, Any]]:
+    """Every figure as plain data."""
+    return [
+        {"kind": one.name, "shows": one.shows, "written_by": one.written.command, "columns": list(one.columns),
+         "beside": f"{one.written.stems[0]}{BESIDE}" if one.needs_beside else None}
+        for one in FIGURES.values()
+    ]  # fmt: skip
+
+
+def listing_text() -> str:
+    """Every figure for the terminal: its name, what it shows, the command behind it, its columns."""
+    lines = ["dse plot KIND DIR|TABLE --out FILE", ""]
+    for one in FIGURES.values():
+        lines += [one.name, f"  {one.shows}", f"  from: {one.written.command.replace('`', '')}"]
+        if one.needs_beside:
+            lines.append(f"  needs beside its table: {one.written.stems[0]}{BESIDE}, as that command writes it")
+        lines += textwrap.wrap(f"columns: {', '.join(one.columns)}", 100, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(lines)

@@ -1,0 +1,162 @@
+"""The registry of figures: each declares itself, beside the code that draws it, with `@figure(...)`.
+
+A figure gets a `Source` (a table and what stands beside it) and gives a `Chart`. `dse plot`, the report, the pages of
+answers, the explorer and the tests read the registry; nothing about a figure is said a second time.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dse.core.errors import InputError
+from dse.figures.drawing.chart import Chart
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table, its file (None: a sweep's parts, or no file at all), what NAME.figure.json beside it says.
+
+    `others` are further tables by the names of their files, `-` as `_`, where they are at hand.
+    """
+
+    table: pd.DataFrame
+    path: Path | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    others: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+    def other(self, stem: str) -> pd.DataFrame | None:
+        """Another table, at hand or in the same directory; None where there is none."""
+        if (known := self.others.get(stem.replace("-", "_"))) is not None:
+            return known
+        from dse.figures.plot import read  # sweeps and all; not before a table is read
+
+        found = read.in_folder(self.path.parent, (stem,)) if self.path else None
+        return None if found is None else read.read_table(found)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """A JSON file in the same directory; empty where there is none."""
+        from dse.sweep import store
+
+        return (store.load_json(self.path.parent / name) if self.path else None) or {}
+
+    def one(self, name: str) -> str:
+        """The one name that a column holds. Raises InputError where a figure of one would mix several."""
+        found = list(dict.fromkeys(map(str, self.table[name])))
+        if len(found) > 1:
+            raise InputError(
+                f"{name} = {', '.join(found)}: a figure shows one: choose it with --only {name}={found[0]}"
+            )
+        return found[0]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a figure's table comes from: the command, and the table's names in that command's directory.
+
+    `table` is its name in `dse.questions.tables`, for figures of the report.
+    """
+
+    command: str
+    stems: tuple[str, ...]
+    table: str = ""
+
+
+def by(command: str, *stems: str) -> Written:
+    """Written by `dse COMMAND` under one of the names."""
+    return Written(f"dse {command}", stems)
+
+
+def by_report(table: str) -> Written:
+    """A table of `dse report`, as `dse.questions.tables` calls it."""
+    return Written("dse report --out DIR", ("report" if table == "results" else f"tables/{table}",), table)
+
+
+def by_validation(stem: str, extra: str = "") -> Written:
+    """A table of `dse validate report`, with the name of the extra that it takes."""
+    more = f" (with the extra {extra})" if extra else ""
+    return Written(f"dse validate report --out DIR{more}", (f"tables/{stem}", stem))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A declared figure: what it shows, whose table it draws, which columns that must have, and what draws it.
+
+    Rows of a table that agree in all of `key` would lie over each other and are refused; `system` in it is device and
+    quantizer where the table has no such column. `needs_beside`: NAME.figure.json must stand beside the table. The
+    report shows the figures with a `title`; an `answer` of that type is drawn from `source_of(answer)`.
+    """
+
+    name: str
+    shows: str
+    written: Written
+    columns: tuple[str, ...]
+    draw: Callable[[Source], Chart | None]
+    order: float
+    key: tuple[str, ...] = ()
+    needs_beside: bool = False
+    title: str = ""
+    answer: type | None = None
+    source_of: Callable[[Any], Source] | None = None
+
+    @property
+    def table(self) -> str:
+        """The table of `dse.questions.tables` that the report draws it from."""
+        return self.written.table
+
+    def chart(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Chart:
+        """The chart of a table, of what stands beside it and of other tables. Raises InputError where it is empty."""
+        found = self.draw(Source(table, None, dict(about or {}), others))
+        if found is None:
+            raise InputError(f"the table holds nothing that {self.name} draws")
+        return found
+
+    def figure(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Any:
+        """The same as a plotly figure."""
+        from dse.figures.drawing import to_plotly
+
+        return to_plotly.figure(self.chart(table, about, **others))
+
+    def images(
+        self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame
+    ) -> dict[str, bytes]:
+        """PNG, SVG and PDF, drawn by matplotlib."""
+        from dse.figures.drawing import to_matplotlib
+
+        return to_matplotlib.images(self.chart(table, about, **others))
+
+
+#: every figure by name, as declared; `dse.figures.FIGURES` has them in order
+DECLARED: dict[str, Figure] = {}
+
+
+def figure(
+    name: str,
+    shows: str,
+    written: Written,
+    columns: tuple[str, ...],
+    *,
+    order: float = math.inf,
+    key: tuple[str, ...] = (),
+    needs_beside: bool = False,
+    title: str = "",
+    answer: type | None = None,
+    source_of: Callable[[Any], Source] | None = None,
+) -> Callable[[Callable[[Source], Chart | None]], Callable[[Source], Chart | None]]:
+    """Declare the figure that the decorated function draws; the arguments are the fields of `Figure`.
+
+    Lists show figures by `order`, those without one last.
+    """
+
+    def declare(draw: Callable[[Source], Chart | None]) -> Callable[[Source], Chart | None]:
+        if name in DECLARED:
+            raise ValueError(f"two figures are called {name}")
+        DECLARED[name] = Figure(
+            name, shows, written, columns, draw, order, key, needs_beside, title, answer, source_of
+        )  # fmt: skip
+        return draw
+
+    return declare

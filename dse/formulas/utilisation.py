@@ -1,9 +1,0 @@
-"""How much of a peak rate an operation uses while it runs."""
-
-from dse.formulas.core import formula
-
-
-@formula("1", "(FLOP / F) / seconds, or (bytes / BW) / seconds", "docs/model.md, Utilisation")
-def utilisation(at_peak_s, seconds):
-    """Share of a peak rate: the seconds that the amount takes at the peak over those it takes. seconds > 0."""
-    return at_peak_s / seconds

@@ -1,0 +1,298 @@
+"""A KV dump held in memory and looked at: bits, errors by layer and head, values before and after one quantizer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import kernels_ref
+from dse.core.errors import InputError, LimitError, show
+from dse.core.units import BITS_PER_BYTE
+from dse.measure import errors as measure_errors
+from dse.measure import kernels as measure
+from dse.measure import source as measure_source
+from dse.measure import synthetic as kv_sample
+from dse.measure.dumps import open_dump
+from dse.measure.kernels import Layer, Settings, Side
+from dse.measure.source import About
+from dse.quantizers import QuantizerSpec
+from dse.quantizers.outliers import group_shares
+from dse.specs.measurements import TensorMeasurement
+
+#: bytes of a dump's tensors, unless told
+MAX_BYTES = 128 * 2**20
+#: bins of a histogram
+N_BINS = 160
+#: last queries of a head that attention is measured with, as `dse measure` does
+N_QUERIES = 16
+#: of the sample that the thresholds of the shipped one were profiled on
+CALIBRATION_SEED = kv_sample.CALIBRATION_SEED
+SAMPLE = f"{kv_sample.NAME}.npz"
+_SAMPLE_THRESHOLDS = f"{kv_sample.NAME}.thresholds.toml"
+SIDES: tuple[Side, ...] = ("key", "value")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A dump in memory: `tensors` and `queries` by layer, and what the file says of itself."""
+
+    name: str
+    sha256: str
+    about: About
+    layers: tuple[Layer, ...]
+    tensors: Mapping[int, Mapping[Side, np.ndarray]]
+    queries: Mapping[int, np.ndarray]
+    #: profiled on other data of the same kind; None: none came with it
+    thresholds: Any = None
+
+    @property
+    def indices(self) -> list[int]:
+        """The layers it has, ascending."""
+        return [layer.index for layer in self.layers]
+
+
+@dataclass(frozen=True)
+class How:
+    """How a dump is read and quantised: heads of tensors [tokens, channels] (None: as the file says, else one), and
+    whether NaN and infinities are refused or taken as 0 and +-65504."""
+
+    n_heads: int | None = None
+    nonfinite: str = "raise"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A quantizer on all layers of a dump.
+
+    `errors`: a row a layer, head and side (key, value, and both where attention was measured) with the ratios of
+    `dse.measure.errors.ratios`, and one for all, with layer and head missing; `ledger`: bits an element by part, a row
+    for keys, values and both; `nominal_bits`: stored bits by the closed form with nominal shares.
+    """
+
+    errors: pd.DataFrame
+    ledger: pd.DataFrame
+    nominal_bits: float
+    #: where Oaken's thresholds come from, and the queries that attention was measured with; "" for none
+    thresholds: str
+    queries: str
+
+
+@dataclass(frozen=True)
+class View:
+    """One head's keys or values: a window of [tokens, channels] before and after, and the whole head's histogram.
+
+    `histogram`: columns low, high, n_before, n_after. `marks`: name, lower and upper bound, outermost first.
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+    first_token: int
+    n_tokens: int
+    histogram: pd.DataFrame
+    marks: tuple[tuple[str, float, float], ...]
+
+
+def hold(path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: How | None = None) -> Held:
+    """Read a dump of at most `max_bytes` of tensors; `name` stands for the path in messages.
+
+    Layers may be missing, or one of keys and values. Raises InputError and LimitError, one line each.
+    """
+    try:
+        with open_dump(path, measure.limits(max_bytes)) as dump:
+            layers = measure.layers(dump)
+            about = measure_source.about(dump, str(path), layers, n_heads=(how or How()).n_heads)
+            measure_source.refuse(str(path), measure_source.problems(layers, about, max_bytes, partial=True))
+            layers = [layer for layer in layers if layer.tensors]
+            if not layers:
+                raise InputError(f"{path}: holds no keys and no values: dump at least one layer")
+            tensors = {
+                layer.index: {side: dump.read(tensor.name) for side, tensor in layer.tensors.items()}
+                for layer in layers
+            }
+            queries = {layer.index: dump.read(layer.query.name) for layer in layers if layer.query is not None}
+    except (InputError, LimitError) as error:
+        raise type(error)(str(error).replace(str(path), name or Path(path).name)) from None
+    return Held(name or Path(path).name, measure.sha256(path), about, tuple(layers), tensors, queries)
+
+
+def sample() -> Held:
+    """The synthetic sample that ships, with thresholds of another sample of the same kind."""
+    folder = resources.files("dse.data")
+    with resources.as_file(folder / SAMPLE) as path, resources.as_file(folder / _SAMPLE_THRESHOLDS) as thresholds:
+        held = hold(path, SAMPLE)
+        note = "the synthetic sample that ships: no language model's keys and values"
+        return replace(
+            held, about=replace(held.about, synthetic=True, note=note),
+            thresholds=measure.thresholds_of(str(thresholds)),
+        )  # fmt: skip
+
+
+def about_of(held: Held, how: How) -> About:
+    """What the dump is of, with heads as told. Raises InputError where they do not fit."""
+    if how.n_heads is None:
+        return held.about
+    of = replace(held.about, n_heads=how.n_heads)
+    measure_source.refuse(held.name, measure_source.problems(list(held.layers), of, 2**62, partial=True))
+    return of
+
+
+def shares_of(spec: QuantizerSpec) -> list[float]:
+    """Shares of Oaken's groups, outermost first."""
+    return [float(share) for share in group_shares(dict(spec.values))]
+
+
+def has_thresholds(held: Held, spec: QuantizerSpec) -> bool:
+    """True where the dump came with thresholds for the groups of this Oaken."""
+    given = held.thresholds
+    return given is not None and np.allclose(given.fracs, shares_of(spec), rtol=0, atol=1e-9)
+
+
+def thresholds_of(held: Held, spec: QuantizerSpec, how: How) -> tuple[Any, str]:
+    """Oaken's thresholds for a dump and where they come from; (None, "") for another family. Raises InputError."""
+    if spec.family.name != "oaken":
+        return None, ""
+    if has_thresholds(held, spec):
+        return held.thresholds, "Thresholds profiled on another sample of the same kind."
+    profiler = kernels_ref.Profiler(shares_of(spec))
+    try:
+        for layer in held.layers:
+            for side, x in held.tensors[layer.index].items():
+                own = x if how.nonfinite == "raise" else measure_errors.exact(x).astype(np.float16)
+                profiler.add(layer.index, side, own)
+        return profiler.thresholds(), "Thresholds profiled on these very values: offline they would be of other data."
+    except ValueError as error:
+        raise InputError(f"{held.name}: {str(error).partition('; nonfinite=')[0].removeprefix('x: ')}") from error
+
+
+def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERIES) -> Measured:
+    """Quantise every layer and measure bits and errors. Raises InputError."""
+    of = about_of(held, how)
+    thresholds, note = thresholds_of(held, spec, how)
+    if measure_errors.is_turned_back(spec, of):
+        note = "Keys turned back to before RoPE, where the method is defined."
+    settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
+    rows: list[dict[str, Any]] = []
+    tensors: list[TensorMeasurement] = []
+    for layer in held.layers:
+        query = held.queries.get(layer.index)
+        asked = None if query is None else measure_errors.by_head(query, of.n_heads)
+        own, asked, kind = measure_errors.as_defined(spec, held.tensors[layer.index], asked, of)
+        found = {one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, own, settings)}
+        tensors += [one for one, _ in found.values()]
+        seen = {side: outcome.seen for side, (_, outcome) in found.items()}
+        sums = measure_errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0)
+        rows += [{"layer": layer.index, **row} for row in sums]
+    sides = list(dict.fromkeys(row["side"] for row in rows))
+    rows += [{"side": side, **measure_errors.pooled([row for row in rows if row["side"] == side])} for side in sides]
+    errors = pd.DataFrame([
+        {"layer": row.get("layer"), "head": row.get("head"), "side": row["side"], **measure_errors.ratios(row)}
+        for row in rows
+    ]).astype({"layer": "Int64", "head": "Int64"} | dict.fromkeys(ERRORS, float))  # fmt: skip
+    n = sum(t.n_elements for t in tensors)
+    nominal = sum(t.nominal_bits(spec) * t.n_elements for t in tensors) / n
+    kinds = sorted({str(row["queries"]) for row in rows if row.get("queries")})
+    queries = f"Attention of {' and '.join(kinds)} queries." if kinds else ""
+    return Measured(errors, ledger(tensors), float(nominal), note, queries)
+
+
+#: columns of `Measured.errors`: name, unit, and whether more is better
+ERRORS = {
+    "sqnr_db": ("signal to noise", "dB", True),
+    "mse": ("mean squared error", "", False),
+    "max_abs_error": ("largest error", "", False),
+    "cosine": ("cosine", "", True),
+    "output_error": ("attention output error", "", False),
+    "mass_moved": ("attention moved", "", False),
+    "kl_nats": ("attention divergence", "nat", False),
+}
+
+
+#: those that need queries
+ATTENTION = ("output_error", "mass_moved", "kl_nats")
+
+
+def ledger(tensors: Sequence[TensorMeasurement]) -> pd.DataFrame:
+    """Bits an element by part as stored: a row for keys, for values and for both, where there are such."""
+    rows = []
+    for name, which in (("keys", ("key",)), ("values", ("value",)), ("keys and values", SIDES)):
+        own = [t for t in tensors if t.which in which]
+        n = sum(t.n_elements for t in own)
+        if not n or (len(which) > 1 and len({t.which for t in own}) < 2):
+            continue
+        packed = sum(t.n_packed_elements for t in own)
+        paper = sum((t.effective_bits or 0) * t.n_packed_elements for t in own)
+        rows.append({
+            "quantizer": name,
+            **{f"{part}_bits": sum(t.ledger.get(part, 0) for t in own) / n for part in kernels_ref.PARTS},
+            "stored_bits": BITS_PER_BYTE * sum(t.stored_bytes for t in own) / n,
+            "effective_bits": float(paper / packed) if packed else math.nan,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def view(
+    held: Held, spec: QuantizerSpec, how: How, layer: int, side: Side, head: int, first_token: int, n_tokens: int
+) -> View:
+    """One head of one layer before and after, tokens from `first_token` on; of the first sequence of a batch.
+
+    The histogram is of all its tokens and sequences. Raises InputError for what the dump does not have.
+    """
+    of = about_of(held, how)
+    own, _, _ = measure_errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
+    x = measure_errors.by_head(own[side], of.n_heads)[:, head]
+    thresholds, _ = thresholds_of(held, spec, how)
+    settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
+    outcome = measure.quantize(spec, layer, own, settings)[side]
+    before = measure_errors.exact(x)
+    after = measure_errors.by_head(outcome.seen, settings.n_heads)[:, head].astype(np.float64)
+    if not 0 <= first_token < before.shape[1]:
+        raise InputError(f"first token = {first_token:,}: must be 0 to {before.shape[1] - 1:,}: that is what is there")
+    window = slice(first_token, first_token + n_tokens)
+    return View(
+        before[0, window].astype(np.float32), after[0, window].astype(np.float32), first_token, before.shape[1],
+        histogram(before, after), _marks(thresholds, layer, side, after),
+    )  # fmt: skip
+
+
+def _layer(held: Held, of: About, layer: int, side: Side, head: int) -> dict[Side, np.ndarray]:
+    """The tensors of a layer that has this side and head."""
+    if layer not in held.tensors:
+        known = ", ".join(map(str, held.indices[:8])) + (", ..." if len(held.indices) > 8 else "")
+        raise InputError(f"layer = {layer:,}: must be one of {known}: those are in {show(held.name)}")
+    own = dict(held.tensors[layer])
+    if side not in own:
+        raise InputError(f"side = {side}: layer {layer} has only {'value' if side == 'key' else 'key'}s")
+    n_heads = measure_errors.by_head(own[side], of.n_heads).shape[1]
+    if not 0 <= head < n_heads:
+        raise InputError(f"head = {head:,}: must be 0 to {n_heads - 1:,}: that is what is there")
+    return own
+
+
+def histogram(before: np.ndarray, after: np.ndarray, n_bins: int = N_BINS) -> pd.DataFrame:
+    """How often values fall into equal bins over both ranges: columns low, high, n_before, n_after."""
+    edges = np.linspace(*_ends(before, after), n_bins + 1)
+    counts = [np.histogram(x, edges)[0] for x in (before, after)]
+    return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "n_before": counts[0], "n_after": counts[1]})
+
+
+def _ends(*parts: np.ndarray) -> tuple[float, float]:
+    """Smallest and largest value of all, apart by something."""
+    low, high = min(float(x.min()) for x in parts), max(float(x.max()) for x in parts)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _marks(thresholds: Any, layer: int, side: Side, after: np.ndarray) -> tuple[tuple[str, float, float], ...]:
+    """Where a quantizer parts values: Oaken's groups; for others the range of what it gives back."""
+    if thresholds is None:
+        return (("smallest and largest value after", float(after.min()), float(after.max())),)
+    lower, upper = thresholds.of(layer, side)
+    n = len(thresholds.fracs)
+    shares = [f"{100 * share:.4g} %" for share in thresholds.fracs]
+    return tuple(  # the last threshold parts nothing
+        (f"{shares[i]} beyond, {shares[i + 1]} next within", lower[i], upper[i]) for i in range(n - 1)
+    )

@@ -1,0 +1,368 @@
+"""`dse mix`: a quantizer for the keys and values of each layer, from the errors that `dse measure` found, in a budget.
+
+Errors are squared, relative to the signal of their own layer, and added over layers and sides, which takes them to be
+independent (docs/dumps.md, Mixed plans). Bits are those of the packed bytes at the measured context.
+"""
+
+import io
+import json
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import pandas as pd
+
+from dse import __version__, quantizers
+from dse.core import files, units
+from dse.core.errors import InputError, did_you_mean, show
+from dse.measure import mixed_solve
+from dse.measure.mixed_solve import Choice, Numbers
+from dse.measure.parts import SUMMARY, TABLE
+from dse.quantizers.layered import MAX_LAYERS, OBJECTIVES
+
+Objective = Literal["output_error", "mse"]
+#: what is stored as it is and has no error: an option beside the measured methods
+EXACT = "fp16"
+SIDES = ("key", "value")
+#: squared error and squared signal of an objective
+SUMS = {"output_error": ("squared_output_error", "squared_output"), "mse": ("squared_error", "squared_signal")}
+MAX_BYTES, MAX_ROWS = 2**30, 5_000_000
+_COLUMNS = ("method", "layer", "side", "head", "context_tokens", "n_elements", "stored_bits", *SUMS["mse"], "data",
+            "synthetic")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What each method does to the keys and values of each layer: the items are layer 0's keys, its values, ...
+
+    `bits` and `costs` hold an array over `methods` for each item: bits of the packed bytes, and squared error over
+    squared signal. `squared_outputs` are (squared error, squared output) of the attention output, nan without.
+    """
+
+    methods: tuple[str, ...]
+    n_layers: int
+    objective: Objective
+    bits: list[Numbers]
+    costs: list[Numbers]
+    elements: list[int]
+    outputs: list[tuple[Numbers, float]]
+    context_tokens: int
+    source: str
+    model: str
+    synthetic: bool
+    #: squared error of each layer's attention output with both sides by one method, an array over `methods`
+    both: list[Numbers] = field(default_factory=list)
+
+    def stored_bits(self, weight: float) -> float:
+        """Bits an element, mean over all layers and sides."""
+        return weight / sum(self.elements)
+
+    def error(self, cost: float) -> float:
+        """Relative error: the root of the mean over layers; of `output_error` both sides' squares are added, of `mse`
+        the mean over both is taken."""
+        n = self.n_layers if self.objective == "output_error" else len(self.costs)
+        return math.sqrt(cost / n)
+
+    def cost(self, error: float) -> float:
+        """The sum that a relative error stands for."""
+        n = self.n_layers if self.objective == "output_error" else len(self.costs)
+        return error * error * n
+
+    def of(self, options: Sequence[int]) -> tuple[float, float]:
+        """(stored bits, relative error) of a choice."""
+        bits = sum(float(b[i]) for b, i in zip(self.bits, options, strict=True))
+        return self.stored_bits(bits), self.error(math.fsum(float(c[i]) for c, i in zip(self.costs, options,
+                                                                                       strict=True)))  # fmt: skip
+
+    def measured_error(self, options: Sequence[int]) -> float | None:
+        """As design points show it: the root of all layers' squared output errors over their squared outputs.
+
+        Where one method packs both sides of a layer, their error together is the measured one.
+        """
+        pairs = [(float(e[i]), signal) for (e, signal), i in zip(self.outputs, options, strict=True)]
+        squared = math.fsum(signal for _, signal in pairs) / len(SIDES)  # the same output for both sides
+        alone = [e for e, _ in pairs]
+        sums = list(map(sum, zip(alone[::2], alone[1::2], strict=True)))
+        for layer, both in enumerate(self.both):
+            if options[2 * layer] == options[2 * layer + 1] and math.isfinite(one := float(both[options[2 * layer]])):
+                sums[layer] = one
+        error = math.fsum(sums)
+        return math.sqrt(error / squared) if squared > 0 and math.isfinite(error) else None
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A chosen plan: `layers` are the methods of keys and of values by layer."""
+
+    errors: Errors
+    options: tuple[int, ...]
+    asked: str
+
+    @property
+    def layers(self) -> list[tuple[str, str]]:
+        """(method of the keys, method of the values) of every layer."""
+        names = [self.errors.methods[i] for i in self.options]
+        return list(zip(names[::2], names[1::2], strict=True))
+
+    def summary(self) -> dict[str, Any]:
+        """The plan and what is predicted of it, as plain data."""
+        bits, error = self.errors.of(self.options)
+        return {
+            "asked": self.asked, "objective": self.errors.objective, "context_tokens": self.errors.context_tokens,
+            "source": self.errors.source, "model": self.errors.model, "synthetic": self.errors.synthetic,
+            "stored_bits": bits, "error": error, "measured_error": self.errors.measured_error(self.options),
+            "stored_bytes": round(bits * sum(self.errors.elements)) // units.BITS_PER_BYTE,
+            "layers": [{"layer": i, "key": k, "value": v} for i, (k, v) in enumerate(self.layers)],
+        }  # fmt: skip
+
+
+def load(
+    where: str, methods: Sequence[str] | None = None, objective: str | None = None, context: int | None = None
+) -> Errors:
+    """The errors in a directory of `dse measure`, or in its table. Raises InputError.
+
+    `methods` (default: all that were measured, and fp16), `objective` (default: output_error where attention was
+    measured), `context`: one of the measured lengths in tokens (default: the longest).
+    """
+    path = Path(where) / TABLE if Path(where).is_dir() else Path(where)
+    totals = _totals(path, _table(path))
+    rows = totals[totals["side"].isin(SIDES)]
+    if rows.empty:
+        raise InputError(f"{path}: has no rows of whole layers: measure again with `dse measure`")
+    lengths = sorted({int(n) for n in rows["context_tokens"]})
+    if context is not None and context not in lengths:
+        raise InputError(f"context = {context}: was not measured: one of {', '.join(map(str, lengths))}")
+    rows = rows[rows["context_tokens"] == (context or lengths[-1])]
+    measured = list(dict.fromkeys(rows["method"]))
+    wanted = [*measured, EXACT] if methods is None else [quantizers.parse(name).name for name in methods]
+    for name in wanted:
+        if name not in measured and name != EXACT:
+            raise InputError(f"methods = {show(name)}: was not measured: {did_you_mean(name, [*measured, EXACT])}")
+    names = tuple(dict.fromkeys(wanted))
+    if not names:
+        raise InputError("methods = '': must name at least one that was measured")
+    has_output = "squared_output" in rows and bool(rows["squared_output"].gt(0).all())
+    kind = objective or ("output_error" if has_output else "mse")
+    if kind not in OBJECTIVES:
+        raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
+    if kind == "output_error" and not has_output:
+        raise InputError("objective = 'output_error': attention was not measured (keys or values missing, or "
+                         "--queries 0): use mse")  # fmt: skip
+    layers = sorted({int(n) for n in rows["layer"]})
+    if layers != list(range(len(layers))):
+        missing = sorted(set(range(layers[-1] + 1)) - set(layers))
+        raise InputError(f"{path}: layer {missing[0]}: is missing: a plan needs all layers: measure a whole dump")
+    if (again := rows.duplicated(["layer", "side", "method"])).any():
+        twice = rows[again].iloc[0]
+        raise InputError(f"{path}: row {twice.name}: {show(twice['method'])}: {twice['side']} of layer "
+                         f"{twice['layer']:.0f} is there twice: leave one")  # fmt: skip
+    found = {(row.layer, row.side, row.method): row for row in rows.itertuples()}
+    bits, costs, outputs, elements = [], [], [], []
+    for layer in layers:
+        for side in SIDES:
+            own = [found.get((layer, side, name)) for name in names]
+            for name, row in zip(names, own, strict=True):
+                if row is None and (name != EXACT or EXACT in measured):
+                    raise InputError(f"{path}: {show(name)}: {side} of layer {layer}: is missing: measure a whole dump")
+            one = next(found[key] for key in found if key[:2] == (layer, side))
+            n, (error, signal) = int(one.n_elements), SUMS[kind]
+            elements.append(n)
+            bits.append(np.array([units.FP16_BITS * n if r is None else round(r.stored_bits * n) for r in own], float))
+            costs.append(np.array([0.0 if r is None else _share(getattr(r, error), getattr(r, signal)) for r in own]))
+            squares = [0.0 if r is None else getattr(r, "squared_output_error", math.nan) for r in own]
+            outputs.append((np.array(squares, float), float(getattr(one, "squared_output", math.nan))))
+    joint = totals[(totals["side"] == "both") & (totals["context_tokens"] == (context or lengths[-1]))]
+    together = {(row.layer, row.method): getattr(row, "squared_output_error", math.nan) for row in joint.itertuples()}
+    both = [np.array([together.get((layer, name), 0.0 if name == EXACT else math.nan) for name in names], float)
+            for layer in layers]  # fmt: skip
+    if not all(
+        np.isfinite(b).all() and np.isfinite(c).all() and (b >= 0).all() for b, c in zip(bits, costs, strict=True)
+    ):
+        raise InputError(f"{path}: holds errors or bits that are no numbers from 0 on: measure again")
+    model = _model(path)
+    synthetic = bool(rows["synthetic"].any())
+    source = f"{rows['data'].iloc[0]}, {context or lengths[-1]} tokens" + (", synthetic" if synthetic else "")
+    return Errors(
+        names, len(layers), cast(Objective, kind), bits, costs, elements, outputs, context or lengths[-1],
+        source[:500], model, synthetic, both,
+    )  # fmt: skip
+
+
+#: columns of text; of numbers with the least and the most of a whole layer's row; whole ones among them
+_TEXTS = ("method", "side", "data")
+_NUMBERS = {
+    "layer": (0, MAX_LAYERS - 1), "context_tokens": (1, 2**40), "n_elements": (1, 2**53), "stored_bits": (0, 2**20),
+    **dict.fromkeys((*SUMS["mse"], *SUMS["output_error"]), None),
+}  # fmt: skip
+_WHOLE = ("layer", "context_tokens", "n_elements")
+
+
+def _totals(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of whole layers that hold elements, numbers as numbers. Raises InputError naming row and column.
+
+    Any type of number will do (int32, float16, decimals); text will not, and no number outside its limits.
+    """
+    table = table.reset_index(drop=True)
+    columns = {name: _number_column(path, table[name]) for name in ("head", *_NUMBERS) if name in table}
+    table = table.assign(**columns)
+    table = table[table["head"].isna() & ~table["n_elements"].le(0)]
+    for name in _TEXTS:
+        _refuse(path, table, name, [not isinstance(value, str) for value in table[name]], "must be text")
+    flags = [not isinstance(value, bool | np.bool_) for value in table["synthetic"]]
+    _refuse(path, table, "synthetic", flags, "must be true or false")
+    for name, limits in _NUMBERS.items():
+        if limits is None:
+            continue
+        # keys and values together ("both") have errors only
+        mine = table if name in _WHOLE else table[table["side"].isin(SIDES)]
+        is_whole = np.floor(mine[name]) == mine[name] if name in _WHOLE else True
+        good = mine[name].between(*limits) & is_whole
+        what = "a whole number" if name in _WHOLE else "a number"
+        _refuse(path, mine, name, list(~good), f"must be {what} from {limits[0]:,} to {limits[1]:,}")
+    return table
+
+
+def _number_column(path: Path, column: pd.Series) -> pd.Series:
+    """A column as float64, missing ones as nan. Raises InputError for what is no number."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(object)
+    if not pd.api.types.is_numeric_dtype(column) or column.dtype == bool:
+        bad = [not (value is None or value is pd.NA or isinstance(value, numbers.Number)) or isinstance(value, bool)
+               for value in column]  # fmt: skip
+        _refuse(path, column.to_frame(), str(column.name), bad, "must be a number")
+    return pd.Series(pd.array([float("nan") if pd.isna(value) else float(value) for value in column], "float64"),
+                     column.index) if column.dtype == object else column.astype("float64")  # fmt: skip
+
+
+def _refuse(path: Path, table: pd.DataFrame, name: str, bad: Sequence[bool], rule: str) -> None:
+    """Raise InputError that names the first row whose `bad` is true."""
+    place = next((i for i, is_bad in enumerate(bad) if is_bad), None)
+    if place is not None:
+        value = table[name].iloc[place]
+        value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+        raise InputError(f"{path}: row {table.index[place]}: {name} = {show(value)}: {rule}: measure again with "
+                         "`dse measure`")  # fmt: skip
+
+
+def _share(error: float, signal: float) -> float:
+    """Squared error over squared signal; nothing is lost of a tensor of zeros."""
+    return error / signal if signal > 0 else 0.0
+
+
+def _table(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from dse.core import specfile
+
+    content = specfile.read_bytes(
+        path, MAX_BYTES, "table of measured errors", "a directory of `dse measure --out`", "measure again"
+    )
+    try:
+        file = pq.ParquetFile(io.BytesIO(content))
+        if missing := [name for name in _COLUMNS if name not in file.schema_arrow.names]:
+            raise InputError(f"{path}: has no column {missing[0]}: give what `dse measure --out` wrote")
+        if file.metadata.num_rows > MAX_ROWS:
+            raise InputError(f"{path}: has {file.metadata.num_rows:,} rows: at most {MAX_ROWS:,}")
+        return file.read().to_pandas()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path}: is not a table of `dse measure`: {show(str(error))}") from error
+
+
+def _model(path: Path) -> str:
+    try:
+        about = json.loads((path.parent / SUMMARY).read_text()[: 2**24])
+        return str(about.get("model") or "")[:200]
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def least_error(errors: Errors, bits: float, asked: str) -> Mixed:
+    """The plan of least error at no more than `bits` in all. Raises InputError where no plan is that small."""
+    found = mixed_solve.least(errors.bits, errors.costs, bits)
+    if found is None:
+        smallest = sum(float(b.min()) for b in errors.bits)
+        raise InputError(
+            f"budget = {asked}: is below the smallest plan: {errors.stored_bits(smallest):.6g} bits an element, "
+            f"{math.ceil(smallest / units.BITS_PER_BYTE):,} bytes: raise it, or name smaller methods"
+        )
+    return Mixed(errors, found.options, asked)
+
+
+def least_bits(errors: Errors, error: float, asked: str) -> Mixed:
+    """The plan of fewest bits at a relative error of at most `error`. Raises InputError where no plan is that good."""
+    found = mixed_solve.least(errors.costs, errors.bits, errors.cost(error))
+    if found is None:
+        best = errors.error(sum(float(c.min()) for c in errors.costs))
+        number = asked.removeprefix("error ")
+        raise InputError(
+            f"max-error = {number}: is below the best plan's: {best:.6g}: raise it, or add fp16 to methods"
+        )
+    return Mixed(errors, found.options, asked)
+
+
+def budget_bits(errors: Errors, bits_per_element: float) -> float:
+    """All bits that so many an element are."""
+    return bits_per_element * sum(errors.elements)
+
+
+def frontier(errors: Errors) -> list[Choice]:
+    """Plans at the corners of the convex hull of bits and squared error, each the best of its bits."""
+    return mixed_solve.frontier(errors.bits, errors.costs)
+
+
+def frontier_table(mixed: Mixed) -> pd.DataFrame:
+    """Bits and error of the plans on the hull, of each method alone, and of the plan, for figures: a row each."""
+    errors, n = mixed.errors, len(mixed.options)
+    rows = [("mixed plans", "", *errors.of(choice.options)) for choice in frontier(errors)]
+    rows += [("one method", name, *errors.of((i,) * n)) for i, name in enumerate(errors.methods)]
+    rows.append(("chosen plan", "", *errors.of(mixed.options)))
+    return pd.DataFrame(rows, columns=["kind", "method", "stored_bits", "error"])
+
+
+def to_toml(mixed: Mixed, command: str) -> bytes:
+    """The file of a plan, as `plan:FILE` takes it."""
+    found = mixed.summary()
+    text = {name: json.dumps(found[name], ensure_ascii=False) for name in ("model", "source", "objective", "asked")}
+    lines = [
+        f"# A quantizer for the keys and values of each layer: --quantizer plan:FILE. Written by dse {__version__}.",
+        "# " + "".join(c if c.isprintable() else "?" for c in command), "", "format = 1",
+        *(f"{name} = {value}" for name, value in text.items()), "",
+        "# stored bits an element; error: root of the mean over layers of squared errors relative to the signal;",
+        "# measured_error: of the attention output, all layers' squares together", "[predicted]",
+        *(f"{name} = {found[name]!r}" for name in ("stored_bits", "error", "measured_error")
+          if found[name] is not None),
+    ]  # fmt: skip
+    for i, (key, value) in enumerate(mixed.layers):
+        lines += ["", "[[layers]]", f"layer = {i}", f'key = "{key}"', f'value = "{value}"']
+    return ("\n".join(lines) + "\n").encode()
+
+
+def write(mixed: Mixed, path: str, command: str) -> None:
+    """Write the plan to a file, whole or not at all. Raises InputError, OutputError."""
+    if not path.lower().endswith(".toml"):
+        raise InputError(f"out = {show(path)}: must end in .toml")
+    files.write(Path(path), to_toml(mixed, command))
+
+
+def text(found: dict[str, Any]) -> str:
+    """A summary for the terminal: what is predicted, and which layers have which methods."""
+    lines = [
+        f"{found['source']}: {found['objective']}, asked {found['asked']}",
+        f"  stored   {found['stored_bits']:.6g} bit an element ({found['stored_bytes']:,} bytes)",
+        f"  error    {found['error']:.6g} relative to the signal",
+    ]
+    width = max(len(one["key"]) for one in found["layers"])
+    runs: list[tuple[int, int, str, str]] = []
+    for one in found["layers"]:
+        same = runs and runs[-1][2:] == (one["key"], one["value"])
+        first = runs.pop()[0] if same else one["layer"]
+        runs.append((first, one["layer"], one["key"], one["value"]))
+    for first, last, key, value in runs:
+        where = f"layer {first}" if first == last else f"layers {first} to {last}"
+        lines.append(f"  {where:<16}keys {key.ljust(width)}  values {value}")
+    return "\n".join(lines)

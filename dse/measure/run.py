@@ -1,0 +1,270 @@
+"""`dse measure`: every layer of a dump by every method and context length, in parts that a later run goes on from."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse import __version__
+from dse.core import files
+from dse.core.errors import InputError, show
+from dse.measure import errors as measure_errors
+from dse.measure import kernels as measure
+from dse.measure import source as measure_source
+from dse.measure import table as measure_table
+from dse.measure.dumps import Dump, open_dump
+from dse.measure.kernels import Layer, Outcome, Progress, Settings, Side
+from dse.measure.parts import MEASUREMENT, RESULTS, SUMMARY, TABLE, Store, opened
+from dse.measure.source import About
+from dse.quantizers import QuantizerSpec
+from dse.specs.measurements import Data, MeasurementFile, OutputError, TensorMeasurement, to_json
+
+#: context lengths that are measured when none are asked for: powers of two from here on, and the whole
+FIRST_CONTEXT = 64
+MAX_CONTEXTS, MAX_QUERIES, MAX_METHODS = 100, 2**16, 100
+QUERY_PLACES = ("last", "spread")
+#: a dump may hold this many bytes: only a layer at a time is read
+DUMP_BYTES = 2**50
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a measurement is asked for, beside the file and the methods."""
+
+    thresholds: str | None = None
+    #: "64,256"; None: powers of two and the whole
+    contexts: str | None = None
+    n_heads: int | None = None
+    nonfinite: str = "raise"
+    n_queries: int = 16
+    #: last: queries of the context's last tokens, as in generation; spread: evenly over it, as of a prompt
+    query_places: str = "last"
+    seed: int = 0
+    model: str = ""
+    rope: str | None = None
+    theta: float | None = None
+    synthetic: bool = False
+    partial: bool = False
+    #: of one layer
+    max_bytes: int = 4 * 2**30
+
+
+@dataclass
+class Found:
+    """A finished measurement: the table (a row a method, layer, side, head and context) and where it lies."""
+
+    table: Any
+    summary: dict[str, Any]
+    file: MeasurementFile
+    folder: Path
+    #: parts taken over from an earlier run
+    n_before: int = 0
+    #: what readers should know
+    notes: list[str] = field(default_factory=list)
+
+
+def check(path: str, asked: Asked, progress: Progress) -> dict[str, Any]:
+    """What a dump holds and lacks, and its problems. Raises InputError for a file that cannot be read at all."""
+    with _open(path, asked) as dump:
+        layers = measure.layers(dump, path)
+        of = _about(dump, path, layers, asked)
+        found = measure_source.problems(layers, of, asked.max_bytes, asked.partial)
+        if not any("raise --max-bytes" in text for text in found):
+            found += measure_source.values(dump, layers, progress)
+        return {
+            "file": path, **measure_source.holds(dump, layers, of), "lacks": measure_source.lacks(layers, of),
+            "problems": found,
+        }  # fmt: skip
+
+
+def _open(path: str, asked: Asked) -> Dump:
+    measure.limits(asked.max_bytes)
+    return open_dump(path, measure.limits(DUMP_BYTES))
+
+
+def _about(dump: Dump, path: str, layers: list[Layer], asked: Asked) -> About:
+    return measure_source.about(
+        dump, path, layers, asked.model, asked.rope, asked.theta, asked.n_heads, asked.synthetic
+    )
+
+
+def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Progress) -> Found:
+    """Measure every layer of the dump by every method; write the parts, then table, measurement file and summary.
+
+    All that can be checked is checked before the first tensor is read and before anything is written. Raises
+    InputError, LimitError, OutputError, BusyError.
+    """
+    specs, settings = measure.methods_of(methods, asked.nonfinite, asked.thresholds)
+    if not 1 <= len(specs) <= MAX_METHODS:
+        raise InputError(f"methods = {len(specs)}: must be 1 to {MAX_METHODS}: name quantizers, such as nqkv,kivi")
+    if not 0 <= asked.n_queries <= MAX_QUERIES:
+        raise InputError(f"queries = {asked.n_queries}: must be 0 to {MAX_QUERIES:,}")
+    if asked.query_places not in QUERY_PLACES:
+        raise InputError(f"query-places = {show(asked.query_places)}: must be {' or '.join(QUERY_PLACES)}")
+    if not 0 <= asked.seed < 2**63:
+        raise InputError(f"seed = {asked.seed}: must be 0 to 2^63 - 1")
+    if not out:
+        raise InputError("out = '': is not a directory name: give another --out")
+    with _open(path, asked) as dump:
+        layers = measure.layers(dump, path)
+        of = _about(dump, path, layers, asked)
+        measure_source.refuse(path, measure_source.problems(layers, of, asked.max_bytes, asked.partial))
+        layers = [layer for layer in layers if layer.tensors]
+        lengths = contexts(asked.contexts, layers, of)
+        sha256 = measure.sha256(path)
+        identity = {
+            "dse": __version__, "dump": sha256, "contexts": lengths, "queries": asked.n_queries, "seed": asked.seed,
+            "nonfinite": asked.nonfinite, "partial": asked.partial, "about": asdict(of),
+        }  # fmt: skip
+        if asked.query_places != "last":
+            identity["query_places"] = asked.query_places
+        settings = Settings(of.n_heads, settings.nonfinite, settings.thresholds)
+        with opened(out, identity) as store:
+            for name in RESULTS:
+                (store.folder / name).unlink(missing_ok=True)
+            each = Each(path, dump, store, of, settings, lengths, asked)
+            steps = [(layer, spec) for layer in layers for spec in specs]
+            with progress(steps, label="measuring", length=len(steps)) as shown:
+                for layer, spec in shown:
+                    each.part(layer, spec)
+            data = Data(name=Path(path).name[:200], sha256=sha256, synthetic=of.synthetic, note=_note(of))
+            return _finish(store, specs, layers, data, of, each, asked)
+
+
+def _note(of: About) -> str:
+    return ", ".join(text for text in (of.model, f"keys {of.rope} RoPE" if of.rope != "none" else "", of.note) if text)
+
+
+def contexts(text: str | None, layers: list[Layer], of: About) -> list[int]:
+    """Context lengths, ascending; the last is that of the dump. Raises InputError."""
+    n_tokens = measure_source.axes(next(iter(layers[0].tensors.values())).shape, of.n_heads)[2]
+    if text is None:
+        powers = [2**i for i in range(40) if FIRST_CONTEXT <= 2**i < n_tokens]
+        return [*powers, n_tokens]
+    if not re.fullmatch(r"[0-9]{1,12}(,[0-9]{1,12})*", text.replace(" ", ""), re.ASCII):
+        raise InputError(f"contexts = {show(text)}: must be whole numbers with commas between, such as 256,1024")
+    found = sorted({int(part) for part in text.replace(" ", "").split(",")})
+    if found[0] < 1 or found[-1] > n_tokens or len(found) > MAX_CONTEXTS:
+        raise InputError(f"contexts = {show(text)}: must be at most {MAX_CONTEXTS} from 1 to {n_tokens:,}, the dump's")
+    return sorted({*found, n_tokens})
+
+
+class Each:
+    """Measures one layer by one method at a time; holds the tensors of one layer."""
+
+    def __init__(
+        self, path: str, dump: Dump, store: Store, of: About, settings: Settings, lengths: list[int], asked: Asked
+    ) -> None:
+        self.path, self.dump, self.store, self.of, self.settings, self.lengths, self.asked = (
+            path, dump, store, of, settings, lengths, asked
+        )  # fmt: skip
+        self.n_before = 0
+        self._reader = measure.LayerReader(self._read)
+        self._thresholds = asked.thresholds and measure.sha256(asked.thresholds)
+
+    def key(self, spec: QuantizerSpec) -> str:
+        """What a method's part depends on."""
+        if measure_errors.is_turned_back(spec, self.of):
+            return f"{spec.name} before RoPE"
+        return f"{spec.name} {self._thresholds}" if spec.family.name == "oaken" else spec.name
+
+    def part(self, layer: Layer, spec: QuantizerSpec) -> None:
+        """Measure and write a part, unless it is there."""
+        if self.store.load(layer.index, self.key(spec)):
+            self.n_before += 1
+            return
+        rows: list[dict[str, Any]] = []
+        tensors: list[TensorMeasurement] = []
+        for n_tokens in self.lengths:
+            own, tensors = self._context(layer, spec, n_tokens)
+            rows += own
+        self.store.save(layer.index, self.key(spec), rows, tensors)
+
+    def _read(self, name: str) -> np.ndarray:
+        x = self.dump.read(name)
+        if self.asked.nonfinite == "raise" and (bad := measure_source.bad_values(name, x)):
+            raise InputError(f"{self.path}: {bad}")
+        return x
+
+    def _context(
+        self, layer: Layer, spec: QuantizerSpec, n_tokens: int
+    ) -> tuple[list[dict[str, Any]], list[TensorMeasurement]]:
+        """Rows of the heads, then of all heads together with the bits, of the first `n_tokens` tokens."""
+        whole = n_tokens == self.lengths[-1]
+        tensors = {
+            side: x if whole else measure_errors.prefix(x, n_tokens) for side, x in self._reader.tensors(layer).items()
+        }
+        query = self._reader.query(layer) if self.asked.n_queries else None
+        if query is not None:
+            query = measure_errors.by_head(query, self.of.n_heads)
+            # the queries are those of the dump's last tokens
+            n_asked = query.shape[2] - (self.lengths[-1] - n_tokens)
+            query = query[:, :, :n_asked] if n_asked > 0 else None
+        tensors, query, of = measure_errors.as_defined(spec, tensors, query, self.of)
+        found: dict[Side, tuple[TensorMeasurement, Outcome]] = {
+            one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, tensors, self.settings)
+        }
+        seen = {side: outcome.seen for side, (_, outcome) in found.items()}
+        rows = list(measure_errors.head_rows(
+            tensors, seen, query, of, layer.index, self.asked.n_queries, self.asked.seed,
+            self.asked.query_places == "spread",
+        ))  # fmt: skip
+        measured = {side: one for side, (one, _) in found.items()}
+        totals = {}
+        for side in dict.fromkeys(row["side"] for row in rows):
+            total = measure_errors.pooled([row for row in rows if row["side"] == side])
+            parts = [measured[which] for which in measured if side in (which, "both")]
+            names = dict.fromkeys(name for one in parts for name in one.ledger)
+            total["stored_bytes"] = sum(one.stored_bytes for one in parts)
+            total["ledger"] = {name: sum(one.ledger.get(name, 0) for one in parts) for name in names}
+            totals[side] = {"side": side, "head": None, **total}
+        if "both" in totals and totals["key"].get("squared_output") is not None:
+            measured = {side: one.model_copy(update={"output": _output(totals, side)})
+                        for side, one in measured.items()}  # fmt: skip
+        every = [{"context_tokens": n_tokens, **row} for row in (*rows, *totals.values())]
+        return every, list(measured.values())
+
+
+def _output(totals: dict[str, dict[str, Any]], side: str) -> OutputError:
+    return OutputError(
+        squared=totals[side]["squared_output"], squared_error=totals[side]["squared_output_error"],
+        squared_error_both=totals["both"]["squared_output_error"],
+    )  # fmt: skip
+
+
+def _parts(store: Store, layers: list[Layer], spec: QuantizerSpec, each: Each) -> Iterator[tuple[int, dict[str, Any]]]:
+    for layer in layers:
+        part = store.load(layer.index, each.key(spec))
+        if part is None:
+            raise InputError(f"{store.path(layer.index, each.key(spec))}: was changed meanwhile: run it again")
+        yield layer.index, part
+
+
+def _finish(
+    store: Store, specs: list[QuantizerSpec], layers: list[Layer], data: Data, of: About, each: Each, asked: Asked
+) -> Found:
+    """The table, the measurement file and the summary of all parts, written in this order."""
+    rows: list[dict[str, Any]] = []
+    tensors: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
+    for spec in specs:
+        for index, part in _parts(store, layers, spec, each):
+            rows += [{"method": spec.name, "layer": index, **row} for row in part["rows"]]
+            tensors[spec.name] += part["tensors"]
+    file = measure.measurement_file(data, specs, tensors, asked.thresholds)
+    table = measure_table.of(rows, data)
+    summary = measure_table.summary(rows, data, of, each.lengths)
+    notes = measure_source.lacks(layers, of)
+    notes += [
+        f"{spec.name}: is defined on keys before RoPE, "
+        + ("to which these were turned back" if of.theta else "these are after it: --rope-theta turns them back")
+        for spec in specs
+        if spec.family.name in measure.BEFORE_ROPE and of.rope == "after"
+    ]
+    files.write(store.folder / TABLE, measure_table.parquet(table))
+    files.write(store.folder / MEASUREMENT, to_json(file))
+    files.write(store.folder / SUMMARY, measure_table.json_of({**summary, "notes": notes}))
+    files.sync(store.folder)
+    return Found(table, {**summary, "notes": notes}, file, store.folder, each.n_before, notes)

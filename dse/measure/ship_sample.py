@@ -1,0 +1,54 @@
+"""Makes the synthetic sample that ships and what is measured on it: `python -m dse.measure.ship_sample FOLDER`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse.measure import dump as measure_dump
+from dse.measure import run as measure_run
+from dse.measure.synthetic import CALIBRATION_SEED, NAME, SHIPPED, arrays, synthetic
+from dse.specs import measurements
+
+#: quantizers of the shipped measurement table
+METHODS = (
+    "oaken", "nqkv", "nqkv:block=64", "sinkq", "sinkq:group=32", "kivi", "kivi:bits=4", "int8", "int4", "fp8", "qserve",
+    "atom", "tender", "kvquant",
+)  # fmt: skip
+
+
+def write(folder: str) -> None:
+    """Write what ships: the sample, Oaken's thresholds from the calibration sample, the measurement table."""
+    import tempfile
+    from contextlib import nullcontext
+
+    def silent(items: Any, **_: Any) -> Any:
+        return nullcontext(items)
+
+    sample, thresholds = Path(folder) / f"{NAME}.npz", Path(folder) / f"{NAME}.thresholds.toml"
+    np.savez(sample, **arrays(synthetic(**SHIPPED)))  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as scratch:
+        calibration = Path(scratch) / "calibration.npz"
+        np.savez(calibration, **arrays(synthetic(**{**SHIPPED, "seed": CALIBRATION_SEED})))  # type: ignore[arg-type]
+        measure_dump.profile_to([str(calibration)], str(thresholds), "4/90/6", "synthetic", 2**30, silent)
+        whole = str(SHIPPED["n_tokens"])
+        asked = measure_run.Asked(str(thresholds), whole, rope="none", synthetic=True)  # queries are drawn
+        found = measure_run.run(str(sample), METHODS, f"{scratch}/measured", asked, silent).file
+    (Path(folder) / measurements.SHIPPED).write_bytes(measurements.to_json(_rounded(found)))
+
+
+def _rounded(found: Any) -> Any:
+    """Sums over attention with nine digits: the last ones of a matrix product differ between processors."""
+
+    def tensor(one: Any) -> Any:
+        sums = {name: float(f"{value:.9g}") for name, value in one.output.model_dump().items()}
+        return one.model_copy(update={"output": one.output.model_copy(update=sums)})
+
+    methods = [m.model_copy(update={"tensors": [tensor(one) for one in m.tensors]}) for m in found.methods]
+    return found.model_copy(update={"methods": methods})
+
+
+if __name__ == "__main__":
+    import sys
+
+    write(sys.argv[1])

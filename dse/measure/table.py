@@ -1,0 +1,117 @@
+"""The table and the summary of a measurement, as Parquet, JSON and text."""
+
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from dse.core import units
+from dse.measure.errors import ATTENTION_SUMS, TENSOR_SUMS, pooled, ratios
+from dse.measure.source import About
+from dse.specs.measurements import Data
+from kernels_ref import PARTS
+
+#: columns of the table in order; docs/dumps.md says what each is
+KEYS = ("method", "layer", "side", "head", "context_tokens")
+RATIOS = ("stored_bits", "sqnr_db", "mse", "max_abs_error", "cosine", "output_error", "mass_moved", "kl_nats")
+LEDGER = tuple(f"{part}_bits" for part in PARTS)
+COLUMNS = (
+    *KEYS, "n_elements", *RATIOS, "n_queries", "queries", *LEDGER, *TENSOR_SUMS, *ATTENTION_SUMS[:2], "data",
+    "synthetic",
+)  # fmt: skip
+
+
+def of(rows: Iterable[dict[str, Any]], data: Data) -> pd.DataFrame:
+    """The table: a row a method, layer, side, head and context; head is missing for all heads of a layer together.
+
+    Bits are those of whole tensors, so they stand in the rows of all heads together; bits of the parts are a stored
+    element's share.
+    """
+    found = []
+    for row in rows:
+        whole = {**row, **ratios(row), "data": data.name, "synthetic": data.synthetic}
+        if "stored_bytes" in row:
+            whole["stored_bits"] = units.BITS_PER_BYTE * row["stored_bytes"] / row["n_elements"]
+            whole.update({f"{part}_bits": row["ledger"].get(part, 0) / row["n_elements"] for part in PARTS})
+        found.append(tuple(whole.get(name) for name in COLUMNS))
+    table = pd.DataFrame(found, columns=list(COLUMNS))
+    numbers = [name for name in COLUMNS if name not in ("method", "side", "queries", "data", "synthetic")]
+    whole_numbers = {"layer", "head", "context_tokens", "n_elements", "n_queries"}
+    return table.astype({name: "Int64" if name in whole_numbers else "float64" for name in numbers})
+
+
+def parquet(table: pd.DataFrame) -> bytes:
+    """The table as a Parquet file."""
+    content = io.BytesIO()
+    table.to_parquet(content, index=False)
+    return content.getvalue()
+
+
+def summary(rows: list[dict[str, Any]], data: Data, about: About, lengths: list[int]) -> dict[str, Any]:
+    """Per method, context and side, all layers pooled: bits and errors; with what was measured."""
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["head"] is None:
+            groups.setdefault((row["method"], row["context_tokens"], row["side"]), []).append(row)
+    found = []
+    for (method, n_tokens, side), own in groups.items():
+        total = pooled(own)
+        n = total["n_elements"]
+        found.append({
+            "method": method, "context_tokens": n_tokens, "side": side,
+            "stored_bits": units.BITS_PER_BYTE * sum(row["stored_bytes"] for row in own) / n, **ratios(total),
+            "ledger_bits": {part: bits / n for part in PARTS if (bits := sum(r["ledger"].get(part, 0) for r in own))},
+            "n_queries": total.get("n_queries", 0), "queries": total.get("queries"),
+        })  # fmt: skip
+    return {
+        "data": data.name, "sha256": data.sha256, "model": about.model, "rope": about.rope,
+        "synthetic": data.synthetic, "note": data.note, "contexts": lengths, "rows": found,
+    }  # fmt: skip
+
+
+def json_of(found: dict[str, Any]) -> bytes:
+    """A summary as JSON."""
+    return (json.dumps(found, indent=1, allow_nan=False) + "\n").encode()
+
+
+_HEAD = ("method", "side", "tokens", "bits", "SQNR dB", "MSE", "largest", "cosine", "output error", "moved", "KL nats")
+
+
+def text(found: dict[str, Any]) -> str:
+    """The summary for the terminal: all at the longest context, then the output error by context."""
+    longest = found["contexts"][-1]
+    about = ", ".join(part for part in (found["model"], f"keys {found['rope']} RoPE") if part)
+    lines = [f"{found['data']} ({about})" + ("  (synthetic)" if found["synthetic"] else "")]
+    cells = [list(_HEAD)]
+    for row in found["rows"]:
+        if row["context_tokens"] == longest:
+            cells.append([
+                row["method"], row["side"], f"{longest:,}", *(_cell(row[name], ".4g") for name in RATIOS[:4]),
+                _cell(row["cosine"], ".5f"), *(_cell(row[name], ".4g") for name in RATIOS[5:]),
+            ])  # fmt: skip
+    lines += ["", *_aligned(cells)]
+    if len(found["contexts"]) > 1:
+        errors = {(r["method"], r["context_tokens"]): r["output_error"] for r in found["rows"] if r["side"] == "both"}
+        cells = [["output error at", *(f"{n:,}" for n in found["contexts"])]]
+        for method in dict.fromkeys(method for method, _ in errors):
+            cells.append([method, *(_cell(errors[method, n], ".4g") for n in found["contexts"])])
+        lines += ["", *_aligned(cells)] if len(cells) > 1 else []
+    drawn = {row["queries"] for row in found["rows"] if row["queries"]}
+    lines += ["", f"queries: {', '.join(sorted(drawn))}"] if drawn else []
+    lines += [f"note: {note}" for note in found["notes"]]
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _aligned(cells: list[list[str]]) -> list[str]:
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    n_left = 2 if cells[0][0] == "method" else 1
+    return [
+        "  ".join(c.ljust(w) if i < n_left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in cells
+    ]

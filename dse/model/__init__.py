@@ -1,0 +1,1 @@
+"""What a design point takes: memory, time, energy and money."""

@@ -1,0 +1,298 @@
+"""Attention, unpacking and quantising summed over the decode steps of one of the sequences that run together.
+
+At peak rates, straight piece by straight piece; or as the measured kernels of a software stack run: ceilings joined by
+a root of squares (docs/calibration.md), layer by layer, where what packed elements add to the core ceiling over 16-bit
+ones is the exposed time of unpacking. All sequences cost the same, so one is summed; only starts, idle cores and what
+engines hide depend on how many there are.
+"""
+
+from typing import NamedTuple
+
+from dse.core.compiling import compilable
+from dse.model.formulas import attention, calibrated, generation, scheduling
+from dse.model.kv_bytes import (
+    entered_tokens,
+    length_of_entered,
+    next_break,
+    read_window_of,
+    reading_of,
+    stored_tokens,
+    token_slope,
+    window_of,
+)  # fmt: skip
+from dse.model.records import ENGINE, FUSED, MATERIALISED
+
+
+class Sums(NamedTuple):
+    """Seconds over all decode steps of one sequence, but for `fixed_s`, which all sequences share."""
+
+    attention_s: float
+    #: launches and splits: none in the ideal model
+    fixed_s: float
+    #: what attention is made of, `unit_s` being the scheduling of work units
+    read_s: float
+    compute_s: float
+    unit_s: float
+    #: what unpacking and quantising add, and what the units are busy with them; copies included
+    unpack_s: float
+    quantize_s: float
+    unpack_busy_s: float
+    quantize_busy_s: float
+    copies_s: float
+
+
+class Quantising(NamedTuple):
+    """Seconds by path to quantise what one sequence adds."""
+
+    engine_s: float
+    fused_s: float
+    materialised_s: float
+
+
+@compilable
+def reached_bandwidth(design):
+    """Bytes per second that attention kernels reach: the peak in the ideal model."""
+    return design.device.bandwidth_bytes_per_s * design.stack.memory_frac
+
+
+@compilable
+def peak_flops(design, n_sequences):
+    """Peak rate in a decode step of `n_sequences`: of the cores that have a token to work on, where each takes one."""
+    device = design.device
+    cores = device.token_cores
+    if cores == 0 or n_sequences >= cores:
+        return device.peak_flops * device.peak_flops_unit
+    return device.peak_flops * (n_sequences / cores) * device.peak_flops_unit
+
+
+@compilable
+def hideable_share(design, n_sequences):
+    """Share of attention behind which engine work can hide: all of it where nothing is known of the cores."""
+    if design.device.token_cores == 0:
+        return 1.0
+    return scheduling.hideable_share(scheduling.busy_cores(n_sequences, design.device.token_cores))
+
+
+@compilable
+def quantising(design, bandwidth, amounts):
+    """Seconds by path for `amounts` of the tensors (elements, or bytes through memory)."""
+    engine = fused = materialised = 0.0
+    for t in range(len(design.tensors)):
+        g = design.tensors[t]
+        if g.is_packed:
+            if g.path == MATERIALISED:
+                materialised += attention.time_at_rate(amounts[t], bandwidth)
+            elif g.path == ENGINE:
+                engine += attention.time_at_rate(amounts[t], design.device.engine_rate_per_s)
+            elif g.path == FUSED:
+                fused += attention.time_at_rate(amounts[t], design.device.fused_rate_per_s)
+    return Quantising(engine, fused, materialised)
+
+
+@compilable
+def ideal_sums(design, made, n_sequences, packed):
+    """At peak rates: max(FLOP / F, KV bytes / BW) step by step. `packed` is `quantising` over the steps."""
+    device, n_steps = design.device, design.output_tokens
+    bandwidth, peak = device.bandwidth_bytes_per_s, peak_flops(design, n_sequences)
+    hides = hideable_share(design, n_sequences)
+    hidden, paid = packed.engine_s / n_steps, packed.fused_s + packed.materialised_s
+    total = read = compute = busy = exposed = copies = quantize = 0.0
+    for p in made.pieces:
+        m = p.n_steps
+        read_0 = attention.time_at_rate(p.read_bytes, bandwidth)
+        read_1 = attention.time_at_rate(p.read_slope, bandwidth)
+        flop_0, flop_1 = attention.time_at_rate(p.flops, peak), attention.time_at_rate(p.flops_slope, peak)
+        total += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
+        read += generation.sum_of_line(read_0, read_1, 0, m)
+        compute += generation.sum_of_line(flop_0, flop_1, 0, m)
+        by_engine = p.by_engine != 0 or p.by_engine_slope != 0
+        if by_engine or p.by_cores != 0 or p.by_cores_slope != 0:
+            unpack_0 = p.by_engine / device.engine_rate_per_s + p.by_cores / device.fused_rate_per_s
+            unpack_1 = p.by_engine_slope / device.engine_rate_per_s + p.by_cores_slope / device.fused_rate_per_s
+            busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
+            share = hides if by_engine else 1.0
+            exposed += generation.sum_of_excess(
+                share * flop_0, share * flop_1, share * read_0, share * read_1, unpack_0, unpack_1, m
+            )
+        if hidden:
+            quantize += generation.sum_of_excess(
+                hides * flop_0, hides * flop_1, hides * read_0, hides * read_1, hidden, 0.0, m
+            )
+        if p.copied_bytes != 0 or p.copied_slope != 0:
+            copies += generation.sum_of_line(p.copied_bytes / bandwidth, p.copied_slope / bandwidth, 0, m)
+    return Sums(
+        total, 0.0, read, compute, 0.0, exposed + copies, quantize + paid, busy + copies, hidden * n_steps + paid,
+        copies,
+    )  # fmt: skip
+
+
+@compilable
+def busy_from(design, kernel, n_units):
+    """Tokens from which on every core has work: unpacking is a straight line of the tokens from there."""
+    return -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // n_units)
+
+
+@compilable
+def _sum_of_roots(design, memory, unit_s, core, compute, n_steps, entered, window, full_from, n_units):
+    """Sum over a straight piece of the root of squares of its lines, each (first, slope)."""
+    n_cores = design.stack.n_cores
+    split = calibrated.SPLIT_TOKENS < entered < full_from and window > calibrated.SPLIT_TOKENS
+    if split and (core[0] != 0 or core[1] != 0):  # more cores join with every token: no straight line
+        total = 0.0
+        for i in range(n_steps):
+            cores = calibrated.active_cores(min(entered + i, window), n_units, n_cores)
+            total += generation.sum_of_root(
+                memory[0] + memory[1] * i, 0.0, unit_s, 0.0, (core[0] + core[1] * i) / cores, 0.0,
+                compute[0] + compute[1] * i, 0.0, 1,
+            )  # fmt: skip
+        return total
+    cores = calibrated.active_cores(min(entered, window), n_units, n_cores)
+    return generation.sum_of_root(
+        memory[0], memory[1], unit_s, 0.0, core[0] / cores, core[1] / cores, compute[0], compute[1], n_steps
+    )
+
+
+@compilable
+def _first_of_shape(tensors, shape):
+    """The place of the keys of a kernel's layers."""
+    t = 0
+    while tensors[t].shape != shape:
+        t += 1
+    return t
+
+
+@compilable
+def kernel_sums(design, limits, shape, n_sequences):
+    """Sums over the steps in the layers of a kernel: (the root with elements as stored, with 16-bit ones, memory,
+    compute, unit) of one sequence, and the fixed seconds, which all share."""
+    kernel, stack, device = design.kernels[shape], design.stack, design.device
+    peak, bandwidth = peak_flops(design, n_sequences), device.bandwidth_bytes_per_s
+    per_byte, last, n_units = float(8 * design.model.den), design.input_tokens + design.output_tokens, 0
+    n_units = n_sequences * kernel.n_kv_heads
+    unit_s = calibrated.attention_unit_s(kernel.n_kv_heads, stack.unit_s, stack.n_cores)
+    full_from = busy_from(design, kernel, n_units)
+    waits = kernel.has_ceiling and full_from > calibrated.SPLIT_TOKENS
+    copies = kernel.is_reordered if n_sequences > 1 else 0
+    plain_s, place = stack.plain_core_s, _first_of_shape(design.tensors, shape)
+    keys = design.tensors[place]
+    window, start = read_window_of(keys, limits), design.input_tokens + 1
+    stored_s = plain_total_s = read_s = compute_s = unit_total_s = fixed_s = 0.0
+    while start <= last:
+        end, bits, bits_slope, is_packed, length, length_slope = last + 1, 0, 0, False, 0, 0
+        core = core_slope = plain = plain_slope = 0.0
+        for t in range(place, len(design.tensors)):
+            g = design.tensors[t]
+            if g.shape != shape:
+                break
+            end = min(end, next_break(g, limits, start))
+            reads = reading_of(g, limits, start)
+            bits, bits_slope = bits + reads.bits, bits_slope + reads.bits_slope
+            kept, grows, packed, packs = reads.tokens, reads.tokens_slope, reads.packed, 0
+            if g.is_packed:
+                is_packed, packs = True, reads.packed_slope
+            core += g.n_elements * (packed * g.packed_core_s + (kept - packed) * plain_s)
+            core_slope += g.n_elements * (packs * g.packed_core_s + (grows - packs) * plain_s)
+            plain += g.n_elements * kept * plain_s
+            plain_slope += g.n_elements * grows * plain_s
+            if t == place:
+                length, length_slope = kept, grows
+        split_at = length_of_entered(limits, calibrated.SPLIT_TOKENS + 1)
+        if start < split_at:
+            end = min(end, split_at)
+        if waits:
+            full_at = length_of_entered(limits, full_from)
+            if start < full_at:
+                end = min(end, full_at)
+        m, entered = end - start, entered_tokens(limits, start)
+        flops, flops_slope = length * kernel.token_flops, length_slope * kernel.token_flops
+        if keys.index_flops:
+            flops += stored_tokens(keys, limits, start) * keys.index_flops
+            flops_slope += token_slope(keys, limits, start, 1, 1, window_of(keys, limits)) * keys.index_flops
+        frac = stack.memory_frac
+        memory = (
+            calibrated.attention_memory_s(float(bits) / per_byte, kernel.io_bytes, frac, bandwidth),
+            calibrated.attention_memory_s(float(bits_slope) / per_byte, 0, frac, bandwidth),
+        )
+        compute = (calibrated.attention_compute_s(flops, peak), calibrated.attention_compute_s(flops_slope, peak))
+        each_s = kernel.launch_s + stack.layout_copy_s * copies
+        each_s += stack.split_s if length > calibrated.SPLIT_TOKENS else 0.0
+        plain_root = _sum_of_roots(
+            design, memory, unit_s, (plain, plain_slope), compute, m, entered, window, full_from, n_units
+        )
+        stored_root = plain_root
+        if is_packed:
+            stored_root = _sum_of_roots(
+                design, memory, unit_s, (core, core_slope), compute, m, entered, window, full_from, n_units
+            )
+        n_layers = kernel.n_layers
+        stored_s += n_layers * stored_root
+        plain_total_s += n_layers * plain_root
+        read_s += n_layers * generation.sum_of_line(memory[0], memory[1], 0, m)
+        compute_s += n_layers * generation.sum_of_line(compute[0], compute[1], 0, m)
+        unit_total_s += n_layers * (m * unit_s)
+        fixed_s += n_layers * (m * each_s)
+        start = end
+    return stored_s, plain_total_s, read_s, compute_s, unit_total_s, fixed_s
+
+
+@compilable
+def unpacking_s(design, limits):
+    """Seconds in which the units that unpack one sequence are busy, where kernels were measured."""
+    total, last = 0.0, design.input_tokens + design.output_tokens
+    for g in design.tensors:
+        if g.unpack_rate_per_s == 0:
+            continue
+        elements, start = g.n_read_layers * g.n_elements, design.input_tokens + 1
+        while start <= last:
+            end, reads = min(last + 1, next_break(g, limits, start)), reading_of(g, limits, start)
+            now_s = attention.time_at_rate(float(elements * reads.packed), g.unpack_rate_per_s)
+            more_s = attention.time_at_rate(float(elements * reads.packed_slope), g.unpack_rate_per_s)
+            total += generation.sum_of_line(now_s, more_s, 0, end - start)
+            start = end
+    return total
+
+
+@compilable
+def measured_sums(design, made, n_sequences, packed):
+    """As the kernels of a stack run. `packed` is `quantising` over the steps."""
+    stored = plain = read = compute = unit = fixed = 0.0
+    for shape in range(len(design.kernels)):
+        one = kernel_sums(design, made.limits, shape, n_sequences)
+        stored, plain, read = stored + one[0], plain + one[1], read + one[2]
+        compute, unit, fixed = compute + one[3], unit + one[4], fixed + one[5]
+    bandwidth, copies = design.device.bandwidth_bytes_per_s * design.stack.copy_frac, 0.0
+    for p in made.pieces:
+        if p.copied_bytes != 0 or p.copied_slope != 0:
+            copies += generation.sum_of_line(p.copied_bytes / bandwidth, p.copied_slope / bandwidth, 0, p.n_steps)
+    paid = packed.fused_s + packed.materialised_s
+    return Sums(
+        plain, fixed, read, compute, unit, stored - plain + copies, paid,
+        unpacking_s(design, made.limits) + copies, paid + packed.engine_s, copies,
+    )  # fmt: skip
+
+
+@compilable
+def sums_of(design, made, n_sequences):
+    """The sums over the steps of one of `n_sequences` that run together; `made` is its `Generation`."""
+    in_steps = [amounts.in_steps for amounts in made.quantised]
+    packed = quantising(design, reached_bandwidth(design), in_steps)
+    if design.stack.has_attention:
+        return measured_sums(design, made, n_sequences, packed)
+    return ideal_sums(design, made, n_sequences, packed)
+
+
+@compilable
+def same_from(design, limits):
+    """Number of sequences from which on `sums_of` finds the same."""
+    found = max(design.device.token_cores, 1)
+    if design.stack.has_attention:
+        for shape in range(len(design.kernels)):
+            kernel = design.kernels[shape]
+            if kernel.is_reordered and design.stack.layout_copy_s:
+                found = max(found, 2)
+            if kernel.has_ceiling:
+                keys = design.tensors[_first_of_shape(design.tensors, shape)]
+                entered = entered_tokens(limits, design.input_tokens + 1)
+                split = max(min(entered, read_window_of(keys, limits)), calibrated.SPLIT_TOKENS)
+                found = max(found, -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // (kernel.n_kv_heads * split)))
+    return found

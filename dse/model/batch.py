@@ -1,0 +1,163 @@
+"""A batch served to the end: throughput, latency, what binds, utilisation, energy and cost over all of its waves."""
+
+import math
+from typing import NamedTuple
+
+from dse.core.compiling import compilable, inlined
+from dse.model.formulas import energy, throughput, utilisation
+from dse.model.operations import DECODE, PREFILL, decode_operations, prompt_operations, total_of
+from dse.model.step import unshared_prompts_s
+
+#: what a time is bound by; ties go to the first
+BOUNDS = ("bandwidth", "compute", "latency", "dequantization", "capacity")
+BANDWIDTH, COMPUTE, LATENCY, DEQUANTIZATION, CAPACITY = range(5)
+
+
+class Bounds(NamedTuple):
+    """Places in `BOUNDS` of what the whole, the matrix products and attention wait for."""
+
+    bound: int
+    linear_bound: int
+    attention_bound: int
+
+
+class Shares(NamedTuple):
+    """Seconds of a decode step by what is waited for."""
+
+    bandwidth: float
+    compute: float
+    latency: float
+    dequantization: float
+
+
+class Totals(NamedTuple):
+    """Over all waves."""
+
+    total_s: float
+    throughput_tokens_per_s: float
+    joules_per_token: float
+    usd_per_million_tokens: float
+
+
+class Spent(NamedTuple):
+    """Shares of the peak rates in the largest wave, energy by parts and cost over all; nan where not known."""
+
+    compute_utilisation: float
+    bandwidth_utilisation: float
+    prefill_compute_utilisation: float
+    prefill_bandwidth_utilisation: float
+    memory_joules_per_token: float
+    compute_joules_per_token: float
+    idle_joules_per_token: float
+    joules_per_token_by_parts: float
+    usd_per_request: float
+
+
+@inlined
+def totals_of(batch, output_tokens, waves, wave_s, smaller_s, is_paged, device):
+    """Seconds of all requests, and what follows from it; `smaller_s` is a wave of one sequence less."""
+    waves_s = waves.n_full * wave_s + waves.n_smaller * smaller_s
+    total_s = throughput.paged_total_s(batch, waves.running, wave_s) if is_paged else waves_s
+    rate = throughput.throughput_tokens_per_s(batch, output_tokens, total_s)
+    return Totals(
+        total_s, rate, energy.joules_per_token(device.board_power_w, rate),
+        energy.usd_per_million_tokens(device.usd_per_hour, rate),
+    )  # fmt: skip
+
+
+@compilable
+def _largest(read_s, compute_s, latency_s):
+    bound, most = BANDWIDTH, read_s
+    if compute_s > most:
+        bound, most = COMPUTE, compute_s
+    return LATENCY if latency_s > most else bound
+
+
+@compilable
+def step_shares(run):
+    """Seconds of the mean decode step by what is waited for: reading and computing overlap, the larger counts."""
+    wave = run.wave
+    by_bandwidth = by_compute = 0.0
+    if wave.linear_compute_s > run.linear_read_s:
+        by_compute += wave.linear_s - run.linear_latency_s
+    else:
+        by_bandwidth += wave.linear_s - run.linear_latency_s
+    if run.attention_compute_s > run.attention_read_s:
+        by_compute += wave.attention_s - run.attention_latency_s
+    else:
+        by_bandwidth += wave.attention_s - run.attention_latency_s
+    latency = run.linear_latency_s + run.attention_latency_s
+    return Shares(by_bandwidth, by_compute, latency, wave.dequantize_s + wave.quantize_s)
+
+
+@compilable
+def shares_of(design, run):
+    """Seconds of the mean decode step by what is waited for, with each step's part of the prompts."""
+    wave, n_steps, step = run.wave, design.output_tokens, step_shares(run)
+    if design.load.has_cache == 0:
+        return step
+    bandwidth = compute = 0.0
+    if wave.prompt_products_s > run.prompt_read_s:
+        compute = wave.prompt_matrix_s - run.linear_latency_s
+    else:
+        bandwidth = wave.prompt_matrix_s - run.linear_latency_s
+    compute += wave.prompt_compute_s - wave.prompt_matrix_s
+    return Shares(
+        step.bandwidth + bandwidth / n_steps, step.compute + compute / n_steps,
+        step.latency + run.linear_latency_s / n_steps, wave.prompt_quantize_s / n_steps + step.dequantization,
+    )  # fmt: skip
+
+
+@compilable
+def bounds_of(design, run, batch):
+    """What the whole, the matrix products and attention of a run wait for."""
+    linear = _largest(run.linear_read_s, run.wave.linear_compute_s, run.linear_latency_s)
+    attended = _largest(run.attention_read_s, run.attention_compute_s, run.attention_latency_s)
+    if run.n < batch:
+        return Bounds(CAPACITY, linear, attended)
+    shares = shares_of(design, run)
+    whole = _largest(shares.bandwidth, shares.compute, shares.latency)
+    if shares.dequantization > max(shares.bandwidth, shares.compute, shares.latency):
+        whole = DEQUANTIZATION
+    return Bounds(whole, linear, attended)
+
+
+@compilable
+def _utilised(at_peak_s, seconds):
+    return utilisation.utilisation(at_peak_s, seconds) if seconds else math.nan
+
+
+@compilable
+def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
+    """Utilisation of the largest wave, `run`; energy and cost over all, `smaller` being those of one sequence less."""
+    device, n_steps = design.device, float(design.output_tokens)
+    step = total_of(decode_operations(design, terms, run), DECODE, run.wave.decode_step_s)
+    prompt = total_of(prompt_operations(design, terms, run), PREFILL, run.wave.prefill_s)
+    n_bytes = waves.n_full * (n_steps * step.n_bytes + prompt.n_bytes)
+    at_peak_s = waves.n_full * (n_steps * step.compute_at_peak_s + prompt.compute_at_peak_s)
+    prompts_s = waves.n_full * run.wave.prefill_s
+    if waves.n_smaller:
+        less = total_of(decode_operations(design, terms, smaller), DECODE, smaller.wave.decode_step_s)
+        prompt_less = total_of(prompt_operations(design, terms, smaller), PREFILL, smaller.wave.prefill_s)
+        n_bytes += waves.n_smaller * (n_steps * less.n_bytes + prompt_less.n_bytes)
+        at_peak_s += waves.n_smaller * (n_steps * less.compute_at_peak_s + prompt_less.compute_at_peak_s)
+        prompts_s += waves.n_smaller * smaller.wave.prefill_s
+    n_tokens = batch * n_steps
+    memory = energy.memory_joules_per_token(n_bytes, device.energy_per_byte, n_tokens)
+    compute = energy.compute_joules_per_token(at_peak_s, terms.peak_flops_per_s, device.energy_per_flop, n_tokens)
+    idle = energy.idle_joules_per_token(device.idle_power_w, total_s, n_tokens)
+    generation_s, discount = (total_s - prompts_s) / batch, design.load.cached_input_discount
+    if math.isnan(discount):
+        discount = 0.0
+    elif design.load.has_cache:
+        prompts_s = waves.n_full * unshared_prompts_s(design, made, terms, float(run.n))
+        if waves.n_smaller:
+            prompts_s += waves.n_smaller * unshared_prompts_s(design, made, terms, float(smaller.n))
+    usd = energy.usd_per_request(
+        device.usd_per_hour, generation_s, prompts_s / batch, design.input_tokens, made.prefix_tokens, discount
+    )
+    return Spent(
+        _utilised(step.compute_at_peak_s, step.seconds), _utilised(step.read_at_peak_s, step.seconds),
+        _utilised(prompt.compute_at_peak_s, prompt.seconds), _utilised(prompt.read_at_peak_s, prompt.seconds),
+        memory, compute, idle, energy.joules_per_token_by_parts(memory, compute, idle), usd,
+    )  # fmt: skip

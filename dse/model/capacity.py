@@ -1,0 +1,96 @@
+"""What fits beside the weights: the largest batch, its waves, and the smallest memory for a whole batch."""
+
+from typing import NamedTuple
+
+from dse.core.compiling import compilable, inlined
+from dse.model.formulas import capacity, weights
+
+
+@compilable
+def weight_bytes(design):
+    """Bytes of all weights."""
+    model = design.model
+    return weights.weight_bytes(model.dense_parameters + model.expert_parameters, design.load.weights_bits)
+
+
+@compilable
+def free_bytes(design):
+    """Bytes left for sequences; negative when the weights do not fit."""
+    device = design.device
+    return capacity.free_bytes(device.capacity_bytes, device.usable_frac, weight_bytes(design), device.overhead_bytes)
+
+
+@compilable
+def to_bytes(design, bits):
+    """Bits over the model's denominator as whole bytes, rounded up."""
+    return -(-bits // (8 * design.model.den))
+
+
+@compilable
+def max_batch(design, made, free):
+    """Most requests that fit at once into `free` (in the unit of bits) under the admission rule; 0 when none does."""
+    most = -1
+    for size in made.sizes:
+        if size.shared + size.own > free:
+            return 0
+        fitting = capacity.max_batch(free, size.shared, size.own)
+        most = fitting if most < 0 else min(most, fitting)
+    if design.load.is_paged:
+        room = (free - made.largest_shared_bits) * design.output_tokens
+        return max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
+    return most
+
+
+@compilable
+def kv_bytes(design, made, batch):
+    """Keys and values of the whole batch at the final length."""
+    return to_bytes(design, made.final_shared_bits + batch * (made.final_bits - made.final_shared_bits))
+
+
+@compilable
+def request_bytes(design, made):
+    """Most that one request needs between its prompt and its last token."""
+    needed = 0
+    for size in made.sizes:
+        needed = max(needed, size.shared + size.own)
+    return to_bytes(design, needed)
+
+
+@compilable
+def min_capacity_bytes(design, made, batch):
+    """Smallest memory in which the whole batch runs at once under the admission rule.
+
+    Paged, one request alone counts at its largest, not its mean.
+    """
+    needed, n_sequences = 0, 1 if design.load.is_paged else batch
+    for size in made.sizes:
+        needed = max(needed, size.shared + n_sequences * size.own)
+    if design.load.is_paged and batch > 1:
+        mean = made.largest_shared_bits - -batch * made.sum_of_own_bits // design.output_tokens
+        needed = max(needed, mean)
+    device = design.device
+    return capacity.min_capacity_bytes(
+        to_bytes(design, needed), device.usable_frac, weight_bytes(design), device.overhead_bytes
+    )
+
+
+class Waves(NamedTuple):
+    """How a batch is served: `n_full` waves of `running` sequences, `n_smaller` of one less; whole but when paged."""
+
+    running: float
+    #: 0: requests are replaced one by one
+    n_waves: float
+    n_full: float
+    n_smaller: float
+
+
+@inlined
+def waves_of(batch, most, is_paged):
+    """The waves of a batch of which `most` >= 1 fit; paged, finished requests are replaced at once."""
+    if is_paged:
+        running = min(batch, most)
+        return Waves(running, 0.0, batch / running, 0.0)
+    n_waves = capacity.n_waves(batch, most)
+    running = capacity.running_batch(batch, n_waves)
+    n_full = batch - n_waves * (running - 1.0)
+    return Waves(running, n_waves, n_full, n_waves - n_full)

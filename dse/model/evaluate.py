@@ -1,0 +1,378 @@
+"""One design point: a device, a model laid out with its quantizers, and a workload, evaluated into named results."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from dse.core import units
+from dse.core.errors import LimitError
+from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory
+from dse.model.batch import BOUNDS, Spent, Totals, bounds_of, spent_of, totals_of
+from dse.model.formulas import effective_bits, throughput
+from dse.model.generation import MAX_PIECES, Generation, generation_of
+from dse.model.kv_layout import KvPlan
+from dse.model.lower import design_of, laid_out, path_text, stack_of, weights_by_operation
+from dse.model.measured import measured
+from dse.model.operations import ATTENTION, DECODE, PREFILL, decode_operations, prompt_operations, total_of
+from dse.model.records import Design
+from dse.model.results import RESULT_UNITS
+from dse.model.step import Run, Terms, one_prompt_s, run_of, terms_of
+from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
+from dse.specs.workload import Workload
+
+#: what most of the time goes into, by `bound`
+WHY_BOUND = {
+    "bandwidth": "reading weights, keys and values", "compute": "arithmetic, the prompt included",
+    "latency": "launching and scheduling kernels: take a larger batch",
+    "dequantization": "packing and unpacking keys and values",
+}  # fmt: skip
+#: memory that holds every batch of interest
+ROOM_BYTES = 2**53
+#: results that say what memory keeps from a point
+ROOM_RESULTS = ("throughput_tokens_per_s", "decode_step_s", "bound")
+#: results that are None where not one request fits, but for those that say so
+NO_TIMES: dict[str, Any] = {
+    "running_batch": 0, "n_waves": None, "bound": "capacity",
+    **dict.fromkeys((
+        "linear_bound", "attention_bound", "linear_s", "attention_s", "quantize_s", "dequantize_s", "quantize_busy_s",
+        "dequantize_busy_s", "busy_cores", "decode_step_s", "prefill_s", "ttft_s", "tpot_s", *Totals._fields,
+        *Spent._fields,
+    )),
+}  # fmt: skip
+
+
+#: fields of a workload that a lowered design does not fix
+_OPEN = tuple(f.name for f in fields(Workload) if f.name not in ("batch", "input_tokens", "output_tokens"))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A device, a model and what is asked of them but for batch and lengths: laid out, and as numbers."""
+
+    device: HardwareSpec
+    plan: KvPlan
+    paths: Mapping[str, str]
+    stack_name: str | None
+    stack: StackSpec | None
+    design: Design
+    #: results that batch and lengths do not change
+    results: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Lowered":
+        """Raises InputError where they do not go together."""
+        plan, paths = laid_out(device, plan, work)
+        stack_name, stack = stack_of(device, work)
+        bits = float(plan.effective_bits)
+        results = {
+            "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
+            "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
+            "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "tokens": work.token_policy.name,
+            "admission": work.admission, "page_tokens": work.page_tokens, "prefix_tokens": work.prefix_tokens,
+            "weights_bits": work.weights_bits, "activation_bits": work.activation_bits,
+            "prompt_chunk_tokens": work.prompt_chunk_tokens, "kv_cache": work.kv_cache,
+            "cached_input_discount": work.cached_input_discount, "key_dequant_path": path_text(paths, "key"),
+            "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
+            "write_amplification": memory_unit.write_amplification(plan), **measured(plan),
+            "capacity_bytes": device.capacity_bytes,
+            "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(
+                device.memory_bandwidth.si, bits
+            ),
+            "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
+            "assumptions": _assumptions(device, plan, paths, stack, work),
+        }  # fmt: skip
+        return cls(device, plan, paths, stack_name, stack, design_of(device, plan, work, paths, stack), results)
+
+
+def _assumptions(
+    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, work: Workload
+) -> list[str]:
+    """Names of the assumed numbers that any result rests on."""
+    policy = ["token_policy"] if work.token_policy.family.validity else []
+    return [*assumptions.of(device, plan, paths, stack, work.activation_bits), *policy]
+
+
+class Point:
+    """A device, a model laid out under its quantizers, and a workload; what is computed of them is kept.
+
+    Raises InputError where they do not go together.
+    """
+
+    def __init__(self, device: HardwareSpec, plan: KvPlan, work: Workload) -> None:
+        self.device, self.work = device, work
+        #: all of the workload but batch and lengths
+        asked = tuple(vars(work)[name] for name in _OPEN)
+        lowered: Lowered = plan.once(("lowered", id(device), asked), lambda: Lowered.of(device, plan, work))
+        if lowered.device is not device:  # another device has come to the same place in memory
+            lowered = Lowered.of(device, plan, work)
+        self.lowered = lowered
+        #: in the pages of the device
+        self.plan, self.paths = lowered.plan, lowered.paths
+        self.stack_name, self.stack = lowered.stack_name, lowered.stack
+        self.design: Design = lowered.design._replace(input_tokens=work.input_tokens, output_tokens=work.output_tokens)
+        self._key = ("made", id(lowered), work.input_tokens, work.output_tokens)
+
+    @cached_property
+    def made(self) -> Generation:
+        """What one sequence stores, reads and quantises over the generation. Raises LimitError for too many groups."""
+        lowered, made = self.plan.once(self._key, lambda: (self.lowered, generation_of(self.design)))
+        if lowered is not self.lowered:
+            made = generation_of(self.design)
+        if len(made.pieces) > MAX_PIECES:
+            raise LimitError(
+                f"output = {self.work.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
+            )
+        return made  # type: ignore[no-any-return]
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What the times of all numbers of sequences share."""
+        return terms_of(self.design, self.made)
+
+    @cached_property
+    def unit(self) -> int:
+        """Bits per byte times the common denominator of fractional bits."""
+        return 8 * self.plan.den
+
+    @cached_property
+    def free_bytes(self) -> int:
+        """Bytes left for sequences; negative when the weights do not fit."""
+        return int(capacity.free_bytes(self.design))
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return int(capacity.weight_bytes(self.design))
+
+    @cached_property
+    def max_batch(self) -> int:
+        """Most requests that fit at once under the workload's admission rule; 0 when not even one does."""
+        return int(capacity.max_batch(self.design, self.made, self.free_bytes * self.unit))
+
+    @cached_property
+    def max_context_tokens(self) -> int | None:
+        """Longest context at which the whole batch fits, with every shorter one; None where there is no limit."""
+        longest = peak_memory.longest_context(self.design, self.free_bytes * self.unit, self.work.batch)
+        return None if longest == peak_memory.NO_CONTEXT_LIMIT else longest
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens that memory is given out by; 1 where every request reserves what it needs."""
+        return int(self.design.load.page_tokens)
+
+    def to_bytes(self, bits: int) -> int:
+        """Bits over the common denominator as whole bytes, rounded up."""
+        return -(-bits // self.unit)
+
+    def own_bits(self, n_tokens: int) -> int:
+        """What one more sequence of `n_tokens` adds: what it does not share, activations, workspace."""
+        return int(peak_memory.size_at(self.design, self.made.limits, self.made.prefix_tokens, n_tokens).own)
+
+    def extra_bits(self, n_tokens: int) -> int:
+        """Activations and workspace of one sequence of `n_tokens`, in the unit of its bits."""
+        return int(peak_memory.extra_bits(self.design, self.made.limits, n_tokens))
+
+    def ledger(self, n_tokens: int) -> dict[str, Fraction]:
+        """Bits of one sequence by part; the parts add up to what it stores, page padding included, exactly."""
+        tensors, den = self.design.tensors, self.plan.den
+        stored = [kv_bytes.stored_tokens(g, self.made.limits, n_tokens) for g in tensors]
+        parts = self.plan.ledger(stored)
+        for g, kept in zip(tensors, stored, strict=True):
+            if g.index_bits:
+                index = Fraction(g.n_stored_layers * kept * g.index_bits, den)
+                parts["index"] = parts.get("index", Fraction(0)) + index
+            parts["padding"] += Fraction(g.n_stored_layers * kv_bytes.padding_bits(g, kept, self.page_tokens), den)
+        return parts
+
+    @property
+    def infeasible_reason(self) -> str | None:
+        """Why not even one request runs, and by how much; None when it does."""
+        if self.max_batch:
+            return None
+        usable = units.human(self.free_bytes + self.weight_bytes, "B")
+        if self.free_bytes < 0:
+            return (
+                f"weights need {units.human(self.weight_bytes, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
+                f"the {usable} that {self.device.name} has for them"
+            )
+        need = capacity.request_bytes(self.design, self.made)
+        return (
+            f"one request of {self.work.final_tokens:,} tokens needs {units.human(need, 'B')}, "
+            f"{units.human(need - self.free_bytes, 'B')} more than the weights leave of {usable}"
+        )
+
+    def run(self, n_sequences: int) -> Run:
+        """`n_sequences` that run together, whether or not they fit."""
+        run: Run = run_of(self.design, self.made, self.terms, n_sequences)
+        return run
+
+    @cached_property
+    def waves(self) -> capacity.Waves:
+        """How the batch is served, where at least one request fits."""
+        return capacity.waves_of(float(self.work.batch), float(self.max_batch), self.design.load.is_paged)  # type: ignore[no-any-return]
+
+    @cached_property
+    def largest_wave(self) -> Run:
+        """The run of the largest wave."""
+        return self.run(int(self.waves.running))
+
+    @cached_property
+    def smaller_wave(self) -> Run:
+        """The run of the waves of one sequence less; the largest where all are alike."""
+        return self.run(int(self.waves.running) - 1) if self.waves.n_smaller else self.largest_wave
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Time of all waves, and throughput, energy and cost that follow from it."""
+        return totals_of(  # type: ignore[no-any-return]
+            float(self.work.batch), self.work.output_tokens, self.waves, self.largest_wave.wave.wave_s,
+            self.smaller_wave.wave.wave_s, self.design.load.is_paged, self.design.device,
+        )  # fmt: skip
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """All results, named and ordered as `RESULT_UNITS`. Times are None where nothing fits."""
+        work = self.work
+        lengths = {"batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
+        found = {**self.lowered.results, **lengths, **self._sizes(), **self._times()}
+        found["assumptions"] = [*found["assumptions"]]
+        return {name: found[name] for name in RESULT_UNITS}
+
+    def assumptions(self, device: HardwareSpec) -> list[str]:
+        """Names of the assumed numbers that any result rests on, for another device with the same layout."""
+        return _assumptions(device, self.plan, self.paths, self.stack, self.work)
+
+    def _sizes(self) -> dict[str, Any]:
+        """Tokens, bits and bytes, and what fits."""
+        design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
+        context = kv_bytes.context_of(design, made.limits)
+        stored, read = (Fraction(n, context.n_layers) for n in (context.stored_tokens, context.read_tokens))
+        return {
+            "stored_tokens": int(stored) if stored.denominator == 1 else float(stored),
+            "read_tokens": int(read) if read.denominator == 1 else float(read),
+            "stored_bits": effective_bits.stored_bits(made.final_bits / self.unit, made.n_elements),
+            "page_tail_bits": context.padding_bits / (self.plan.den * made.n_elements),
+            "kv_bytes_per_token": context.kv_bytes_per_token, "kv_bytes": capacity.kv_bytes(design, made, batch),
+            "peak_kv_bytes_per_sequence": self.to_bytes(made.peak_bits), "weight_bytes": self.weight_bytes,
+            "activation_bytes": batch * made.activation_bytes, "workspace_bytes": batch * made.workspace_bytes,
+            "free_bytes": self.free_bytes, "min_capacity_bytes": capacity.min_capacity_bytes(design, made, batch),
+            "feasible": most > 0, "infeasible_reason": self.infeasible_reason, "fits_whole_batch": most >= batch,
+            "max_batch": most, "max_context_tokens": self.max_context_tokens,
+        }  # fmt: skip
+
+    def _times(self) -> dict[str, Any]:
+        """The results from `running_batch` on."""
+        if not self.max_batch:
+            return NO_TIMES
+        design, run, waves = self.design, self.largest_wave, self.waves
+        wave, has_cache, running = run.wave, design.load.has_cache, int(waves.running)
+        bounds = bounds_of(design, run, self.work.batch)
+        spent = spent_of(
+            design, self.made, self.terms, run, self.smaller_wave, waves, float(self.work.batch), self.totals.total_s
+        )
+        cores = design.device.token_cores if has_cache else 0
+        numbers = {
+            "linear_s": wave.linear_s, "attention_s": wave.attention_s, "quantize_s": wave.quantize_s,
+            "dequantize_s": wave.dequantize_s, "quantize_busy_s": run.quantize_busy_s,
+            "dequantize_busy_s": run.dequantize_busy_s, "decode_step_s": wave.decode_step_s,
+            "prefill_s": wave.prefill_s,
+            "ttft_s": throughput.ttft_s(one_prompt_s(design, self.terms), wave.decode_step_s if has_cache else 0.0),
+            "tpot_s": wave.decode_step_s, **self.totals._asdict(), **spent._asdict(),
+        }  # fmt: skip
+        return {
+            "running_batch": running, "n_waves": int(waves.n_waves) or None, "bound": BOUNDS[bounds.bound],
+            "linear_bound": BOUNDS[bounds.linear_bound], "attention_bound": BOUNDS[bounds.attention_bound],
+            "busy_cores": min(running, cores) if cores else None,
+            **{name: None if math.isnan(number) else number for name, number in numbers.items()},
+        }  # fmt: skip
+
+    def operations(self) -> list[dict[str, Any]]:
+        """Every operation of a decode step and of the prompt of the largest wave; empty where nothing fits.
+
+        Fields of `dse.model.operations.Operation` with both utilisations; the last of each phase, "all", is their sum.
+        """
+        if not self.max_batch:
+            return []
+        names = [name for name, _ in weights_by_operation(self.plan.model)]
+        run, found = self.largest_wave, []
+        for phase, each, seconds in (
+            ("decode", decode_operations(self.design, self.terms, run), run.wave.decode_step_s),
+            ("prefill", prompt_operations(self.design, self.terms, run), run.wave.prefill_s),
+        ):
+            if not seconds:
+                continue
+            for op in (*each, total_of(each, DECODE if phase == "decode" else PREFILL, seconds)):
+                name = "all" if op.kind < 0 else names[op.kind] if op.kind < ATTENTION else "attention"
+                name = "quantization" if op.kind > ATTENTION else name
+                shares = [
+                    part / op.seconds if op.seconds else 0.0 for part in (op.compute_at_peak_s, op.read_at_peak_s)
+                ]
+                found.append({
+                    **op._asdict(), "phase": phase, "name": name, "compute_utilisation": shares[0],
+                    "bandwidth_utilisation": shares[1],
+                })  # fmt: skip
+        order = (
+            "phase", "name", "seconds", "flops", "n_bytes", "compute_at_peak_s", "read_at_peak_s",
+            "compute_utilisation", "bandwidth_utilisation",
+        )  # fmt: skip
+        return [{key: op[key] for key in order} for op in found]
+
+
+def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
+    """All results of one design point, named and ordered as `RESULT_UNITS`. Times are None where nothing fits.
+
+    Raises InputError where device, plan and workload do not go together, LimitError beyond what can be counted.
+    """
+    return Point(device, plan, work).results
+
+
+def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
+    """Of the results of `evaluate` those that say what runs and how fast, in a fraction of its time, for searches.
+
+    feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s.
+    """
+    point = Point(device, plan, work)
+    found = {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= work.batch}
+    names = ("running_batch", "decode_step_s", "total_s", "throughput_tokens_per_s")
+    if not point.max_batch:
+        return {**found, **{name: NO_TIMES[name] for name in names}}
+    run, totals = point.largest_wave, point.totals
+    values = (run.n, run.wave.decode_step_s, totals.total_s, totals.throughput_tokens_per_s)
+    return {**found, **dict(zip(names, values, strict=True))}
+
+
+def operations(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[dict[str, Any]]:
+    """Every operation of a decode step and of the prompt of the largest wave: `Point.operations`."""
+    return Point(device, plan, work).operations()
+
+
+def roomy(device: HardwareSpec) -> HardwareSpec:
+    """The device with memory in which every batch of interest runs at once."""
+    endless = Quantity(value=ROOM_BYTES, unit="B", source="any", kind="derived")
+    return device.model_copy(update={"memory_capacity": endless})
+
+
+def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
+    """What memory keeps from a point with this `result`: the same in memory for the whole batch.
+
+    None where the memory is not what binds, where not one request fits (`infeasible_reason` says why), and where no
+    memory would do.
+    """
+    if not result["feasible"] or result["fits_whole_batch"]:
+        return None
+    found = evaluate(roomy(device), plan, work)
+    return found if found["fits_whole_batch"] else None
+
+
+def bound_text(bound: str) -> str:
+    """What binds, with what that means, but for capacity."""
+    return f"{bound}: most of the time goes into {WHY_BOUND[bound]}"
+
+
+def room_text(rate: str, found: dict[str, Any]) -> str:
+    """What capacity keeps from a design: `found` is the result of `with_room`, `rate` its measure as text."""
+    bound = found["bound"]
+    return f"with room for all it would be {rate}, bound by {bound} (most of the time goes into {WHY_BOUND[bound]})"

@@ -1,0 +1,22 @@
+"""Memory of activations: how many tokens of a request are worked on at once, and how wide they are."""
+
+from dse.core.compiling import formula
+
+
+@formula("token", "min(chunk, max(min(s, I), s - O)); s without a KV cache", "docs/model.md, Capacity")
+def activation_tokens(n_tokens, input_tokens, output_tokens, chunk_tokens):
+    """Tokens of one request whose activations are live at a context of `n_tokens`: a chunk of its prompt.
+
+    Beyond I + O (as when the longest context is sought) the prompt is what the O generated tokens leave.
+    """
+    return min(chunk_tokens, max(min(n_tokens, input_tokens), n_tokens - output_tokens))
+
+
+@formula(
+    "B",
+    "max(ceil(n_tokens * activation_elements * activation_bits / 8), 2 * n_tokens * logits_elements)",
+    "docs/model.md, Capacity: logits and the residual beside them stay FP16",
+)
+def activation_bytes(n_tokens, activation_elements, logits_elements, activation_bits):
+    """Bytes of the widest operation of a layer, or the output head, over `n_tokens` tokens; exact in integers."""
+    return max(-((-n_tokens * activation_elements * activation_bits) // 8), 2 * n_tokens * logits_elements)

@@ -1,0 +1,41 @@
+"""Cost of unpacking stored keys and values, and of packing new ones, on the three paths.
+
+engine: streaming units beside the memory controller; only what does not hide behind the read is paid (Oaken 5.2).
+fused: unpacked in registers inside the attention kernel, overlapped with its reads; paid where it is the slowest.
+materialised: written back as FP16 and read again: traffic on top of the packed read (NQKV 3.2).
+"""
+
+from dse.core.compiling import formula
+
+
+@formula("B", "2 * 16 / 8 * n_elements", "docs/model.md, Dequantisation: written once and read once as FP16")
+def materialised_bytes(n_elements):
+    """Extra traffic of a step that writes unpacked elements to memory and reads them again."""
+    return 4 * n_elements
+
+
+@formula("s", "max(0, busy_s - hidden_behind_s)", "docs/model.md, Dequantisation; Oaken 5.3")
+def exposed_s(busy_s, hidden_behind_s):
+    """What is left of a busy time that overlaps another one."""
+    return max(0.0, busy_s - hidden_behind_s)
+
+
+@formula("s", "n_launches * kernel_launch_s", "small kernels a method adds; the launch time is assumed, see the device")
+def launch_s(n_launches, kernel_launch_s):
+    """Seconds spent starting a method's own kernels."""
+    return n_launches * kernel_launch_s
+
+
+@formula(
+    "token",
+    "step * (last**2 - first**2): each event k reads step * (k - 1) packed tokens and writes step * k",
+    "KIVI's released code extends the packed buffers by concatenation (models/llama_kivi.py)",
+)
+def copied_tokens(first_events, last_events, step_tokens, window_events):
+    """Packed tokens read and written again while a sequence goes from `first_events` to `last_events` packings.
+
+    Once a window is full the buffer stays at `window_events` groups and each event still copies it.
+    """
+    first, last = min(first_events, window_events), min(last_events, window_events)
+    beyond = (last_events - last) - (first_events - first)
+    return step_tokens * (last * last - first * first + beyond * 2 * window_events)

@@ -1,0 +1,53 @@
+"""Energy and money per token."""
+
+from dse.core.compiling import formula
+
+
+@formula("J/token", "board_power / throughput", "Oaken 6.2 compares board powers; docs/model.md, Energy")
+def joules_per_token(board_power_w, throughput_tokens_per_s):
+    """Energy of one output token when the board draws its full power all the time."""
+    return board_power_w / throughput_tokens_per_s
+
+
+_PARTS = "docs/model.md, Energy and cost: the model by parts; its rates are assumed"
+
+
+@formula("J/token", "bytes * J/B / tokens", _PARTS)
+def memory_joules_per_token(n_bytes, energy_per_byte, n_tokens):
+    """Energy of reading and writing memory, for each of `n_tokens` output tokens."""
+    return n_bytes * energy_per_byte / n_tokens
+
+
+@formula("J/token", "seconds at the peak * F * J/FLOP / tokens", _PARTS)
+def compute_joules_per_token(at_peak_s, peak_flops_per_s, energy_per_flop, n_tokens):
+    """Energy of arithmetic. An 8-bit operation counts as the share of an FP16 one that its peak rate makes it."""
+    return at_peak_s * peak_flops_per_s * energy_per_flop / n_tokens
+
+
+@formula("J/token", "idle power * seconds / tokens", _PARTS)
+def idle_joules_per_token(idle_power_w, total_s, n_tokens):
+    """Energy that the board draws all the time."""
+    return idle_power_w * total_s / n_tokens
+
+
+@formula("J/token", "memory + compute + idle", _PARTS)
+def joules_per_token_by_parts(memory_joules_per_token, compute_joules_per_token, idle_joules_per_token):
+    """Energy of one output token, prompt included."""
+    return memory_joules_per_token + compute_joules_per_token + idle_joules_per_token
+
+
+@formula(
+    "USD per request",
+    "usd_per_hour / 3600 * (generation_s + prompt_s * (1 - cached_input_discount * cached_tokens / input_tokens))",
+    "docs/model.md, Energy and cost",
+)
+def usd_per_request(usd_per_hour, generation_s, prompt_s, input_tokens, cached_tokens, cached_input_discount):
+    """Price of one request: device seconds of its tokens at the device's rent, cached input tokens cheaper."""
+    paid_share = 1 - cached_input_discount * cached_tokens / input_tokens
+    return usd_per_hour / 3600 * (generation_s + prompt_s * paid_share)
+
+
+@formula("USD per million tokens", "usd_per_hour / 3600 / throughput * 1e6", "docs/model.md, Energy and cost")
+def usd_per_million_tokens(usd_per_hour, throughput_tokens_per_s):
+    """Price of a million output tokens on a device rented by the hour."""
+    return usd_per_hour / 3600 / throughput_tokens_per_s * 1e6

@@ -1,0 +1,37 @@
+"""Time of the matrix products with the weights, which a batch shares."""
+
+import math
+
+from dse.core.compiling import formula
+
+
+@formula("s", "2 * P_active * n_tokens / F", "docs/model.md, Steps and times")
+def linear_compute_s(n_tokens, active_parameters, peak_flops_per_s):
+    """Seconds of the multiplications of one pass over `n_tokens` tokens."""
+    return 2 * active_parameters * n_tokens / peak_flops_per_s
+
+
+@formula("s", "max(2 * P_active * n_tokens / F, weight bytes / BW)", "docs/model.md, Steps and times")
+def linear_s(n_tokens, active_parameters, weight_read_bytes, peak_flops_per_s, bandwidth_bytes_per_s):
+    """Seconds of one pass over `n_tokens` tokens (decode: one a sequence). Peak rates; batchable, so read once."""
+    return max(
+        linear_compute_s(n_tokens, active_parameters, peak_flops_per_s), weight_read_bytes / bandwidth_bytes_per_s
+    )
+
+
+@formula("1", "4 * n_layers + 1", "QKV, output, gate and up, down in each layer; the output head")
+def matrix_products(n_layers):
+    """Matrix products that one pass starts, with fused QKV and gate-up weights; experts as one grouped product."""
+    return 4 * n_layers + 1
+
+
+@formula("s", "n_products * launch + sqrt(compute^2 + memory^2)", "docs/calibration.md, The form, summed over products")
+def linear_calibrated_s(n_products, launch_s, compute_s, memory_s):
+    """Seconds of all matrix products of a pass: equal in their rows, so their times add before the root."""
+    return n_products * launch_s + math.sqrt(compute_s * compute_s + memory_s * memory_s)
+
+
+@formula("FLOP/B", "flops / bytes", "roofline (Williams et al., CACM 2009)")
+def arithmetic_intensity(flops, n_bytes):
+    """Operations per byte read."""
+    return flops / n_bytes

@@ -1,0 +1,15 @@
+"""Time of the prompt: matrix products over all prompt tokens, and attention quadratic in the prompt."""
+
+from dse.core.compiling import formula
+
+
+@formula("token", "prefix + batch * (input - prefix)", "textbook section 5: a shared prefix is computed once")
+def prefill_tokens(n_sequences, input_tokens, prefix_tokens):
+    """Prompt tokens that one running batch computes."""
+    return prefix_tokens + n_sequences * (input_tokens - prefix_tokens)
+
+
+@formula("s", "matrix_s + attention FLOP / (flops_frac * F)", "docs/model.md, Prefill")
+def prefill_compute_s(matrix_s, attention_flops, flops_frac, peak_flops_per_s):
+    """Seconds of the prompt without quantising its keys and values; flops_frac is 1 in the ideal model."""
+    return matrix_s + attention_flops / (flops_frac * peak_flops_per_s)

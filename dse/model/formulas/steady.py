@@ -1,0 +1,55 @@
+"""Throughput in steady state: a finished request is replaced at once, so that a device never waits."""
+
+from dse.core.compiling import formula
+
+_SOURCE = "docs/model.md, Steady state"
+
+
+@formula("token", "(E[I*O] + E[O^2]) / E[O]", _SOURCE)
+def mean_reserved_tokens(mean_input_output, mean_output_squared, mean_output_tokens):
+    """Final length I + O of a running request, mean over time: a request runs as long as its answer is."""
+    return (mean_input_output + mean_output_squared) / mean_output_tokens
+
+
+@formula("token", "E[I^2] / E[I]", _SOURCE)
+def mean_prompt_of_tokens(mean_input_squared, mean_input_tokens):
+    """Length of the prompt that a prompt token is in, mean over the tokens: where cost per token grows with length."""
+    return mean_input_squared / mean_input_tokens
+
+
+@formula("s", "E[matrix_s(I)] + E[I] / L * prompt_attention_s(L), L = E[I^2] / E[I]", _SOURCE)
+def mean_prefill_s(matrix_s, mean_input_tokens, mean_prompt_of_tokens, prompt_attention_s):
+    """Seconds of a prompt, mean over the requests. Exact where attention is a*L + b*L^2."""
+    return matrix_s + mean_input_tokens / mean_prompt_of_tokens * prompt_attention_s
+
+
+@formula("s", "E[O] / n * decode_step_s + prefill_s", _SOURCE)
+def steady_request_s(mean_output_tokens, n_sequences, decode_step_s, prefill_s):
+    """Seconds of the device that a request costs: its share of the steps it runs in, and its prompt, for which the
+    others wait."""
+    return mean_output_tokens / n_sequences * decode_step_s + prefill_s
+
+
+@formula("sequence", "chunk * E[O] / (E[I] + E[O])", _SOURCE)
+def chunk_bound_sequences(chunk_tokens, mean_input_tokens, mean_output_tokens):
+    """Sequences that decode where every step is full: a chunk's tokens are prompt and answer as the requests' are."""
+    return chunk_tokens * mean_output_tokens / (mean_input_tokens + mean_output_tokens)
+
+
+@formula("s", "steps * (attention_s + matrix_s) + I / (chunk - n) * (chunk_matrix_s - matrix_s) + prompt_attention_s",
+         _SOURCE)  # fmt: skip
+def steady_chunked_request_s(
+    mean_output_tokens, n_sequences, mean_input_tokens, chunk_tokens, attention_s, matrix_s, chunk_matrix_s,
+    prompt_attention_s,
+):  # fmt: skip
+    """Seconds that a request costs where prompt chunks fill up decode steps: steps = E[O] / n, and I / (chunk - n) of
+    them multiply a whole chunk instead of n tokens. n_sequences < chunk_tokens."""
+    n_mixed = mean_input_tokens / (chunk_tokens - n_sequences)
+    n_steps = mean_output_tokens / n_sequences
+    return n_steps * (attention_s + matrix_s) + n_mixed * (chunk_matrix_s - matrix_s) + prompt_attention_s
+
+
+@formula("1/s", "1 / request_s", _SOURCE)
+def requests_per_s(request_s):
+    """Requests served per second; arrivals above it queue without end."""
+    return 1 / request_s

@@ -1,0 +1,37 @@
+"""Bytes of the weights, and how many of them one step reads."""
+
+from dse.core.compiling import formula
+
+
+@formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/model.md, Capacity")
+def weight_bytes(n_parameters, weights_bits):
+    """Bytes of all weights; exact in integers. Scales of quantised weights are not counted (about 1 to 3 %)."""
+    return -((-n_parameters * weights_bits) // 8)
+
+
+@formula("1", "base ** exponent by repeated squaring", "kept to multiplications: the same bits in Python and numba")
+def integer_power(base, exponent):
+    """base ** exponent for exponent >= 0, with multiplications only."""
+    result = 1.0
+    while exponent > 0:
+        if exponent % 2 == 1:
+            result = result * base
+        base = base * base
+        exponent = exponent // 2
+    return result
+
+
+@formula("1", "1 - (1 - k / E) ** n_tokens", "docs/model.md: routing independent and even over the experts")
+def expert_share_touched(n_tokens, n_experts, n_active_experts):
+    """Expected share of the experts that `n_tokens` tokens use; 1 where there is one expert."""
+    return 1.0 - integer_power(1.0 - n_active_experts / n_experts, n_tokens)
+
+
+@formula(
+    "B",
+    "(n_dense_parameters + n_expert_parameters * share_touched) * weights_bits / 8",
+    "docs/model.md, Steps and times",
+)
+def weight_read_bytes(n_dense_parameters, n_expert_parameters, share_touched, weights_bits):
+    """Bytes of weights that one step reads: all of a dense model, the touched experts of a mixture."""
+    return (n_dense_parameters + n_expert_parameters * share_touched) * weights_bits / 8

@@ -1,0 +1,353 @@
+"""Bits that keys and values take: by tensor, by sequence, and how they grow from token to token.
+
+Sums over tensors of formulas of `dse.model.formulas`, under the limits that a token policy sets for a prompt.
+"""
+
+from typing import NamedTuple
+
+from dse.core.compiling import compilable
+from dse.model.formulas import kv_cache, memory_unit, tokens
+from dse.model.records import NO_LIMIT
+
+
+class Limits(NamedTuple):
+    """What a token policy means for one prompt, in tokens (dse/model/formulas/tokens.py)."""
+
+    window_tokens: int
+    read_limit_tokens: int
+    prompt_kept_tokens: int
+    dropped_tokens: int
+
+
+@compilable
+def limits_for(policy, input_tokens):
+    """The limits of a policy for a prompt of `input_tokens`."""
+    kept, dropped, window = policy.prompt_kept_tokens, policy.dropped_tokens, policy.window_tokens
+    if policy.evicts:
+        kept = policy.budget_tokens
+        if kept == 0:
+            shares = input_tokens * policy.heavy // policy.of_heavy + input_tokens * policy.recent // policy.of_recent
+            kept = max(shares, 1)
+        if policy.rolls:
+            window = kept
+        if kept >= input_tokens:
+            kept = NO_LIMIT
+        else:
+            dropped = input_tokens - kept
+    return Limits(window, policy.read_limit_tokens, kept, dropped)
+
+
+@compilable
+def keeps_all(limits):
+    """True where every token stays stored, however few of them a step reads."""
+    return limits.window_tokens == NO_LIMIT and limits.dropped_tokens == 0
+
+
+@compilable
+def entered_tokens(limits, n_tokens):
+    """Tokens that have come into the cache at a context of `n_tokens`, whether or not a window keeps them."""
+    return tokens.entered_tokens(n_tokens, limits.prompt_kept_tokens, limits.dropped_tokens)
+
+
+@compilable
+def length_of_entered(limits, entered):
+    """Shortest context at which `entered` tokens have come into the cache."""
+    return tokens.length_of_entered(entered, limits.prompt_kept_tokens, limits.dropped_tokens)
+
+
+@compilable
+def window_of(g, limits):
+    """Most tokens that a tensor stores."""
+    return min(g.window_tokens, limits.window_tokens)
+
+
+@compilable
+def read_window_of(g, limits):
+    """Most tokens of a tensor that a step reads."""
+    return min(window_of(g, limits), limits.read_limit_tokens)
+
+
+@compilable
+def stored_tokens(g, limits, n_tokens):
+    """Tokens stored at a context of `n_tokens`."""
+    return kv_cache.kept_tokens(entered_tokens(limits, n_tokens), window_of(g, limits))
+
+
+@compilable
+def read_tokens(g, limits, n_tokens):
+    """Tokens that a step reads at a context of `n_tokens`."""
+    return kv_cache.kept_tokens(entered_tokens(limits, n_tokens), read_window_of(g, limits))
+
+
+@compilable
+def packed_tokens_ever(g, limits, n_tokens):
+    """Tokens quantised by length n, whether or not a window still keeps them; none where a window never packs."""
+    if window_of(g, limits) < g.step_tokens + g.residual_tokens:
+        return 0
+    return kv_cache.packed_tokens(entered_tokens(limits, n_tokens), g.step_tokens, g.residual_tokens)
+
+
+@compilable
+def bits_of(g, kept):
+    """Bits of one layer's tensor with `kept` tokens, its index left out."""
+    return kv_cache.tensor_bits(
+        kept, g.packed_bits, g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens
+    )  # fmt: skip
+
+
+@compilable
+def stored_bits(g, limits, n_tokens):
+    """Bits that one layer and sequence stores at a context of `n_tokens`."""
+    kept = stored_tokens(g, limits, n_tokens)
+    return bits_of(g, kept) + kept * g.index_bits
+
+
+@compilable
+def token_slope(g, limits, n_tokens, packed, full, window):
+    """What the next token adds inside the straight piece at `n_tokens`, of which a packed and a full one count so much.
+
+    Nothing while the prompt drops tokens.
+    """
+    first = limits.prompt_kept_tokens
+    if first <= n_tokens < first + limits.dropped_tokens:
+        return 0
+    entered = entered_tokens(limits, n_tokens)
+    return kv_cache.piece_slope(entered, packed, full, g.step_tokens, g.residual_tokens, window)
+
+
+@compilable
+def stored_bits_slope(g, limits, n_tokens):
+    """Stored bits that the next token adds inside the straight piece at `n_tokens`."""
+    window = window_of(g, limits)
+    added = token_slope(g, limits, n_tokens, g.packed_bits, g.full_bits, window)
+    if g.index_bits:
+        added += g.index_bits * token_slope(g, limits, n_tokens, 1, 1, window)
+    return added
+
+
+class Reading(NamedTuple):
+    """What a step reads of a tensor of one layer and sequence, and what the next token adds to it."""
+
+    tokens: int
+    tokens_slope: int
+    #: quantised ones among them
+    packed: int
+    packed_slope: int
+    bits: int
+    bits_slope: int
+
+
+@compilable
+def reading_of(g, limits, n_tokens):
+    """What a step reads at a context of `n_tokens`: the bits of a cache of as many tokens as are read, and the index of
+    all stored ones."""
+    entered, window = entered_tokens(limits, n_tokens), window_of(g, limits)
+    read_window = min(window, limits.read_limit_tokens)
+    kept = kv_cache.kept_tokens(entered, read_window)
+    bits, grows, packs, packed = bits_of(g, kept), 0, 0, 0
+    first = limits.prompt_kept_tokens
+    drops = first <= n_tokens < first + limits.dropped_tokens  # nothing is added while the prompt drops tokens
+    if not drops:
+        grows = kv_cache.piece_slope(entered, 1, 1, g.step_tokens, g.residual_tokens, read_window)
+        packs = kv_cache.piece_slope(entered, 1, 0, g.step_tokens, g.residual_tokens, read_window)
+    slope = packs * g.packed_bits + (grows - packs) * g.full_bits
+    if g.index_bits:
+        bits += kv_cache.kept_tokens(entered, window) * g.index_bits
+        if not drops:
+            slope += g.index_bits * kv_cache.piece_slope(entered, 1, 1, g.step_tokens, g.residual_tokens, window)
+    if g.is_packed:
+        packed = kv_cache.packed_tokens(kept, g.step_tokens, g.residual_tokens)
+    return Reading(kept, grows, packed, packs, bits, slope)
+
+
+@compilable
+def next_break(g, limits, n_tokens):
+    """First length after `n_tokens` that starts a new straight piece of what is stored or read."""
+    entered, window, read_window = entered_tokens(limits, n_tokens), window_of(g, limits), read_window_of(g, limits)
+    end = kv_cache.next_break(entered, g.step_tokens, g.residual_tokens, window)
+    if read_window != window:
+        end = min(end, kv_cache.next_break(entered, g.step_tokens, g.residual_tokens, read_window))
+    found = length_of_entered(limits, end)
+    if limits.prompt_kept_tokens >= n_tokens:
+        found = min(found, limits.prompt_kept_tokens + 1)
+    if limits.prompt_kept_tokens + limits.dropped_tokens >= n_tokens:
+        found = min(found, limits.prompt_kept_tokens + limits.dropped_tokens + 1)
+    return found
+
+
+@compilable
+def padding_bits(g, kept, page_tokens):
+    """Bits of the unused slots of the last page of one layer and sequence with `kept` tokens."""
+    if g.page_row_bits:
+        dense = memory_unit.page_tail_bits(kept, g.dense_stream_bits, g.page_row_bits)
+        return dense + memory_unit.page_tail_bits(kept, g.sparse_stream_bits, g.page_row_bits)
+    return g.tail_bits * kv_cache.padding_tokens(kept, page_tokens)
+
+
+@compilable
+def _sum_of_page_tails(g, window, entered):
+    """What last pages of bytes leave unused, summed while `entered` tokens come in one by one."""
+    inside = min(entered, window)
+    dense = memory_unit.sum_of_page_tail_bits(inside, g.dense_stream_bits, g.page_row_bits)
+    sparse = memory_unit.sum_of_page_tail_bits(inside, g.sparse_stream_bits, g.page_row_bits)
+    return dense + sparse + (entered - inside) * padding_bits(g, inside, 1)
+
+
+@compilable
+def sum_of_padding_bits(g, limits, n_tokens, page_tokens):
+    """`padding_bits` summed over the lengths 1..n_tokens; closed form, exact."""
+    kept, dropped, window = limits.prompt_kept_tokens, limits.dropped_tokens, window_of(g, limits)
+    if g.page_row_bits == 0:
+        return g.tail_bits * tokens.sum_of_padding_tokens(n_tokens, kept, dropped, window, page_tokens)
+    still = min(max(n_tokens - kept, 0), max(dropped, 0))
+    grown = _sum_of_page_tails(g, window, entered_tokens(limits, n_tokens))
+    grown -= _sum_of_page_tails(g, window, entered_tokens(limits, 0))
+    return grown + still * padding_bits(g, min(kept, window), page_tokens)
+
+
+@compilable
+def shared_bits_of(g, limits, n_tokens, prefix_tokens):
+    """Bits of one layer and sequence of `n_tokens` that a common prefix lets sequences share."""
+    if n_tokens > min(window_of(g, limits), limits.prompt_kept_tokens):
+        return 0  # a window has moved past the start of the prompt, or tokens were evicted
+    index = min(prefix_tokens, n_tokens) * g.index_bits
+    if g.page_row_bits:  # pages that the prefix fills; a sequence that is nothing but prefix is shared whole
+        if n_tokens <= prefix_tokens:
+            return n_tokens * g.packed_bits + padding_bits(g, stored_tokens(g, limits, n_tokens), 1) + index
+        whole = memory_unit.whole_page_bits(prefix_tokens, g.dense_stream_bits, g.page_row_bits)
+        whole += memory_unit.whole_page_bits(prefix_tokens, g.sparse_stream_bits, g.page_row_bits)
+        return whole + prefix_tokens * (g.packed_bits - (g.dense_stream_bits + g.sparse_stream_bits)) + index
+    packed = kv_cache.packed_tokens(stored_tokens(g, limits, n_tokens), g.step_tokens, g.residual_tokens)
+    shared = kv_cache.shareable_tokens(min(prefix_tokens, n_tokens), packed, g.step_tokens)
+    inside = min(shared, packed)
+    return inside * g.packed_bits + (shared - inside) * g.full_bits + shared * g.index_bits
+
+
+@compilable
+def prefix_packed_from(g, prefix_tokens):
+    """First length at which more tokens than the prefix are packed: from there on the shared part is constant."""
+    return (prefix_tokens // g.step_tokens + 1) * g.step_tokens + g.residual_tokens
+
+
+@compilable
+def sum_of_shared_bits(g, limits, first, last, prefix_tokens):
+    """`shared_bits_of` summed over the lengths first..last >= prefix_tokens; closed form, exact."""
+    inside_window = min(last, min(window_of(g, limits), limits.prompt_kept_tokens))
+    if g.page_row_bits:  # the same pages from the first token after the prefix to the window's end
+        n_lengths = max(inside_window + 1 - first, 0)
+        total = 0
+        if first == prefix_tokens:
+            total += shared_bits_of(g, limits, prefix_tokens, prefix_tokens)
+            n_lengths -= 1
+        if inside_window > prefix_tokens:
+            total += n_lengths * shared_bits_of(g, limits, prefix_tokens + 1, prefix_tokens)
+        return total
+    total = 0
+    turn = min(max(prefix_packed_from(g, prefix_tokens), first), inside_window + 1)
+    if turn > first:  # some tokens of the prefix are not packed yet
+        packed = kv_cache.sum_of_packed_tokens(turn - 1, g.step_tokens, g.residual_tokens)
+        packed -= kv_cache.sum_of_packed_tokens(first - 1, g.step_tokens, g.residual_tokens)
+        unpacked = (turn - first) * prefix_tokens - packed
+        total += packed * g.packed_bits + unpacked * g.full_bits + (turn - first) * prefix_tokens * g.index_bits
+    if inside_window >= turn:  # whole groups of it are shared
+        whole = prefix_tokens // g.step_tokens * g.step_tokens
+        total += (inside_window + 1 - turn) * whole * (g.packed_bits + g.index_bits)
+    return total
+
+
+@compilable
+def sequence_bits(design, limits, n_tokens):
+    """Bits of one sequence of `n_tokens`, page padding included; none where no cache is kept."""
+    total = 0
+    if design.load.has_cache:
+        for g in design.tensors:
+            kept = stored_tokens(g, limits, n_tokens)
+            padding = padding_bits(g, kept, design.load.page_tokens)
+            total += g.n_stored_layers * (bits_of(g, kept) + kept * g.index_bits + padding)
+    return total
+
+
+@compilable
+def shared_bits(design, limits, n_tokens, prefix_tokens):
+    """Bits of a sequence of `n_tokens` that a common prefix lets all sequences share."""
+    total = 0
+    if prefix_tokens > 0:
+        for g in design.tensors:
+            total += g.n_stored_layers * shared_bits_of(g, limits, n_tokens, prefix_tokens)
+    return total
+
+
+@compilable
+def n_elements(design, limits, n_tokens):
+    """Elements that one sequence stores at a context of `n_tokens`."""
+    total = 0
+    for g in design.tensors:
+        total += g.n_stored_layers * g.n_elements * stored_tokens(g, limits, n_tokens)
+    return total
+
+
+@compilable
+def attention_flops(layers, limits, n_tokens):
+    """Operations of attention in one decode step of one sequence, scoring for sparse reading included."""
+    entered, total = entered_tokens(limits, n_tokens), 0
+    for layer in layers:
+        window = min(layer.window_tokens, limits.window_tokens)
+        pairs = kv_cache.kept_tokens(entered, min(window, limits.read_limit_tokens))
+        total += layer.n_layers * pairs * layer.pair_flops
+        if layer.index_flops:
+            total += layer.n_layers * kv_cache.kept_tokens(entered, window) * layer.index_flops
+    return total
+
+
+@compilable
+def prompt_flops(layers, prompt_window_tokens, n_tokens):
+    """Operations of causal attention over a prompt of one sequence."""
+    total = 0
+    for layer in layers:
+        window = min(layer.window_tokens, prompt_window_tokens)
+        total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, window) * layer.pair_flops
+        if layer.index_flops:
+            total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, layer.window_tokens) * layer.index_flops
+    return total
+
+
+@compilable
+def causal_flops(layers, first, last):
+    """Operations of causal attention over whole prefixes of first, ..., last tokens of one sequence; exact."""
+    total = 0
+    for layer in layers:
+        pairs = kv_cache.sum_of_causal_pairs(last, layer.window_tokens)
+        pairs -= kv_cache.sum_of_causal_pairs(first - 1, layer.window_tokens)
+        total += layer.n_layers * pairs * layer.pair_flops
+    return total
+
+
+class Context(NamedTuple):
+    """One sequence at its final length: sums over the layers, and what its pages leave unused."""
+
+    n_layers: int
+    stored_tokens: int
+    read_tokens: int
+    padding_bits: int
+    #: mean over the tokens, summed over the layers
+    kv_bytes_per_token: float
+
+
+@compilable
+def context_of(design, limits):
+    """Tokens and bits of one sequence at its final length; no bits without a cache."""
+    n, unit, has_cache = design.input_tokens + design.output_tokens, 8 * design.model.den, design.load.has_cache
+    padding = n_layers = stored = read = 0
+    per_token = 0.0
+    for g in design.tensors:
+        kept = stored_tokens(g, limits, n)
+        if has_cache:
+            unused = padding_bits(g, kept, design.load.page_tokens)
+            padding += g.n_stored_layers * unused
+            bits = bits_of(g, kept) + kept * g.index_bits
+            per_token += g.n_stored_layers * ((bits + unused) / (unit * kept))
+        if g.side == 0:
+            n_layers += g.n_read_layers
+            stored += g.n_read_layers * kept
+            read += g.n_read_layers * read_tokens(g, limits, n)
+    return Context(n_layers, stored, read, padding, per_token)

@@ -1,0 +1,200 @@
+"""A model and its quantizers laid out: how many bits every layer stores of a token, packed or not.
+
+Bits are whole numbers over the common denominator `KvPlan.den`, since nominal outlier shares give fractions of a bit.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, TypeVar
+
+from dse.model.formulas import memory_unit
+from dse.model.kv_bytes import bits_of
+from dse.model.records import NO_LIMIT
+from dse.quantizers import QuantizerSpec, TensorShape, layered
+from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS, TensorLayout
+from dse.specs.device_and_model import LayerKV, ModelSpec
+
+T = TypeVar("T")
+
+#: what a plan keeps for being asked again
+MAX_KNOWN = 1024
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Equal tensors (keys or values) of several layers. Bit fields are numerators over the plan's denominator."""
+
+    which: str
+    quantizer: QuantizerSpec
+    layout: TensorLayout
+    #: keys and values of the same layers carry the same index
+    shape_index: int
+    n_stored_layers: int
+    n_read_layers: int
+    n_elements: int
+    window_tokens: int
+    packed_bits: int
+    full_bits: int
+    once_bits: int
+    pool_bits: int
+    step_tokens: int
+    residual_tokens: int
+    #: what its dequantisation path is found by, where layers have different quantizers
+    own_place: str = ""
+    #: a memory unit's: bits of a token that fill pages of their own, of all heads; a page and a burst of every head
+    streams: tuple[int, ...] = ()
+    page_row_bits: int = 0
+    burst_row_bits: int = 0
+
+    @property
+    def place(self) -> str:
+        """What its dequantisation path is found by: "key" or "value", with the quantizer where layers differ."""
+        return self.own_place or self.which
+
+    @property
+    def written_bits(self) -> int:
+        """Bits that the memory takes to write one packed token of one layer: slices of a head rounded up to bursts."""
+        rounded = sum(memory_unit.written_bits(bits, self.burst_row_bits) for bits in self.streams)
+        return rounded + self.packed_bits - sum(self.streams)
+
+    @property
+    def tail_bits(self) -> int:
+        """Bits of the slot that the next token will take: what an unused slot of a page costs."""
+        per_token = self.step_tokens == 1 and self.residual_tokens == 0
+        return self.packed_bits if per_token else self.full_bits
+
+
+@dataclass(frozen=True)
+class KvPlan:
+    """All tensors of a model under one key and one value quantizer, for one sequence."""
+
+    model: ModelSpec
+    key_quantizer: QuantizerSpec
+    value_quantizer: QuantizerSpec
+    groups: tuple[TensorGroup, ...]
+    den: int
+    #: layer shapes by `shape_index`, and how many layers of the model have them
+    layers: tuple[tuple[LayerKV, int], ...]
+
+    def once(self, key: Hashable, build: Callable[[], T]) -> T:
+        """What `build` gives, built once for a `key`: the points of a curve ask the same of a plan again and again."""
+        known: T | None = self._known.get(key)
+        if known is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            known = self._known[key] = build()
+        return known
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
+
+    @property
+    def quantizer_name(self) -> str:
+        """One name where keys and values agree, else both."""
+        key, value = self.key_quantizer.name, self.value_quantizer.name
+        return key if key == value else f"K {key} / V {value}"
+
+    @cached_property
+    def effective_bits(self) -> Fraction:
+        """Mean over all stored elements of what the methods' papers count."""
+        elements = sum(g.n_stored_layers * g.n_elements for g in self.groups)
+        bits = sum((g.n_stored_layers * g.n_elements * g.layout.effective_bits for g in self.groups), Fraction(0))
+        return bits / elements
+
+    def elements(self, n_tokens: int) -> int:
+        """Elements that one sequence of `n_tokens` stores, every token of a layer's window kept."""
+        return sum(g.n_stored_layers * g.n_elements * min(n_tokens, g.window_tokens) for g in self.groups)
+
+    def kept_tokens(self, n_tokens: int) -> list[int]:
+        """Tokens that each group stores of `n_tokens`, every token of a layer's window kept."""
+        return [min(n_tokens, g.window_tokens) for g in self.groups]
+
+    def ledger(self, kept_tokens: Sequence[int]) -> dict[str, Fraction]:
+        """Bits of one sequence by part, of which each group stores so many tokens; page padding left out."""
+        parts = {part: Fraction(0) for part in PARTS}
+        for g, kept in zip(self.groups, kept_tokens, strict=True):
+            for part, bits in g.layout.ledger(kept).items():
+                parts[part] += g.n_stored_layers * bits
+        return parts
+
+    def bits(self, n_tokens: int) -> int:
+        """Bits (numerator) that one sequence of `n_tokens` stores, every token of a layer's window kept; no padding."""
+        return sum(g.n_stored_layers * bits_of(g, min(n_tokens, g.window_tokens)) for g in self.groups)
+
+
+def _window(layer: LayerKV) -> int:
+    return layer.window if layer.window is not None else NO_LIMIT
+
+
+def _runs(
+    first: int, n_layers: int, key: QuantizerSpec, value: QuantizerSpec
+) -> Iterator[tuple[bool, tuple[QuantizerSpec, QuantizerSpec], int]]:
+    """Layers from `first` on, by depth and quantizers: (shallow, quantizers, layers); one by one if they may differ."""
+    if key.layers or value.layers:
+        for i in range(first, first + n_layers):
+            yield i < N_SHALLOW_LAYERS, (key.of("key", i), value.of("value", i)), 1
+        return
+    n_shallow = max(min(N_SHALLOW_LAYERS - first, n_layers), 0)
+    for shallow, n in ((True, n_shallow), (False, n_layers - n_shallow)):
+        if n:
+            yield shallow, (key, value), n
+
+
+def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: QuantizerSpec) -> KvPlan:
+    """The plan of a model under two quantizers, either of them a plan by layer (dse/quantizers/layered.py).
+
+    SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
+    """
+    for side in (key_quantizer, value_quantizer):
+        layered.check(side, sum(layer.n_layers for layer in model.layers), model.name)
+    counts: dict[tuple[LayerKV, bool, str, str], list[int]] = {}
+    by_name: dict[tuple[str, str], QuantizerSpec] = {}
+    index = 0
+    for layer in model.layers:
+        shape = layer.model_copy(update={"n_layers": 1, "stored": True})
+        for shallow, (key, value), n_layers in _runs(index, layer.n_layers, key_quantizer, value_quantizer):
+            by_name["key", key.name], by_name["value", value.name] = key, value
+            entry = counts.setdefault((shape, shallow, key.name, value.name), [0, 0])
+            entry[0] += n_layers if layer.stored else 0
+            entry[1] += n_layers
+        index += layer.n_layers
+    mixed = bool(key_quantizer.layers or value_quantizer.layers)
+    tensors = []
+    for shape_index, ((layer, shallow, *names), (n_stored, n_read)) in enumerate(counts.items()):
+        alone = names[0] != names[1]
+        sides = zip(("key", "value"), names, (layer.key_dim, layer.value_dim), strict=True)
+        for which, name, head_dim in sides:
+            if head_dim:
+                quantizer = by_name[which, name]
+                layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone))  # type: ignore[arg-type]
+                tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
+    den = math.lcm(*(
+        Fraction(bits).denominator
+        for _, _, layout, *_ in tensors for bits in (layout.packed_bits_per_token, *layout.pool.values())
+    ))  # fmt: skip
+    groups = tuple(
+        TensorGroup(
+            which,
+            quantizer,
+            layout,
+            shape_index,
+            n_stored,
+            n_read,
+            layout.shape.n_elements,
+            window,
+            packed_bits=int(layout.packed_bits_per_token * den),
+            full_bits=layout.full_bits_per_token * den,
+            once_bits=sum(layout.once.values()) * den,
+            pool_bits=int(sum(layout.pool.values()) * den),
+            step_tokens=layout.step,
+            residual_tokens=layout.residual,
+            own_place=f"{which} {quantizer.name}" if mixed else "",
+        )
+        for which, quantizer, layout, shape_index, n_stored, n_read, window in tensors
+    )
+    layers = tuple((layer, n_read) for (layer, *_), (_, n_read) in counts.items())
+    return KvPlan(model, key_quantizer, value_quantizer, groups, den, layers)

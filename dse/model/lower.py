@@ -1,0 +1,327 @@
+"""From specs to records of numbers: what a device, a model with its quantizers and a workload mean for the formulas."""
+
+import math
+from collections.abc import Mapping
+
+from dse.core.errors import InputError, show
+from dse.core.units import UNITS
+from dse.model import memory_unit
+from dse.model.formulas import attention, calibrated, linear
+from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.records import (
+    NO_LIMIT,
+    NONE,
+    PATHS,
+    Design,
+    Device,
+    Kernel,
+    LanguageModel,
+    Layer,
+    Load,
+    Policy,
+    Product,
+    Stack,
+    Tensor,
+)  # fmt: skip
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
+from dse.specs.stack import PackedFit, StackSpec
+from dse.specs.tokens import TokenPolicy
+from dse.specs.workload import Workload
+
+#: software stack of a device that has several
+DEFAULT_STACK = "vllm"
+#: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
+DEFAULT_STACKS_OF = "h100"
+#: every token is stored and read
+FULL = Policy(NO_LIMIT, NO_LIMIT, NO_LIMIT, NO_LIMIT, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0)
+
+
+def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, str]:
+    """Path of keys and of values: the workload's override, else the device's rule, "none" where nothing is packed.
+
+    Where layers have different quantizers there is a path for each of them, by `TensorGroup.place`. Raises InputError
+    for an engine that the device lacks.
+    """
+    paths: dict[str, str] = {}
+    sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
+    places = {g.place: g.quantizer for g in plan.groups} if any(q.layers for q in sides.values()) else sides
+    for place, quantizer in places.items():
+        path: str = work.dequant_path or device.path_of(quantizer.family.name)
+        packed = any(g.layout.needs_unpacking for g in plan.groups if g.place == place)
+        if packed and path == "engine" and device.engine_rate is None:
+            raise InputError(
+                f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"
+            )
+        paths[place] = path if packed else "none"
+    return paths
+
+
+def path_text(paths: Mapping[str, str], which: str) -> str:
+    """The path of keys or of values; several where layers have different quantizers with different paths."""
+    own = (path for place, path in paths.items() if place.partition(" ")[0] == which)
+    return ", ".join(dict.fromkeys(own)) or "none"
+
+
+def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
+    """The plan in the pages of this device, and its dequantisation paths.
+
+    Raises InputError where nothing is stored but something would have to be packed.
+    """
+    paths = dequant_paths(device, plan, work)
+    if not work.kv_cache and any(g.layout.needs_unpacking for g in plan.groups):
+        raise InputError(f"quantizer = {plan.quantizer_name}: without a KV cache nothing is stored: use fp16")
+    if not work.kv_cache and work.token_policy.name != "full":
+        raise InputError(f"tokens = {work.token_policy.name}: without a KV cache nothing is stored: use full")
+    return memory_unit.attach(device, plan, paths), paths
+
+
+def check_traffic(work: Workload) -> None:
+    """Requests of mixed lengths share no prefix, and a policy cannot know their prompts here. Raises InputError."""
+    for name, value, only in (
+        ("prefix", work.prefix_tokens, 0), ("tokens", work.token_policy.name, "full"), ("kv-cache", work.kv_cache, True)
+    ):  # fmt: skip
+        if value != only:
+            raise InputError(f"{name} = {show(value)}: traffic is modelled with {show(only)} only: leave it out")
+
+
+def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
+    """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model.
+
+    Raises InputError where the device has none that was asked for.
+    """
+    if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
+        return None, None
+    if not device.stacks and device.n_cores is None:
+        raise InputError(
+            f"model-kind = calibrated: {device.name} has no calibrated parameters: use ideal, or `dse calibrate`"
+        )
+    stacks = device.stacks or catalog.device(DEFAULT_STACKS_OF).stacks
+    name = work.stack or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
+    if name not in stacks:
+        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(stacks)}")
+    return name, stacks[name]
+
+
+def design_of(
+    device: HardwareSpec, plan: KvPlan, work: Workload, paths: Mapping[str, str], stack: StackSpec | None
+) -> Design:
+    """The design of a plan as `laid_out` on the device. Raises InputError for 8-bit products that it lacks."""
+    if device.product_peak(work.activation_bits) is None:
+        raise InputError(
+            f"activation-bits = {work.activation_bits}: {device.name} has no 8-bit rate: use 16, or add "
+            "peak_ops_int8 or peak_flops_fp8 to its file"
+        )
+    policy = policy_of(work.token_policy)
+    kernels, core_s, rates = kernels_of(device, plan, paths, stack)
+    tensors = tuple(
+        tensor_of(g, plan.den, paths, policy, packed_core_s, rate)
+        for g, packed_core_s, rate in zip(plan.groups, core_s, rates, strict=True)
+    )
+    layers = layers_of(plan.model, policy)
+    products = tuple(product for _, product in weights_by_operation(plan.model))
+    return Design(
+        tensors, layers, kernels, products, model_of(plan), policy, kernels_reach(device, stack), device_of(device),
+        load_of(work), work.input_tokens, work.output_tokens,
+    )  # fmt: skip
+
+
+def layers_of(model: ModelSpec, policy: Policy = FULL) -> tuple[Layer, ...]:
+    """What attention computes, layer by layer."""
+    windows = [NO_LIMIT if layer.window is None else layer.window for layer in model.layers]
+    return tuple(
+        Layer(
+            layer.n_layers, window, attention.attention_flops_per_token(model.n_q_heads, layer.score_dim),
+            policy.index_flops if window > policy.read_limit_tokens else 0,
+        )
+        for layer, window in zip(model.layers, windows, strict=True)
+    )  # fmt: skip
+
+
+def policy_of(policy: TokenPolicy) -> Policy:
+    """The numbers of a token policy, before the prompt is known."""
+    return FULL._replace(**policy.numbers)
+
+
+def tensor_of(
+    g: TensorGroup, den: int, paths: Mapping[str, str], policy: Policy, packed_core_s: float, unpack_rate: float
+) -> Tensor:  # fmt: skip
+    """A group of equal tensors as numbers."""
+    side, path = int(g.which == "value"), PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
+    indexed = int(side == 0 and g.window_tokens > policy.read_limit_tokens)
+    (read, pack), code = own_kernels(g, side), g.quantizer.family.gpu_code
+    dense, sparse = (*g.streams, 0, 0)[:2]
+    index = policy.index_bits * den * indexed
+    return Tensor(
+        side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, g.packed_bits,
+        g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking), path,
+        read, pack, int(code.copies_to_append), code.tile_tokens, dense, sparse, g.page_row_bits,
+        g.tail_bits + index, index, policy.index_flops * indexed, float(g.layout.pool_rows), packed_core_s, unpack_rate,
+    )  # fmt: skip
+
+
+def model_of(plan: KvPlan) -> LanguageModel:
+    """The model as a whole, with the denominator of its plan."""
+    model = plan.model
+    burst_bits = sum(g.n_stored_layers * g.written_bits for g in plan.groups if g.burst_row_bits)
+    return LanguageModel(
+        plan.den, model.n_q_heads, model.dense_parameters, model.expert_parameters, model.n_experts,
+        model.n_active_experts, model.activation_elements,
+        min(model.activation_elements, 2 * model.hidden_size + model.vocab_size),
+        linear.matrix_products(model.n_layers), burst_bits, float(model.active_parameters),
+    )  # fmt: skip
+
+
+def kernels_of(
+    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None
+) -> tuple[tuple[Kernel, ...], list[float], list[float]]:
+    """Attention kernels by layer shape; by tensor, seconds of a core for a packed element, and what is unpacked a
+    second where the cores do it. All zeros without measured kernels."""
+    nothing = [0.0] * len(plan.groups)
+    if stack is None or stack.attention is None:
+        return (), nothing, nothing
+    terms = stack.attention_terms()
+    rate = terms["core_rate_per_s"]
+    plain_s, n_cores, q_heads = 1 / rate if rate else 0.0, n_cores_of(device), plan.model.n_q_heads
+    core_rates = [
+        core_rate(device, stack, g, paths[g.place]) if g.layout.needs_unpacking else rate for g in plan.groups
+    ]
+    core_s = [max(1 / each, plain_s) if each else plain_s for each in core_rates]
+    rates = [
+        each * n_cores if g.layout.needs_unpacking and paths[g.place] in ("fused", "engine") else 0.0
+        for g, each in zip(plan.groups, core_rates, strict=True)
+    ]
+    kernels = []
+    for shape, (layer, n_layers) in enumerate(plan.layers):
+        own = [(g, s) for g, s in zip(plan.groups, core_s, strict=True) if g.shape_index == shape]
+        fits = [packed_fit(stack, g, paths[g.place]) for g, _ in own]
+        kernels.append(Kernel(
+            n_layers, layer.n_kv_heads, calibrated.attention_io_bytes(1, q_heads, layer.score_dim),
+            attention.attention_flops_per_token(q_heads, layer.score_dim), int(q_heads > layer.n_kv_heads),
+            int(any((plain_s, *(s for _, s in own)))),
+            max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)]),
+        ))  # fmt: skip
+    return tuple(kernels), core_s, rates
+
+
+def n_cores_of(device: HardwareSpec) -> int:
+    """Cores of a device; 1 where it names none."""
+    return device.n_cores.count if device.n_cores else 1
+
+
+def kernels_reach(device: HardwareSpec, stack: StackSpec | None) -> Stack:
+    """What the kernels of a stack reach."""
+    found = Stack(0, 0, 0, n_cores_of(device), 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0)
+    if stack is None:
+        return found
+    if stack.gemm:
+        gemm = stack.gemm_terms()
+        found = found._replace(
+            has_gemm=1, gemm_launch_s=gemm["launch_s"], gemm_memory_frac=gemm["memory_frac"],
+            gemm_flops_frac=gemm["flops_frac"],
+        )  # fmt: skip
+    if stack.materialised:
+        found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
+    if stack.attention:
+        terms = stack.attention_terms()
+        rate, frac = terms["core_rate_per_s"], terms["memory_frac"]
+        found = found._replace(
+            has_attention=1, split_s=terms["split_s"], layout_copy_s=terms["copy_s"], unit_s=terms["unit_s"],
+            memory_frac=frac, plain_core_s=1 / rate if rate else 0.0,
+            copy_frac=stack.materialised.memory_frac.si if stack.materialised else frac,
+            flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+        )  # fmt: skip
+    return found
+
+
+def _rate(quantity: Quantity | None) -> tuple[float, float]:
+    return (quantity.value, float(UNITS[quantity.unit][1])) if quantity else (0.0, 1.0)
+
+
+def device_of(device: HardwareSpec) -> Device:
+    """A device as numbers; nan where it names no power or price. Energy by parts needs all of its rates."""
+    parts = (device.energy_per_byte, device.energy_per_flop, device.idle_power)
+    by_parts = [part.si if part and all(parts) else math.nan for part in parts]
+    return Device(
+        device.capacity_bytes, device.runtime_overhead.count, device.token_cores.count if device.token_cores else 0,
+        device.usable_frac.si, device.memory_bandwidth.si, *_rate(device.peak_flops), *_rate(device.peak_flops_fp8),
+        *_rate(device.peak_ops_int8), device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
+        device.board_power.si if device.board_power else math.nan,
+        device.usd_per_hour.si if device.usd_per_hour else math.nan, *by_parts,
+    )  # fmt: skip
+
+
+def load_of(work: Workload) -> Load:
+    """What a workload asks, but for batch and lengths."""
+    paged, discount = work.admission == "paged", work.cached_input_discount
+    return Load(
+        int(paged), work.page_tokens if paged else 1, work.prefix_tokens, work.weights_bits, work.activation_bits,
+        work.prompt_chunk_tokens, int(work.kv_cache), math.nan if discount is None else discount,
+    )  # fmt: skip
+
+
+def weights_by_operation(model: ModelSpec) -> list[tuple[str, Product]]:
+    """The products with the weights by name. What is neither QKV, output projection nor head counts with the
+    feed-forward: norms, and the table of input embeddings, which the model takes to be read and multiplied like the
+    others.
+
+    Latent attention (MLA) has projections of other shapes: there all layers are one operation.
+    """
+    n_layers = model.n_layers
+
+    def product(name: str, dense: int, experts: int, n_products: int) -> tuple[str, Product]:
+        active = dense + experts * model.n_active_experts / model.n_experts
+        return name, Product(float(active), float(dense), float(experts), n_products)
+
+    n_head = model.vocab_size * model.hidden_size
+    rest, experts = model.dense_parameters - n_head, model.expert_parameters
+    head = product("head", n_head, 0, 1)
+    if rest < 0:
+        return [product("layers", model.dense_parameters, experts, 1 + 4 * n_layers)]
+    whole = [product("layers", rest, experts, linear.matrix_products(n_layers) - 1), head]
+    if any(layer.value_dim == 0 for layer in model.layers):
+        return whole
+    q_heads, hidden = model.n_q_heads, model.hidden_size
+    qkv = sum(
+        layer.n_layers * hidden * (q_heads * layer.key_dim + layer.n_kv_heads * (layer.key_dim + layer.value_dim))
+        for layer in model.layers
+    )
+    out = sum(layer.n_layers * hidden * q_heads * layer.value_dim for layer in model.layers)
+    if rest < qkv + out:
+        return whole
+    return [
+        product("qkv", qkv, 0, n_layers), product("output_projection", out, 0, n_layers),
+        product("feed_forward", rest - qkv - out, experts, 2 * n_layers), head,
+    ]  # fmt: skip
+
+
+def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
+    """Extra kernels per layer for a decode step and for a packing event; more where sinks are kept."""
+    code = g.quantizer.family.gpu_code
+    if not g.layout.pool_rows:
+        return code.read[side], code.pack[side]
+    return code.read[side] + code.pool_read[side], code.pack[side] + code.pool_pack[side]
+
+
+def core_rate(device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str) -> float:
+    """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling."""
+    if fit := packed_fit(stack, group, path):
+        return float(fit.core_rate.si) if fit.core_rate else 0.0
+    if path not in ("fused", "engine"):
+        return float(stack.attention.core_rate.si) if stack.attention and stack.attention.core_rate else 0.0
+    return device.rate(path).si / n_cores_of(device)
+
+
+def packed_fit(stack: StackSpec, group: TensorGroup, path: str) -> PackedFit | None:
+    """What was fitted for keys or values stored like this, where a kernel unpacks them; it may know no ceiling."""
+    return stack.kv.get(kv_code(group)) if path == "fused" else None  # type: ignore[call-overload]
+
+
+def kv_code(group: TensorGroup) -> str:
+    """How keys or values are stored, as far as kernels differ: fp16, fp8, int8, int4 or int2."""
+    if not group.layout.needs_unpacking:
+        return "fp16"
+    if group.quantizer.family.name == "fp8":
+        return "fp8"
+    bits = group.layout.packed["payload"] / group.n_elements
+    return "int8" if bits > 4 else "int4" if bits > 2 else "int2"

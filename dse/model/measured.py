@@ -1,0 +1,87 @@
+"""Bits and errors that quantising real keys and values gave, for the quantizers of a model."""
+
+import math
+from typing import Any
+
+from dse.core import units
+from dse.model.formulas import effective_bits
+from dse.model.kv_layout import KvPlan
+from dse.quantizers import QuantizerSpec
+
+
+def measured(plan: KvPlan) -> dict[str, Any]:
+    """Bits and errors that quantising real keys and values gave, weighted by the model's elements on each side."""
+    sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
+    kinds = {sides[g.which].bits_kind for g in plan.groups}
+    kind = kinds.pop() if len(kinds) == 1 else ", ".join(f"{side} {q.bits_kind}" for side, q in sides.items())
+    found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
+    used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
+    if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
+        return {"bits_kind": kind, **_predicted(sides, found)}
+    found["measured_error"] = _output_error(sides)
+    if all(used.values()):
+        weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
+        total = sum(weights.values())
+        each = [(weights[side] / total, m) for side, m in used.items() if m]
+        found["measured_bits"] = sum(w * units.BITS_PER_BYTE * m.stored_bytes / m.n_elements for w, m in each)
+        if all(m.mse is not None for _, m in each):
+            error = sum(w * (m.mse or 0.0) for w, m in each)
+            signal = sum(w * m.mean_square for w, m in each)
+            found["mse"] = error
+            found["sqnr_db"] = effective_bits.sqnr_db(signal, error) if signal and error else None
+        found["measured_on"] = ", ".join(dict.fromkeys(m.data for _, m in each))
+    return {"bits_kind": kind, **found}
+
+
+def _predicted(sides: dict[str, QuantizerSpec], found: dict[str, Any]) -> dict[str, Any]:
+    """What the file of a plan by layer says of bits and errors, where both sides are of it."""
+    said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
+    if "stored_bits" in said:
+        found |= {"measured_bits": said["stored_bits"], "measured_on": said["source"]}
+        found["measured_error"] = said.get("measured_error")
+    return found
+
+
+def _output_error(sides: dict[str, QuantizerSpec]) -> float | None:
+    """Relative error of the attention output: as measured where one quantizer packs both sides, else root sum of both.
+
+    Errors of keys and of values are taken to be independent where they come from two quantizers. 16 bits keep what the
+    model computes and have none.
+    """
+    exact = {side: quantizer.family.name in ("fp16", "bf16") for side, quantizer in sides.items()}
+    if sides["key"].name == sides["value"].name and not all(exact.values()):
+        found = [sides[side].measured.get(side) for side in sides]
+        return found[0].output_error_both if all(found) and found[0] else None
+    alone = [
+        0.0 if exact[side] else m.output_error if (m := quantizer.measured.get(side)) else None
+        for side, quantizer in sides.items()
+    ]
+    return None if None in alone else math.sqrt(sum((e or 0.0) ** 2 for e in alone))
+
+
+def how_measured(plan: KvPlan, value: object) -> tuple[str, str, dict[str, Any]]:
+    """Where a measured number of a plan (None: there is none) comes from, its source, and the numbers behind it."""
+    sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
+    used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
+    if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
+        said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
+        if not said:
+            how = "keys and values are not of one plan, and --measurements lacks some of their layers and methods"
+        elif value is not None:
+            how = "as the plan's file says, from errors of single layers and sides, added as if independent"
+        else:
+            how = (
+                "the plan's file does not say: give --measurements the measurement.json of `dse measure` with all its "
+                "layers and methods"
+            )
+        return how, "dse mix", {}
+    missing = ", ".join(f"{side}s ({sides[side].name})" for side, m in used.items() if not m)
+    how = (
+        "mean over keys and values, each weighted by its share of the model's elements; errors of packed elements, "
+        "bits at the data's own lengths; measured_error: root of squares, of the attention output over itself"
+        if not missing else f"no measurement of the {missing}: `dse measure` a KV dump, then give --measurements"
+    )  # fmt: skip
+    return how, "dse quantize, dse measure", {
+        f"{side}_{what}": number for side, m in used.items() if m
+        for what, number in (("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))
+    }  # fmt: skip

@@ -1,0 +1,103 @@
+"""What each operation of a decode step and of the prompts moves, calculates and takes."""
+
+from typing import NamedTuple
+
+from dse.core.compiling import compilable
+from dse.model.formulas import attention, linear, weights
+from dse.model.step import product_peak, share_touched
+
+#: what an operation is: a product with weights counts by its place in `Design.products`
+ATTENTION, QUANTIZATION = 100, 101
+DECODE, PREFILL = 0, 1
+
+
+class Operation(NamedTuple):
+    """One operation of a mean decode step, or of all prompts of a running batch.
+
+    `compute_at_peak_s` and `read_at_peak_s` are what its FLOP and its bytes take at the peak rates.
+    """
+
+    phase: int
+    kind: int
+    seconds: float
+    flops: float
+    n_bytes: float
+    compute_at_peak_s: float
+    read_at_peak_s: float
+
+
+@compilable
+def _attended(design, phase, seconds, flops, n_bytes):
+    device = design.device
+    peak = device.peak_flops * device.peak_flops_unit
+    return Operation(
+        phase, ATTENTION, seconds, flops, n_bytes, attention.time_at_rate(flops, peak),
+        attention.time_at_rate(n_bytes, device.bandwidth_bytes_per_s),
+    )  # fmt: skip
+
+
+@compilable
+def _add_products(found, design, terms, phase, n_tokens, touched, slower, attended):
+    """Products with the weights over `n_tokens` tokens, and attention after the first: QKV, attention, output, ...
+
+    `slower` is how much the cores that are busy fall short of all cores' peak.
+    """
+    peak, bandwidth = terms.product_peak_per_s, design.device.bandwidth_bytes_per_s
+    for i in range(len(design.products)):
+        part = design.products[i]
+        n_bytes = weights.weight_read_bytes(part.dense, part.experts, touched, design.load.weights_bits)
+        compute_s = linear.linear_compute_s(n_tokens, part.active, peak)
+        read_s = attention.time_at_rate(n_bytes, bandwidth)
+        if terms.has_gemm:
+            seconds = linear.linear_calibrated_s(
+                part.n_products, terms.gemm_launch_s, compute_s / terms.gemm_flops_frac,
+                read_s / design.stack.gemm_memory_frac,
+            )  # fmt: skip
+        else:
+            seconds = max(compute_s * slower, read_s)
+        found.append(Operation(phase, i, seconds, compute_s * peak, n_bytes, compute_s, read_s))
+        if i == 0:
+            found.append(attended)
+
+
+@compilable
+def decode_operations(design, terms, run):
+    """The mean decode step of a run: products, attention, packing and unpacking."""
+    slower = 1.0
+    if design.load.has_cache:
+        slower = terms.product_peak_per_s / product_peak(design, run.n)
+    attended = _attended(design, DECODE, run.wave.attention_s, run.attention_flops, run.attention_bytes)
+    found: list[Operation] = []
+    _add_products(found, design, terms, DECODE, run.product_tokens, run.share_touched, slower, attended)
+    packing_s, moved = run.wave.quantize_s + run.wave.dequantize_s, run.packing_bytes
+    if packing_s != 0 or moved != 0:
+        at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
+        found.append(Operation(DECODE, QUANTIZATION, packing_s, 0.0, moved, 0.0, at_peak_s))
+    return found
+
+
+@compilable
+def prompt_operations(design, terms, run):
+    """The prompts of a run; none without a KV cache. Their attention counts no bytes, as its time does not."""
+    prompt, wave, n = terms.prompt, run.wave, run.n
+    found: list[Operation] = []
+    if design.load.has_cache == 0:
+        return found
+    n_tokens = float(prompt.prefix_tokens + n * (design.input_tokens - prompt.prefix_tokens))
+    flops = prompt.prefix_flops + n * prompt.own_flops
+    attended = _attended(design, PREFILL, wave.prompt_compute_s - wave.prompt_matrix_s, flops, 0.0)
+    touched = share_touched(design, int(n_tokens))
+    _add_products(found, design, terms, PREFILL, n_tokens, touched, 1.0, attended)
+    if wave.prompt_quantize_s != 0:
+        found.append(Operation(PREFILL, QUANTIZATION, wave.prompt_quantize_s, 0.0, 0.0, 0.0, 0.0))
+    return found
+
+
+@compilable
+def total_of(operations, phase, seconds):
+    """All operations of a phase as one that takes `seconds`, added from left to right."""
+    flops = n_bytes = compute_s = read_s = 0.0
+    for each in operations:
+        flops, n_bytes = flops + each.flops, n_bytes + each.n_bytes
+        compute_s, read_s = compute_s + each.compute_at_peak_s, read_s + each.read_at_peak_s
+    return Operation(phase, -1, seconds, flops, n_bytes, compute_s, read_s)

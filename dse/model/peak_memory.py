@@ -1,0 +1,285 @@
+"""Memory that a sequence needs on its way from prompt to last token, and what fits: batch, context, capacity.
+
+Sizes are whole numbers in units of 1 / den bit, so "it fits" is never a rounding.
+"""
+
+from typing import NamedTuple
+
+from dse.core.compiling import compilable
+from dse.model.formulas import activations, kv_cache
+from dse.model.kv_bytes import (
+    entered_tokens,
+    keeps_all,
+    length_of_entered,
+    limits_for,
+    prefix_packed_from,
+    read_tokens,
+    sequence_bits,
+    shared_bits,
+    window_of,
+)  # fmt: skip
+from dse.model.records import MATERIALISED
+
+#: contexts are searched up to here; a design that still fits has no limit (every layer has a window)
+MAX_CONTEXT_TOKENS = 2**40
+#: what `longest_context` gives where there is no limit
+NO_CONTEXT_LIMIT = -1
+#: whole numbers below are exact as int64 with room for sums
+WIDE = 2**61
+
+
+class Size(NamedTuple):
+    """What sequences of one length need: a part that they share, and what each adds."""
+
+    shared: int
+    own: int
+
+
+@compilable
+def shared_prefix_tokens(design, limits):
+    """Shared prompt tokens that count: whole pages where memory is paged, none where a policy drops some."""
+    prefix = design.load.prefix_tokens
+    if not keeps_all(limits):
+        return 0
+    return prefix - prefix % design.load.page_tokens if design.load.is_paged else prefix
+
+
+@compilable
+def activation_tokens(design, n_tokens):
+    """Tokens of one sequence that are worked on at once at a context of `n_tokens`: all without a KV cache."""
+    if design.load.has_cache:
+        chunk = design.load.chunk_tokens
+        return activations.activation_tokens(n_tokens, design.input_tokens, design.output_tokens, chunk)
+    return n_tokens
+
+
+@compilable
+def activation_bytes(design, n_tokens):
+    """Bytes of activations of one sequence at a context of `n_tokens`: the widest operation of a layer."""
+    model = design.model
+    return activations.activation_bytes(
+        activation_tokens(design, n_tokens), model.activation_elements, model.logits_elements,
+        design.load.activation_bits,
+    )  # fmt: skip
+
+
+@compilable
+def workspace_bytes(design, limits, n_tokens):
+    """FP16 keys and values of one layer and sequence that the materialised path keeps for the layer it works on.
+
+    Where a method's code pads the token dimension for its product (NQKV 3.3), the padding counts.
+    """
+    most = total = 0
+    shape = -1
+    for g in design.tensors:
+        if g.shape != shape:  # keys and values of a layer follow each other
+            total, shape = 0, g.shape
+        if g.path == MATERIALISED:
+            kept = read_tokens(g, limits, n_tokens)
+            total += g.n_elements * (kept + kv_cache.padding_tokens(kept, g.tile_tokens))
+            most = max(most, total)
+    return 2 * most
+
+
+@compilable
+def extra_bits(design, limits, n_tokens):
+    """Activations and workspace of one sequence, in the unit of its bits."""
+    n_bytes = activation_bytes(design, n_tokens) + workspace_bytes(design, limits, n_tokens)
+    return 8 * design.model.den * n_bytes
+
+
+@compilable
+def size_at(design, limits, prefix_tokens, n_tokens):
+    """What sequences of `n_tokens` need."""
+    shared = shared_bits(design, limits, n_tokens, prefix_tokens)
+    return Size(shared, sequence_bits(design, limits, n_tokens) - shared + extra_bits(design, limits, n_tokens))
+
+
+@compilable
+def _add(lengths, limits, n_tokens, first, page_tokens):
+    """Put a length and the first token of its page on the list."""
+    lengths.append(n_tokens)
+    if page_tokens > 1:
+        start = n_tokens - (entered_tokens(limits, n_tokens) - 1) % page_tokens
+        if start != n_tokens and start >= first:
+            lengths.append(start)
+
+
+@compilable
+def _add_regime(lengths, design, limits, period, first, last, end):
+    """Put on the list the end of a regime, its first length after, and those just before a group is packed."""
+    page_tokens = design.load.page_tokens
+    if not first <= end <= last:
+        return
+    _add(lengths, limits, end, first, page_tokens)
+    if end < last:
+        _add(lengths, limits, end + 1, first, page_tokens)
+    entered = entered_tokens(limits, end)
+    step = residual = 0
+    for g in design.tensors:
+        if g.step_tokens == 1 or (g.step_tokens == step and g.residual_tokens == residual):
+            continue
+        step, residual = g.step_tokens, g.residual_tokens
+        event = end - (entered - residual) % step
+        while event > max(end - period, first):
+            _add(lengths, limits, event - 1, first, page_tokens)
+            event -= step
+
+
+@compilable
+def peak_lengths(design, limits, prefix_tokens, first, last):
+    """Lengths in first..last among which n sequences that grow together are largest, for any n; some twice.
+
+    Between two packing events a batch only grows. From one event to the next the dip repeats, ever higher, within a
+    regime: no window fills, no token of the prompt is dropped, the prefix stays packed or unpacked. So the largest
+    length is the end of a regime, or lies at most one period before it, just before a group is packed; where pages
+    are counted, at a page's first token.
+    """
+    lengths = [first]
+    period = design.load.page_tokens
+    for g in design.tensors:
+        if g.step_tokens > 1:
+            a, b = period, g.step_tokens
+            while b:
+                a, b = b, a % b
+            period = period // a * g.step_tokens
+    _add_regime(lengths, design, limits, period, first, last, last)
+    kept = limits.prompt_kept_tokens
+    _add_regime(lengths, design, limits, period, first, last, kept)
+    if limits.dropped_tokens:
+        _add_regime(lengths, design, limits, period, first, last, kept + limits.dropped_tokens)
+    window = step = residual = 0
+    for g in design.tensors:
+        own = window_of(g, limits)
+        if own != window:
+            window = own
+            _add_regime(lengths, design, limits, period, first, last, length_of_entered(limits, own))
+        if prefix_tokens > 0 and (g.step_tokens != step or g.residual_tokens != residual):
+            step, residual = g.step_tokens, g.residual_tokens
+            _add_regime(lengths, design, limits, period, first, last, prefix_packed_from(g, prefix_tokens) - 1)
+    if prefix_tokens > 0:
+        _add_regime(lengths, design, limits, period, first, last, prefix_tokens)
+    return lengths
+
+
+@compilable
+def _needed(design, limits, prefix_tokens, first, last, n_sequences):
+    """Most that `n_sequences` need while they grow together from `first` to `last` tokens."""
+    most = 0
+    for n_tokens in peak_lengths(design, limits, prefix_tokens, first, last):
+        size = size_at(design, limits, prefix_tokens, n_tokens)
+        most = max(most, size.shared + n_sequences * size.own)
+    return most
+
+
+@compilable
+def needed_up_to(design, n_sequences, n_tokens):
+    """Most that `n_sequences` need on their way to `n_tokens`.
+
+    Where a token policy follows the prompt, the prompt is what the output leaves of `n_tokens`, and the way begins at
+    its end; else at the first token.
+    """
+    first = 1
+    if follows_prompt(design.policy):
+        first = max(n_tokens - design.output_tokens, 1)
+        limits = limits_for(design.policy, first)
+    else:
+        limits = limits_for(design.policy, design.input_tokens)
+    prefix_tokens = shared_prefix_tokens(design, limits)
+    return _needed(design, limits, prefix_tokens, first, n_tokens, n_sequences)
+
+
+@compilable
+def follows_prompt(policy):
+    """True where the limits of a policy depend on the prompt's length by more than rounding its shares of it."""
+    if policy.evicts == 0 or policy.rolls or policy.budget_tokens:
+        return policy.evicts == 1
+    return policy.heavy * policy.of_recent + policy.recent * policy.of_heavy < policy.of_heavy * policy.of_recent
+
+
+@compilable
+def longest_context(design, free, n_sequences):
+    """Longest context at which `n_sequences` fit into `free`, with every shorter one; 0 for none.
+
+    `NO_CONTEXT_LIMIT` where all up to `MAX_CONTEXT_TOKENS` fit. Where a policy follows the prompt, what is needed may
+    fall with the length: then the first doubling that does not fit bounds the search.
+    """
+    low, high = 1, MAX_CONTEXT_TOKENS + 1
+    at_low = needed_up_to(design, n_sequences, low)
+    if at_low > free:
+        return 0
+    if follows_prompt(design.policy):
+        high = 2
+        while high <= MAX_CONTEXT_TOKENS and needed_up_to(design, n_sequences, high) <= free:
+            high *= 2
+        if high > MAX_CONTEXT_TOKENS:
+            return NO_CONTEXT_LIMIT
+        low = high // 2
+    else:
+        if is_bounded(design) and needed_up_to(design, n_sequences, MAX_CONTEXT_TOKENS) <= free:
+            return NO_CONTEXT_LIMIT
+        low, high = _bracket(design, free, n_sequences, at_low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if needed_up_to(design, n_sequences, middle) <= free:
+            low = middle
+        else:
+            high = middle
+    return NO_CONTEXT_LIMIT if low == MAX_CONTEXT_TOKENS else low
+
+
+@compilable
+def is_bounded(design):
+    """True where windows keep the memory of a sequence from growing for ever."""
+    window = 0
+    for g in design.tensors:
+        window = max(window, min(g.window_tokens, design.policy.window_tokens))
+    return design.load.has_cache and window < MAX_CONTEXT_TOKENS
+
+
+@compilable
+def most_bits(design, n_tokens):
+    """No sequence of `n_tokens` takes more, with what is worked on; a quick bound, in floats."""
+    policy, model, load = design.policy, design.model, design.load
+    n = float(n_tokens) + max(-policy.dropped_tokens, 0)
+    most, per_byte = 0.0, 8.0 * model.den
+    for g in design.tensors:
+        kept = min(n, float(g.window_tokens)) + load.page_tokens + g.step_tokens
+        bits = float(max(g.packed_bits, g.full_bits)) + g.index_bits
+        most += float(max(g.n_stored_layers, g.n_read_layers)) * (
+            kept * bits + g.once_bits + g.pool_bits + 2.0 * g.page_row_bits
+        )
+        most += per_byte * 4.0 * g.n_elements * (n + g.tile_tokens)
+    return most + per_byte * n * max(model.activation_elements, model.logits_elements) * 2.0
+
+
+@compilable
+def _bracket(design, free, n_sequences, at_one):
+    """A context that fits and the next guess that does not, where what is needed never falls.
+
+    Memory is nearly a straight line of the length, so each guess is where a line through the last two would meet
+    `free`. Guesses beyond twice of what fits are made only where int64 holds what they need.
+    """
+    low, high, at_low = 1, MAX_CONTEXT_TOKENS + 1, at_one
+    guess = design.input_tokens + design.output_tokens
+    for _ in range(6):
+        if guess <= low or guess >= high:
+            break
+        if n_sequences * most_bits(design, guess) >= WIDE:
+            guess = min(guess, 2 * low)
+        needed = needed_up_to(design, n_sequences, guess)
+        rate = (needed - at_low) / (guess - low)
+        if needed <= free:
+            low, at_low = guess, needed
+        else:
+            high = guess
+        room = min(max((free - at_low) / max(rate, 1.0), 1.0), 2.0**41)
+        guess = min(low + int(room), high - 1)
+    step = 1
+    while low + step < high and low < MAX_CONTEXT_TOKENS:
+        if needed_up_to(design, n_sequences, low + step) <= free:
+            low += step
+            step = min(2 * step, low)
+        else:
+            high = low + step
+    return low, high

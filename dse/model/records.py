@@ -1,0 +1,221 @@
+"""What the model computes from: records of plain numbers, by name, for one design.
+
+`lower` makes them from specs. For one point they are these tuples; for many they are rows of arrays with the same
+field names (`dtype_of`). Bits are whole numbers over the common denominator `LanguageModel.den`, since nominal outlier
+shares give fractions of a bit.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: stands for "no window" and "no limit": beyond any length that the tool accepts
+NO_LIMIT = 2**61
+#: dequantisation paths
+NONE, ENGINE, FUSED, MATERIALISED = range(4)
+PATHS = {"none": NONE, "engine": ENGINE, "fused": FUSED, "materialised": MATERIALISED}
+
+
+class Tensor(NamedTuple):
+    """Equal keys, or values, of several layers of one sequence."""
+
+    #: 0 keys, 1 values
+    side: int
+    #: which of `Design.kernels` reads it: keys and values of the same layers share one
+    shape: int
+    n_stored_layers: int
+    n_read_layers: int
+    #: elements of a token
+    n_elements: int
+    #: of the layers themselves, whatever a token policy adds
+    window_tokens: int
+    packed_bits: int
+    full_bits: int
+    once_bits: int
+    pool_bits: int
+    #: tokens that are quantised at a time, and those kept in FP16 before
+    step_tokens: int
+    residual_tokens: int
+    #: stored packed, on a path of `PATHS`
+    is_packed: int
+    path: int
+    #: kernels of the method's own, for a decode step and for a packing event
+    read_launches: int
+    pack_launches: int
+    #: the method's code extends its buffers by copying them
+    copies_to_append: int
+    #: tokens to whose multiple the method's code pads what it unpacks
+    tile_tokens: int
+    #: bits of a token that fill pages of bytes, and such a page of all heads; 0 without a memory unit
+    dense_stream_bits: int
+    sparse_stream_bits: int
+    page_row_bits: int
+    #: what an unused slot of a page costs
+    tail_bits: int
+    #: kept and read for every stored token where a policy reads only some, and what scoring one takes
+    index_bits: int
+    index_flops: int
+    #: sinks kept apart
+    pool_rows: float
+    #: seconds of a core for a packed element, and elements a second unpacked by all; 0: no such ceiling
+    packed_core_s: float
+    unpack_rate_per_s: float
+
+
+class Layer(NamedTuple):
+    """Equal layers of the model: what attention computes."""
+
+    n_layers: int
+    window_tokens: int
+    #: operations of a query token and a cached token
+    pair_flops: int
+    #: operations that score one stored token, where a policy reads only some
+    index_flops: int
+
+
+class Kernel(NamedTuple):
+    """The measured attention kernel of equal layers of a stack."""
+
+    n_layers: int
+    n_kv_heads: int
+    io_bytes: int
+    #: operations of one cached token
+    token_flops: int
+    is_reordered: int
+    #: unpacking or reading is limited by the cores
+    has_ceiling: int
+    launch_s: float
+
+
+class Product(NamedTuple):
+    """The products with some of the weights: parameters that a token meets, outside and of the experts."""
+
+    active: float
+    dense: float
+    experts: float
+    n_products: int
+
+
+class LanguageModel(NamedTuple):
+    """The model as a whole, and the denominator of all bits."""
+
+    den: int
+    n_q_heads: int
+    dense_parameters: int
+    expert_parameters: int
+    n_experts: int
+    n_active_experts: int
+    activation_elements: int
+    logits_elements: int
+    n_products: int
+    #: bits that the memory takes to write a token, where slices are rounded up to bursts
+    burst_bits: int
+    active_parameters: float
+
+
+class Policy(NamedTuple):
+    """Which tokens are stored and read (dse/specs/tokens.py), before the prompt is known."""
+
+    window_tokens: int
+    read_limit_tokens: int
+    #: tokens that a token of the prompt looks back at
+    prompt_window_tokens: int
+    prompt_kept_tokens: int
+    dropped_tokens: int
+    #: 1: tokens of the prompt leave once it is computed, all but `budget_tokens`, or (0) two shares of it
+    evicts: int
+    budget_tokens: int
+    heavy: int
+    of_heavy: int
+    recent: int
+    of_recent: int
+    #: 1: a token leaves for each that comes
+    rolls: int
+    #: kept and read for every stored token of layers that read only some, and what scoring one of them takes
+    index_bits: int
+    index_flops: int
+
+
+class Stack(NamedTuple):
+    """What the kernels of a software stack reach; zeros, and shares of 1, in the ideal model."""
+
+    has_attention: int
+    has_gemm: int
+    has_copies: int
+    n_cores: int
+    gemm_launch_s: float
+    gemm_memory_frac: float
+    gemm_flops_frac: float
+    split_s: float
+    layout_copy_s: float
+    unit_s: float
+    memory_frac: float
+    plain_core_s: float
+    copy_launch_s: float
+    copy_frac: float
+    #: share of the peak FLOP/s that attention's products reach
+    flops_frac: float
+
+
+class Device(NamedTuple):
+    """A device: peak rates, memory, power. A rate is a value and the size of its unit; nan where there is none."""
+
+    capacity_bytes: int
+    overhead_bytes: int
+    token_cores: int
+    usable_frac: float
+    bandwidth_bytes_per_s: float
+    peak_flops: float
+    peak_flops_unit: float
+    peak_flops_fp8: float
+    peak_flops_fp8_unit: float
+    peak_ops_int8: float
+    peak_ops_int8_unit: float
+    engine_rate_per_s: float
+    fused_rate_per_s: float
+    kernel_launch_s: float
+    board_power_w: float
+    usd_per_hour: float
+    energy_per_byte: float
+    energy_per_flop: float
+    idle_power_w: float
+
+
+class Load(NamedTuple):
+    """What is asked of the design, but for batch and lengths."""
+
+    is_paged: int
+    #: tokens that memory is given out by; 1 where every request reserves what it needs
+    page_tokens: int
+    prefix_tokens: int
+    weights_bits: int
+    activation_bits: int
+    chunk_tokens: int
+    has_cache: int
+    #: nan: none
+    cached_input_discount: float
+
+
+class Design(NamedTuple):
+    """All of it: what every function of the model takes."""
+
+    tensors: Any
+    layers: Any
+    kernels: Any
+    products: Any
+    model: Any
+    policy: Any
+    stack: Any
+    device: Any
+    load: Any
+    input_tokens: int
+    output_tokens: int
+
+
+def dtype_of(record: type[Any]) -> "np.dtype[Any]":
+    """The row of an array that holds such a record."""
+    import numpy as np  # not needed for one point
+
+    fields = [(name, "f8" if kind is float else "i8") for name, kind in get_type_hints(record).items()]
+    return np.dtype(fields, align=True)

@@ -1,0 +1,180 @@
+"""What a design point results in: each result declared once, with what tables, texts, figures and sweeps say of it."""
+
+from dataclasses import dataclass
+
+from dse.core import units
+
+#: kinds of a result: a name, yes or no, a whole number, a number, several names
+NAME, FLAG, WHOLE, NUMBER, NAMES = "name", "flag", "whole", "number", "names"
+
+# numbers of a device that results read: what decides how many requests fit, and so how many run at once, and the rest
+_MEMORY = ("memory_capacity", "usable_frac", "runtime_overhead", "kv_page")
+_BANDWIDTH, _STACK = ("memory_bandwidth", "peak_rates"), ("stacks_of",)
+_EIGHT_BIT = ("peak_flops_fp8", "peak_ops_int8", "eight_bit_kernels")
+_LINEAR = (*_MEMORY, *_BANDWIDTH, *_STACK, *_EIGHT_BIT, "peak_flops", "token_cores")
+_ATTENTION = (*_MEMORY, *_BANDWIDTH, *_STACK, "peak_flops", "n_cores", "token_cores", "token_policy")
+_RATES = ("engine_rate", "fused_rate")
+_PACKING = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
+_STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING)))
+_PROMPT = tuple(name for name in _STEP if name != "token_cores")
+#: everything that a time from first prompt to last token depends on
+_ALL = (*_STEP, "kv_burst")
+_BUSY = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "n_cores", "token_policy")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result. `title`: the words on an axis or above a column; no two are the same."""
+
+    name: str
+    #: base unit; "" for names and yes/no
+    unit: str
+    kind: str
+    title: str
+    #: section of a point's text, place in it, and the words there
+    line: tuple[str, int, str] | None = None
+    #: unit that figures show it in, where not that of its base unit
+    shown: str = ""
+    #: numbers of a device that its formulas read; none: it depends on the model and the workload alone
+    reads: tuple[str, ...] = ()
+
+
+_r = Result
+#: every result by name, in the order of tables
+RESULTS: dict[str, Result] = {result.name: result for result in (
+    _r("device", "", NAME, "device"),
+    _r("model", "", NAME, "model"),
+    _r("quantizer", "", NAME, "quantizer"),
+    _r("key_quantizer", "", NAME, "quantizer of keys"),
+    _r("value_quantizer", "", NAME, "quantizer of values"),
+    _r("model_kind", "", NAME, "times"),
+    _r("stack", "", NAME, "software stack"),
+    _r("tokens", "", NAME, "token policy"),
+    _r("batch", "sequence", WHOLE, "batch"),
+    _r("input_tokens", "token", WHOLE, "prompt"),
+    _r("output_tokens", "token", WHOLE, "output"),
+    _r("admission", "", NAME, "admission"),
+    _r("page_tokens", "token", WHOLE, "page"),
+    _r("prefix_tokens", "token", WHOLE, "shared prefix"),
+    _r("weights_bits", "bit", WHOLE, "bits of a weight"),
+    _r("activation_bits", "bit", WHOLE, "bits of an activation"),
+    _r("prompt_chunk_tokens", "token", WHOLE, "chunk of the prompt"),
+    _r("kv_cache", "", FLAG, "KV cache"),
+    _r("cached_input_discount", "1", NUMBER, "discount on cached input", shown="%"),
+    _r("key_dequant_path", "", NAME, "unpacking of keys"),
+    _r("value_dequant_path", "", NAME, "unpacking of values"),
+    _r("stored_tokens", "token", NUMBER, "stored tokens"),
+    _r("read_tokens", "token", NUMBER, "tokens read"),
+    _r("effective_bits", "bit", NUMBER, "effective bits",
+       line=("Bits per element", 1, "effective (as the paper counts)")),
+    _r("stored_bits", "bit", NUMBER, "stored bits", line=("Bits per element", 2, "stored"), reads=("kv_page",)),
+    _r("page_tail_bits", "bit", NUMBER, "bits left unused in pages", reads=("kv_page",)),
+    _r("write_amplification", "1", NUMBER, "written over packed", reads=("kv_burst",)),
+    _r("bits_kind", "", NAME, "bits from"),
+    _r("measured_bits", "bit", NUMBER, "measured bits"),
+    _r("mse", "1", NUMBER, "mean squared error"),
+    _r("sqnr_db", "dB", NUMBER, "signal to noise"),
+    _r("measured_error", "1", NUMBER, "error of the attention output", shown="%"),
+    _r("measured_on", "", NAME, "measured on"),
+    _r("kv_bytes_per_token", "B/token", NUMBER, "KV cache of a token",
+       line=("Memory", 3, "KV cache per token of one request"), reads=("kv_page",)),
+    _r("kv_bytes", "B", WHOLE, "KV cache of the batch",
+       line=("Memory", 2, "KV cache, whole batch at final length"), reads=("kv_page",)),
+    _r("peak_kv_bytes_per_sequence", "B", WHOLE, "peak KV cache of a sequence", reads=("kv_page",)),
+    _r("weight_bytes", "B", WHOLE, "weights", line=("Memory", 1, "weights")),
+    _r("activation_bytes", "B", WHOLE, "activations"),
+    _r("workspace_bytes", "B", WHOLE, "workspace"),
+    _r("capacity_bytes", "B", WHOLE, "device memory", line=("Memory", 4, "device memory"), reads=("memory_capacity",)),
+    _r("free_bytes", "B", WHOLE, "memory left after weights",
+       reads=("memory_capacity", "usable_frac", "runtime_overhead")),
+    _r("min_capacity_bytes", "B", WHOLE, "smallest memory for the batch",
+       line=("Memory", 5, "smallest memory to run the whole batch"),
+       reads=("usable_frac", "runtime_overhead", "kv_page")),
+    _r("feasible", "", FLAG, "one request fits", reads=_MEMORY),
+    _r("infeasible_reason", "", NAME, "why none fits", reads=_MEMORY),
+    _r("fits_whole_batch", "", FLAG, "whole batch fits", reads=_MEMORY),
+    _r("max_batch", "sequence", WHOLE, "largest batch", line=("Memory", 6, "largest batch"), reads=_MEMORY),
+    _r("max_context_tokens", "token", WHOLE, "longest context",
+       line=("Memory", 7, "longest context, all requests at once"), reads=_MEMORY),
+    _r("running_batch", "sequence", WHOLE, "running at once", line=("Time", 1, "running batch"), reads=_MEMORY),
+    _r("n_waves", "1", WHOLE, "waves", line=("Time", 2, "waves"), reads=_MEMORY),
+    _r("linear_s", "s", NUMBER, "linear layers", line=("Time", 3, "linear layers"), reads=_LINEAR),
+    _r("attention_s", "s", NUMBER, "attention", line=("Time", 4, "attention"), reads=_ATTENTION),
+    _r("quantize_s", "s", NUMBER, "packing, exposed",
+       line=("Time", 5, "quantize, exposed"), reads=(*_PACKING, "kv_burst")),
+    _r("dequantize_s", "s", NUMBER, "unpacking, exposed",
+       line=("Time", 6, "dequantize, exposed"), reads=(*_PACKING, "peak_flops")),
+    _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
+    _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
+    _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_MEMORY, "token_cores")),
+    _r("decode_step_s", "s", NUMBER, "decode step", line=("Time", 7, "decode step (mean): time per token"), reads=_ALL),
+    _r("prefill_s", "s", NUMBER, "prompt of a running batch", line=("Time", 8, "prefill"), reads=_PROMPT),
+    _r("total_s", "s", NUMBER, "total time", line=("Time", 9, "total, all waves"), shown="s", reads=_ALL),
+    _r("ttft_s", "s", NUMBER, "time to first token", line=("Time", 10, "time to first token, no queue"), reads=_ALL),
+    _r("tpot_s", "s", NUMBER, "time per output token", reads=_ALL),
+    _r("throughput_tokens_per_s", "token/s", NUMBER, "throughput", line=("Throughput", 1, "throughput"), reads=_ALL),
+    _r("bound", "", NAME, "bound by", reads=_ALL),
+    _r("linear_bound", "", NAME, "linear layers bound by", reads=_LINEAR),
+    _r("attention_bound", "", NAME, "attention bound by", reads=_ATTENTION),
+    _r("compute_utilisation", "1", NUMBER, "share of peak FLOP/s", shown="%", reads=_ALL),
+    _r("bandwidth_utilisation", "1", NUMBER, "share of peak bandwidth", shown="%", reads=_ALL),
+    _r("prefill_compute_utilisation", "1", NUMBER, "share of peak FLOP/s, prompt", shown="%", reads=_PROMPT),
+    _r("prefill_bandwidth_utilisation", "1", NUMBER, "share of peak bandwidth, prompt", shown="%", reads=_PROMPT),
+    _r("joules_per_token", "J/token", NUMBER, "energy",
+       line=("Throughput", 2, "energy, board power"), reads=(*_ALL, "board_power")),
+    _r("joules_per_token_by_parts", "J/token", NUMBER, "energy by parts",
+       line=("Throughput", 3, "energy by bytes, operations, idling"),
+       reads=(*_ALL, "energy_per_byte", "energy_per_flop", "idle_power")),
+    _r("memory_joules_per_token", "J/token", NUMBER, "energy of reads and writes",
+       line=("Throughput", 4, "  bytes read and written"), reads=(*_MEMORY, "energy_per_byte", "kv_burst")),
+    _r("compute_joules_per_token", "J/token", NUMBER, "energy of operations",
+       line=("Throughput", 5, "  operations"),
+       reads=(*_MEMORY, "energy_per_flop", "peak_flops", "peak_flops_fp8", "peak_ops_int8")),
+    _r("idle_joules_per_token", "J/token", NUMBER, "energy of idling",
+       line=("Throughput", 6, "  idling"), reads=(*_ALL, "idle_power")),
+    _r("usd_per_million_tokens", "USD per million tokens", NUMBER, "cost of a million tokens",
+       line=("Throughput", 7, "price of output"), reads=(*_ALL, "usd_per_hour")),
+    _r("usd_per_request", "USD per request", NUMBER, "cost of a request",
+       line=("Throughput", 8, "price of a request"), reads=(*_ALL, "usd_per_hour")),
+    _r("effective_bandwidth_bytes_per_s", "B/s", NUMBER, "effective bandwidth",
+       line=("Throughput", 9, "effective bandwidth"), reads=("memory_bandwidth",)),
+    _r("effective_capacity_bytes", "B", NUMBER, "effective capacity",
+       line=("Throughput", 10, "effective capacity (all the memory)"), reads=("memory_capacity",)),
+    _r("assumptions", "", NAMES, "assumed numbers"),
+)}  # fmt: skip
+
+#: unit by name
+RESULT_UNITS = {name: result.unit for name, result in RESULTS.items()}
+#: whole numbers (missing where nothing fits or nothing limits), and yes/no
+INTEGERS = frozenset(name for name, result in RESULTS.items() if result.kind == WHOLE)
+FLAGS = frozenset(name for name, result in RESULTS.items() if result.kind == FLAG)
+#: numbers of a device that figures vary, as people call them
+DEVICE_TITLES = {
+    "memory_bandwidth": "memory bandwidth", "memory_capacity": "memory capacity", "peak_flops": "peak FP16 rate",
+    "board_power": "board power", "usd_per_hour": "rent of the device",
+}  # fmt: skip
+#: sections of a point's text
+SECTIONS = ("Memory", "Bits per element", "Time", "Throughput")
+#: base unit -> the unit that figures show
+_SHOWN = {
+    "B": "GB", "B/s": "TB/s", "s": "ms", "FLOP/s": "TFLOP/s", "1": "", "token": "tokens", "sequence": "sequences",
+    "bit": "bit",
+}  # fmt: skip
+
+
+def title(name: str) -> str:
+    """What people call a column; a name that is not known stays as it is."""
+    return RESULTS[name].title if name in RESULTS else DEVICE_TITLES.get(name, name)
+
+
+def shown_unit(name: str, unit: str) -> tuple[str, float]:
+    """The unit that figures show a column of base unit `unit` in, and its size in base units; "" for a bare number."""
+    own = RESULTS[name].shown if name in RESULTS else ""
+    shown = (own or _SHOWN.get(unit, unit)) if unit else ""
+    return shown, float(units.UNITS.get(shown, ("", 1))[1])
+
+
+def section(name: str) -> list[tuple[str, str]]:
+    """The lines of a section of a point's text: (words, result)."""
+    found = sorted((r.line[1], r.line[2], r.name) for r in RESULTS.values() if r.line and r.line[0] == name)
+    return [(words, result) for _, words, result in found]

@@ -1,0 +1,196 @@
+"""One long context over a ring of equal devices: how long it can be, the time of its prompt and of a decode step."""
+
+from typing import Any
+
+from dse.core import units
+from dse.core.errors import InputError, show
+from dse.model import assumptions
+from dse.model.evaluate import Point
+from dse.model.formulas import attention, calibrated, kv_cache, ring
+from dse.model.generation import generation_of
+from dse.model.kv_bytes import limits_for
+from dse.model.kv_layout import KvPlan
+from dse.model.peak_memory import MAX_CONTEXT_TOKENS, extra_bits, peak_lengths
+from dse.model.records import NO_LIMIT
+from dse.model.step import Run, run_of, terms_of
+from dse.specs.device_and_model import ASSUMED, HardwareSpec, LayerKV, Quantity
+from dse.specs.workload import Workload
+
+#: results with units; `prefill_s`, `decode_step_s` and the rest are of the whole batch, the last step of the context
+RING_UNITS = {
+    "device": "", "model": "", "quantizer": "", "model_kind": "", "n_ring": "device", "batch": "sequence",
+    "input_tokens": "token", "output_tokens": "token", "block_tokens": "token", "link_bytes_per_s": "B/s",
+    "max_context_tokens": "token", "max_context_tokens_alone": "token", "feasible": "", "infeasible_reason": "",
+    "kv_bytes_per_device": "B",
+    "buffer_bytes_per_device": "B", "hiding_block_tokens": "token", "prefill_s": "s", "exposed_transfer_s": "s",
+    "linear_s": "s", "attention_s": "s", "quantize_s": "s", "dequantize_s": "s", "pass_s": "s", "decode_step_s": "s",
+    "assumptions": "",
+}  # fmt: skip
+MAX_RING = 4096
+#: PCIe 4.0, 16 lanes, one direction
+_PCIE = Quantity(value=32, unit="GB/s", kind=ASSUMED, source="assumed: PCIe 4.0 x16, one direction; give --link")
+
+
+def evaluate(
+    device: HardwareSpec, plan: KvPlan, work: Workload, n_ring: int, link: Quantity | None = None
+) -> dict[str, Any]:
+    """A batch of equal requests whose contexts lie in blocks on `n_ring` devices; keys as in RING_UNITS.
+
+    Every device holds all weights. Times are None where the context does not fit. Ideal or calibrated as `dse point`;
+    with one device the same numbers as there. Raises InputError for a ring of no or too many devices, and for a
+    workload that shares prefixes, pages memory or drops tokens, which the model of a ring does not know.
+    """
+    if not 1 <= n_ring <= MAX_RING:
+        raise InputError(f"devices = {show(n_ring)}: must be a whole number from 1 to {MAX_RING:,}")
+    for name, value, only in (
+        ("prefix", work.prefix_tokens, 0), ("admission", work.admission, "reserve"), ("tokens", work.tokens, "full"),
+    ):  # fmt: skip
+        if value != only:
+            raise InputError(f"{name} = {show(value)}: a ring knows {only} only: leave it out")
+    link = link or device.link_bandwidth or _PCIE
+    point = Point(device, plan, work)
+    plan, paths, stack = point.plan, point.paths, point.stack
+    block = ring.ring_block_tokens(work.final_tokens, n_ring)
+    alone = _longest_block(point, 0)
+    longest = _longest_block(point, _buffer_bytes(plan, n_ring))
+    longest = None if longest is None else n_ring * longest
+    result: dict[str, Any] = dict.fromkeys(RING_UNITS)
+    result.update({
+        "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
+        "model_kind": "calibrated" if stack else "ideal", "n_ring": n_ring, "batch": work.batch,
+        "input_tokens": work.input_tokens, "output_tokens": work.output_tokens, "block_tokens": block,
+        "link_bytes_per_s": link.si, "max_context_tokens": longest, "max_context_tokens_alone": alone,
+        "feasible": longest is None or longest >= work.final_tokens,
+        "kv_bytes_per_device": point.to_bytes(work.batch * plan.bits(block)),
+        "buffer_bytes_per_device": work.batch * block * _buffer_bytes(plan, n_ring),
+        "hiding_block_tokens": max(
+            ring.ring_hiding_block_tokens(
+                _kv_bytes(layer), _pair_flops(plan, layer), int(_reached(device, stack is not None)), int(link.si)
+            )
+            for layer in plan.model.layers
+        ),
+        "assumptions": _assumptions(assumptions.of(device, plan, paths, stack), device, link, n_ring),
+    })  # fmt: skip
+    if not result["feasible"]:
+        result["infeasible_reason"] = _reason(point, longest or 0)
+        return result
+    prompt = ring.ring_block_tokens(work.input_tokens, n_ring)
+
+    def one(input_tokens: int, output_tokens: int = 1) -> Run:  # a device with its own block
+        load = point.design.load._replace(activation_bits=units.FP16_BITS)
+        design = point.design._replace(input_tokens=input_tokens, output_tokens=output_tokens, load=load)
+        made = generation_of(design)
+        run: Run = run_of(design, made, terms_of(design, made), work.batch)
+        return run
+
+    # the mean over a packed group around the block's end: requests stand at different places of theirs
+    half = min(max(g.step_tokens for g in plan.groups) // 2, max(block - 2, 0))
+    step, hop_s = one(max(block - half - 1, 1), max(2 * half, 1)).wave, device.kernel_launch.si
+    pass_s = sum(
+        layer.n_layers * ring.ring_pass_s(
+            n_ring, ring.ring_message_bytes(work.batch, plan.model.n_q_heads, layer.score_dim), link.si, hop_s
+        )
+        for layer in plan.model.layers
+    )  # fmt: skip
+    peak = _reached(device, stack is not None)
+    rounds = [_rounds_s(plan, layer, work, prompt, n_ring, peak, link.si, hop_s) for layer in plan.model.layers]
+    result.update({
+        "linear_s": step.linear_s, "attention_s": step.attention_s, "quantize_s": step.quantize_s,
+        "dequantize_s": step.dequantize_s, "pass_s": pass_s, "decode_step_s": step.decode_step_s + pass_s,
+        "prefill_s": one(prompt).wave.prefill_s + sum(total for total, _ in rounds),
+        "exposed_transfer_s": sum(exposed for _, exposed in rounds),
+    })  # fmt: skip
+    return result
+
+
+def _reason(memory: Point, longest: int) -> str:
+    """Why the context does not fit, and what to do."""
+    if memory.free_bytes < 0:
+        return f"{memory.infeasible_reason}; every device of a ring holds all weights: take fewer bits a weight"
+    return (
+        f"{memory.work.final_tokens:,} tokens of {memory.work.batch:,} at once: at most {longest:,} fit: take "
+        "more devices, fewer requests or fewer bits"
+    )
+
+
+def _assumptions(found: list[str], device: HardwareSpec, link: Quantity, n_ring: int) -> list[str]:
+    """Names of assumed numbers, those of the transfers included."""
+    used = {"link_bandwidth": link, "kernel_launch": device.kernel_launch}  # a transfer starts as a kernel does
+    own = [name for name, number in used.items() if number.kind == ASSUMED and number.si and n_ring > 1]
+    return list(dict.fromkeys([*found, *own]))
+
+
+def _reached(device: HardwareSpec, is_calibrated: bool) -> float:
+    """FLOP/s of attention's products: the peak, or the share of it that kernels reach."""
+    return device.peak_flops.si * (calibrated.ATTENTION_FLOPS_FRAC if is_calibrated else 1.0)
+
+
+def _pair_flops(plan: KvPlan, layer: LayerKV) -> int:
+    return int(attention.attention_flops_per_token(plan.model.n_q_heads, layer.score_dim))
+
+
+def _kv_elements(layer: LayerKV) -> int:
+    return layer.n_kv_heads * (layer.key_dim + layer.value_dim)
+
+
+def _kv_bytes(layer: LayerKV) -> int:
+    """Bytes of a token's keys and values of one layer as they are passed: FP16."""
+    return _kv_elements(layer) * units.FP16_BITS // units.BITS_PER_BYTE
+
+
+def _buffer_bytes(plan: KvPlan, n_ring: int) -> int:
+    """Bytes a token of a block, of the widest layer, while blocks go round; none without a ring."""
+    widest = max(map(_kv_elements, plan.model.layers))
+    elements = ring.ring_buffer_elements(widest, plan.model.hidden_size) if n_ring > 1 else 0
+    return int(elements * units.FP16_BITS // units.BITS_PER_BYTE)
+
+
+def _longest_block(point: Point, buffer_bytes: int) -> int | None:
+    """Longest block of every request that a device holds, with every shorter one; None where there is no limit.
+
+    Buffers are `buffer_bytes` a token.
+    """
+    batch, free, design = point.work.batch, point.free_bytes * point.unit, point.design
+    limits = limits_for(design.policy, design.input_tokens)
+
+    def fits(n: int) -> bool:
+        return all(
+            batch * (point.plan.bits(s) + extra_bits(design, limits, s) + s * buffer_bytes * point.unit) <= free
+            for s in peak_lengths(design, limits, 0, 1, n)
+        )
+
+    if not fits(1):
+        return 0
+    high = 2
+    while high <= MAX_CONTEXT_TOKENS and fits(high):
+        high *= 2
+    if high > MAX_CONTEXT_TOKENS:
+        return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _rounds_s(
+    plan: KvPlan, layer: LayerKV, work: Workload, block: int, n_ring: int, peak: float, link: float, hop_s: float
+) -> tuple[float, float]:
+    """Seconds that equal layers add to a prompt beyond each device's own block, and what of it is exposed transfer.
+
+    While a block is computed the next one arrives: max of the two, hop by hop, the last block without one.
+    """
+    window = layer.window or NO_LIMIT
+    pair_s = attention.time_at_rate(work.batch * _pair_flops(plan, layer), peak)
+    own_s = kv_cache.sum_of_kept_tokens(block, window) * pair_s
+    transfer_s = ring.ring_transfer_s(work.batch * block * _kv_bytes(layer), link, hop_s)
+    n_blocks = ring.ring_block_tokens(work.input_tokens, block)
+    compute_s, total_s, exposed_s = own_s, 0.0, 0.0
+    for distance in range(1, min(n_blocks, n_ring)):
+        pairs = ring.ring_block_pairs(block, distance, window)
+        if not pairs:
+            break
+        waits_s = max(0.0, transfer_s - compute_s)
+        compute_s = pairs * pair_s
+        total_s, exposed_s = total_s + waits_s + compute_s, exposed_s + waits_s
+    return layer.n_layers * total_s, layer.n_layers * exposed_s

@@ -1,0 +1,347 @@
+"""Times of one running batch: the mean decode step, its parts, and its prompts.
+
+`terms_of` gathers what no batch changes; `wave_of` then needs a few dozen operations for a number of sequences, so
+that a sweep over batches compiles to vectors.
+"""
+
+from typing import NamedTuple
+
+from dse.core.compiling import compilable, inlined
+from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
+from dse.model.formulas import attention, dequantize, generation, linear, prefill, throughput, weights
+from dse.model.kv_bytes import causal_flops
+
+
+class PromptTerms(NamedTuple):
+    """The prompts of a running batch, whose common prefix of `prefix_tokens` is computed once."""
+
+    prefix_tokens: int
+    #: operations of attention: of the prefix, and of the rest of each prompt
+    prefix_flops: float
+    own_flops: float
+    #: seconds to quantise them, by path
+    prefix_engine_s: float
+    prefix_fused_s: float
+    prefix_materialised_s: float
+    own_engine_s: float
+    own_fused_s: float
+    own_materialised_s: float
+    launch_s: float
+
+
+class Terms(NamedTuple):
+    """What all batches of a design share."""
+
+    has_gemm: int
+    has_experts: int
+    #: anything is quantised: packed, moved or launched for it
+    quantises: int
+    #: number of sequences from which on the sums over the steps of one are the same
+    same_from: int
+    input_tokens: int
+    output_tokens: int
+    active_parameters: float
+    #: all weights read at once, where no experts choose
+    weight_read_s: float
+    n_products: int
+    gemm_launch_s: float
+    gemm_flops_frac: float
+    attention_flops_frac: float
+    #: peak rates of a prompt, which keeps all cores busy
+    peak_flops_per_s: float
+    product_peak_per_s: float
+    bandwidth_bytes_per_s: float
+    reached_bytes_per_s: float
+    #: bytes of one sequence over all steps
+    score_bytes: float
+    choice_bytes: float
+    #: bits that the memory takes to write a token of one sequence, and the unit of a byte
+    burst_bits: float
+    per_byte: float
+    buffer_s: float
+    #: operations of attention of one sequence in a step, where no cache is kept
+    uncached_flops: float
+    #: seconds a step that all sequences share
+    read_launch_s: float
+    copy_launch_s: float
+    pack_launch_s: float
+    prompt: PromptTerms
+
+
+class Wave(NamedTuple):
+    """Times of sequences that run together: means of a decode step, and `prompt_*` of their prompts."""
+
+    linear_compute_s: float
+    linear_s: float
+    attention_s: float
+    quantize_s: float
+    dequantize_s: float
+    decode_step_s: float
+    prompt_products_s: float
+    prompt_matrix_s: float
+    prompt_compute_s: float
+    prompt_quantize_s: float
+    prefill_s: float
+    wave_s: float
+
+
+@compilable
+def product_peak(design, n_sequences):
+    """Peak rate of the products with the weights: of 8-bit operations where activations have 8 bits."""
+    device = design.device
+    if design.load.activation_bits > 8:
+        return peak_flops(design, n_sequences)
+    share, cores = 1.0, device.token_cores
+    if cores and n_sequences < cores:
+        share = n_sequences / cores
+    return max(
+        device.peak_flops_fp8 * share * device.peak_flops_fp8_unit,
+        device.peak_ops_int8 * share * device.peak_ops_int8_unit,
+    )
+
+
+@compilable
+def prompt_terms(design, made, prefix_tokens, prefix_flops, launch_s):
+    """The terms of prompts that share `prefix_tokens` of theirs."""
+    reached = reached_bandwidth(design)
+    if prefix_tokens:
+        once = quantising(design, reached, [amounts.in_prefix for amounts in made.quantised])
+        each = quantising(design, reached, [amounts.in_prompt for amounts in made.quantised])
+    else:
+        once = quantising(design, reached, [0.0 for _ in made.quantised])
+        each = quantising(design, reached, [amounts.in_prefix + amounts.in_prompt for amounts in made.quantised])
+    return PromptTerms(
+        prefix_tokens, float(prefix_flops), float(made.prompt_flops - prefix_flops), once.engine_s, once.fused_s,
+        once.materialised_s, each.engine_s, each.fused_s, each.materialised_s, launch_s,
+    )  # fmt: skip
+
+
+@compilable
+def weight_read_s(design, share_touched):
+    """Seconds to read the weights of a pass that touches such a share of the experts."""
+    model, stack = design.model, design.stack
+    n_bytes = weights.weight_read_bytes(
+        model.dense_parameters, model.expert_parameters, share_touched, design.load.weights_bits
+    )
+    read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s)
+    return read_s / stack.gemm_memory_frac
+
+
+@compilable
+def share_touched(design, n_tokens):
+    """Share of the experts that a pass over `n_tokens` tokens reads; all of a dense model."""
+    if design.model.expert_parameters == 0:
+        return 1.0
+    return weights.expert_share_touched(n_tokens, design.model.n_experts, design.model.n_active_experts)
+
+
+@compilable
+def terms_of(design, made):
+    """What all batches of a design share; `made` is its `Generation`."""
+    model, stack, device, n_steps = design.model, design.stack, design.device, design.output_tokens
+    launch_s, reached = device.kernel_launch_s, reached_bandwidth(design)
+    buffer_s = attention.time_at_rate(made.buffer_bytes, reached) if launch_s else 0.0
+    read_launch_s = dequantize.launch_s(made.read_starts / n_steps, launch_s)
+    pack_launch_s = dequantize.launch_s(made.pack_starts / n_steps, launch_s)
+    copy_launch_s = dequantize.launch_s(made.copy_starts / n_steps, stack.copy_launch_s)
+    prompt_launch_s = dequantize.launch_s(made.prompt_starts, launch_s)
+    uncached_flops, quantises = 0.0, 0
+    if design.load.has_cache == 0:
+        first = design.input_tokens + 1
+        uncached_flops = float(causal_flops(design.layers, first, first + n_steps - 1))
+    for g in design.tensors:
+        if g.is_packed:
+            quantises = 1
+    if model.burst_bits or made.buffer_bytes or made.score_bytes:
+        quantises = 1
+    return Terms(
+        stack.has_gemm, 1 if model.expert_parameters else 0, quantises, same_from(design, made.limits),
+        design.input_tokens, n_steps,
+        model.active_parameters, weight_read_s(design, 1.0), model.n_products, stack.gemm_launch_s,
+        stack.gemm_flops_frac, stack.flops_frac, device.peak_flops * device.peak_flops_unit,
+        product_peak(design, max(device.token_cores, 1)), device.bandwidth_bytes_per_s, reached, made.score_bytes,
+        made.choice_bytes, float(model.burst_bits), float(8 * model.den), buffer_s, uncached_flops, read_launch_s,
+        copy_launch_s, pack_launch_s,
+        prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
+    )  # fmt: skip
+
+
+@inlined
+def products_s(n_tokens, read_s, peak, terms, has_gemm):
+    """Seconds of all products with the weights over `n_tokens` tokens, and what their multiplications take."""
+    compute_s = linear.linear_compute_s(n_tokens, terms.active_parameters, peak)
+    if has_gemm:
+        compute_s = compute_s / terms.gemm_flops_frac
+        return linear.linear_calibrated_s(terms.n_products, terms.gemm_launch_s, compute_s, read_s), compute_s
+    return max(compute_s, read_s), compute_s
+
+
+@inlined
+def prompt_s(n, n_prefixes, prompt_read_s, terms, prompt, has_gemm, quantises):
+    """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising).
+
+    `n_prefixes` is 0 where the common prefix is cached already.
+    """
+    n_tokens = n_prefixes * prompt.prefix_tokens + n * (terms.input_tokens - prompt.prefix_tokens)
+    matrix_s, products = products_s(n_tokens, prompt_read_s, terms.product_peak_per_s, terms, has_gemm)
+    flops = n_prefixes * prompt.prefix_flops + n * prompt.own_flops
+    compute_s = prefill.prefill_compute_s(matrix_s, flops, terms.attention_flops_frac, terms.peak_flops_per_s)
+    quantize_s = 0.0
+    if quantises:
+        fused_s = n_prefixes * prompt.prefix_fused_s + n * prompt.own_fused_s
+        materialised_s = n_prefixes * prompt.prefix_materialised_s + n * prompt.own_materialised_s
+        engine_s = n_prefixes * prompt.prefix_engine_s + n * prompt.own_engine_s
+        quantize_s = fused_s + materialised_s + dequantize.exposed_s(engine_s, compute_s) + prompt.launch_s
+    return products, matrix_s, compute_s, quantize_s
+
+
+@inlined
+def wave_of(n, read_s, prompt_read_s, sums, peak, terms, has_gemm, quantises):
+    """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
+
+    `has_gemm` and `quantises` are those of `terms`, apart so that a loop can fix them.
+    """
+    n_steps = terms.output_tokens
+    linear_s, compute_s = products_s(n, read_s, peak, terms, has_gemm)
+    attention_s = (sums.fixed_s + n * sums.attention_s) / n_steps
+    quantize_s = dequantize_s = 0.0
+    if quantises:
+        scale = n / n_steps
+        write_s = n * terms.burst_bits / terms.per_byte / terms.bandwidth_bytes_per_s
+        quantize_s = (
+            n * sums.quantize_s / n_steps + n * terms.buffer_s / n_steps + write_s
+            + scale * terms.choice_bytes / terms.reached_bytes_per_s + terms.pack_launch_s
+        )  # fmt: skip
+        dequantize_s = (
+            n * sums.unpack_s / n_steps + scale * terms.score_bytes / terms.reached_bytes_per_s
+            + terms.read_launch_s + terms.copy_launch_s
+        )  # fmt: skip
+    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s)
+    products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
+        n, 1, prompt_read_s, terms, terms.prompt, has_gemm, quantises
+    )
+    prefill_s = prompt_compute_s + prompt_quantize_s
+    return Wave(
+        compute_s, linear_s, attention_s, quantize_s, dequantize_s, decode_step_s, products, matrix_s,
+        prompt_compute_s, prompt_quantize_s, prefill_s, throughput.wave_s(n_steps, decode_step_s, prefill_s),
+    )  # fmt: skip
+
+
+@compilable
+def one_prompt_s(design, terms):
+    """Seconds of one prompt alone, whose shared prefix is cached: the time to its first token without a queue."""
+    own = design.input_tokens - terms.prompt.prefix_tokens
+    if own == 0:
+        return 0.0
+    read_s = weight_read_s(design, share_touched(design, own))
+    found = prompt_s(1.0, 0, read_s, terms, terms.prompt, terms.has_gemm, terms.quantises)
+    return found[2] + found[3]
+
+
+@compilable
+def unshared_prompts_s(design, made, terms, n):
+    """Seconds of the prompts of `n` sequences if none shared a prefix."""
+    prompt = prompt_terms(design, made, 0, 0, terms.prompt.launch_s)
+    read_s = weight_read_s(design, share_touched(design, int(n) * design.input_tokens))
+    found = prompt_s(n, 1, read_s, terms, prompt, terms.has_gemm, terms.quantises)
+    return found[2] + found[3]
+
+
+class Run(NamedTuple):
+    """`n` sequences that run together: their times, what these wait for, and what is moved and calculated.
+
+    All are means of a decode step, but for `wave.prompt_*`, `wave.prefill_s` and `prompt_read_s`.
+    """
+
+    n: int
+    wave: Wave
+    #: what the products wait for beside their multiplications (`wave.linear_compute_s`)
+    linear_read_s: float
+    linear_latency_s: float
+    prompt_read_s: float
+    #: what attention waits for; latency is launching and scheduling
+    attention_read_s: float
+    attention_compute_s: float
+    attention_latency_s: float
+    #: what the units are busy, overlap ignored
+    quantize_busy_s: float
+    dequantize_busy_s: float
+    copies_s: float
+    #: tokens that the products multiply, and the share of the experts that they touch
+    product_tokens: float
+    share_touched: float
+    attention_bytes: float
+    attention_flops: float
+    #: traffic of packing and unpacking: FP16 copies, bursts, copied buffers, SinkQ's own
+    packing_bytes: float
+
+
+@compilable
+def cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched):
+    """The run of `n` sequences with these times; `sums` are those of one of them."""
+    n_steps, bandwidth, reached = terms.output_tokens, terms.bandwidth_bytes_per_s, terms.reached_bytes_per_s
+    attention_read_s, attention_compute_s = n * sums.read_s / n_steps, n * sums.compute_s / n_steps
+    write_s, scale = n * terms.burst_bits / terms.per_byte / bandwidth, n / n_steps
+    moved = n * sums.copies_s / n_steps * (bandwidth * design.stack.copy_frac) + write_s * bandwidth
+    scores_s, choice_s = scale * terms.score_bytes / reached, scale * terms.choice_bytes / reached
+    moved += (scores_s + choice_s + n * terms.buffer_s / n_steps) * reached
+    return Run(
+        n, wave, read_s, terms.n_products * terms.gemm_launch_s, prompt_read_s, attention_read_s,
+        attention_compute_s, (sums.fixed_s + n * sums.unit_s) / n_steps, n * sums.quantize_busy_s / n_steps + write_s,
+        n * sums.unpack_busy_s / n_steps, n * sums.copies_s / n_steps, float(n), touched, attention_read_s * reached,
+        attention_compute_s * peak_flops(design, n) * terms.attention_flops_frac, moved,
+    )  # fmt: skip
+
+
+@compilable
+def uncached_run(design, terms, n):
+    """`n` sequences whose step t runs I + t tokens each, as long as a cached step's context; no prefill.
+
+    All cores work, as on a prompt. Operations are a straight line of the length. The share of experts that a step
+    touches is not, so its steps are added one by one until it is all of them (a few hundred tokens).
+    """
+    model, stack, first, n_steps = design.model, design.stack, design.input_tokens + 1, design.output_tokens
+    rate = terms.product_peak_per_s * stack.gemm_flops_frac
+    reached = design.device.bandwidth_bytes_per_s * stack.gemm_memory_frac
+    slope = linear.linear_compute_s(float(n), model.active_parameters, rate)
+    total = all_bytes = all_touched = 0.0
+    done = 0
+    while done < n_steps:
+        touched = share_touched(design, n * (first + done))
+        m = n_steps - done if touched == 1.0 else 1
+        n_bytes = weights.weight_read_bytes(
+            model.dense_parameters, model.expert_parameters, touched, design.load.weights_bits
+        )
+        read_s, start_s = attention.time_at_rate(n_bytes, reached), (first + done) * slope
+        if terms.has_gemm:
+            total += generation.sum_of_root(start_s, slope, read_s, 0.0, 0.0, 0.0, 0.0, 0.0, m)
+        else:
+            total += generation.sum_of_max2(start_s, slope, read_s, 0.0, 0, m)
+        all_bytes, all_touched, done = all_bytes + m * n_bytes, all_touched + m * touched, done + m
+    launch_s = n_steps * model.n_products * stack.gemm_launch_s
+    compute_s = generation.sum_of_line(first * slope, slope, 0, n_steps)
+    flops = float(n) * terms.uncached_flops / n_steps
+    linear_s = (total + launch_s) / n_steps
+    attention_s = attention.time_at_rate(flops, terms.attention_flops_frac * terms.peak_flops_per_s)
+    step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0)
+    wave = Wave(
+        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, step_s, 0.0, 0.0, 0.0, 0.0, 0.0,
+        throughput.wave_s(n_steps, step_s, 0.0),
+    )  # fmt: skip
+    return Run(
+        n, wave, attention.time_at_rate(all_bytes, reached) / n_steps, launch_s / n_steps, 0.0, 0.0, attention_s, 0.0,
+        0.0, 0.0, 0.0, n * (design.input_tokens + (n_steps + 1) / 2), all_touched / n_steps, 0.0, flops, 0.0,
+    )  # fmt: skip
+
+
+@compilable
+def run_of(design, made, terms, n):
+    """`n` sequences that run together, with their KV cache or without."""
+    if design.load.has_cache == 0:
+        return uncached_run(design, terms, n)
+    prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
+    touched, sums = share_touched(design, n), sums_of(design, made, n)
+    read_s, prompt_read_s = weight_read_s(design, touched), weight_read_s(design, share_touched(design, prompt_tokens))
+    peak = product_peak(design, n)
+    wave = wave_of(float(n), read_s, prompt_read_s, sums, peak, terms, terms.has_gemm, terms.quantises)
+    return cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched)

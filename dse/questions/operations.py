@@ -1,0 +1,74 @@
+"""The operations of one decode step as points under a device's roofline, at peak rates and as kernels reach them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from dse.model import assumptions
+from dse.model import evaluate as point
+from dse.model.formulas import attention, linear
+from dse.model.kv_layout import KvPlan
+from dse.model.lower import stack_of
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import Workload
+
+COLUMNS = (
+    "device", "model", "quantizer", "model_kind", "stack", "operation", "batch", "seconds", "flops", "n_bytes",
+    "intensity_flops_per_byte", "flops_per_s", "ceiling_flops_per_s", "peak_flops_per_s", "bandwidth_bytes_per_s",
+    "assumptions",
+)  # fmt: skip
+#: operations of a decode step that multiply; unpacking and packing do not, and have no place under a roofline
+_SUM = "all"
+
+
+def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -> pd.DataFrame:
+    """Operations of the mean decode step of the running batch, for each plan at peak rates, and calibrated where the
+    workload asks for it and the device has fitted kernels.
+
+    A row an operation: seconds, FLOP and bytes of a step; intensity in FLOP/B; FLOP/s reached while it runs; FLOP/s
+    that the roofline allows at that intensity (of an 8-bit product, 16-bit peak: it may be exceeded), and the two
+    numbers that make the roofline. A plan of which nothing fits has no rows. Raises InputError, LimitError.
+    """
+    rows: list[dict[str, Any]] = []
+    kinds: dict[str, Workload] = {"ideal": replace(work, model_kind="ideal", stack=None)}
+    if stack_of(device, work)[1] is not None:
+        kinds["calibrated"] = work
+    for kind, asked in kinds.items():
+        for plan in plans:
+            result = point.evaluate(device, plan, asked)
+            for op in point.operations(device, plan, asked):
+                if op["phase"] == "decode" and op["name"] != _SUM and op["flops"] and op["seconds"]:
+                    rows.append(_row(device, result, kind, op))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def ridge(device: HardwareSpec) -> float:
+    """Intensity in FLOP/B at which reading and multiplying take the same time (of 16-bit products)."""
+    return linear.arithmetic_intensity(device.peak_flops.si, device.memory_bandwidth.si)  # type: ignore[no-any-return]
+
+
+def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, Any]) -> dict[str, Any]:
+    intensity = linear.arithmetic_intensity(op["flops"], op["n_bytes"])
+    allowed_s = attention.attention_s(op["flops"], op["n_bytes"], device.peak_flops.si, device.memory_bandwidth.si)
+    return {
+        **{name: result[name] for name in ("device", "model", "quantizer")}, "model_kind": kind,
+        "stack": result["stack"], "operation": op["name"], "batch": result["running_batch"],
+        "seconds": op["seconds"], "flops": op["flops"], "n_bytes": op["n_bytes"],
+        "intensity_flops_per_byte": intensity, "flops_per_s": op["flops"] / op["seconds"],
+        "ceiling_flops_per_s": op["flops"] / allowed_s, "peak_flops_per_s": device.peak_flops.si,
+        "bandwidth_bytes_per_s": device.memory_bandwidth.si,
+        "assumptions": ", ".join(_assumed(result)),
+    }  # fmt: skip
+
+
+def _assumed(result: dict[str, Any]) -> list[str]:
+    """The assumed numbers that times of a decode step rest on: none of energy or price."""
+    names = result["assumptions"]
+    behind = {
+        name
+        for part in ("linear_s", "attention_s")
+        for name in assumptions.behind(part, names, result["activation_bits"])
+    }
+    return [name for name in names if name in behind]

@@ -1,0 +1,129 @@
+"""The systems that the report compares: a device, the KV quantizer it is evaluated with, and how it admits requests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dse import quantizers
+from dse.core.units import FP16_BITS
+from dse.model.formulas import weights
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED, Bits
+
+Admission = Literal["reserve", "paged"]
+#: models whose FP16 weights take more than this share of the device run on `large_device`; Oaken 6.1 puts OPT-30B,
+#: Mixtral-8x7B and Llama2-70B on two A100 and Llama2-7B, 13B and Mistral-7B on one, which is this rule
+LARGE_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class System:
+    """A device with a quantizer. GPUs page their memory (vLLM); accelerators reserve the final length.
+
+    `large_device` takes over for models that fill more than half of `device` (Oaken 6.1).
+    """
+
+    label: str
+    device: str
+    quantizer: str
+    admission: Admission
+    large_device: str | None = None
+
+    def device_for(self, model: ModelSpec) -> HardwareSpec:
+        """The device that runs `model`."""
+        spec = catalog.device(self.device)
+        weight_bytes = weights.weight_bytes(model.parameters, FP16_BITS)
+        if self.large_device and weight_bytes > LARGE_SHARE * spec.capacity_bytes:
+            return catalog.device(self.large_device)
+        return spec
+
+
+def _a100(name: str, quantizer: str) -> System:
+    return System(f"A100 {name}", "a100-80gb", quantizer, "paged", "2xa100-80gb")
+
+
+#: Oaken 6.1 and Figure 11; NQKV and SinkQ as evaluated on GPUs by their own papers
+DEFAULT: tuple[System, ...] = (
+    _a100("FP16 (vLLM)", "fp16"),
+    _a100("KVQuant", "kvquant"),
+    _a100("KIVI 4-bit", "kivi:bits=4"),
+    _a100("QServe", "qserve"),
+    _a100("NQKV", "nqkv"),
+    _a100("SinkQ", "sinkq"),
+    System("Tender", "tender-a100", "tender", "reserve"),
+    System("LPU-HBM FP16", "lpu-hbm", "fp16", "reserve"),
+    System("LPU-LPDDR FP16", "lpu-lpddr", "fp16", "reserve"),
+    System("Oaken-HBM", "oaken-hbm", "oaken", "reserve"),
+    System("Oaken-LPDDR", "oaken-lpddr", "oaken", "reserve"),
+)
+#: Oaken 6.1 and Figure 11
+MODELS = ("llama2-7b", "llama2-13b", "llama2-70b", "opt-30b", "mistral-7b", "mixtral-8x7b")
+BATCHES = (16, 32, 64, 128, 256)
+#: quantizers of a device that no paper of ours evaluates
+GPU_QUANTIZERS = ("fp16", "kvquant", "kivi:bits=4", "qserve")
+
+
+def admission_of(device: HardwareSpec) -> Admission:
+    """Paged for GPUs (devices that count cores), reserve for the rest."""
+    return "paged" if device.n_cores else "reserve"
+
+
+def _system(device: str, quantizer: str) -> System:
+    spec = catalog.device(device)
+    return System(f"{spec.name} {quantizers.parse(quantizer).name}", device, quantizer, admission_of(spec))
+
+
+def _own(device: str) -> tuple[System, ...]:
+    """The systems of one device with the quantizers it is evaluated with."""
+    spec = catalog.device(device)
+    known = tuple(s for s in DEFAULT if s.device == device.strip().lower())
+    if known:
+        return known
+    if spec.n_cores:
+        return tuple(_system(device, name) for name in GPU_QUANTIZERS)
+    return tuple(_system(device, name) for name in (("fp16", "oaken") if spec.engine_rate else ("fp16",)))
+
+
+def chosen(devices: Sequence[str] | None = None, names: Sequence[str] | None = None) -> tuple[System, ...]:
+    """The default systems, or every given device with every given quantizer, each pair once.
+
+    Raises InputError or SpecError for what is not known. Without quantizers a device gets those it is evaluated
+    with; without devices the quantizers run on each default device.
+    """
+    if devices is None and names is None:
+        return DEFAULT
+    found: list[System] = []
+    if names is None:
+        found = [system for device in devices or () for system in _own(device)]
+    elif devices is None:
+        for first in {system.device: system for system in DEFAULT}.values():
+            for name in names:
+                one = _system(first.device, name)
+                found.append(System(one.label, one.device, name, first.admission, first.large_device))
+    else:
+        found = [_system(device, name) for device in devices for name in names]
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the report is about, all names already resolved."""
+
+    systems: tuple[System, ...] = DEFAULT
+    models: tuple[ModelSpec, ...] = ()
+    batches: tuple[int, ...] = BATCHES
+    input_tokens: int = 1024
+    output_tokens: int = 1024
+    #: True when the user left devices and quantizers to the tool
+    is_default: bool = field(default=True)
+    bits: Bits = CLOSED
+    #: auto: calibrated where a device has parameters, of `stack` if given
+    model_kind: Literal["auto", "ideal"] = "auto"
+    stack: str | None = None
+    #: token policies of "fewer tokens against fewer bits", each with FP16 and a quantizer; None: the default ones
+    tokens: tuple[str, ...] | None = None
+
+    def pick(self, name: str) -> ModelSpec:
+        """The model of that name, else the first one."""
+        return next((model for model in self.models if model.name == name), self.models[0])

@@ -1,0 +1,290 @@
+"""The tables behind the report: which design points each figure needs, the bit ledgers, the roofline."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from dse import quantizers
+from dse.core import units
+from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.model import evaluate as point
+from dse.model import kv_layout as plan
+from dse.model.formulas import attention, linear, weights
+from dse.quantizers.base import PARTS
+from dse.questions import traces as tables_traffic
+from dse.questions.systems import MODELS, Request, System
+from dse.specs import catalog
+from dse.specs import tokens as token_policies
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import Bits
+from dse.specs.workload import Workload
+from dse.sweep import sweeps as sweep
+
+#: points of one report; about 0.3 ms each
+MAX_POINTS = 100_000
+#: total lengths of Oaken Figure 13
+TOTAL_TOKENS = tuple(2**power for power in range(10, 16))
+#: batch of Oaken Figure 13
+LENGTH_BATCH = 16
+#: total lengths, generated tokens, policies and second quantizer of "fewer tokens against fewer bits"; 16 % of the
+#: prompt kept is SinkQ's Table 7, which compares with SinkQ at its default of 2 bits, G = 128
+TOKENS_TOTAL = tuple(2**power for power in range(10, 18))
+TOKENS_OUTPUT = 256
+TOKEN_POLICIES = ("full", "snapkv:share=0.16", "h2o", "streaming", "window", "sparse", "constant")
+TOKENS_WITH_BITS = ("full", "snapkv:share=0.16", "sparse")
+TOKENS_QUANTIZER = "sinkq"
+#: batches of the roofline's linear layers
+ROOFLINE_BATCHES = (1, 16, 64, 256)
+
+#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
+Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One design point to evaluate."""
+
+    system: System
+    model: ModelSpec
+    work: Workload
+
+    def __str__(self) -> str:
+        return f"{self.system.label}, {self.model.name}"
+
+
+def _job(request: Request, system: System, model: ModelSpec, batch: int, **changes: Any) -> Job:
+    work = Workload(
+        batch, request.input_tokens, request.output_tokens, admission=system.admission,
+        model_kind=request.model_kind, stack=request.stack if system.device_for(model).stacks else None,
+    )  # fmt: skip
+    return Job(system, model, replace(work, **changes))
+
+
+def _results(request: Request) -> list[Job]:
+    """Every model, system and batch."""
+    return [_job(request, s, m, b) for m in request.models for s in request.systems for b in request.batches]
+
+
+def _lengths(request: Request) -> list[Job]:
+    """Oaken Figure 13: one model, one batch, total length 1K to 32K, half in and half out."""
+    model = request.pick("llama2-13b")
+    return [
+        _job(request, s, model, LENGTH_BATCH, input_tokens=total // 2, output_tokens=total // 2)
+        for s in request.systems
+        for total in TOTAL_TOKENS
+    ]
+
+
+def _weights(request: Request) -> list[Job]:
+    """Oaken Figure 5(b): weights at 16 or 4 bits with keys and values in FP16 or INT4."""
+    devices = {s.device: s for s in request.systems}
+    if request.is_default:
+        devices = {name: devices[name] for name in ("lpu-lpddr", "a100-80gb")}
+    model = request.pick("llama2-13b")
+    names = {16: "FP16 weights", 4: "4-bit weights"}, {"fp16": "FP16 KV", "int4": "INT4 KV"}
+    return [
+        _job(request, replace(s, quantizer=kv, label=f"{names[0][bits]}, {names[1][kv]}"), model, batch,
+             weights_bits=bits)
+        for s in list(devices.values())[:2]
+        for bits, kv in ((16, "fp16"), (4, "fp16"), (16, "int4"), (4, "int4"))
+        for batch in request.batches
+    ]  # fmt: skip
+
+
+def _breakdown(request: Request) -> list[Job]:
+    """Oaken Figure 12(b): the parts of a decode step on LPU, Oaken, and Oaken's algorithm on a GPU."""
+    own = request.systems[:6]
+    if request.is_default:
+        by_label = {s.label: s for s in request.systems}
+        gpu = replace(by_label["A100 FP16 (vLLM)"], quantizer="oaken", label="A100, Oaken's algorithm")
+        own = (by_label["LPU-LPDDR FP16"], by_label["Oaken-LPDDR"], gpu)
+    model = request.pick("llama2-7b")
+    return [_job(request, s, model, batch) for s in own for batch in request.batches]
+
+
+def _tokens(request: Request) -> list[Job]:
+    """Token policies with FP16 and with quantized keys and values, long prompts and short outputs, on one device."""
+    first, model = request.systems[0], request.pick("llama2-7b")
+    names = [quantizers.parse(s.quantizer).name for s in request.systems if s.device == first.device]
+    second = next((name for name in names if name != "fp16"), TOKENS_QUANTIZER)
+    second = TOKENS_QUANTIZER if request.is_default else second
+    jobs = []
+    for policy in request.tokens or TOKEN_POLICIES:
+        with_bits = request.tokens or policy in TOKENS_WITH_BITS
+        for name in dict.fromkeys(("fp16", second)) if with_bits else ("fp16",):
+            system = replace(first, quantizer=name, label=f"{token_policies.parse(policy).name}, {name}")
+            jobs += [
+                _job(request, system, model, LENGTH_BATCH, input_tokens=total - TOKENS_OUTPUT,
+                     output_tokens=TOKENS_OUTPUT, tokens=policy)
+                for total in TOKENS_TOTAL
+            ]  # fmt: skip
+    return jobs
+
+
+#: tables of design points by name
+POINTS: dict[str, Callable[[Request], list[Job]]] = {
+    "results": _results, "lengths": _lengths, "weights": _weights, "breakdown": _breakdown,
+    "tokens": _tokens,
+}  # fmt: skip
+
+
+def _evaluate(jobs: Sequence[Job], steps: Iterable[Job], bits: Bits) -> pd.DataFrame:
+    """One row per job, with the columns of RESULT_UNITS after a column `system`."""
+    plans: dict[tuple[str, str], plan.KvPlan] = {}
+    rows = []
+    for job in steps:
+        key = (job.model.name, job.system.quantizer)
+        if key not in plans:
+            quantizer = bits.quantizer(job.system.quantizer)
+            plans[key] = plan.build(job.model, quantizer, quantizer)
+        rows.append(point.evaluate(job.system.device_for(job.model), plans[key], job.work))
+    table = sweep.to_table(rows)
+    table.insert(0, "system", pd.array([job.system.label for job in jobs], dtype="string"))
+    return table
+
+
+def ledger(request: Request) -> pd.DataFrame:
+    """Bits an element of every quantizer by part, for one model and sequence at its final length.
+
+    Columns: model, quantizer, n_tokens, effective_bits, stored_bits and one column `<part>_bits` per part; the parts
+    add up to `stored_bits` (without page padding).
+    """
+    model = request.pick("llama2-7b")
+    n_tokens = request.input_tokens + request.output_tokens
+    own = {quantizers.parse(system.quantizer).name for system in request.systems}
+    names = [
+        name
+        for family in quantizers.FAMILIES
+        for name in (family, *sorted(n for n in own if n.startswith(f"{family}:")))
+    ]
+    rows = []
+    for name in names:
+        quantizer = request.bits.quantizer(name)
+        kv = plan.build(model, quantizer, quantizer)
+        elements = kv.elements(n_tokens)
+        parts = kv.ledger(kv.kept_tokens(n_tokens))
+        rows.append(
+            {
+                "model": model.name, "quantizer": quantizer.name, "n_tokens": n_tokens,
+                "effective_bits": float(kv.effective_bits), "stored_bits": float(sum(parts.values()) / elements),
+                **{f"{part}_bits": float(parts[part] / elements) for part in PARTS},
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def roofline(request: Request) -> pd.DataFrame:
+    """Ceilings of one or two devices, and the decode operations of a model under them.
+
+    Columns: device, model, operation ("ceiling", "linear", "attention"), label, intensity_flops_per_byte,
+    flops_per_s (what the roofline allows), assumptions.
+    """
+    model = request.pick("llama2-13b")
+    own = {system.device: system for system in request.systems}
+    if request.is_default:
+        own = {name: own[name] for name in ("a100-80gb", "oaken-lpddr")}
+    n_tokens = request.input_tokens + request.output_tokens
+    rows: list[dict[str, Any]] = []
+    for name in list(own)[:2]:
+        names = [system.quantizer for system in request.systems if system.device == name]
+        rows += _roofline_rows(own[name].device_for(model), model, ["fp16", *names], n_tokens, request.bits)
+    return pd.DataFrame(rows)
+
+
+def _roofline_rows(
+    device: HardwareSpec, model: ModelSpec, names: list[str], n_tokens: int, bits: Bits
+) -> Iterator[dict[str, Any]]:
+    peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
+    fields = ("memory_bandwidth", "peak_flops")
+    assumed = ", ".join(field for field in fields if getattr(device, field).kind == "assumed")
+
+    def row(operation: str, label: str, flops: float, n_bytes: float, seconds: float) -> dict[str, Any]:
+        return {
+            "device": device.name, "model": model.name, "operation": operation, "label": label,
+            "intensity_flops_per_byte": linear.arithmetic_intensity(flops, n_bytes), "flops_per_s": flops / seconds,
+            "assumptions": assumed,
+        }  # fmt: skip
+
+    for intensity in (0.1, peak / bandwidth, 1000.0):
+        yield row("ceiling", "", intensity, 1.0, attention.attention_s(intensity, 1.0, peak, bandwidth))
+    active = float(model.active_parameters)
+    for batch in ROOFLINE_BATCHES:
+        touched = weights.expert_share_touched(batch, model.n_experts, model.n_active_experts)
+        n_bytes = weights.weight_read_bytes(model.dense_parameters, model.expert_parameters, touched, units.FP16_BITS)
+        seconds = linear.linear_s(batch, active, n_bytes, peak, bandwidth)
+        yield row("linear", f"batch {batch}", 2 * active * batch, n_bytes, seconds)
+    for name in dict.fromkeys(quantizers.parse(name).name for name in names):
+        quantizer = bits.quantizer(name)
+        kv = plan.build(model, quantizer, quantizer)
+        last = Workload(input_tokens=n_tokens - 1, output_tokens=1, model_kind="ideal")
+        step = point.Point(device, kv, last).made.pieces[0]
+        n_bytes, flops = step.read_bytes, step.flops
+        yield row("attention", name, flops, n_bytes, attention.attention_s(flops, n_bytes, peak, bandwidth))
+
+
+#: tables that are no design points
+OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {
+    "ledger": ledger, "roofline": roofline, "traffic": tables_traffic.throughput_of_traces,
+    "traffic_lengths": tables_traffic.lengths_of_traces,
+}  # fmt: skip
+
+
+def check(request: Request) -> None:
+    """Raises LimitError above MAX_POINTS, before anything is evaluated or written."""
+    n_points = len(request.models) * len(request.systems) * len(request.batches)
+    if n_points > MAX_POINTS:
+        raise LimitError(f"report of {n_points:,} points: at most {MAX_POINTS:,}: give fewer models or batches")
+
+
+def build(request: Request, progress: Progress | None = None) -> dict[str, pd.DataFrame]:
+    """All tables by name, each with the report's systems in `attrs`: (label, device, quantizer). Raises LimitError."""
+    check(request)
+    jobs = {name: find(request) for name, find in POINTS.items()}
+    n_points = sum(map(len, jobs.values()))
+    tables: dict[str, pd.DataFrame] = {}
+    steps = [job for own in jobs.values() for job in own]
+    if progress is None:
+        _fill(tables, jobs, iter(steps), request.bits)
+    else:
+        with progress(steps, label="points", length=n_points) as shown:
+            _fill(tables, jobs, iter(shown), request.bits)
+    found = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
+    for own in found.values():
+        _name_systems(own, request)
+    return found
+
+
+def table(name: str, models: Sequence[str] = MODELS, **fields: Any) -> pd.DataFrame:
+    """One of the tables of `build` by its name (that of `Figure.table`): models by name, `fields` as of `Request`.
+
+    Raises InputError for an unknown name of a table or model, LimitError as `check`.
+    """
+    if name not in (known := [*POINTS, *OTHERS]):
+        raise InputError(f"table = {show(name)}: {did_you_mean(name, known)}")
+    return one(name, Request(models=tuple(catalog.model(model) for model in models), **fields))
+
+
+def one(name: str, request: Request) -> pd.DataFrame:
+    """The table of `build` by that name alone. Raises LimitError."""
+    check(request)
+    if name in OTHERS:
+        return _name_systems(OTHERS[name](request), request)
+    jobs = POINTS[name](request)
+    return _name_systems(_evaluate(jobs, jobs, request.bits), request)
+
+
+def _name_systems(found: pd.DataFrame, request: Request) -> pd.DataFrame:
+    """With the report's systems: a figure of some of them draws each as the figures of all do."""
+    found.attrs["systems"] = [
+        [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems
+    ]
+    return found
+
+
+def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job], bits: Bits) -> None:
+    for name, own in jobs.items():
+        tables[name] = _evaluate(own, (next(steps) for _ in own), bits)
+    next(steps, None)  # lets a progress bar draw its end

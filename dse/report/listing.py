@@ -1,0 +1,294 @@
+"""Devices, models and quantizers as rows: what `dse list`, `dse show` and `dse check` print, as text or as JSON."""
+
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from dse.core import specfile, units
+from dse.core.errors import InputError, did_you_mean
+from dse.core.errors import show as show_value
+from dse.model import kv_layout as plan
+from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, parse
+from dse.specs import catalog
+from dse.specs import tokens as token_policies
+from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
+
+Rows = list[dict[str, Any]]
+#: width of tables where there is no terminal, and of a wrapped last column at least
+MAX_COLUMNS = 160
+MIN_LAST_COLUMN = 30
+
+#: columns of numbers in SI units -> the heading and unit under which people read them
+_READABLE = {
+    "capacity_bytes": ("capacity", "B"), "bandwidth_bytes_per_s": ("bandwidth", "B/s"),
+    "peak_flops_per_s": ("peak FP16", "FLOP/s"), "board_power_w": ("power", "W"),
+    "kv_bytes_per_token_fp16": ("KV per token, FP16", "B"), "n_parameters": ("parameters", ""),
+    "n_layers": ("layers", ""), "n_q_heads": ("query heads", ""), "n_kv_heads": ("KV heads", ""),
+    "head_dim": ("head dim", ""), "window_tokens": ("window", "token"), "effective_bits": ("bits", ""),
+}  # fmt: skip
+
+
+def rows_text(rows: Rows) -> str:
+    """Rows as aligned columns, numbers with their units."""
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    headings = [_READABLE.get(column, (column, ""))[0] for column in columns]
+    cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(columns))]
+    # the last column wraps at the edge of the terminal; a file or pipe gets long lines
+    room = shutil.get_terminal_size((MAX_COLUMNS, 24)).columns if sys.stdout.isatty() else MAX_COLUMNS
+    room = max(room - sum(widths[:-1]) - 2 * (len(widths) - 1), MIN_LAST_COLUMN)
+    lines = []
+    for line in [headings, *cells]:
+        wrapped = textwrap.wrap(line[-1], room) or [""]
+        for index, part in enumerate(wrapped):
+            first = line[:-1] if index == 0 else [""] * (len(line) - 1)
+            padded = [cell.ljust(width) for cell, width in zip(first, widths, strict=False)]
+            lines.append("  ".join([*padded, part]).rstrip())
+    return "\n".join(lines)
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    unit = _READABLE.get(column, ("", ""))[1]
+    if isinstance(value, int):
+        return f"{value:,}" if unit in ("", "token") else units.human(value, unit)
+    if unit == "":
+        return f"{value:,.10g}"
+    return units.human(value, unit)
+
+
+def list_devices() -> Rows:
+    """One row per shipped device, in SI units."""
+    rows = []
+    for name in catalog.device_files():
+        device = catalog.device(name)
+        power = device.board_power
+        rows.append({
+            "name": device.name, "capacity_bytes": device.capacity_bytes,
+            "bandwidth_bytes_per_s": device.memory_bandwidth.si, "peak_flops_per_s": device.peak_flops.si,
+            "board_power_w": power.si if power else None, "title": device.title,
+        })  # fmt: skip
+    return rows
+
+
+def list_models() -> Rows:
+    """One row per shipped model."""
+    fp16 = parse("fp16")
+    rows = []
+    for name in catalog.model_files():
+        model = catalog.model(name)
+        first = model.layers[0]
+        rows.append({
+            "name": model.name, "n_parameters": model.parameters, "n_layers": model.n_layers,
+            "n_q_heads": model.n_q_heads, "n_kv_heads": first.n_kv_heads, "head_dim": first.key_dim,
+            "window_tokens": first.window,
+            "kv_bytes_per_token_fp16": plan.build(model, fp16, fp16).bits(1) // units.BITS_PER_BYTE,
+            "title": model.title,
+        })  # fmt: skip
+    return rows
+
+
+def list_quantizers() -> Rows:
+    """One row per quantizer family, with its bits for a Llama2-7B layer (32 heads of 128)."""
+    rows = []
+    for name, family in FAMILIES.items():
+        params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
+        rows.append({
+            "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-", "source": family.source,
+        })  # fmt: skip
+    return rows
+
+
+def list_tokens() -> Rows:
+    """One row per token policy."""
+    rows = []
+    for name, family in token_policies.FAMILIES.items():
+        params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
+        rows.append({
+            "name": name, "parameters": params or "-", "source": family.source, "validity": family.validity or "-",
+        })  # fmt: skip
+    return rows
+
+
+def _parameter_rows(params: Sequence[Param], values: dict[str, Any]) -> Rows:
+    return [
+        {"name": param.name, "value": _default(values[param.name]) or "-", "unit": "", "kind": "parameter",
+         "source": param.help + ("" if param.allowed() == param.help else f"; {param.allowed()}")}
+        for param in params
+    ]  # fmt: skip
+
+
+def _default(value: object) -> str:
+    return str(value) if isinstance(value, int | str) else f"{float(value):g}"  # type: ignore[arg-type]
+
+
+def _bits(quantizer: QuantizerSpec) -> float:
+    shapes = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
+    return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / 2
+
+
+def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
+    return [
+        {"name": name, "value": q.value, "unit": q.unit, "kind": q.kind, "source": q.source}
+        for name, q in numbers.items()
+    ]
+
+
+def show(name: str) -> Rows:
+    """Every number of a device, model or quantizer with its unit, kind and source."""
+    family = FAMILIES.get(name.partition(":")[0].lower())
+    if family:
+        rows = _parameter_rows(family.params, dict(parse(name).values))
+        bits = {
+            "name": "effective_bits",
+            "value": _bits(parse(name)),
+            "unit": "bit",
+            "kind": "derived",
+            "source": family.source + "; 32 heads of 128",
+        }
+        return [*rows, bits]
+    if name.partition(":")[0].lower() in token_policies.FAMILIES:
+        policy = token_policies.parse(name)
+        about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}
+        rows = _parameter_rows(policy.family.params, dict(policy.values))
+        return rows + [
+            {"name": key, "value": policy.family.title, "unit": "", "kind": "", "source": text}
+            for key, text in about.items()
+        ]
+    known = {**catalog.device_files(), **catalog.model_files()}
+    if name.lower() in catalog.model_files():
+        return _model_rows(catalog.model(name))
+    if name.lower() in catalog.device_files():
+        return _device_rows(catalog.device(name))
+    if name.lower().endswith((".toml", ".json")):
+        document = specfile.read(name)
+        if catalog.looks_like_device(document.data):
+            return _device_rows(catalog.device_from(document))
+        return _model_rows(catalog.model_from(document))
+    raise InputError(
+        f"unknown name {show_value(name)}: {did_you_mean(name, [*known, *FAMILIES, *token_policies.FAMILIES])}"
+    )
+
+
+def _device_rows(device: HardwareSpec) -> Rows:
+    rows = _quantity_rows(device.quantities())
+    named = {*device.dequant_path, *GPU_PATHS, "oaken"} - {"default"}
+    for family in ("default", *sorted(named)):
+        given = family in device.dequant_path or "default" in device.dequant_path
+        source = "device file" if given else "default for a device that does not say"
+        rows.append({
+            "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
+            "source": f"{source}; see docs/model.md, Dequantisation",
+        })  # fmt: skip
+    return rows + _area_rows(device) + _stack_rows(device)
+
+
+def _area_rows(device: HardwareSpec) -> Rows:
+    """Areas of a compute core's modules, each with its share of the core."""
+    core = device.core_area.get("compute_core")
+    rows = _quantity_rows(device.core_area)
+    for row, area in zip(rows, device.core_area.values(), strict=True):
+        row["name"] = f"core_area.{row['name']}"
+        if core:
+            row["source"] += f"; {100 * area.si / core.si:.2f} % of the core"
+    return rows
+
+
+def _stack_rows(device: HardwareSpec) -> Rows:
+    """Calibrated parameters with what they were fitted on, and the error of each fit; of another device its name."""
+    if device.stacks_of:
+        return [{
+            "name": "stacks_of", "value": device.stacks_of, "unit": "", "kind": "assumed",
+            "source": f"its kernels reach the shares of the peak rates fitted there: `dse show {device.stacks_of}`",
+        }]  # fmt: skip
+    rows: Rows = []
+    for stack, spec in device.stacks.items():
+        for part, fit in spec.fits().items():
+            place = f"stacks.{stack}.{part}"
+            kind = next(iter(fit.quantities().values())).kind
+            rows += [{**row, "name": f"{place}.{row['name']}"} for row in _quantity_rows(fit.quantities())]
+            shares = {"held_out_error": fit.held_out_error, "serving_error": fit.serving_error}
+            rows.append({
+                "name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": kind,
+                "source": fit.fitted_on,
+            })  # fmt: skip
+            rows += [
+                {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": kind,
+                 "source": "mean error of rows held out of the fit; see docs/calibration.md"}
+                for name, share in shares.items() if share is not None
+            ]  # fmt: skip
+    return rows
+
+
+def _model_rows(model: ModelSpec) -> Rows:
+    rows = _quantity_rows(model.numbers)
+    derived = {"parameters": model.parameters, "active_parameters": float(model.active_parameters)}
+    rows += [
+        {
+            "name": key,
+            "value": value,
+            "unit": "parameter",
+            "kind": "derived",
+            "source": f"counted from the shape ({model.source})",
+        }
+        for key, value in derived.items()
+    ]
+    fp16 = parse("fp16")
+    per_token = plan.build(model, fp16, fp16).bits(1) // units.BITS_PER_BYTE
+    rows.append({
+        "name": "kv_bytes_per_token", "value": per_token, "unit": "B", "kind": "derived", "source": "FP16, all layers",
+    })  # fmt: skip
+    for index, group in enumerate(model.layers):
+        rows.append({
+            "name": f"kv_layers.{index}", "value": _layers_text(group), "unit": "", "kind": "derived",
+            "source": model.source,
+        })  # fmt: skip
+    rows += [
+        {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes
+    ]
+    return rows
+
+
+def _layers_text(group: LayerKV) -> str:
+    """A run of equal layers in words."""
+    if group.value_dim:
+        dims = f"key {group.key_dim}" + f", value {group.value_dim}"
+        heads = f"{group.n_kv_heads} KV head{'s' if group.n_kv_heads > 1 else ''}, {dims}"
+    else:
+        heads = f"one latent of {group.key_dim} for all heads (MLA)"
+    window = f", window {group.window:,}" if group.window else ""
+    shared = "" if group.stored else ", reading an earlier layer's cache"
+    return f"{group.n_layers} layer{'s' if group.n_layers > 1 else ''}: {heads}{window}{shared}"
+
+
+def shipped_text(name: str) -> str:
+    """The text of a shipped device or model file."""
+    files = {**catalog.device_files(), **catalog.model_files()}
+    if name.lower() not in files:
+        raise InputError(f"unknown shipped file {show_value(name)}: {did_you_mean(name, files)}")
+    return files[name.lower()].read_text(encoding="utf-8")
+
+
+def device_summary(device: HardwareSpec) -> str:
+    """What `dse check` says of a good device file."""
+    warnings = "".join(f"\nWarning: {warning}" for warning in device.warnings())
+    return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}{warnings}"
+
+
+def plan_summary(spec: QuantizerSpec) -> str:
+    """What `dse check` says of a good plan by layer."""
+    rows = [{"layer": i, "keys": key.name, "values": value.name} for i, (key, value) in enumerate(spec.layers)]
+    return f"plan of {len(rows)} layers: no problem found\n{rows_text(rows)}"
+
+
+def model_summary(model: ModelSpec) -> str:
+    """What `dse check` says of a good model file."""
+    return f"model {model.name}: no problem found\n{rows_text(_model_rows(model))}"

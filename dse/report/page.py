@@ -1,0 +1,97 @@
+"""What the report's page shows (templates/report.html): one page that needs no network."""
+
+from dataclasses import astuple
+from typing import Any
+
+import pandas as pd
+
+from dse.core import units
+from dse.figures import REPORT
+from dse.figures.drawing.rows import assumption_note, error_notes, run_notes
+from dse.figures.export import web_page
+from dse.questions.tables import Request
+from dse.report import tokens as report_tokens
+from dse.report.summary import answers, baseline, devices
+
+#: rows of results shown on the page; the files have all
+MAX_ROWS = 2000
+#: columns of the page's table: (column, header, unit shown, size of that unit); "" where text
+_COLUMNS = (
+    ("system", "system", "", 0), ("device", "device", "", 0), ("quantizer", "quantizer", "", 0),
+    ("batch", "batch", "seqs", 1), ("throughput_tokens_per_s", "throughput", "token/s", 1),
+    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "seqs", 1),
+    ("max_batch", "largest batch", "seqs", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
+    ("weight_bytes", "weights", "GB", units.to_base(1, "GB")), ("stored_bits", "stored", "bit/element", 1),
+    ("sqnr_db", "SQNR, measured", "dB", 1),
+    ("joules_per_token", "energy", "J/token", 1), ("bound", "bound by", "", 0),
+)  # fmt: skip
+
+
+def page(
+    request: Request, found: dict[str, pd.DataFrame], fragments: dict[str, str], drawn_by: str, command: str
+) -> str:
+    """The whole report as one document; `fragments` are its drawn figures by name."""
+    results = found["results"]
+    lengths = f"{request.input_tokens:,} prompt and {request.output_tokens:,} generated tokens a request"
+    kinds = results.drop_duplicates(["device", "model_kind"])
+    base, specs = baseline(request), devices(request)
+    return web_page.render(
+        "report.html",
+        "dse.report",
+        title="KV-cache quantization report",
+        scope=f"{_count(len(request.models), 'model')}, {_count(len(request.systems), 'system')}, batch "
+        f"{min(request.batches):,} to {max(request.batches):,}, {lengths}",
+        kinds=sorted(set(results["model_kind"])),
+        notes=" ".join((*run_notes(results), *error_notes(results), assumption_note(results))),
+        largest_batch=f"{max(request.batches):,}",
+        ideal=", ".join(kinds[kinds["model_kind"] == "ideal"]["device"]),
+        measured=", ".join(kinds[kinds["model_kind"] != "ideal"]["device"]),
+        summary_head=["model", "best system", "device", "effective KV bits (bit)", "throughput (token/s)",
+                      f"over {base.label}" if base else "over FP16 (not among the systems)", "bound by", "memory"],
+        summary=[astuple(answer) for answer in answers(request, results)],
+        drawn_by=drawn_by,
+        figures=REPORT.values(),
+        drawn={name: web_page.trusted(drawing) for name, drawing in fragments.items()},
+        tokens=report_tokens.table_7(),
+        results_head=[f"{name} ({unit})" if unit else name for _, name, unit, _ in _COLUMNS],
+        results_numbers=[i for i, column in enumerate(_COLUMNS) if column[3]],
+        results=_results(results.head(MAX_ROWS)),
+        n_shown=min(MAX_ROWS, len(results)),
+        n_rows=len(results),
+        n_devices=len(specs),
+        devices=[
+            (spec.name, name, units.human(number.si, units.base_of(number.unit)), number.kind, number.source)
+            for spec in specs
+            for name, number in spec.quantities().items()
+        ],
+        made_by=command,
+    )  # fmt: skip
+
+
+def _count(n: int, name: str) -> str:
+    return f"{n} {name}" + ("" if n == 1 else "s")
+
+
+def _cell(row: Any, column: str, size: float) -> str:
+    value = row[column]
+    if pd.isna(value):
+        return "-"
+    if not size:
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) and size == 1 else f"{value / size:,.4g}" if value / size < 1e4 else (
+        f"{value / size:,.0f}")  # fmt: skip
+
+
+def _results(shown: pd.DataFrame) -> list[tuple[str, list[list[str]], str]]:
+    """Of each model its name, its rows as cells, and why some do not fit."""
+    found = []
+    for model in dict.fromkeys(shown["model"]):
+        lines, reasons = [], dict[str, str]()
+        for row in shown[shown["model"] == model].to_dict("records"):
+            cells = [_cell(row, column, size) for column, _, _, size in _COLUMNS]
+            if not row["feasible"]:
+                cells[-1] = "out of memory"
+                reasons.setdefault(row["system"], row["infeasible_reason"])
+            lines.append(cells)
+        found.append((str(model), lines, "; ".join(f"{system}: {reason}" for system, reason in reasons.items())))
+    return found

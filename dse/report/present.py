@@ -1,0 +1,345 @@
+"""Results and specs as text and rows: what `dse point`, `show`, `list` and `check` print."""
+
+from typing import Any
+
+from dse.core import units
+from dse.core.errors import InputError, did_you_mean
+from dse.core.errors import show as show_value
+from dse.model import assumptions
+from dse.model.evaluate import Point, bound_text, room_text
+from dse.model.explain import explained
+from dse.model.kv_layout import KvPlan
+from dse.model.results import RESULT_UNITS, SECTIONS, section
+from dse.model.ring import RING_UNITS
+from dse.specs import tokens as token_policies
+from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
+
+Rows = list[dict[str, Any]]
+
+
+def change(value: float, base: float) -> str:
+    """How a number differs from another: in percent, or as a factor from twice on; empty where that is 0."""
+    if not base:
+        return ""
+    ratio = value / base
+    if ratio >= 2:
+        return f"{ratio:,.3g} x"
+    percent = 100 * (ratio - 1)
+    return "same" if abs(percent) < 0.05 else f"{percent:+.1f} %"
+
+
+def number(value: Any, unit: str) -> str:
+    """A result with its unit as people read it; sizes in GB (1e9) and GiB (2**30) side by side."""
+    if value is None:
+        return "no limit" if unit == "token" else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit == "B" and abs(value) >= units.GIB:
+        return f"{units.human(value, 'B')} ({units.gib(value):,.4g} GiB)"
+    if unit == "1":
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if unit == "sequence":
+        return f"{value:,} request{'s' if value != 1 else ''}"
+    if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
+        return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
+    if unit == "token":
+        return f"{value:,} tokens"
+    return units.human(value, unit) if unit else str(value)
+
+
+def bit_ledger(point: Point) -> dict[str, float]:
+    """Bits an element by part of one sequence at its final length; they add up to `stored_bits`."""
+    if not point.work.kv_cache:
+        return {}
+    parts = point.ledger(point.work.final_tokens)
+    return {part: float(bits / point.made.n_elements) for part, bits in parts.items()}
+
+
+def point_text(
+    result: dict[str, Any],
+    device: HardwareSpec,
+    plan: KvPlan,
+    ledger: dict[str, float] | None = None,
+    given_device: str | None = None,
+    with_room: dict[str, Any] | None = None,
+) -> str:
+    """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote.
+
+    `with_room`: what `dse.model.evaluate.with_room` says of it.
+    """
+    device_name = given_device or device.name
+    lines = [
+        f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
+        f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
+        f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
+        + ("" if result["kv_cache"] else "  no KV cache")
+    ]
+    policy = token_policies.parse(result["tokens"]).family
+    if policy.validity:
+        stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
+        lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
+    if not result["feasible"]:
+        lines += ["", f"Does not fit: {result['infeasible_reason']}"]
+    for title in SECTIONS:
+        shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
+        if shown:
+            lines += ["", title]
+            lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
+            lines.append(
+                f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
+                "costs, in place of what sharing it saves"
+            )
+        if title == "Bits per element":
+            parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
+            lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
+            lines += _measured_lines(result, plan)
+    lines += ["", "What binds", f"  {_bound_text(result, with_room)}"]
+    if result["feasible"] and not result["fits_whole_batch"]:
+        how = "waves of at most" if result["admission"] == "reserve" else "a steady"
+        lines.append(f"  {result['batch']:,} requests run as {how} {result['running_batch']:,}")
+    if result["admission"] == "paged":
+        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
+    if result["assumptions"]:
+        names = _assumptions_text(result["assumptions"], result["activation_bits"])
+        names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
+        lines += ["", f"Rests on assumed numbers: {names} (`dse show {device_name}`, `--explain assumptions`)"]
+    lines += [f"Warning: {warning}" for warning in device.warnings()]
+    lines += [f"Note: {note}" for note in plan.model.notes]
+    lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])
+    if policy.validity:
+        lines.append(f"Note: {result['tokens']}: {policy.validity}")
+    return "\n".join(lines)
+
+
+def position_note(model: ModelSpec, n_tokens: int) -> list[str]:
+    """A note where a context is longer than the model's positions; nothing otherwise."""
+    most = model.max_position_tokens
+    if most is None or n_tokens <= most:
+        return []
+    return [f"Note: {n_tokens:,} tokens are beyond the {most:,} positions that {model.name} was made for"]
+
+
+_RING_SECTIONS = (
+    ("Context", (
+        ("longest, over the ring", "max_context_tokens"), ("longest, on one device", "max_context_tokens_alone"),
+        ("block of a device", "block_tokens"), ("keys and values of a device", "kv_bytes_per_device"),
+        ("blocks passing through a device", "buffer_bytes_per_device"),
+    )),
+    ("Prompt", (
+        ("prompt", "prefill_s"), ("of it waiting for blocks", "exposed_transfer_s"),
+        ("block that hides its transfer", "hiding_block_tokens"), ("link, one direction", "link_bytes_per_s"),
+    )),
+    ("Decode step, last token", (
+        ("linear layers", "linear_s"), ("attention over a block", "attention_s"), ("quantize, exposed", "quantize_s"),
+        ("dequantize, exposed", "dequantize_s"), ("passing queries and results", "pass_s"),
+        ("decode step", "decode_step_s"),
+    )),
+)  # fmt: skip
+
+
+def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
+    """The results of `dse.model.ring.evaluate` as a person would read them."""
+    lines = [
+        f"{result['n_ring']:,} x {result['device']}  {result['model']}  {result['quantizer']}  batch "
+        f"{result['batch']:,}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
+        f"({result['model_kind']} model)"
+    ]
+    if not result["feasible"]:
+        lines += ["", f"Does not fit: {result['infeasible_reason']}"]
+    for title, entries in _RING_SECTIONS:
+        shown = [(label, name) for label, name in entries if result[name] is not None]
+        if shown:
+            lines += ["", title, *(f"  {label:<40}{number(result[name], RING_UNITS[name])}" for label, name in shown)]
+    lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"]
+    return "\n".join([*lines, *position_note(model, result["input_tokens"] + result["output_tokens"])])
+
+
+def operations_text(operations: list[dict[str, Any]]) -> str:
+    """`dse.model.evaluate.operations` as a table: what each operation takes, moves and calculates, its peak shares."""
+    rows = [("phase", "operation", "time", "FLOP", "bytes", "of peak FLOP/s", "of peak bandwidth")]
+    for op in operations:
+        rows.append((
+            op["phase"], op["name"].replace("_", " "), units.human(op["seconds"], "s"),
+            units.human(op["flops"], "FLOP"), units.human(op["n_bytes"], "B"),
+            f"{100 * op['compute_utilisation']:.3g} %", f"{100 * op['bandwidth_utilisation']:.3g} %",
+        ))  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
+    """Bits and errors of the measurement, where there is one, and what the bits above rest on."""
+    lines = []
+    if result["bits_kind"] != "closed":
+        lines.append(f"  outliers and sinks where there are any: {result['bits_kind']}, on {result['measured_on']}")
+    if result["measured_on"]:
+        lines += ["", f"Measured on {result['measured_on']}"]
+        shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error, packed elements", "mse"),
+                 ("signal to quantization noise", "sqnr_db"))  # fmt: skip
+        lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        if result["measured_error"] is not None:
+            lines.append(f"  {'relative error of the attention output':<40}{result['measured_error']:.4g}")
+        lines += [f"  {note}" for note in _other_shapes(plan)]
+        if result["mse"] is None and plan.key_quantizer.layers and not plan.key_quantizer.measured:
+            lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
+        elif result["mse"] is None:
+            lines.append("  nothing was packed: the data is shorter than a group and the residual")
+    return lines
+
+
+def _other_shapes(plan: KvPlan) -> list[str]:
+    """A note where the measured tensors have other heads than the model's."""
+    for g in plan.groups:
+        whole = plan.key_quantizer if g.which == "key" else plan.value_quantizer  # of a plan by layer, not the layer's
+        measured, own = whole.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
+        if measured and measured.shape and measured.shape != own:
+            data, model = (f"{n} head{'s' if n != 1 else ''} of {dim}" for n, dim in (measured.shape, own))
+            return [f"the data has {data}, the model {model}: errors may differ"]
+    return []
+
+
+def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str:
+    if not result["feasible"]:
+        return "capacity: not even one request fits"
+    if result["bound"] != "capacity":
+        return bound_text(result["bound"])
+    rate = "throughput_tokens_per_s"
+    room = f"; {room_text(number(with_room[rate], RESULT_UNITS[rate]), with_room)}" if with_room else ""
+    return f"capacity: the whole batch does not fit at once{room}"
+
+
+def _assumptions_text(names: list[str], activation_bits: int) -> str:
+    """The assumed numbers behind rates and times, and those that energy and price rest on beside them."""
+    names = list(names)
+    parts = []
+    for title, results in (
+        ("", ("throughput_tokens_per_s",)), ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
+        ("for the price also ", ("usd_per_million_tokens",)),
+    ):  # fmt: skip
+        own = [n for n in names if any(assumptions.behind(result, [n], activation_bits) for result in results)]
+        names = [name for name in names if name not in own]
+        if own:
+            parts.append(title + ", ".join(own))
+    return "; ".join(parts)
+
+
+#: formula parameters that come straight from a device field
+_DEVICE_TERMS = {
+    "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
+    "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
+    "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+}  # fmt: skip
+
+
+def explain(name: str, point: Point) -> dict[str, Any]:
+    """The formula behind one result: equation, substituted values, and the sources of the constants in them.
+
+    Terms that are results of other formulas are explained in turn, under `steps`, each once.
+    """
+    result, found = explained(point)
+    device, model = point.device, point.plan.model
+    known = {**RESULT_UNITS, **{step.name: step.unit for step in found.values()}}
+    if name not in known:
+        raise InputError(f"unknown result {show_value(name)}: {did_you_mean(name, known)}")
+    value = result[name] if name in result else found[name].value
+    steps: list[dict[str, Any]] = []
+    seen: set[str] = set()
+
+    def visit(which: str) -> None:
+        if which in seen or which not in found:
+            return
+        seen.add(which)
+        step = found[which]
+        terms = []
+        for term, value in step.terms.items():
+            source = None
+            if field := _DEVICE_TERMS.get(term):
+                quantity: Quantity | None = getattr(device, field)
+                if term == "peak_flops_per_s" and value != device.peak_flops.si:  # products of 8 bits
+                    quantity = device.product_peak(units.BITS_PER_BYTE)
+                source = _with_kind(quantity) if quantity else None
+            elif term in ("n_parameters", "active_parameters", "n_dense_parameters"):
+                source = f"{model.name}: counted from its shape ({model.source})"
+            terms.append({"name": term, "value": value, "unit": unit_of(term), "source": source})
+        steps.append(
+            {
+                "name": which,
+                "value": step.value,
+                "unit": step.unit,
+                "equation": step.equation,
+                "source": step.source,
+                "terms": terms,
+            }
+        )
+        for term, term_value in step.terms.items():
+            if term in found and found[term].value == term_value:
+                visit(term)
+
+    visit(name)
+    if not steps:
+        steps.append(
+            {
+                "name": name,
+                "value": value,
+                "unit": known[name],
+                "terms": [],
+                "source": "input",
+                "equation": "given" if name in _GIVEN else "a choice of the above or a name: see docs/model.md",
+            }
+        )
+    return {"name": name, "value": value, "unit": known[name], "steps": steps}
+
+
+def _with_kind(quantity: Quantity) -> str:
+    """Source of a number with its kind, which an assumed number's source already names."""
+    return quantity.source if quantity.kind in quantity.source else f"{quantity.source} ({quantity.kind})"
+
+
+#: results that are the request itself
+_GIVEN = frozenset({
+    "device", "model", "quantizer", "key_quantizer", "value_quantizer", "batch", "input_tokens", "output_tokens",
+    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes", "tokens", "activation_bits",
+    "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
+})  # fmt: skip
+
+
+def unit_of(name: str) -> str:
+    """Unit that a name carries, by its ending."""
+    if name in RESULT_UNITS:
+        return RESULT_UNITS[name]
+    endings = (
+        ("bytes_per_s", "B/s"), ("flops_per_s", "FLOP/s"), ("tokens_per_s", "token/s"), ("bytes_per_sequence", "B"),
+        ("_bytes", "B"), 
+        ("joules_per_token", "J/token"), ("per_byte", "J/B"), ("per_flop", "J/FLOP"),
+        ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
+        ("bytes_at_end", "B"),
+        ("flops_at_end", "FLOP"),
+    )  # fmt: skip
+    return next((unit for ending, unit in endings if name.endswith(ending)), "")
+
+
+def _plain(value: Any, unit: str) -> str:
+    if isinstance(value, bool | str | list) or value is None:
+        return str(value)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    unit = "" if unit == "1" else unit
+    if unit in ("B", "s", "B/s", "FLOP/s", "FLOP") and value:
+        return (
+            f"{text} {unit} = {units.human(value, unit)}" if abs(value) >= 1e3 or abs(value) < 1 else f"{text} {unit}"
+        )
+    return f"{text} {unit}".rstrip()
+
+
+def explanation_text(explanation: dict[str, Any]) -> str:
+    """`explain` as indented text."""
+    lines = []
+    for step in explanation["steps"]:
+        lines.append(f"{step['name']} = {_plain(step['value'], step['unit'])}")
+        lines.append(f"    formula  {step['equation']}")
+        lines.append(f"    source   {step['source']}")
+        for term in step["terms"]:
+            source = f"   [{term['source']}]" if term["source"] else ""
+            lines.append(f"      {term['name']} = {_plain(term['value'], term['unit'])}{source}")
+    return "\n".join(lines)

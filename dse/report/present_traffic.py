@@ -1,0 +1,213 @@
+"""What a trace is made of and what of it fits on a device: the numbers and the text of `dse traffic`."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dse.core import units
+from dse.core.errors import InputError, did_you_mean, show
+from dse.model.formulas import serving as equations
+from dse.model.kv_layout import KvPlan
+from dse.model.lower import stack_of
+from dse.serving import admission
+from dse.serving import requests as traffic
+from dse.serving import steady_state as serving
+from dse.serving import trace_files as traffic_file
+from dse.serving import trace_tables as traffic_tables
+from dse.serving.requests import Lengths, Moments
+from dse.serving.trace_files import Progress
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import MAX_BATCH, Workload
+
+#: shares of the requests whose lengths are shown
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0)
+BATCHES = (16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace by name or from a file: exact moments, and its lengths (of a shipped one as its tables have them).
+
+    `quantiles` are prompt and answer at SHARES.
+    """
+
+    name: str
+    title: str
+    moments: Moments
+    lengths: Lengths
+    quantiles: tuple[list[int], list[int]]
+    n_failed: int = 0
+    #: where the numbers come from, with licence; "" for a user's file
+    source: str = ""
+
+
+def find(name: str, progress: Progress | None = None) -> Trace:
+    """A shipped trace by name (any case), or one in a file. Raises InputError."""
+    known = traffic_tables.files()
+    if name.strip().lower() in known:
+        tables = traffic_tables.load(name.strip().lower())
+        source = f"{tables.source}; {tables.licence}; {tables.attribution}"
+        lengths, quantiles = tables.lengths(), tables.quantiles(SHARES)
+        return Trace(tables.name, tables.title, tables.moments, lengths, quantiles, source=source)
+    if not (name.lower().endswith(".csv") or os.sep in name or (name and "\0" not in name and os.path.exists(name))):
+        raise InputError(f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv file")
+    found = traffic_file.summary(name, progress)
+    lengths = found.lengths
+    own = tuple(traffic.quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
+    return Trace(name, f"{found.schema} schema", lengths.moments, lengths, (own[0], own[1]), found.n_failed)
+
+
+def batching(trace: Trace, batches: Sequence[int] = BATCHES) -> list[dict[str, float]]:
+    """For each batch the expected largest answer and longest prompt, and what they cost. Raises InputError."""
+    rows = []
+    for batch in batches:
+        if not 1 <= batch <= MAX_BATCH:
+            raise InputError(f"batch = {show(batch)}: must be whole numbers from 1 to {MAX_BATCH:,}")
+        largest, longest = trace.lengths.largest_output(batch), trace.lengths.longest_input(batch)
+        rows.append({
+            "batch": batch, "largest_output_tokens": largest, "longest_input_tokens": longest,
+            "batching_gain": equations.batching_gain(largest, trace.moments.mean_output_tokens),
+            "padding_factor": equations.padding_factor(longest, trace.moments.mean_input_tokens),
+        })  # fmt: skip
+    return rows
+
+
+def about(trace: Trace, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
+    """Everything known of a trace alone, in SI units."""
+    moments = trace.moments
+    return {
+        "trace": trace.name, "title": trace.title, "source": trace.source, **asdict(moments),
+        "n_failed": trace.n_failed, "rate_per_s": moments.rate_per_s,
+        "mean_decode_context_tokens": moments.mean_decode_context_tokens,
+        "quantiles": [
+            {"share": share, "input_tokens": n_in, "output_tokens": n_out}
+            for share, n_in, n_out in zip(SHARES, *trace.quantiles, strict=True)
+        ],
+        "batching": batching(trace, batches),
+    }  # fmt: skip
+
+
+def fitting(
+    trace: Trace, device: HardwareSpec, plan: KvPlan, work: Workload, max_tokens: int | None = None
+) -> dict[str, Any]:
+    """What of the trace fits on a device under each rule, and the tokens per second of so many in steady state."""
+    rows = []
+    for fit in admission.fits(device, plan, work, trace.lengths, max_tokens):
+        rate = requests_per_s = None
+        if fit.n_sequences:
+            steady = serving.steady(device, plan, work, trace.moments, min(fit.n_sequences, MAX_BATCH))
+            rate, requests_per_s = steady["throughput_tokens_per_s"], steady["requests_per_s"]
+        rows.append({
+            "rule": fit.rule, "n_sequences": fit.n_sequences, "held_bytes": fit.held_bytes,
+            "used_bytes": fit.used_bytes, "waste_share": fit.waste_share, "throughput_tokens_per_s": rate,
+            "requests_per_s": requests_per_s,
+        })  # fmt: skip
+    stack_name, stack = stack_of(device, work)
+    return {
+        "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "page_tokens": work.page_tokens,
+        "weights_bits": work.weights_bits,
+        "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens), "rules": rows,
+        "max_position_tokens": plan.model.max_position_tokens, "n_beyond_positions": _n_beyond(trace, plan),
+        "assumptions": serving.assumptions(device, plan, work),
+    }  # fmt: skip
+
+
+def _n_beyond(trace: Trace, plan: KvPlan) -> int:
+    """Requests that need more positions than the model was trained for (of a shipped trace by its quantiles)."""
+    most, counts = plan.model.max_position_tokens, trace.lengths.final_counts
+    share = float(counts[most + 1 :].sum() / counts.sum()) if most else 0.0
+    return round(share * trace.moments.n_requests)
+
+
+def plural(n: int, noun: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def per_second(rate: float) -> str:
+    """A rate of requests: 2.017 requests/s, 1,000,000 requests/s."""
+    return f"{rate:,.4g} requests/s" if rate < 1e4 else f"{rate:,.0f} requests/s"
+
+
+def beyond_positions(n: int, most: int) -> str:
+    """What to say of `n` requests that are longer than a model was made for."""
+    are = "is" if n == 1 else "are"
+    return f"{plural(n, 'request')} {are} longer than the {most:,} positions the model was trained for"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1) -> list[str]:
+    """Aligned columns, the first `n_left` to the left, indented."""
+    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
+    return [
+        "  " + "  ".join(
+            cell.ljust(width) if i < n_left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in (head, *rows)
+    ]  # fmt: skip
+
+
+def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
+    """The numbers of `about` and `fitting` as a person would read them."""
+    rate = found["rate_per_s"]
+    lines = [f"{found['trace']}  {found['title']}", ""]
+    lines += _table(
+        ("requests", f"{found['n_requests']:,}"),
+        [
+            *([("failed requests, left out", f"{found['n_failed']:,}")] if found["n_failed"] else []),
+            ("from first to last arrival", units.human(found["duration_s"], "s")),
+            ("mean rate", per_second(rate) if rate else "-"),
+            ("mean prompt", f"{found['mean_input_tokens']:,.2f} tokens"),
+            ("mean answer", f"{found['mean_output_tokens']:,.2f} tokens"),
+            ("mean context of a decode step", f"{found['mean_decode_context_tokens']:,.1f} tokens"),
+            ("E[I^2], E[I*O], E[O^2]", f"{found['mean_input_squared']:,.5g}, {found['mean_input_output']:,.5g}, "
+                                      f"{found['mean_output_squared']:,.5g} token^2"),
+        ],
+        n_left=2,
+    )  # fmt: skip
+    lines += ["", "Lengths (tokens)"]
+    lines += _table(
+        ("share of requests", *(f"{row['share']:.1%}" if row["share"] == 0.999 else f"{row['share']:.0%}"
+                                for row in found["quantiles"])),
+        [(name, *(f"{row[column]:,}" for row in found["quantiles"]))
+         for name, column in (("prompt, at most", "input_tokens"), ("answer, at most", "output_tokens"))],
+    )  # fmt: skip
+    lines += ["", "Batches of requests that start together (static batching)"]
+    lines += _table(
+        ("batch", "largest answer", "gain of continuous batching", "longest prompt", "padding"),
+        [
+            (f"{row['batch']:,}", f"{row['largest_output_tokens']:,.0f}", f"{row['batching_gain']:.2f}x",
+             f"{row['longest_input_tokens']:,.0f}", f"{row['padding_factor']:.2f}x")
+            for row in found["batching"]
+        ],
+    )  # fmt: skip
+    if fit:
+        lines += ["", f"{fit['device']}  {fit['model']}  {fit['quantizer']}  "
+                      f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})"]  # fmt: skip
+        lines += _table(
+            ("memory", "requests at once", "held for a request", "of it empty", "steady throughput", "requests/s"),
+            [
+                (_rule_text(row["rule"], fit), f"{row['n_sequences']:,}", units.human(row["held_bytes"], "B"),
+                 f"{row['waste_share']:.1%}", f"{row['throughput_tokens_per_s']:,.4g} token/s"
+                 if row["throughput_tokens_per_s"] else "-",
+                 f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-")
+                for row in fit["rules"]
+            ],
+        )  # fmt: skip
+        if not any(row["n_sequences"] for row in fit["rules"]):
+            lines.append("  the longest request of the trace does not fit")
+        if fit["n_beyond_positions"]:
+            lines += ["", "Note: " + beyond_positions(fit["n_beyond_positions"], fit["max_position_tokens"])]
+        if fit["assumptions"]:
+            lines += ["", f"Rests on assumed numbers: {', '.join(fit['assumptions'])}"]
+    if found["source"]:
+        lines += ["", f"Derived from {found['source']}."]
+    return "\n".join(lines)
+
+
+def _rule_text(rule: admission.Rule, fit: dict[str, Any]) -> str:
+    longest = f" ({fit['longest_tokens']:,} tokens)" if rule == "longest" else ""
+    pages = f" ({fit['page_tokens']} tokens)" if rule == "paged" else ""
+    return admission.RULES[rule] + longest + pages

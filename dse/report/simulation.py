@@ -1,0 +1,264 @@
+"""What `dse simulate` tells of a run: the numbers, their text, tables and figure."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dse.core import files
+from dse.figures import FIGURES
+from dse.figures.export import static as report_static
+from dse.figures.export.image import export
+from dse.model.kv_layout import KvPlan
+from dse.model.lower import stack_of
+from dse.report import present
+from dse.report.present_traffic import beyond_positions, per_second, plural
+from dse.serving import simulator as simulate
+from dse.serving import steady_state as serving
+from dse.serving.requests import Lengths, Requests
+from dse.serving.simulator import Simulation
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import Workload
+
+#: the shares of latencies that are shown
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+#: above this load a design is called close to its limit: closed form and simulation agree within 5 %
+NEAR_LOAD = 0.95
+#: mean wait in the last third of a run over the time that requests come, from which on it is overloaded: at a load of x
+#: it is about 5/6 * (1 - 1/x), so this is a load of 1.06
+OVERLOADED_WAIT_SHARE = 0.05
+
+
+def evaluate(
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    requests: Requests,
+    batching: serving.Batching = "continuous",
+    chunk_tokens: int = serving.CHUNK_TOKENS,
+    progress: Callable[..., Any] | None = None,
+    prompt_step_tokens: int = simulate.PROMPT_STEP_TOKENS,
+) -> tuple[dict[str, Any], Simulation]:
+    """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
+    simulate.check(work, len(requests.arrival_s), batching, chunk_tokens, prompt_step_tokens)
+    how: dict[str, Any] = {"prompt_step_tokens": prompt_step_tokens}
+    if progress is None:
+        run = simulate.run(device, plan, work, requests, batching, chunk_tokens, **how)
+    else:
+        with progress(None, "requests", len(requests.arrival_s)) as bar:
+            tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
+            run = simulate.run(device, plan, work, requests, batching, chunk_tokens, progress=tell, **how)
+    served = run.requests
+    lengths = Lengths.of(served)
+    steady = serving.steady(
+        device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
+    )
+    offered = Lengths.of(requests).moments.rate_per_s
+    load = None
+    if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
+        load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
+    thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
+    latency = _spread(run.finish_s - served.arrival_s)
+    per_token = (run.finish_s - run.first_s) / served.output_tokens
+    stack_name, stack = stack_of(device, work)
+    duration = run.duration_s
+    # nothing is admitted later to a static batch: what its requests will need is reserved
+    admission = "reserve" if batching == "static" else work.admission
+    most = plan.model.max_position_tokens
+    result = {
+        "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "batching": batching,
+        "chunk_tokens": chunk_tokens if batching == "chunked" else None,
+        "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None, "admission": admission,
+        "page_tokens": work.page_tokens if admission == "paged" else None, "batch": work.batch,
+        "offered_requests_per_s": offered, "n_requests": len(served.arrival_s), "n_rejected": run.n_rejected,
+        "mean_input_tokens": lengths.moments.mean_input_tokens,
+        "mean_output_tokens": lengths.moments.mean_output_tokens, "max_position_tokens": most,
+        "n_beyond_positions": int(np.sum(served.input_tokens + served.output_tokens > most)) if most else 0,
+        "duration_s": duration, "requests_per_s": len(served.arrival_s) / duration,
+        "throughput_tokens_per_s": run.n_tokens / duration,
+        "saturated_tokens_per_s": run.saturated_tokens_per_s if offered is None else None,
+        "ttft_s": _spread(run.first_s - served.arrival_s), "tpot_s": _spread(per_token),
+        "token_gap_s": _gaps(run), "latency_s": latency, "queueing_s": _spread(run.start_s - served.arrival_s),
+        "queueing_thirds_s": thirds,
+        "mean_running": run.mean_running, "peak_running": run.peak_running,
+        "mean_used_bytes": run.mean_used_bytes, "peak_used_bytes": run.peak_used_bytes, "free_bytes": run.free_bytes,
+        "utilisation": min(run.busy_s / duration, 1.0), "n_preempted": run.n_preempted,
+        "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()), "n_steps": run.n_steps,
+        "steady": steady, "load": load,
+        "is_stable": None if offered is None else bool(
+            load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))
+        ),
+        "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
+        "assumptions": serving.assumptions(device, plan, work),
+    }  # fmt: skip
+    return result, run
+
+
+def _overloaded(thirds: list[float], span_s: float) -> bool:
+    """Whether waits grow as they do under a load above one, whatever the closed form says: with the run's length."""
+    return len(thirds) == 3 and thirds[2] > 2 * thirds[0] and thirds[2] > OVERLOADED_WAIT_SHARE * span_s
+
+
+def _grows(thirds: list[float], latency_s: float) -> bool:
+    """Whether requests wait longer and longer: a line that grows steadily gives thirds as 1 to 3 to 5."""
+    return len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2] > max(2 * thirds[0], 0.1 * latency_s)
+
+
+def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
+    """Mean, the smallest values that the shares do not exceed, and the largest."""
+    if not len(values):
+        return dict.fromkeys(("mean", *SHARES, "max"))
+    found = np.quantile(values, list(SHARES.values()), method="inverted_cdf")
+    spread = {name: float(value) for name, value in zip(SHARES, found, strict=True)}
+    return {"mean": float(np.mean(values)), **spread, "max": float(values.max())}
+
+
+def _gaps(run: Simulation) -> dict[str, float | None]:
+    """The same of the times between two tokens of an answer; shares up to one percent more."""
+    shares = {name: run.gap_s(share) for name, share in SHARES.items()}
+    return {"mean": run.mean_gap_s, **shares, "max": run.longest_gap_s if run.mean_gap_s is not None else None}
+
+
+_LATENCIES = (
+    ("time to first token", "ttft_s"), ("time per output token", "tpot_s"), ("between two tokens", "token_gap_s"),
+    ("whole request", "latency_s"), ("waiting for a place", "queueing_s"),
+)  # fmt: skip
+_COLUMNS = ("mean", *SHARES, "max")
+
+
+#: what a step waits for, in words, and the least share that is told
+_WAITS = {
+    "bandwidth": "reading", "compute": "arithmetic", "latency": "launching", "dequantization": "dequantization",
+}  # fmt: skip
+_TOLD_SHARE = 0.02
+
+
+def _how_batched(r: dict[str, Any]) -> str:
+    tokens = r["chunk_tokens"] or r["prompt_batch_tokens"]
+    what = "" if r["chunk_tokens"] else "whole prompts, up to "
+    return f"{r['batching']} ({what}{plural(tokens, 'token')} a step)"
+
+
+def _limit(r: dict[str, Any]) -> str:
+    """What keeps more from running at once in steady state."""
+    s = r["steady"]
+    if s["limited_by"] == "chunk":
+        return f"the chunk, not memory ({s['fitting_sequences']:,} fit), limits how many run: raise --chunk"
+    if s["limited_by"] == "batch":
+        return f"--batch, not memory ({s['fitting_sequences']:,} fit), limits how many run"
+    return "memory limits how many run"
+
+
+def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
+    s = r["steady"]
+    if not s["requests_per_s"]:
+        return [("steady state, closed form", "not one request of the mean length fits")]
+    waits = sorted(s["waits_s"].items(), key=lambda item: -item[1])
+    scale = s["decode_step_s"] / sum(s["waits_s"].values())  # at whole numbers of sequences and tokens
+    parts = [f"{_WAITS[name]} {present.number(seconds * scale, 's')}" for name, seconds in waits
+             if seconds * scale > _TOLD_SHARE * s["decode_step_s"]]  # fmt: skip
+    running = f"{s['running_sequences']:,.{0 if s['running_sequences'] >= 10 else 2}f}"
+    return [
+        ("steady state, closed form", f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
+         f"{per_second(s['requests_per_s'])} with {running} running"),
+        ("", _limit(r)),
+        ("", f"decode step {present.number(s['decode_step_s'], 's')}: {', '.join(parts)}"),
+        ("", f"prompts take {100 * s['prompt_share']:.3g} % of the time"),
+    ]  # fmt: skip
+
+
+def text(result: dict[str, Any]) -> str:
+    """The run as a person reads it."""
+    r, s = result, result["steady"]
+    offered = r["offered_requests_per_s"]
+    arrivals = (
+        f"{per_second(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
+    )
+    lines = [
+        f"{r['device']}  {r['model']}  {r['quantizer']}  at most {r['batch']:,} at once  {_how_batched(r)}  "
+        f"{r['admission']}  ({r['model_kind']} model{', ' + r['stack'] if r['stack'] else ''})",
+        f"{plural(r['n_requests'], 'request')}, {arrivals}; {r['mean_input_tokens']:,.4g} tokens in, "
+        f"{r['mean_output_tokens']:,.4g} out in the mean",
+    ]
+    if r["n_rejected"]:
+        does, was = ("does", "was") if r["n_rejected"] == 1 else ("do", "were")
+        lines.append(f"{r['n_rejected']:,} more {does} not fit alone and {was} rejected")
+    lines += ["", f"{'Latency':<26}" + "".join(f"{name.upper() if name[0] == 'p' else name:>12}" for name in _COLUMNS)]
+    for label, name in _LATENCIES:
+        cells = "".join(f"{present.number(r[name][column], 's'):>12}" for column in _COLUMNS)
+        lines.append(f"  {label:<24}{cells}")
+    again = plural(r["recomputed_tokens"], "token")
+    whole = (
+        ("throughput", present.number(r["throughput_tokens_per_s"], "token/s")),
+        ("", f"{per_second(r['requests_per_s'])} over {present.number(r['duration_s'], 's')}"),
+        *([("throughput while full", present.number(r["saturated_tokens_per_s"], "token/s"))]
+          if r["saturated_tokens_per_s"] else []),
+        *_steady_lines(r),
+        *([("load", f"{100 * r['load']:.4g} % of the rate that holds in steady state")] if r["load"] else []),
+        ("busy", f"{100 * r['utilisation']:.4g} % of the time, however few requests run"),
+        ("running", f"{r['mean_running']:,.4g} in the mean, at most {r['peak_running']:,}"),
+        ("memory of requests", f"{present.number(round(r['mean_used_bytes']), 'B')} in the mean"),
+        ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
+        ("sent back for memory", f"{plural(r['n_preempted'], 'time')}, {again} computed again"),
+    )  # fmt: skip
+    lines += ["", "Whole run", *(f"  {label:<40}{value}" for label, value in whole)]
+    if r["is_stable"] is False:
+        lines += [
+            "",
+            f"Unstable: {per_second(offered)} come, {min(s['requests_per_s'] or 0, r['requests_per_s']):,.4g} can be "
+            "served: the line grows as long as they come, and latencies with the number of requests",
+        ]
+    elif r["is_near_limit"]:
+        first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])
+        lines += [
+            "",
+            f"Close to its limit: load {100 * r['load']:.4g} %, and the closed form may be 5 % off; requests waited "
+            f"{first} for a place in the first third of the run, {last} in the last: where that grows, so do latencies "
+            "with the number of requests",
+        ]
+    if r["n_beyond_positions"]:
+        lines += ["", "Note: " + beyond_positions(r["n_beyond_positions"], r["max_position_tokens"])]
+    if r["assumptions"]:
+        lines += ["", f"Rests on assumed numbers: {', '.join(r['assumptions'])} (`dse show {r['device'].lower()}`)"]
+    return "\n".join(lines)
+
+
+def samples_table(result: dict[str, Any], run: Simulation) -> pd.DataFrame:
+    """What ran over time: a row per sample, with tokens per second since the one before."""
+    table = pd.DataFrame(run.samples)
+    gap = table["time_s"].diff()
+    table["tokens_per_s"] = (table["tokens"].diff() / gap.where(gap > 0)).fillna(0.0)
+    table["free_bytes"] = float(run.free_bytes)
+    for name in ("device", "model", "quantizer", "batching", "admission"):
+        table[name] = result[name]
+    return table
+
+
+def latency_table(result: dict[str, Any]) -> pd.DataFrame:
+    """A row per kind of latency; seconds."""
+    return pd.DataFrame([{"name": name, **result[name]} for _, name in _LATENCIES])
+
+
+def write(out: str, result: dict[str, Any], run: Simulation, command: str, static: str = "auto") -> list[str]:
+    """Tables, JSON and the figure, made by `command`, into directory `out`; paths. Raises InputError, OutputError."""
+    report_static.check(static)
+    folder = files.prepare(out)
+    table = samples_table(result, run)
+    chart = FIGURES["simulation"].chart(table)
+    with report_static.painter(static) as brush:
+        images = brush.images(chart, command)
+    contents = {
+        "simulation.json": json.dumps(result, indent=2, allow_nan=False).encode(),
+        "over_time.csv": table.to_csv(index=False, lineterminator="\n").encode(),
+        "latencies.csv": latency_table(result).to_csv(index=False, lineterminator="\n").encode(),
+        **{f"simulation.{kind}": content for kind, content in images.items()},
+        "simulation.html": export(chart, "html", command),
+    }
+    for name, content in contents.items():
+        files.write(folder / name, content)
+    files.sync(folder)
+    return [str(folder / name) for name in contents]

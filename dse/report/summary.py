@@ -1,0 +1,74 @@
+"""What the report says first: the best system of each model, against FP16 on the first GPU."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from dse import quantizers
+from dse.questions.systems import System
+from dse.questions.tables import Request
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A line of the summary, as text."""
+
+    model: str
+    system: str
+    device: str
+    bits: str
+    throughput: str
+    speedup: str
+    bound: str
+    remark: str
+
+
+def baseline(request: Request) -> System | None:
+    """What speedups compare with: FP16 on an A100, else the first FP16 system; None where FP16 was not asked for."""
+    plain = [s for s in request.systems if quantizers.parse(s.quantizer).name == "fp16"]
+    a100 = [s for s in plain if s.device.strip().lower() == "a100-80gb"]
+    return next(iter(a100 or plain), None)
+
+
+def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
+    """The best system of every model at the largest batch."""
+    base = baseline(request)
+    largest = results[results["batch"] == max(request.batches)]
+    found = []
+    for model in request.models:
+        own = largest[(largest["model"] == model.name) & largest["feasible"]]
+        if own.empty:
+            found.append(Answer(model.name, "none fits", "-", "-", "-", "-", "-", "out of memory on every system"))
+            continue
+        best = own.loc[own["throughput_tokens_per_s"].idxmax()]
+        reference = own[own["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
+        rate = best["throughput_tokens_per_s"]
+        speedup = f"{rate / reference.iloc[0]:.2f}x" if len(reference) else "it does not fit" if base else "-"
+        n_running, batch = int(best["running_batch"]), int(best["batch"])
+        remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
+        if len(reference) and best["model_kind"] != own.loc[reference.index[0], "model_kind"]:
+            speedup += " *"
+            remark += f"; * {best['model_kind']} model against {own.loc[reference.index[0], 'model_kind']}"
+        whole = own[own["fits_whole_batch"]]
+        if n_running < batch and not whole.empty:
+            first = whole.loc[whole["throughput_tokens_per_s"].idxmax()]
+            remark += f"; whole batch: {first['system']}, {first['throughput_tokens_per_s']:,.0f} token/s"
+        bits = f"{best['effective_bits']:.3g}"
+        found.append(
+            Answer(
+                model.name, str(best["system"]), str(best["device"]), bits, f"{rate:,.0f}", speedup,
+                str(best["bound"]), remark,
+            )
+        )  # fmt: skip
+    return found
+
+
+def devices(request: Request) -> list[HardwareSpec]:
+    """Every device that runs a model of the request, once."""
+    found: dict[str, HardwareSpec] = {}
+    for system in request.systems:
+        specs = [system.device_for(model) for model in request.models] or [catalog.device(system.device)]
+        found.update({spec.name: spec for spec in specs})
+    return list(found.values())

@@ -1,0 +1,177 @@
+"""The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from dse.core import files
+from dse.core.errors import InputError
+from dse.figures import REPORT, Figure
+from dse.figures.export import static as report_static
+from dse.figures.export import web_page
+from dse.figures.export.image import export, parquet
+from dse.figures.export.static import Painter
+from dse.questions import systems, tables
+from dse.questions.tables import Progress, Request
+from dse.report import page as report_page
+from dse.specs import catalog
+from dse.specs import tokens as token_policies
+from dse.specs.measurements import bits_from
+from dse.specs.workload import Workload
+
+INDEX = "index.html"
+
+
+def write(
+    out: str,
+    devices: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
+    batches: Sequence[int] | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    static: str = "auto",
+    progress: Progress | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    model_kind: str = "auto",
+    stack: str | None = None,
+    tokens: Sequence[str] | None = None,
+) -> str:
+    """Write the report into directory `out` and return the path of its page.
+
+    Everything is checked before the first file is written: names (InputError, SpecError), the number of points
+    (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last.
+    """
+    Workload(model_kind=model_kind, stack=stack)  # type: ignore[arg-type]
+    policies = tuple(dict.fromkeys(token_policies.parse(name).name for name in tokens)) if tokens else None
+    request = replace(
+        ask(devices, models, quantizers, batches, input_tokens, output_tokens), bits=bits_from(bits, measurements),
+        model_kind="ideal" if model_kind == "ideal" else "auto", stack=stack,
+        tokens=policies,
+    )  # fmt: skip
+    tables.check(request)
+    report_static.check(static)
+    folder = files.prepare(out)
+    found = tables.build(request, progress)
+    for name, content in table_files(found).items():
+        files.write(folder / name, content)
+    fragments: dict[str, str] = {}
+    again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
+                    model_kind, stack, tokens)  # fmt: skip
+    with report_static.painter(static) as brush:
+        draw = partial(_draw, found=found, brush=brush, made_by=again)
+        for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
+            for name, content in images.items():
+                files.write(folder / "figures" / name, content)
+            fragments[figure.name] = fragment
+        drawn_by = brush.name
+    files.write(folder / "figures" / "plotly.min.js", web_page.plotly_js().encode())
+    page = report_page.page(request, found, fragments, drawn_by, again)
+    files.write(folder / INDEX, page.encode())
+    files.sync(folder)
+    return str(folder / INDEX)
+
+
+def ask(
+    devices: Sequence[str] | None,
+    models: Sequence[str] | None,
+    names: Sequence[str] | None,
+    batches: Sequence[int] | None,
+    input_tokens: int,
+    output_tokens: int,
+) -> Request:
+    """The request behind the options, every name resolved and every number checked."""
+    for option, given in (("devices", devices), ("models", models), ("quantizers", names), ("batches", batches)):
+        if given is not None and not given:
+            raise InputError(f"{option} = []: must name at least one")
+    sizes = tuple(dict.fromkeys(batches or systems.BATCHES))
+    for size in sizes:
+        Workload(batch=size, input_tokens=input_tokens, output_tokens=output_tokens)
+    specs = {spec.name: spec for spec in map(catalog.model, models or systems.MODELS)}
+    return Request(
+        systems.chosen(devices, names), tuple(specs.values()), tuple(sorted(sizes)), input_tokens, output_tokens,
+        is_default=devices is None and names is None,
+    )  # fmt: skip
+
+
+def command(
+    out: str,
+    devices: Sequence[str] | None,
+    models: Sequence[str] | None,
+    quantizers: Sequence[str] | None,
+    batches: Sequence[int] | None,
+    input_tokens: int,
+    output_tokens: int,
+    bits: str = "closed",
+    measurements: str | None = None,
+    model_kind: str = "auto",
+    stack: str | None = None,
+    tokens: Sequence[str] | None = None,
+) -> str:
+    """The command line that makes this report again."""
+    import shlex
+
+    words = ["dse", "report", "--out", out]
+    for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
+        if given is not None:
+            words += [f"--{option}", ",".join(map(str, given))]
+    for option, n_tokens in (("input", input_tokens), ("output", output_tokens)):
+        if n_tokens != 1024:
+            words += [f"--{option}", str(n_tokens)]
+    if bits != "closed":
+        words += ["--bits", bits]
+    if measurements:
+        words += ["--measurements", measurements]
+    if model_kind != "auto":
+        words += ["--model-kind", model_kind]
+    if stack:
+        words += ["--stack", stack]
+    if tokens:
+        words += ["--tokens", ",".join(tokens)]
+    return shlex.join(words)
+
+
+def table_files(found: dict[str, pd.DataFrame]) -> dict[str, bytes]:
+    """CSV and Parquet of every table; the results are report.csv and report.parquet."""
+    content = {}
+    for name, table in found.items():
+        stem = "report" if name == "results" else f"tables/{name}"
+        content[f"{stem}.csv"] = files.csv_of(table)
+        content[f"{stem}.parquet"] = parquet(table)
+    return content
+
+
+def _draw(
+    figure: Figure, found: dict[str, pd.DataFrame], brush: Painter, made_by: str
+) -> tuple[dict[str, bytes], str]:  # fmt: skip
+    """One figure: its files by name, and its part of the page."""
+    chart = figure.chart(found[figure.table])
+    files = {f"{figure.name}.{kind}": content for kind, content in brush.images(chart, made_by).items()}
+    fragment = web_page.fragment(chart, f"figure-{figure.name}")
+    files[f"{figure.name}.html"] = export(chart, "html", made_by, question=figure.shows, is_beside=True)
+    return files, fragment
+
+
+class _Named:
+    """A figure in a progress bar, shown by its name."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+
+    def __str__(self) -> str:
+        return self.figure.name
+
+
+def _progressing(figures: list[Figure], draw: Any, progress: Progress | None) -> Any:
+    """(figure, what `draw` makes of it) one by one, behind a progress bar where one is wanted."""
+    if progress is None:
+        for figure in figures:
+            yield figure, draw(figure)
+        return
+    with progress([_Named(figure) for figure in figures], label="figures", length=len(figures)) as shown:
+        for named in shown:
+            yield named.figure, draw(named.figure)

@@ -1,0 +1,161 @@
+"""The requests that `dse simulate` serves: from a trace, or all alike, arriving as they did or at a rate."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse.core.errors import InputError, did_you_mean, show
+from dse.model.kv_layout import KvPlan
+from dse.serving import simulator as simulate
+from dse.serving import steady_state as serving
+from dse.serving import trace_files as traffic_file
+from dse.serving import trace_tables as traffic_tables
+from dse.serving.requests import MAX_TOKENS, Lengths, Requests
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import Workload
+
+#: arrivals that are no rate: all at once, and as in the trace
+FULL, AS_TRACE = "full", "trace"
+MAX_RATE_PER_S = 1e9
+
+
+#: shares of the rate that holds that may be asked for
+MAX_SHARE = 10.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What to serve. `trace` is a shipped one's name, a file, or None for `work`'s lengths, all alike.
+
+    `rate`: requests per second (Poisson), a share of the rate that holds in steady state ("70%"), "trace" for the
+    trace's own arrivals, "full" for all at once; None: as the trace where there is one. `n_requests` None: all of a
+    file, else 10,000.
+    """
+
+    trace: str | None = None
+    rate: str | None = None
+    n_requests: int | None = None
+    seed: int = 1
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether the trace ships as moments and quantiles."""
+        return self.trace is not None and self.trace.strip().lower() in traffic_tables.files()
+
+    @property
+    def arrivals(self) -> str:
+        """How requests arrive, in words. Raises InputError for a wrong rate."""
+        rate = rate_of(self)
+        if rate == AS_TRACE:
+            return "gaps drawn from the trace's" if self.is_shipped else "as in the file"
+        return "all at once" if rate == FULL else "Poisson"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rate as a share of the one that holds in steady state."""
+
+    share: float
+
+
+def requests_of(
+    ask: Traffic, work: Workload, progress: Any = None, holds: Callable[[Requests], float] | None = None
+) -> Requests:
+    """The requests, the same for the same seed. `holds` gives the rate that a rate in % is a share of.
+
+    Arrivals that are drawn are scaled to have the mean rate asked for: a sample of gaps alone is some percent off.
+    Raises InputError, LimitError.
+    """
+    simulate.check(work, 1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
+    if not 0 <= ask.seed < 2**63:
+        raise InputError(f"seed = {show(ask.seed)}: must be a whole number from 0 to {2**63 - 1:,}")
+    rate = rate_of(ask)
+    n = ask.n_requests or 10_000
+    if ask.trace is None:
+        for name, value in (("input", work.input_tokens), ("output", work.output_tokens)):
+            if value > MAX_TOKENS:
+                raise InputError(f"{name} = {show(value)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+        found = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
+    elif ask.is_shipped:
+        tables = traffic_tables.load(ask.trace.strip().lower())
+        found = traffic_tables.sample(tables, n, None, ask.seed, arrivals="trace")
+        if rate == AS_TRACE and tables.moments.rate_per_s:
+            return Requests(_scaled(found.arrival_s, tables.moments.rate_per_s), *_lengths(found))
+    elif ask.trace.lower().endswith(".csv") or os.path.exists(ask.trace.replace("\0", "")):
+        found = traffic_file.read(ask.trace, progress, max_requests=simulate.MAX_REQUESTS)
+        k = ask.n_requests or len(found.arrival_s)
+        if k > len(found.arrival_s):
+            raise InputError(f"requests = {k:,}: the trace has {len(found.arrival_s):,}: ask for no more")
+        found = Requests(found.arrival_s[:k], found.input_tokens[:k], found.output_tokens[:k])
+    else:
+        known = did_you_mean(ask.trace, traffic_tables.files())
+        raise InputError(f"trace = {show(ask.trace)}: {known}; or give the path of a .csv file")
+    if rate == AS_TRACE:
+        return found
+    n = len(found.arrival_s)
+    if rate == FULL:
+        return Requests(np.zeros(n), *_lengths(found))
+    if isinstance(rate, Share):
+        if holds is None:
+            raise InputError(f"rate = {show(ask.rate)}: a share of what a device holds: give requests per second")
+        rate = rate.share * holds(found)
+    gaps = np.random.Generator(np.random.PCG64([ask.seed, 1])).exponential(1.0, n)
+    gaps[0] = 0.0
+    return Requests(_scaled(np.cumsum(gaps), float(rate)), *_lengths(found))
+
+
+def _lengths(requests: Requests) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return requests.input_tokens, requests.output_tokens
+
+
+def _scaled(arrival_s: NDArray[np.float64], rate_per_s: float) -> NDArray[np.float64]:
+    """The same arrivals, faster or slower throughout, so that their mean rate is `rate_per_s`."""
+    if arrival_s[-1] <= 0:
+        return arrival_s
+    return arrival_s * ((len(arrival_s) - 1) / rate_per_s / arrival_s[-1])
+
+
+def rate_of(ask: Traffic) -> str | float | Share:
+    """A rate, a share of the rate that holds, "full" or "trace". Raises InputError."""
+    if ask.rate is None:
+        return AS_TRACE if ask.trace else FULL
+    word = ask.rate.strip().lower()
+    if word == FULL or (word == AS_TRACE and ask.trace):
+        return word
+    is_share = word.endswith("%")
+    try:
+        rate = float(word.removesuffix("%"))
+    except ValueError:
+        rate = 0.0
+    if is_share:
+        if not 1e-9 <= rate / 100 <= MAX_SHARE:
+            raise InputError(
+                f"rate = {show(ask.rate)}: must be above 0 % of the rate that holds, and at most {MAX_SHARE:,.0%}"
+            )
+        return Share(rate / 100)
+    if not 1e-9 <= rate <= MAX_RATE_PER_S:
+        others = f"70%, full or trace{'' if ask.trace else ' (which needs --trace)'}"
+        raise InputError(f"rate = {show(ask.rate)}: must be from 1e-9 to 1e9 requests per second, or {others}")
+    return rate
+
+
+def rate_that_holds(
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    requests: Requests,
+    batching: serving.Batching,
+    chunk_tokens: int,
+) -> float:
+    """Requests per second in steady state, of those that fit alone. Raises InputError where there is none."""
+    lengths = Lengths.of(simulate.served_of(device, plan, work, requests)[0])
+    found = serving.steady(
+        device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
+    )
+    if not found["requests_per_s"]:
+        raise InputError("rate in %: not one request of the trace's mean length fits: give requests per second")
+    return float(found["requests_per_s"])

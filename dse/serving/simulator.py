@@ -1,0 +1,318 @@
+"""Serving simulated event by event: what every request waits for, what runs, what memory holds. Seeded, exact, fast.
+
+Batching: `static` runs a batch until its longest answer ends, and keeps its places busy until then; `continuous`
+replaces a finished request at once and computes a new prompt whole, while the others wait; `chunked` fills every step
+up to `chunk` tokens with parts of prompts. Memory: `reserve` holds a request's final length from the start; `paged`
+holds pages as it grows, leaves WATERMARK_FRAC of the memory free when it admits, and where pages run out sends the
+youngest request back to the head of the line, to be computed again (as vLLM does by default; arXiv:2309.06180, 4.5).
+Requests are served in order of arrival. The first token of an answer is known when its prompt is computed; all O decode
+steps are run for an answer of O tokens, one more than servers need.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse.core.errors import InputError, LimitError, show
+from dse.model.evaluate import Point
+from dse.model.kv_layout import KvPlan
+from dse.model.lower import check_traffic
+from dse.serving import loop as kernel
+from dse.serving import step_times
+from dse.serving.requests import MAX_TOKENS, Requests
+from dse.serving.steady_state import CHUNK_TOKENS, Batching
+from dse.specs import workload
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import Workload
+
+Floats = NDArray[np.float64]
+BATCHING = {"static": kernel.STATIC, "continuous": kernel.CONTINUOUS, "chunked": kernel.CHUNKED}
+#: tokens of prompts that are worked on together, whole: vLLM's default of max_num_batched_tokens; a longer one alone
+PROMPT_STEP_TOKENS = 2048
+#: share of the memory that admission leaves free: vLLM's block manager has 0.01
+WATERMARK_FRAC = 0.01
+MAX_REQUESTS = 20_000_000
+#: moments kept of what runs and what memory holds
+MAX_SAMPLES = 512
+#: share of the requests after whose end a saturated run counts as warm
+WARM_SHARE = 0.1
+#: times between tokens are counted in steps of one percent, from a microsecond to hours
+GAP_EDGES_S: Floats = np.asarray(1e-6 * 1.01 ** np.arange(2400), np.float64)
+#: steps of a run that are faster in Python than compiling, which takes seconds
+PLAIN_STEPS = 20_000
+#: steps between two reports of progress
+SLICE_STEPS = 100_000
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run did. Seconds from the first arrival; arrays over the requests that ran, in order of arrival.
+
+    `samples` has the columns time_s, running, waiting, used_bytes, tokens: at most MAX_SAMPLES moments, evenly over the
+    steps. Sums are exact; `gap_counts` counts tokens by the time since the one before, below each of GAP_EDGES_S.
+    """
+
+    requests: Requests
+    start_s: Floats
+    first_s: Floats
+    finish_s: Floats
+    n_rejected: int
+    max_sequences: int
+    n_tokens: int
+    n_prompt_tokens: int
+    n_preempted: int
+    n_steps: int
+    n_decode_steps: int
+    n_prompt_steps: int
+    busy_s: float
+    prompt_attention_s: float
+    mean_running: float
+    peak_running: int
+    mean_used_bytes: float
+    peak_used_bytes: int
+    free_bytes: int
+    left_bytes: int
+    gap_counts: NDArray[np.int64]
+    mean_gap_s: float | None
+    longest_gap_s: float
+    #: tokens and requests per second between warm and the last admission; None where that is no time at all
+    saturated_tokens_per_s: float | None
+    saturated_requests_per_s: float | None
+    samples: dict[str, Floats]
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last token."""
+        return float(self.finish_s.max())
+
+    def gap_s(self, share: float) -> float | None:
+        """The time between two tokens of an answer that `share` of them do not exceed, up to one percent more."""
+        n = int(self.gap_counts.sum())
+        if n == 0:
+            return None
+        place = int(np.searchsorted(np.cumsum(self.gap_counts), np.ceil(share * n)))
+        edge = float(GAP_EDGES_S[place]) if place < len(GAP_EDGES_S) else self.longest_gap_s
+        return min(edge, self.longest_gap_s)
+
+
+def run(
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    requests: Requests,
+    batching: Batching = "continuous",
+    chunk_tokens: int = CHUNK_TOKENS,
+    times: step_times.StepTimes | None = None,
+    progress: Progress | None = None,
+    compiled: bool | None = None,
+    prompt_step_tokens: int = PROMPT_STEP_TOKENS,
+) -> Simulation:
+    """Serve `requests`. `work` gives batch (most sequences at once), admission, page, weights' bits, path, model kind.
+
+    Whole prompts share a step up to `prompt_step_tokens`. Requests that do not fit alone are rejected and counted.
+    `times`: step times made by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers
+    are the same. Raises InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
+    """
+    n = len(requests.arrival_s)
+    check(work, n, batching, chunk_tokens, prompt_step_tokens)
+    if batching == "static" and work.admission == "paged":
+        rule_admission = kernel.RESERVE  # nothing is admitted later: pages are held to the end of the answer
+    else:
+        rule_admission = kernel.RESERVE if work.admission == "reserve" else kernel.PAGED
+    served, memory, held = served_of(device, plan, work, requests)
+    capacity = memory.free_bytes * memory.unit
+    places = most_sequences(work, held, capacity, len(served.arrival_s))
+    times = times or tables_for(device, plan, work, served, batching, chunk_tokens, places, prompt_step_tokens)
+    rule = np.zeros(kernel.N_RULE, np.int64)
+    rule[kernel.BATCHING], rule[kernel.ADMISSION] = BATCHING[batching], rule_admission
+    rule[kernel.MAX_BATCH], rule[kernel.CHUNK], rule[kernel.PAGE] = places, chunk_tokens, memory.page_tokens
+    rule[kernel.PROMPT_STEP] = prompt_step_tokens
+    rule[kernel.CAPACITY], rule[kernel.WATERMARK] = capacity, int(capacity * WATERMARK_FRAC)
+    rule[kernel.WARM_COUNT] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
+    state = new_state(served, rule, held, largest_pages(served, held, memory.page_tokens))
+    if compiled is None:
+        compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / places > PLAIN_STEPS
+    step = kernel.compiled() if compiled else kernel.run
+    slice_steps = SLICE_STEPS if compiled else SLICE_STEPS // 100
+    with np.errstate(over="ignore"):
+        while not step(state, times.tables, slice_steps):
+            if progress:
+                progress(int(state.i[kernel.N_DONE]), len(served.arrival_s))
+    return _simulation(state, served, n - len(served.arrival_s), memory)
+
+
+def check(
+    work: Workload, n_requests: int, batching: str, chunk_tokens: int, prompt_step_tokens: int = PROMPT_STEP_TOKENS
+) -> None:
+    """Raises InputError or LimitError for what cannot be simulated."""
+    if batching not in BATCHING:
+        raise InputError(f"batching = {show(batching)}: must be one of {', '.join(BATCHING)}")
+    for name, tokens in (("chunk", chunk_tokens), ("prompt-batch", prompt_step_tokens)):
+        if isinstance(tokens, bool) or not 1 <= tokens <= MAX_TOKENS:
+            raise InputError(f"{name} = {show(tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+    if n_requests < 1:
+        raise InputError(f"requests = {show(n_requests)}: must be at least 1")
+    if n_requests > MAX_REQUESTS:
+        raise LimitError(f"requests = {n_requests:,}: at most {MAX_REQUESTS:,} are simulated at once")
+
+
+def served_of(
+    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests
+) -> tuple[Requests, Point, NDArray[np.int64]]:
+    """The requests that fit alone, the memory, and what it holds by pages. Raises InputError where none fits."""
+    for name, values in (("input", requests.input_tokens), ("output", requests.output_tokens)):
+        if values.min() < 1 or values.max() > MAX_TOKENS:
+            off = int(values.min() if values.min() < 1 else values.max())
+            raise InputError(f"{name} = {show(off)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+    final = requests.input_tokens + requests.output_tokens
+    memory = memory_of(device, plan, work, int(np.max(final)))
+    held = held_memory(memory)
+    fits = held[largest_pages(requests, held, memory.page_tokens)] <= memory.free_bytes * memory.unit
+    if not fits.any():
+        least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
+        reason = Point(device, plan, least).infeasible_reason or "its memory is too small"
+        raise InputError(f"device = {show(device.name)}: no request fits: {reason}")
+    return (
+        Requests(requests.arrival_s[fits], requests.input_tokens[fits], requests.output_tokens[fits]), memory, held
+    )  # fmt: skip
+
+
+def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, longest_tokens: int) -> Point:
+    """Memory for sequences of up to `longest_tokens` (2 or more)."""
+    there = replace(work, input_tokens=max(longest_tokens - 1, 1), output_tokens=1)
+    check_traffic(work)
+    return Point(device, plan, there)
+
+
+def held_memory(memory: Point) -> NDArray[np.int64]:
+    """Numerator units that a sequence takes at most while it has k pages, k from 0 to one page beyond the longest.
+
+    It falls where a group is packed: what a sequence no longer needs is free for others.
+    """
+    page, last = memory.page_tokens, memory.work.final_tokens
+    n_pages = -(-last // page) + 1
+    lengths = {1, *range(page, n_pages * page + 1, page), *range(1, n_pages * page + 1, page)}
+    for g in memory.plan.groups:
+        if g.step_tokens > 1:  # just before a group is packed
+            lengths.update(range(g.step_tokens + g.residual_tokens - 1, n_pages * page + 1, g.step_tokens))
+    at = sorted(lengths)
+    if memory.own_bits(at[-1]) * workload.MAX_BATCH >= 2**63 and memory.free_bytes * memory.unit >= 2**62:
+        raise LimitError(f"device = {show(memory.device.name)}: its memory is too large to count exactly")
+    held = np.zeros(n_pages + 1, np.int64)
+    np.maximum.at(held, -(-np.array(at) // page), np.array([memory.own_bits(n) for n in at]))
+    return held
+
+
+def largest_pages(requests: Requests, held: NDArray[np.int64], page_tokens: int) -> NDArray[np.int64]:
+    """For each request the pages, from those of its prompt to those of its last token, at which `held` is largest.
+
+    A table of the places of maxima over 1, 2, 4, ... pages: two of them cover any stretch.
+    """
+    first = -(-requests.input_tokens // page_tokens)
+    last = -(-(requests.input_tokens + requests.output_tokens) // page_tokens)
+    if (np.diff(held) >= 0).all():
+        return last
+    found, level, width = last.copy(), np.arange(len(held)), 1
+    n_pages = last - first + 1
+    while True:
+        mine = (n_pages >= width) & (n_pages < 2 * width)
+        left, right = level[first[mine]], level[last[mine] - width + 1]
+        found[mine] = np.where(held[left] > held[right], left, right)
+        if 2 * width > n_pages.max():
+            return found
+        left, right = level[:-width], level[width:]
+        level, width = np.where(held[left] > held[right], left, right), 2 * width
+
+
+def most_sequences(work: Workload, held: NDArray[np.int64], capacity: int, n_requests: int) -> int:
+    """Places of the running batch: never more than there are requests or pages."""
+    return max(min(work.batch, n_requests, capacity // max(int(held[1:].min()), 1)), 1)
+
+
+def tables_for(
+    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests, batching: Batching, chunk_tokens: int,
+    max_sequences: int, prompt_step_tokens: int = PROMPT_STEP_TOKENS,
+) -> step_times.StepTimes:  # fmt: skip
+    """Step times that a run of these requests looks up."""
+    longest = int(np.max(requests.input_tokens + requests.output_tokens))
+    most_tokens = max(chunk_tokens, max_sequences) if batching == "chunked" else prompt_step_tokens
+    return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens)
+
+
+def new_state(
+    requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64], largest: NDArray[np.int64]
+) -> kernel.State:
+    """Nothing has arrived yet."""
+    n, places, page = len(requests.arrival_s), int(rule[kernel.MAX_BATCH]), int(rule[kernel.PAGE])
+    i = np.zeros(kernel.N_I, np.int64)
+    i[kernel.N_FREE], i[kernel.PARTIAL], i[kernel.IS_OPEN], i[kernel.SAMPLE_EVERY] = places, kernel.NONE, 1, 1
+
+    def numbers(size: int, value: int = 0) -> NDArray[np.int64]:
+        return np.full(size, value, np.int64)
+
+    arrays: dict[str, Any] = {
+        name: numbers(places, kernel.NONE)
+        for name in ("finish_next", "finish_before", "page_next", "page_before", "older", "younger")
+    }
+    arrays |= {name: numbers(places) for name in ("again", "request", "pages", "offset", "joined_at")}
+    arrays |= {name: np.zeros(n) for name in ("start_s", "first_s", "finish_s", "last_s")}
+    return kernel.State(
+        **arrays,
+        rule=rule,
+        i=i,
+        f=np.zeros(kernel.N_F),
+        arrival_s=np.ascontiguousarray(requests.arrival_s, np.float64),
+        input_tokens=np.ascontiguousarray(requests.input_tokens, np.int64),
+        output_tokens=np.ascontiguousarray(requests.output_tokens, np.int64),
+        held=held,
+        largest_pages=largest,
+        generated=numbers(n),
+        is_new=np.zeros(places, np.bool_),
+        finish_first=numbers(int(requests.output_tokens.max()) + 1, kernel.NONE),
+        page_first=numbers(page, kernel.NONE),
+        youngest=numbers(1, kernel.NONE),
+        free=np.arange(places - 1, -1, -1),
+        new=numbers(places + 1),
+        joined=numbers(places + 1),
+        gap_edges_s=GAP_EDGES_S,
+        gap_counts=numbers(len(GAP_EDGES_S) + 1),
+        sample=np.zeros((kernel.N_SAMPLE_ROWS, MAX_SAMPLES)),
+    )
+
+
+def _simulation(s: kernel.State, served: Requests, n_rejected: int, memory: Point) -> Simulation:
+    i, f = [int(value) for value in s.i], [float(value) for value in s.f]
+    n_gaps = int(s.gap_counts.sum())
+    window_s = f[kernel.FULL_AT] - f[kernel.WARM_AT]
+    saturated = window_s > 0 and i[kernel.WARM_DONE] > 0
+    samples = s.sample[:, : i[kernel.N_SAMPLES]].copy()
+    samples[kernel.S_USED] /= memory.unit
+    names = ("time_s", "running", "waiting", "used_bytes", "tokens")
+    return Simulation(
+        served, s.start_s, s.first_s, s.finish_s, n_rejected, int(s.rule[kernel.MAX_BATCH]),
+        n_tokens=i[kernel.TOKENS],
+        n_prompt_tokens=i[kernel.PROMPT_TOKENS],
+        n_preempted=i[kernel.N_PREEMPTED],
+        n_steps=i[kernel.N_STEPS],
+        n_decode_steps=i[kernel.STEP],
+        n_prompt_steps=i[kernel.N_PROMPT_STEPS],
+        busy_s=f[kernel.BUSY],
+        prompt_attention_s=f[kernel.PROMPT_S],
+        mean_running=f[kernel.RUNNING_S] / float(s.finish_s.max()),
+        peak_running=i[kernel.PEAK_RUNNING],
+        mean_used_bytes=f[kernel.USED_S] / float(s.finish_s.max()) / memory.unit,
+        peak_used_bytes=memory.to_bytes(i[kernel.PEAK_USED]),
+        free_bytes=memory.free_bytes,
+        left_bytes=memory.to_bytes(i[kernel.USED]),
+        gap_counts=s.gap_counts,
+        mean_gap_s=f[kernel.GAPS_S] / n_gaps if n_gaps else None,
+        longest_gap_s=f[kernel.LONGEST_GAP],
+        saturated_tokens_per_s=(i[kernel.FULL_TOKENS] - i[kernel.WARM_TOKENS]) / window_s if saturated else None,
+        saturated_requests_per_s=(i[kernel.FULL_DONE] - i[kernel.WARM_DONE]) / window_s if saturated else None,
+        samples={name: samples[row] for row, name in enumerate(names)},
+    )  # fmt: skip

@@ -1,0 +1,217 @@
+"""Traces as tables: moments, quantiles of prompts, answers and gaps, and answers given the prompt.
+
+The Azure LLM inference traces of 2023 ship in this form (dse/data/*.traffic.toml, by `dse.serving.ship_tables`).
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse import data
+from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.serving.requests import Floats, Ints, Lengths, Moments, Requests
+
+#: requests that a sample may have: 24 bytes each
+MAX_SAMPLE = 20_000_000
+#: requests that stand for a whole trace where its distribution is asked for (`typical`)
+N_TYPICAL = 2**16
+#: batches whose largest answer and longest prompt are kept exactly
+LARGEST_BATCHES = tuple(2**k for k in range(1, 11))
+#: bins of equally many requests by the length of their prompt, each with quantiles of its answers
+N_BINS = 32
+_ENDING = ".traffic.toml"
+_QUANTILES = ("input_tokens", "output_tokens", "gap_s")
+
+
+def levels(n_even: int, last: int) -> Floats:
+    """Shares 0 to 1 in `n_even` even steps, the last one halved down to 1 / `last`: batches wait for the tail."""
+    tail = [1 - 1 / 2**k for k in range(1, 60) if n_even < 2**k <= last]
+    return np.array([*(i / n_even for i in range(n_even)), *tail, 1.0])
+
+
+LEVELS = levels(256, 2**14)
+BIN_LEVELS = levels(64, 2**9)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A trace as tables. `input_tokens`, `output_tokens` and `gap_s` (between arrivals) are quantiles at LEVELS.
+
+    `joint` has a row for each of N_BINS bins of the prompt's rank: the mean answer between neighbouring BIN_LEVELS.
+    `moments` are exact, of the trace itself; what is sampled from the tables is near them.
+    """
+
+    name: str
+    title: str
+    source: str
+    licence: str
+    attribution: str
+    moments: Moments
+    #: prompt and answer of the longest request together: none that is sampled is longer
+    longest_tokens: int
+    input_tokens: Floats
+    output_tokens: Floats
+    gap_s: Floats
+    joint: Floats
+    #: batch -> E[largest answer], E[longest prompt] of so many requests, exact
+    largest: Mapping[int, tuple[float, float]]
+
+    def at(self, input_share: Floats, output_share: Floats) -> tuple[Ints, Ints]:
+        """Prompts at the given shares of the prompts, and answers at the given shares of those with such prompts."""
+        inputs = np.rint(np.interp(input_share, LEVELS, self.input_tokens)).astype(np.int64)
+        bins = np.minimum((input_share * N_BINS).astype(np.int64), N_BINS - 1)
+        cells = np.minimum(np.searchsorted(BIN_LEVELS, output_share, "right") - 1, len(BIN_LEVELS) - 2)
+        # where the share lies within its cell rounds the cell's mean up or down, so that the mean stays
+        within = (output_share - BIN_LEVELS[cells]) / np.diff(BIN_LEVELS)[cells]
+        outputs = np.floor(self.joint[bins, cells] + within).astype(np.int64)
+        return inputs, np.maximum(np.minimum(outputs, self.longest_tokens - inputs), 1)
+
+    def quantiles(self, shares: Iterable[float]) -> tuple[list[int], list[int]]:
+        """Prompt and answer that the given shares of the requests do not exceed."""
+        at = np.asarray(list(shares))
+        n_in, n_out = (np.rint(np.interp(at, LEVELS, table)) for table in (self.input_tokens, self.output_tokens))
+        return [int(n) for n in n_in], [int(n) for n in n_out]
+
+    def lengths(self) -> Lengths:
+        """How often lengths occur, of the typical requests; the largest of a batch exact at LARGEST_BATCHES."""
+        return replace(Lengths.of(self.typical()), known_largest=self.largest)
+
+    def typical(self, n: int = N_TYPICAL) -> Requests:
+        """`n` requests that stand for the trace, the same every time: evenly spread over prompts and answers.
+
+        They arrive evenly at the trace's mean rate.
+        """
+        _check_n(n)
+        k = np.arange(n)
+        # the bits of k in reverse: any 2^b neighbours have answers in each of as many equal parts of the shares
+        n_bits = max((n - 1).bit_length(), 1)
+        reverse = sum(((k >> b) & 1) / 2 ** (b + 1) for b in range(n_bits)) + 1 / 2 ** (n_bits + 1)
+        inputs, outputs = self.at(k / max(n - 1, 1), reverse)
+        return Requests(k * self.moments.duration_s / (self.moments.n_requests - 1), inputs, outputs)
+
+
+def make(name: str, requests: Requests, **about: str) -> Tables:
+    """The tables of requests in memory; at least N_BINS of them. `about`: title, source, licence, attribution."""
+    n = len(requests.input_tokens)
+    if n < N_BINS:
+        raise InputError(f"requests = {n}: must be at least {N_BINS}")
+    order = np.argsort(requests.input_tokens, kind="stable")
+    joint = [_cell_means(part, BIN_LEVELS) for part in np.array_split(requests.output_tokens[order], N_BINS)]
+    lengths = Lengths.of(requests)
+    return Tables(
+        name, moments=lengths.moments,
+        largest={b: (lengths.largest_output(b), lengths.longest_input(b)) for b in LARGEST_BATCHES},
+        longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
+        input_tokens=np.quantile(requests.input_tokens, LEVELS).round(),
+        output_tokens=np.quantile(requests.output_tokens, LEVELS).round(),
+        gap_s=np.quantile(np.diff(requests.arrival_s), LEVELS), joint=np.array(joint).round(1), **about,
+    )  # fmt: skip
+
+
+def _cell_means(values: Ints, shares: Floats) -> Floats:
+    """Mean of the sorted values between neighbouring shares; a value that a share cuts counts in part on both sides."""
+    total = np.concatenate([[0.0], np.cumsum(np.sort(values))])
+    up_to = np.interp(shares * len(values), np.arange(len(total)), total)
+    means: Floats = np.diff(up_to) / (np.diff(shares) * len(values))
+    return means
+
+
+def to_toml(tables: Tables) -> str:
+    """The tables as a file; numbers carry their units in their names. Times have six digits."""
+    lines = [
+        "# Derived numbers of a request trace: moments and quantiles. Not the trace itself.",
+        *(f"{name} = {_quoted(getattr(tables, name))}" for name in ("name", "title", "source", "licence")),
+        f"attribution = {_quoted(tables.attribution)}", 'kind = "derived"',
+        "# prompt and answer of the longest request", f"longest_tokens = {tables.longest_tokens}", "",
+        "# means over all requests, exact; the squares and products are token^2", "[moments]",
+        *(f"{name} = {value!r}" for name, value in asdict(tables.moments).items()), "",
+        "# at the shares `levels` of the requests; gaps are between one arrival and the next", "[quantiles]",
+        f"levels = {LEVELS.tolist()}", f"input_tokens = {_numbers(tables.input_tokens)}",
+        f"output_tokens = {_numbers(tables.output_tokens)}", f"gap_s = {_numbers(tables.gap_s)}", "",
+        "# expected largest answer and longest prompt of so many requests drawn with replacement, exact", "[largest]",
+        f"batches = {list(tables.largest)}",
+        f"output_tokens = [{', '.join(f'{found[0]:.10g}' for found in tables.largest.values())}]",
+        f"input_tokens = [{', '.join(f'{found[1]:.10g}' for found in tables.largest.values())}]", "",
+        "# mean answers between neighbouring shares `levels` of a bin; bins hold equally many, by rising prompt",
+        "[joint]",
+        f"levels = {BIN_LEVELS.tolist()}", "output_tokens = [",
+        *(f"    {_numbers(row)}," for row in tables.joint), "]", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _numbers(values: Floats) -> str:
+    return "[" + ", ".join(f"{value:.0f}" if value == int(value) else f"{value:.6g}" for value in values) + "]"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def files() -> dict[str, Path]:
+    """Shipped traces by name."""
+    folder = Path(data.__file__).parent
+    return {path.name.removesuffix(_ENDING): path for path in sorted(folder.glob(f"*{_ENDING}"))}
+
+
+@cache
+def _shipped(path: Path) -> Tables:
+    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    about = {name: document[name] for name in ("name", "title", "source", "licence", "attribution")}
+    quantiles = {name: np.array(document["quantiles"][name], np.float64) for name in _QUANTILES}
+    joint = np.array(document["joint"]["output_tokens"], np.float64)
+    moments, longest = Moments(**document["moments"]), document["longest_tokens"]
+    kept = document["largest"]
+    largest = {
+        batch: (n_out, n_in)
+        for batch, n_out, n_in in zip(kept["batches"], kept["output_tokens"], kept["input_tokens"], strict=True)
+    }
+    return Tables(**about, moments=moments, longest_tokens=longest, joint=joint, largest=largest, **quantiles)  # type: ignore[arg-type]
+
+
+def load(name: str) -> Tables:
+    """A shipped trace by name, such as azure-conv. Raises InputError."""
+    known = files()
+    if name not in known:
+        raise InputError(f"trace = {show(name)}: is not shipped: {did_you_mean(name, known)}")
+    return _shipped(known[name])
+
+
+def sample(
+    trace: str | Tables, n: int, rate_per_s: float | None = None, seed: int = 0, arrivals: str = "poisson"
+) -> Requests:
+    """`n` requests like those of a shipped trace (or of `Tables`), the same for the same seed.
+
+    `rate_per_s` is the mean rate of arrivals, by default the trace's own. `arrivals`: "poisson", or "trace" for gaps
+    with the trace's own distribution, drawn one by one (so without its longer bursts). Raises InputError, LimitError.
+    """
+    tables = load(trace) if isinstance(trace, str) else trace
+    _check_n(n)
+    rate = tables.moments.rate_per_s if rate_per_s is None else rate_per_s
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-9 <= rate <= 1e9:
+        raise InputError(f"rate = {show(rate)}: must be from 1e-9 to 1e9 requests per second")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"seed = {show(seed)}: must be a whole number from 0 to {2**63 - 1:,}")
+    if arrivals not in ("poisson", "trace"):
+        raise InputError(f"arrivals = {show(arrivals)}: must be poisson or trace")
+    rng = np.random.Generator(np.random.PCG64(seed))
+    inputs, outputs = tables.at(rng.random(n), rng.random(n))
+    if arrivals == "poisson":
+        gaps = rng.exponential(1.0, n)
+    else:
+        mean_gap = float(np.sum(np.diff(LEVELS) * (tables.gap_s[1:] + tables.gap_s[:-1]) / 2))
+        gaps = np.interp(rng.random(n), LEVELS, tables.gap_s) / mean_gap
+    gaps[0] = 0.0
+    return Requests(np.cumsum(gaps) / rate, inputs, outputs)
+
+
+def _check_n(n: int) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InputError(f"requests = {show(n)}: must be a whole number from 1 to {MAX_SAMPLE:,}")
+    if n > MAX_SAMPLE:
+        raise LimitError(f"requests = {n:,}: at most {MAX_SAMPLE:,}: give fewer")

@@ -1,0 +1,119 @@
+"""Find a device or a language model by name or by file: shipped data, the user's own, Hugging Face configs."""
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import hwspecs
+from dse.core import specfile
+from dse.core.errors import InputError, did_you_mean, show
+from dse.specs import device_and_model as specs
+
+_DEVICES = Path(hwspecs.__file__).parent / "devices"
+_MODELS = Path(hwspecs.__file__).parent / "models"
+
+
+@cache
+def device_files() -> dict[str, Path]:
+    """Shipped device files by lower-case name."""
+    return {path.stem.lower(): path for path in sorted(_DEVICES.glob("*.toml"))}
+
+
+@cache
+def model_files() -> dict[str, Path]:
+    """Shipped model files by lower-case name."""
+    return {path.stem.lower(): path for path in sorted(_MODELS.glob("*.toml"))}
+
+
+def _is_path(name: str) -> bool:
+    return name.lower().endswith((".toml", ".json")) or os.sep in name or os.path.exists(name)
+
+
+def _find(kind: str, name: str, files: dict[str, Path]) -> str | Path:
+    shipped = files.get(name.strip().lower())
+    if shipped:
+        return shipped
+    if name and _is_path(name):
+        return name
+    raise InputError(f"unknown {kind} {show(name)}: {did_you_mean(name, files)}; or give the path of a file")
+
+
+@cache
+def _shipped_device(path: Path) -> specs.HardwareSpec:
+    return device_from(specfile.read(path))
+
+
+def device(name: str) -> specs.HardwareSpec:
+    """The device of that name (any case), or in that file; `NAME:FIELD=VALUE,...` changes numbers of it.
+
+    A changed number is `assumed`, its source the text itself. Raises InputError or SpecError.
+    """
+    base, colon, changes = name.partition(":")
+    if colon and changes and not os.path.exists(name):
+        return _changed(base, changes)
+    found = _find("device", name, device_files())
+    return _shipped_device(found) if isinstance(found, Path) else device_from(specfile.read(found))
+
+
+def _changed(base: str, changes: str) -> specs.HardwareSpec:
+    return changed(specfile.read(_find("device", base, device_files())), base, changes)
+
+
+def changed(document: specfile.Document, base: str, changes: str) -> specs.HardwareSpec:
+    """A device with numbers given on the spot, in the short form of files: usable_frac=0.9, memory_bandwidth=3 TB/s.
+
+    `base` names the document in messages and sources. Raises InputError or SpecError.
+    """
+    data, parts = dict(document.data), []
+    for change in changes.split(","):
+        field, equals, value = (part.strip() for part in change.partition("="))
+        if not equals or not value:
+            raise InputError(
+                f"device = {show(base + ':' + changes)}: {show(change)} must be FIELD=VALUE: see `dse show`"
+            )
+        data[field] = value
+        parts.append(re.sub(r"[^A-Za-z0-9._-]+", "", field + value))
+    data["name"] = "+".join([str(data.get("name", base)), *parts])[:64]
+    return device_from(specfile.Document(f"{base}:{changes}", data, {}))
+
+
+def device_from(document: specfile.Document) -> specs.HardwareSpec:
+    """The device that a file describes."""
+    spec: specs.HardwareSpec = specs.load(document, specs.HardwareSpec)
+    if spec.stacks_of is None:
+        return spec
+    other = device_files().get(spec.stacks_of.lower())
+    stacks = specs.load(specfile.read(other), specs.HardwareSpec).stacks if other else {}
+    if not stacks:
+        known = ", ".join(name for name, path in device_files().items() if "[stacks." in path.read_text())
+        raise InputError(
+            f"{document.where(('stacks_of',))}: stacks_of = {show(spec.stacks_of)}: must be one of {known}"
+        )
+    return spec.model_copy(update={"stacks": stacks})
+
+
+@cache
+def _shipped_model(path: Path) -> specs.ModelSpec:
+    return model_from(specfile.read(path))
+
+
+def model(name: str) -> specs.ModelSpec:
+    """The model of that name (any case), or in that model file or config.json. Raises InputError or SpecError."""
+    found = _find("model", name, model_files())
+    return _shipped_model(found) if isinstance(found, Path) else model_from(specfile.read(found))
+
+
+def model_from(document: specfile.Document) -> specs.ModelSpec:
+    """The model that a file describes: our own format, or a Hugging Face config.json."""
+    from dse.specs.huggingface import config as hf_config
+
+    if hf_config.looks_like_config(document.data):
+        return hf_config.from_document(document)
+    spec: specs.ModelFile = specs.load(document, specs.ModelFile)
+    return spec.to_model()
+
+
+def looks_like_device(data: dict[str, object]) -> bool:
+    """True for a device file, told from a model file by the keys only a device has."""
+    return bool({"memory_capacity", "memory_bandwidth", "peak_flops"} & data.keys())

@@ -1,0 +1,376 @@
+"""What a device and a language model are: pydantic models with units, bounds and sources.
+
+A number in a file is `{ value = 2.0e12, unit = "B/s", source = "Oaken, Table 1", kind = "datasheet" }`, or, in a
+user's own file, the short text `"3.35 TB/s"` (its source is then the file and its kind "assumed"). Inside the
+tool it is a `Quantity`, whose `.si` is the value in the base unit.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dse.core import units
+from dse.core.errors import SpecError, clean, did_you_mean, show
+from dse.core.specfile import Document, KeyPath
+from dse.quantizers import FAMILIES
+from dse.specs.quantity import (
+    ASSUMED,
+    Area,
+    Bandwidth,
+    Burst,
+    Bytes,
+    Channels,
+    Cores,
+    Devices,
+    ElementRate,
+    Energy,
+    Experts,
+    FfnChannels,
+    FlopEnergy,
+    FlopRate,
+    HeadChannels,
+    Heads,
+    IdlePower,
+    Layers,
+    OpRate,
+    Overhead,
+    Page,
+    Parameters,
+    Power,
+    Price,
+    Quantity,
+    Seconds,
+    Tokens,
+    UsableFrac,
+    VocabTokens,
+)
+from dse.specs.stack import Spec, StackName, StackSpec, keys_at
+
+__all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
+
+Path = Literal["engine", "fused", "materialised"]
+
+#: how GPUs run quantizers where the device does not say: these by writing FP16 back, the others in registers
+GPU_PATHS: dict[str, Path] = {"nqkv": "materialised", "oaken": "materialised"}
+#: elements per second and core of GPUs whose clock is not known: 13.7 a cycle (docs/calibration.md, Shipped FP8 fits)
+#: at Hopper's 1.83 GHz; assumed for every core until calibrated
+FUSED_ELEMENTS_PER_S_PER_CORE = 25e9
+
+
+def _family(name: str) -> str:
+    if name != "default" and name not in FAMILIES:
+        raise ValueError(f"unknown quantizer {show(name)}: {did_you_mean(name, ['default', *FAMILIES])}")
+    return name
+
+
+FamilyName = Annotated[str, AfterValidator(_family)]
+ModuleName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z0-9_]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+
+
+#: bands in which the numbers of a serving device usually lie; outside them a unit slip is likely
+PLAUSIBLE = {"memory_capacity": (4e9, 4e12), "memory_bandwidth": (2e10, 5e13), "peak_flops": (5e12, 5e16)}
+
+
+class HardwareSpec(Spec):
+    """A device (or several that act as one): memory, compute, power, and how it runs quantizers.
+
+    Peak figures; what kernels really reach is in `stacks`, fitted to their times.
+    """
+
+    name: Name
+    title: str = Field(default="", max_length=120)
+    memory_capacity: Bytes
+    memory_bandwidth: Bandwidth
+    #: dense FP16; and dense FP8 and INT8 where the device has them
+    peak_flops: FlopRate
+    peak_flops_fp8: FlopRate | None = None
+    peak_ops_int8: OpRate | None = None
+    board_power: Power | None = None
+    #: energy by parts: a byte read or written, an FP16 operation, and what is drawn all the time
+    energy_per_byte: Energy | None = None
+    energy_per_flop: FlopEnergy | None = None
+    idle_power: IdlePower | None = None
+    usd_per_hour: Price | None = None
+    n_devices: Devices = Quantity(value=1, unit="device", source="default", kind="derived")
+    n_cores: Cores | None = None
+    #: last-level cache: measured rows that fit in it are faster than the memory lets a decode step be
+    l2_cache: Bytes | None = None
+    #: to the next device of a ring, one direction
+    link_bandwidth: Bandwidth | None = None
+    usable_frac: UsableFrac = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
+    runtime_overhead: Overhead = Quantity(value=0, unit="B", source="none counted", kind=ASSUMED)
+    kernel_launch: Seconds = Quantity(
+        value=5, unit="us", source="assumed, as for the shipped GPUs; 0 where no host launches kernels", kind=ASSUMED
+    )
+    fused_rate: ElementRate | None = None
+    engine_rate: ElementRate | None = None
+    #: cores that each work on one token of one request in generation (Oaken 5.3)
+    token_cores: Cores | None = None
+    #: page and burst of the memory unit that holds what the engine packs (Oaken 5.2)
+    kv_page: Page | None = None
+    kv_burst: Burst | None = None
+    #: quantizer family -> path; "default" for the rest
+    dequant_path: dict[FamilyName, Path] = Field(default_factory=dict)
+    #: software stack -> calibrated parameters of its kernels
+    stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
+    #: a shipped device whose stacks are taken to hold here: the same chip, or one known by its data sheet alone
+    stacks_of: Name | None = None
+    #: modules of a compute core and the core itself, where published; the areas of modules do not add up to the core's
+    core_area: dict[ModuleName, Area] = Field(default_factory=dict)
+
+    def problems(self) -> list[tuple[str, object, str]]:
+        """Rules that join several fields: (field, value, what must hold)."""
+        if (self.stacks or self.stacks_of) and self.n_cores is None:
+            return [("stacks", ", ".join(self.stacks) or self.stacks_of, "need n_cores: add the number of cores")]
+        if self.stacks and self.stacks_of:
+            return [("stacks_of", self.stacks_of, "cannot stand beside stacks: leave one of them out")]
+        if self.token_cores and (self.stacks or self.stacks_of):
+            return [("token_cores", self.token_cores.count, "cannot stand beside stacks, whose kernels were measured")]
+        if self.kv_page and self.kv_burst and self.kv_page.count % self.kv_burst.count:
+            return [("kv_page", self.kv_page.count, f"must be a multiple of kv_burst = {self.kv_burst.count} B")]
+        return []
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory in bytes."""
+        return self.memory_capacity.count
+
+    def product_peak(self, activation_bits: int) -> Quantity | None:
+        """Peak rate of products with the weights: FP16, or the larger of INT8 and FP8; None where it has neither."""
+        if activation_bits > units.BITS_PER_BYTE:
+            return self.peak_flops
+        return max((q for q in (self.peak_ops_int8, self.peak_flops_fp8) if q), key=lambda q: q.si, default=None)
+
+    def path_of(self, family: str) -> Path:
+        """How a quantizer family is unpacked here: as the device says, else as GPUs do (and Oaken by its engine)."""
+        given = self.dequant_path.get(family) or self.dequant_path.get("default")
+        if given:
+            return given
+        return "engine" if family == "oaken" and self.engine_rate else GPU_PATHS.get(family, "fused")
+
+    def rate(self, path: str) -> Quantity:
+        """Elements per second that a dequantisation path unpacks or packs; one is assumed where none is given."""
+        given = self.engine_rate if path == "engine" else self.fused_rate
+        if given is not None:
+            return given
+        if path == "fused" and self.n_cores is not None:
+            return Quantity(
+                value=self.n_cores.si * FUSED_ELEMENTS_PER_S_PER_CORE,
+                unit="element/s",
+                kind=ASSUMED,
+                source="assumed: 25 G element/s a core, as measured for FP8 decode attention on Hopper",
+            )
+        return Quantity(
+            value=units.BITS_PER_BYTE * self.memory_bandwidth.si / 4,
+            unit="element/s",
+            kind=ASSUMED,
+            source="assumed: keeps pace with the memory at 4 bits an element; give fused_rate or n_cores",
+        )
+
+    def quantities(self) -> dict[str, Quantity]:
+        """Every number by field name, the assumed rate included where the file gives none."""
+        return {**super().quantities(), "fused_rate": self.rate("fused")}
+
+    def warnings(self) -> list[str]:
+        """Numbers that are possible but unusual for a serving device, one line each."""
+        found = []
+        for name, (low, high) in PLAUSIBLE.items():
+            number: Quantity = getattr(self, name)
+            base = units.base_of(number.unit)
+            if not low <= number.si <= high:
+                usual = f"{units.human(low, base)} to {units.human(high, base)}"
+                found.append(f"{name} = {number.value:g} {number.unit} is unusual ({usual}): check the unit")
+        return found
+
+
+class LayerKV(BaseModel):
+    """The KV shape of `n_layers` equal layers. `window` is None where a token sees all before it.
+
+    MLA is one head whose key is the cached latent and rope part and whose value is empty. `stored` is False
+    where a layer reads the cache of an earlier one.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    n_layers: int = Field(ge=1, le=10_000)
+    n_kv_heads: int = Field(ge=1, le=65_536)
+    key_dim: int = Field(ge=1, le=65_536)
+    value_dim: int = Field(ge=0, le=65_536)
+    window: int | None = Field(default=None, ge=1, le=2**40)
+    stored: bool = True
+    #: multiply-add width of one query head over one token: key and value dims as attention computes them
+    score_dim: int = Field(ge=1, le=2**20)
+
+
+class ModelSpec(BaseModel):
+    """A language model as the formulas need it, whatever file it came from."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: str
+    title: str = ""
+    source: str
+    hidden_size: int
+    vocab_size: int
+    n_q_heads: int
+    layers: tuple[LayerKV, ...]
+    #: parameters outside the routed experts, and of all routed experts together
+    dense_parameters: int = Field(ge=0)
+    expert_parameters: int = Field(default=0, ge=0)
+    n_experts: int = Field(default=1, ge=1)
+    n_active_experts: int = Field(default=1, ge=1)
+    #: elements live at once per token in the widest operation of a layer (or the output head)
+    activation_elements: int = Field(ge=0)
+    published_parameters: int | None = None
+    max_position_tokens: int | None = None
+    #: rules the reader applied where the file was silent, one line each
+    notes: tuple[str, ...] = ()
+    numbers: dict[str, Quantity] = {}
+
+    @field_validator("layers")
+    @classmethod
+    def _first_stores(cls, layers: tuple[LayerKV, ...]) -> tuple[LayerKV, ...]:
+        if not layers or not layers[0].stored:
+            raise ValueError("the first layer must store its own cache")
+        return layers
+
+    @property
+    def n_layers(self) -> int:
+        """Decoder layers."""
+        return sum(group.n_layers for group in self.layers)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return self.dense_parameters + self.expert_parameters
+
+    @property
+    def active_parameters(self) -> Fraction:
+        """Parameters that one token's forward pass uses."""
+        return self.dense_parameters + Fraction(self.expert_parameters * self.n_active_experts, self.n_experts)
+
+
+class ModelFile(Spec):
+    """A language model in our own file format: a uniform decoder, from which all else is computed."""
+
+    name: Name
+    title: str = Field(default="", max_length=120)
+    n_layers: Layers
+    hidden_size: Channels
+    n_q_heads: Heads
+    n_kv_heads: Heads
+    head_dim: HeadChannels
+    ffn_size: FfnChannels
+    vocab_size: VocabTokens
+    window: Tokens | None = None
+    n_experts: Experts | None = None
+    n_active_experts: Experts | None = None
+    learned_positions: VocabTokens | None = None
+    max_position: Tokens | None = None
+    published_parameters: Parameters | None = None
+    ffn: Literal["gated", "plain"] = "gated"
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    biases: bool = False
+    tied_embeddings: bool = False
+
+    def problems(self) -> list[tuple[str, object, str]]:
+        """Rules that join several fields: (field, value, what must hold)."""
+        found: list[tuple[str, object, str]] = []
+        q, kv = self.n_q_heads.count, self.n_kv_heads.count
+        if q % kv:
+            found.append(("n_kv_heads", kv, f"must divide n_q_heads = {q}"))
+        experts = self.n_experts.count if self.n_experts else 1
+        active = self.n_active_experts.count if self.n_active_experts else 1
+        if active > experts:
+            found.append(("n_active_experts", active, f"must be at most n_experts = {experts}"))
+        return found
+
+    def to_model(self) -> ModelSpec:
+        """Count the parameters from the shape and lay out the KV shapes."""
+        hidden, head_dim = self.hidden_size.count, self.head_dim.count
+        q_dim, kv_dim = self.n_q_heads.count * head_dim, self.n_kv_heads.count * head_dim
+        ffn, vocab, n_layers = self.ffn_size.count, self.vocab_size.count, self.n_layers.count
+        experts = self.n_experts.count if self.n_experts else 1
+        active = self.n_active_experts.count if self.n_active_experts else 1
+        matrices = 3 if self.ffn == "gated" else 2
+        bias = int(self.biases)
+        attention = 2 * hidden * q_dim + 2 * hidden * kv_dim + bias * (q_dim + 2 * kv_dim + hidden)
+        one_ffn = matrices * hidden * ffn + bias * ((matrices - 1) * ffn + hidden)
+        norm = hidden * (2 if self.norm == "layernorm" else 1)
+        router = hidden * experts if experts > 1 else 0
+        embeddings = vocab * hidden * (1 if self.tied_embeddings else 2)
+        positions = self.learned_positions.count * hidden if self.learned_positions else 0
+        outside = embeddings + positions + norm + n_layers * (attention + 2 * norm + router)
+        return ModelSpec(
+            name=self.name,
+            title=self.title or self.name,
+            source="model file",
+            hidden_size=hidden,
+            vocab_size=vocab,
+            n_q_heads=self.n_q_heads.count,
+            layers=(
+                LayerKV(
+                    n_layers=n_layers,
+                    n_kv_heads=self.n_kv_heads.count,
+                    key_dim=head_dim,
+                    value_dim=head_dim,
+                    window=self.window.count if self.window else None,
+                    score_dim=2 * head_dim,
+                ),
+            ),
+            dense_parameters=outside + (n_layers * one_ffn if experts == 1 else 0),
+            expert_parameters=n_layers * experts * one_ffn if experts > 1 else 0,
+            n_experts=experts,
+            n_active_experts=active,
+            activation_elements=2 * hidden + max(q_dim + 2 * kv_dim, (matrices - 1) * ffn * active, vocab),
+            published_parameters=self.published_parameters.count if self.published_parameters else None,
+            max_position_tokens=self.max_position.count if self.max_position else None,
+            numbers=self.quantities(),
+        )
+
+
+def _describe(error: dict[str, Any], known: Callable[[KeyPath], list[str]]) -> tuple[KeyPath, str]:
+    """One pydantic problem as (key path, 'FIELD = VALUE: what must hold')."""
+    path: KeyPath = tuple(part for part in error["loc"] if not str(part).startswith(("function-", "[key]")))
+    field = ".".join(str(part) for part in path)
+    kind, value = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return path, f"{field}: unknown key: {did_you_mean(str(path[-1]), known(path[:-1]))}"
+    if kind == "missing":
+        return path, f"{field}: is missing: add it"
+    if kind == "model_type":
+        return path, f"{field} = {show(value)}: must be a number with a unit or a table of value, unit, source, kind"
+    if kind == "finite_number":
+        return path, f"{field} = {show(value)}: must be a finite number"
+    reason = str(error["ctx"]["error"]) if kind == "value_error" else error["msg"].lower()
+    if isinstance(value, Quantity):
+        value = f"{value.value:g} {value.unit}"
+        return path, f"{field} = {value}: {reason}"
+    if isinstance(value, dict) and {"value", "unit"} <= value.keys():
+        return path, f"{field} = {show(value['value'])} {clean(str(value['unit']), 20)}: {reason}"
+    return path, f"{field} = {show(value)}: {reason}"
+
+
+def load(document: Document, model: type[BaseModel]) -> Any:
+    """Build `model` from a document, or raise a SpecError that lists every problem with file and line."""
+
+    def known(prefix: KeyPath) -> list[str]:
+        if len(prefix) > 1 and prefix[0] == "stacks":
+            return keys_at(prefix[1:])
+        return list((Quantity if prefix else model).model_fields)
+
+    try:
+        spec = model.model_validate(document.data)
+    except ValidationError as error:
+        problems = []
+        for item in error.errors():
+            path, text = _describe(dict(item), known)
+            problems.append(f"{document.where(path)}: {text}")
+        raise SpecError(dict.fromkeys(problems)) from error
+    cross = spec.problems() if hasattr(spec, "problems") else []
+    if cross:
+        raise SpecError(f"{document.where((field,))}: {field} = {show(value)}: {rule}" for field, value, rule in cross)
+    return spec

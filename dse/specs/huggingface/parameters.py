@@ -1,0 +1,396 @@
+"""Count the parameters of a decoder that a Hugging Face config.json describes.
+
+A config.json names its matrices only through `model_type`; RULES says, for each type we know, which
+matrices, biases and norms its layers hold, and which values its config class fills in where the file is silent.
+The rules are facts of the published models; tests/specs/test_huggingface.py checks them against published counts.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from dse.core.errors import show
+
+if TYPE_CHECKING:
+    from dse.specs.huggingface.keys import Keys
+
+MAX_WIDTH = 2**24
+MAX_EXPERTS = 65_536
+EXPERT_WIDTH = ["moe_intermediate_size", "moe_ffn_hidden_size", "expert_intermediate_size"]
+FFN_WIDTH = ["intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_config.ffn_hidden_size"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What `model_type` alone decides. Norms count parameters per channel: 1 weight, 2 weight and bias, 0 none."""
+
+    gated: bool = True
+    norm: int = 1
+    norms_per_layer: int = 2
+    qkv_bias: bool = False
+    out_bias: bool = False
+    ffn_bias: bool = False
+    head_bias: bool = False
+    qk_norm: str = ""  # "head": one head_dim each; "all": one per query and key channel
+    tied: bool = False
+    sinks: bool = False
+    embedding_norm: bool = False
+    learned_positions: bool = False
+    extra_positions: int = 0
+    ffn_multiple: int | None = None  # FFN width over hidden size where no key gives it
+    ffn_divisor: int = 1  # the file's FFN width over one matrix's
+    shared_width: bool = False  # one shared expert as wide as a routed one, without a key
+    bias_reaches_out: bool = True  # attention_bias also gives the output projection one
+    #: how windows fall on layers where layer_types is absent: none | all | tail | every (see `every`) | unknown
+    windows: str = "none"
+    every: int = 0
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+
+def _sizes(*values: int | None, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A class's defaults: hidden, FFN, layers, heads, vocabulary, KV heads, head_dim, window."""
+    names = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+    names += ["num_key_value_heads", "head_dim", "sliding_window"]
+    return {name: value for name, value in zip(names, values, strict=False) if value is not None} | (more or {})
+
+
+_BIAS: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "ffn_bias": True}
+_OLD = Rules(gated=False, norm=2, tied=True, ffn_multiple=4, **_BIAS)  # GPT-2 and its relatives
+_GPT2 = replace(_OLD, learned_positions=True)
+_LLAMA = Rules(defaults=_sizes(4096, 11008, 32, 32, 32000))
+_LLAMA4 = Rules(shared_width=True, defaults=_sizes(*[None] * 5, 8, 128, more={"attention_chunk_size": 8192}))
+_MISTRAL = Rules(windows="all", defaults=_sizes(4096, 14336, 32, 32, 32000, 8, None, 4096))
+_MIXTRAL = Rules(windows="all", defaults=_sizes(4096, 14336, 32, 32, 32000, 8))
+_QWEN2 = Rules(qkv_bias=True, windows="tail", bias_reaches_out=False)
+_QWEN3 = Rules(qk_norm="head", windows="tail")
+_GEMMA = Rules(tied=True, defaults=_sizes(3072, 24576, 28, 16, 256000, 16, 256))
+_GEMMA2_SIZES = _sizes(2304, 9216, 26, 8, 256000, 4, 256, 4096)
+_GEMMA2 = Rules(tied=True, norms_per_layer=4, windows="every", every=2, defaults=_GEMMA2_SIZES)
+_GEMMA3 = replace(_GEMMA2, qk_norm="head", every=6, defaults={**_GEMMA2_SIZES, "vocab_size": 262208})
+_GEMMA3N = replace(_GEMMA3, every=5, defaults=_sizes(*[None] * 3, 8, None, 2, 256, 512))
+_GPTJ = Rules(gated=False, norm=2, norms_per_layer=1, ffn_bias=True, head_bias=True, ffn_multiple=4)
+_PHI = Rules(gated=False, norm=2, norms_per_layer=1, head_bias=True, **_BIAS)
+_FALCON = Rules(gated=False, norm=2, norms_per_layer=1, tied=True, ffn_multiple=4)
+_COHERE = Rules(norms_per_layer=1, tied=True)
+_OLMO2 = Rules(qk_norm="all")
+_STARCODER2 = Rules(gated=False, norm=2, tied=True, windows="all", defaults={"num_key_value_heads": 2}, **_BIAS)
+_GPT_OSS = Rules(sinks=True, windows="every", every=2, defaults=_sizes(*[None] * 5, 8, 64, 128), **_BIAS)
+
+_FAMILIES = (
+    ("llama granite baichuan internlm internlm2 Yi aquila exaone minicpm glm", _LLAMA),
+    ("deepseek deepseek_v2 deepseek_v3 kimi_k2 minicpm3 chatglm dbrx seed_oss", Rules()),
+    ("mistral ministral", _MISTRAL),
+    ("mixtral", _MIXTRAL),
+    ("llama4 llama4_text", _LLAMA4),
+    ("qwen", replace(_QWEN2, windows="none", ffn_divisor=2)),
+    ("qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text", _QWEN2),
+    ("qwen3", replace(_QWEN3, defaults={"head_dim": 128})),
+    ("qwen3_moe qwen3_vl_text qwen3_vl_moe_text", _QWEN3),
+    ("gemma", _GEMMA),
+    ("gemma2", _GEMMA2),
+    ("gemma3 gemma3_text", _GEMMA3),
+    ("gemma3n gemma3n_text", _GEMMA3N),
+    ("phi", _PHI),
+    ("phi3", Rules(windows="all")),
+    ("phimoe", Rules(windows="all", norm=2)),
+    ("cohere", _COHERE),
+    ("cohere2", replace(_COHERE, windows="every", every=4)),
+    ("glm4_moe", Rules(bias_reaches_out=False)),
+    ("olmo", Rules(norm=0)),
+    ("olmo2 olmoe", _OLMO2),
+    ("olmo3", replace(_OLMO2, windows="every", every=4)),
+    ("exaone4", Rules(qk_norm="head", windows="every", every=4)),
+    ("smollm3", Rules(windows="tail", tied=True)),
+    ("gpt_oss", _GPT_OSS),
+    ("gpt2 gpt_bigcode", _GPT2),
+    ("gpt_neo", replace(_GPT2, qkv_bias=False)),
+    ("gptj codegen", _GPTJ),
+    ("gpt_neox", replace(_OLD, tied=False)),
+    ("bloom", replace(_OLD, embedding_norm=True)),
+    ("opt", replace(_GPT2, extra_positions=2)),
+    ("falcon RefinedWebModel", _FALCON),
+    ("RefinedWeb", replace(_FALCON, norms_per_layer=2)),
+    ("mpt", Rules(gated=False, tied=True, ffn_multiple=4)),
+    ("starcoder2", _STARCODER2),
+    ("stablelm", Rules(norm=2)),
+    ("nemotron", Rules(gated=False, norm=2)),
+    ("openelm", Rules(qk_norm="head", tied=True)),
+)
+RULES: dict[str, Rules] = {name: rules for names, rules in _FAMILIES for name in names.split()}
+UNKNOWN = Rules(windows="unknown")
+#: types whose layers have no growing KV cache, or that have an encoder
+NOT_DECODERS = re.compile(
+    r"u?m?t5|longt5|m?bart|pegasus|marian|led|whisper|m2m_100|nllb-moe|.*bert.*|electra|deberta-v2|vit|clip|siglip"
+    r"|falcon_mamba|mamba2?|rwkv.*|xlstm|retnet|jamba|bamba|zamba2?|nemotron_h|recurrent_gemma|falcon_h1|lfm2.*"
+)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Routed experts of a mixture: `width` channels each, in the layers marked True; `shared` runs for each token."""
+
+    n: int
+    active: int
+    width: int
+    shared: int
+    shared_gate: bool
+    layers: list[bool]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder, one entry per layer in the lists. `latent` is (q rank, kv rank, nope, rope, v) of MLA."""
+
+    rules: Rules
+    hidden: int
+    vocab: int
+    q_heads: list[int]
+    kv_heads: list[int]
+    head_dim: int
+    latent: tuple[int, int, int, int, int] | None
+    ffn: list[int]
+    experts: Experts | None
+    embedding: int  # width of the token embedding, in channels
+    tied: bool
+    extra: int  # parameters outside the layers that one family alone has
+
+
+def read_model_type(keys: "Keys") -> str:
+    """The model type; notes what is ignored, and refuses what is no decoder with attention in every layer."""
+    for place in (keys.data, keys.document.data):
+        if place.get("quantization_config") is not None:
+            keys.note("quantization_config ignored: the chosen scheme sets the stored bits")
+        for name in ("auto_map", "trust_remote_code"):
+            if place.get(name):
+                keys.note(f"{name} ignored: the model's own code is never run")
+        if place.get("is_encoder_decoder"):
+            where = keys.document.where(
+                (*keys.prefix, "is_encoder_decoder") if place is keys.data else ("is_encoder_decoder",)
+            )
+            keys.problems.append(
+                f"{where}: is_encoder_decoder = {show(place['is_encoder_decoder'])}: must be false: "
+                "a decoder-only model is expected"
+            )
+    value = keys.get("model_type")
+    if value is None:
+        keys.note("model_type absent: parameters counted as for llama")
+        return ""
+    if not isinstance(value, str):
+        keys.bad("model_type", "a text")
+        return ""
+    if NOT_DECODERS.fullmatch(value):
+        keys.bad("model_type", "a decoder-only model with attention in every layer")
+    elif value not in RULES:
+        keys.note(f"model_type {show(value)} unknown: parameters counted as for llama")
+    if (keys.whole(["num_nextn_predict_layers"], 0, 10_000, 0) or 0) > 0:
+        keys.note("num_nextn_predict_layers ignored: multi-token prediction layers are not counted")
+    return value
+
+
+def read_rules(keys: "Keys", model_type: str) -> Rules:
+    """Rules of `model_type`, changed by the keys of the file that switch biases, norms and gates."""
+    rules = RULES.get(model_type, UNKNOWN)
+    change: dict[str, Any] = {}
+
+    def switch(name: str, *fields: str, when: bool = True) -> None:
+        flag = keys.flag(name)
+        if flag is not None:
+            change.update(dict.fromkeys(fields, flag is when))
+
+    switch("attention_bias", "qkv_bias", *(["out_bias"] if rules.bias_reaches_out else []))
+    for name in ("add_qkv_bias", "use_qkv_bias", "qkv_bias"):
+        switch(name, "qkv_bias")
+    switch("use_bias", "qkv_bias", "out_bias", "ffn_bias")
+    switch("mlp_bias", "ffn_bias")
+    if model_type == "opt":
+        switch("enable_bias", "qkv_bias", "out_bias", "ffn_bias")
+    elif model_type == "internlm":
+        switch("bias", "qkv_bias", "out_bias")
+    elif model_type in ("falcon", "RefinedWeb", "RefinedWebModel", "internlm2"):
+        switch("bias", "qkv_bias", "out_bias", "ffn_bias")
+    elif model_type == "mpt":
+        switch("no_bias", "qkv_bias", "out_bias", "ffn_bias", when=False)
+    switch("lm_head_bias", "head_bias")
+    if keys.flag("use_qk_norm") and not rules.qk_norm and not model_type.startswith("llama4"):
+        change["qk_norm"] = "all" if model_type == "cohere" else "head"
+    if model_type == "falcon":
+        both = keys.flag("new_decoder_architecture") and keys.whole(["num_ln_in_parallel_attn"], 1, 2, 2) == 2
+        change["norms_per_layer"] = 2 if both or keys.flag("parallel_attn") is False else 1
+    return replace(rules, **change)
+
+
+def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden: int) -> list[int]:
+    """FFN width of each layer, from the several names of that key. Problems go to `keys`."""
+    if model_type == "openelm":
+        multiples = keys.get("ffn_multipliers")
+        divisor = keys.whole(["ffn_dim_divisor"], 1, 4096, 256) or 256
+        good = (
+            isinstance(multiples, list)
+            and len(multiples) == n_layers
+            and all(isinstance(m, int | float) and not isinstance(m, bool) and 0 < m <= 1024 for m in multiples)
+        )
+        if not good or not isinstance(multiples, list):
+            keys.bad("ffn_multipliers", f"a list of {n_layers} numbers in 0..1024, one per layer")
+            return [0] * n_layers
+        # nearest multiple of the divisor, as the published layer widths show
+        return [max(divisor, int(m * hidden + divisor / 2) // divisor * divisor) for m in multiples]
+    names = FFN_WIDTH
+    if model_type.startswith("llama4"):
+        names = ["intermediate_size_mlp", "intermediate_size"]
+    if keys.find(names) is None:
+        if model_type == "mpt":
+            return [hidden * (keys.whole(["expansion_ratio"], 1, 1024, 4) or 4)] * n_layers
+        if rules.ffn_multiple:
+            keys.note(f"FFN width = {rules.ffn_multiple} * hidden size: {names[0]} absent or null")
+            return [rules.ffn_multiple * hidden] * n_layers
+    if keys.find(names) is None and keys.find(EXPERT_WIDTH):
+        return [1] * n_layers  # read_experts asks for the width where a layer needs it
+    widths = keys.per_layer(names, n_layers, 1, MAX_WIDTH)
+    return [width // rules.ffn_divisor for width in widths]
+
+
+def read_experts(keys: "Keys", rules: Rules, model_type: str, n_layers: int, ffn: list[int]) -> Experts | None:
+    """The routed experts, or None for a dense model. Problems go to `keys`."""
+    names = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "ffn_config.moe_num_experts"]
+    n = keys.whole(names, 0, MAX_EXPERTS, 0, same=True) or 0
+    active_names = [
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "moe_topk",
+        "moe_k",
+        "moe_top_k",
+        "num_selected_experts",
+        "ffn_config.moe_top_k",
+    ]
+    own = EXPERT_WIDTH
+    if n <= 1:
+        if keys.find(own) and keys.find(FFN_WIDTH) is None and not rules.ffn_multiple:
+            keys.missing(FFN_WIDTH[0])
+        active = keys.whole(active_names, 0, MAX_EXPERTS, 0) or 0
+        if active > 1:
+            keys.bad(keys.name_of(active_names), f"at most the number of experts, {n} ({keys.name_of(names)})")
+        return None
+    active = keys.whole(active_names, 1, MAX_EXPERTS, required=True, same=True) or 1
+    if active > n:
+        keys.bad(keys.name_of(active_names), f"at most {keys.name_of(names)} = {n}")
+    if model_type.startswith("llama4"):
+        own = ["intermediate_size"]
+    width = (keys.whole(own, 1, MAX_WIDTH) if keys.find(own) else max(ffn, default=1)) or 1
+    shared = keys.whole(["shared_expert_intermediate_size", "shared_intermediate_size"], 0, MAX_WIDTH)
+    gate = bool(shared) and keys.find(["shared_expert_intermediate_size"]) is not None
+    if shared is None:
+        count = keys.whole(["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"], 0, MAX_EXPERTS, 0)
+        shared = width * (int(rules.shared_width) or count or 0)
+    layers = _expert_layers(keys, n_layers)
+    if not all(layers) and keys.find(FFN_WIDTH) is None:
+        keys.missing(FFN_WIDTH[0])
+    return Experts(n, active, width, shared, gate, layers)
+
+
+def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
+    """Which layers route to experts: each rule of a key that is present takes layers away."""
+    chosen = [True] * n_layers
+    first = keys.whole(["first_k_dense_replace", "moe_layer_start_index"], 0, 10_000, 0) or 0
+    for i in range(min(first, n_layers)):
+        chosen[i] = False
+    if isinstance(keys.get("moe_layer_freq"), list):
+        marks = keys.per_layer(["moe_layer_freq"], n_layers, 0, 1)
+        chosen = [old and mark == 1 for old, mark in zip(chosen, marks, strict=True)]
+    else:
+        every = keys.whole(["moe_layer_freq"], 1, 10_000, 1) or 1
+        chosen = [old and i % every == 0 for i, old in enumerate(chosen)]
+    names = ["decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"]
+    step = keys.whole(names, 1, 10_000, 1) or 1
+    chosen = [old and (i + 1) % step == 0 for i, old in enumerate(chosen)]
+    if (dense := keys.layer_indices("mlp_only_layers", n_layers)) is not None:
+        chosen = [old and i not in dense for i, old in enumerate(chosen)]
+    if listed := keys.layer_indices("moe_layers", n_layers):
+        chosen = [i in listed for i in range(n_layers)]
+    return chosen
+
+
+def read_extra(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden: int) -> int:
+    """Parameters outside the layers that few families have: learned positions, Gemma 3n's per-layer embeddings."""
+    extra = 0
+    alibi = keys.flag("attn_config.alibi") if model_type == "mpt" else None
+    learned = rules.learned_positions
+    if model_type == "mpt":
+        learned = keys.flag("learned_pos_emb") is not False and not alibi
+    if learned:
+        names = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"]
+        extra += ((keys.whole(names, 1, MAX_WIDTH, required=True) or 0) + rules.extra_positions) * hidden
+    width = keys.whole(["hidden_size_per_layer_input"], 0, MAX_WIDTH, 0) or 0
+    if width:
+        vocab = keys.whole(["vocab_size_per_layer_input"], 1, MAX_WIDTH, 262_144) or 0
+        extra += n_layers * width * (vocab + 3 * hidden)  # table, its projection, and a gate and a projection per layer
+        keys.note("per-layer embeddings counted; the small AltUp and Laurel matrices are not")
+    return extra
+
+
+def read_tied(keys: "Keys", rules: Rules) -> bool:
+    """Whether the output head is the embedding."""
+    tied = keys.flag("tie_word_embeddings")
+    if tied is None:
+        tied = keys.flag("share_input_output_layers")
+    if tied is None:
+        keys.note(
+            f"output head {'shared with' if rules.tied else 'apart from'} the embedding: key tie_word_embeddings absent"
+        )
+        return rules.tied
+    return tied
+
+
+def _attention(shape: Shape, layer: int) -> int:
+    """Parameters of the attention block of one layer."""
+    rules, hidden, heads = shape.rules, shape.hidden, shape.q_heads[layer]
+    if shape.latent:
+        q_rank, rank, nope, rope, v = shape.latent
+        query = hidden * q_rank + q_rank + q_rank * heads * (nope + rope) if q_rank else hidden * heads * (nope + rope)
+        return query + hidden * (rank + rope) + rank + rank * heads * (nope + v) + heads * v * hidden
+    q_dim, kv_dim = heads * shape.head_dim, shape.kv_heads[layer] * shape.head_dim
+    norm = {"": 0, "head": 2 * shape.head_dim, "all": q_dim + kv_dim}[rules.qk_norm]
+    bias = rules.qkv_bias * (q_dim + 2 * kv_dim) + rules.out_bias * hidden + rules.sinks * heads
+    return 2 * hidden * (q_dim + kv_dim) + norm + bias
+
+
+def _ffn(shape: Shape, width: int) -> int:
+    matrices = 3 if shape.rules.gated else 2
+    return matrices * shape.hidden * width + shape.rules.ffn_bias * ((matrices - 1) * width + shape.hidden)
+
+
+def count(shape: Shape) -> tuple[int, int]:
+    """(parameters outside the routed experts, parameters of all routed experts)."""
+    rules, hidden, experts = shape.rules, shape.hidden, shape.experts
+    norm = rules.norm * hidden
+    dense = shape.vocab * shape.embedding + shape.extra + norm * (1 + rules.embedding_norm)
+    dense += 0 if shape.tied else shape.vocab * shape.embedding
+    dense += shape.vocab * rules.head_bias
+    if shape.embedding != hidden:  # OPT-350M: one projection in, one out, and no final norm
+        dense += 2 * shape.embedding * hidden - norm
+    routed = 0
+    for layer, width in enumerate(shape.ffn):
+        dense += _attention(shape, layer) + rules.norms_per_layer * norm
+        if experts is None or not experts.layers[layer]:
+            dense += _ffn(shape, width)
+            continue
+        routed += experts.n * _ffn(shape, experts.width)
+        dense += experts.n * (hidden + rules.ffn_bias)  # router
+        dense += (_ffn(shape, experts.shared) if experts.shared else 0) + experts.shared_gate * hidden
+    return dense, routed
+
+
+def activation_elements(shape: Shape) -> int:
+    """Elements live at once per token in the widest operation: input and output rows and the widest inner one."""
+    inner = [shape.vocab]
+    gates = 2 if shape.rules.gated else 1
+    for layer, width in enumerate(shape.ffn):
+        q_heads, experts = shape.q_heads[layer], shape.experts
+        if shape.latent:
+            _, rank, nope, rope, v = shape.latent
+            inner.append(q_heads * (2 * nope + rope + v) + rank + rope)
+        else:
+            inner.append((q_heads + 2 * shape.kv_heads[layer]) * shape.head_dim)
+        mixed = experts is not None and experts.layers[layer]
+        inner.append(gates * (experts.active * experts.width + experts.shared if mixed and experts else width))
+    return 2 * shape.hidden + max(inner)

@@ -1,0 +1,58 @@
+"""Oaken's group shares, group counts and outlier bits as measured on the sample that ships: a row a set and side.
+
+The axes of Oaken Figure 12(a), on synthetic data. `python -m dse.measure.synthetic_grid FOLDER` makes the table; the
+columns are described in dse/data/README.md.
+"""
+
+import csv
+import math
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+from dse.quantizers.base import Measured, QuantizerSpec
+
+SHIPPED = "oaken_grid.csv"
+FIELDS = (
+    "quantizer", "which", "n_heads", "head_dim", "n_elements", "n_outliers", "stored_bytes", "squared_error",
+    "squared_signal", "squared_output", "squared_output_error", "squared_output_error_both",
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """Keys or values of all layers, quantised with one set of parameters, and how many of them were outliers."""
+
+    measured: Measured
+    outlier_share: Fraction
+
+
+@cache
+def _rows() -> dict[str, dict[str, Row]]:
+    """Rows by canonical name of the quantizer and side."""
+    text = (resources.files("dse.data") / SHIPPED).read_text()
+    found: dict[str, dict[str, Row]] = {}
+    for line in csv.DictReader(text.splitlines()):
+        n_elements, squared = int(line["n_elements"]), float(line["squared_output"])
+        measured = Measured(
+            n_elements, n_elements, int(line["stored_bytes"]), float(line["squared_error"]),
+            float(line["squared_signal"]), "kv_sample.npz (synthetic)", (int(line["n_heads"]), int(line["head_dim"])),
+            math.sqrt(float(line["squared_output_error"]) / squared),
+            math.sqrt(float(line["squared_output_error_both"]) / squared),
+        )  # fmt: skip
+        share = Fraction(int(line["n_outliers"]), n_elements)
+        found.setdefault(line["quantizer"], {})[line["which"]] = Row(measured, share)
+    return found
+
+
+def attach(spec: QuantizerSpec, use_bits: bool) -> QuantizerSpec:
+    """`spec` with its row, if the grid has one; its share of outliers drives the bits if `use_bits`."""
+    if spec.family.name != "oaken" or spec.name not in _rows():
+        return spec
+    sides = _rows()[spec.name]
+    kind: Literal["closed", "measured"] = "measured" if use_bits else "closed"
+    return replace(
+        spec, measured={which: row.measured for which, row in sides.items()}, bits_kind=kind,
+        realised={which: {"outlier_share": row.outlier_share} for which, row in sides.items()} if use_bits else {},
+    )  # fmt: skip

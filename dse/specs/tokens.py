@@ -1,0 +1,173 @@
+"""Fewer tokens instead of fewer bits: which tokens a layer stores and which of them a decode step reads.
+
+A policy is a name with parameters, as a quantizer is: `streaming:sinks=4,window=1020`, `snapkv:share=0.16`. For a
+model it gives plain numbers (`TokenPolicy.numbers`), which stand beside a layer's own window; the smaller holds.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+from dse.core.compiling import formula
+from dse.quantizers.base import Param
+from dse.quantizers.registry import named
+
+_MANY = 999_999_999
+
+
+@dataclass(frozen=True)
+class TokenFamily:
+    """A policy with its parameters: `numbers(values)` gives fields of `dse.model.records.Policy` that differ from full
+    attention, `source` where they come from.
+
+    `validity` says what the numbers leave out; it is shown with every result.
+    """
+
+    name: str
+    title: str
+    source: str
+    numbers: Callable[[Mapping[str, Any]], dict[str, int]]
+    params: tuple[Param, ...] = ()
+    problem: Callable[[Mapping[str, Any]], str] = lambda values: ""
+    validity: str = ""
+
+
+@dataclass(frozen=True)
+class TokenPolicy:
+    """A family with values for all of its parameters; `name` is its canonical text."""
+
+    family: TokenFamily
+    values: tuple[tuple[str, Any], ...]
+    name: str
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Fields of `dse.model.records.Policy` that differ from full attention."""
+        return self.family.numbers(dict(self.values))
+
+
+def _capped(window: int) -> dict[str, int]:
+    return {"window_tokens": window, "prompt_window_tokens": window}
+
+
+def _share(name: str, share: Fraction) -> dict[str, int]:
+    share = Fraction(share)
+    return {name: share.numerator, f"of_{name}": share.denominator}
+
+
+def _h2o(values: Mapping[str, Any]) -> dict[str, int]:
+    shares = _share("heavy", values["heavy"]) | _share("recent", values["recent"])
+    return {"evicts": 1, "rolls": int(values["evict"] == "always"), **shares}
+
+
+def _snapkv(values: Mapping[str, Any]) -> dict[str, int]:
+    if values["share"]:
+        return {"evicts": 1, **_share("heavy", values["share"])}
+    return {"evicts": 1, "budget_tokens": values["budget"]}
+
+
+@formula("bit", "index_dim * index_element_bits + index_scale_bits", "DeepSeek-V3.2-Exp, inference/model.py (Indexer)")
+def index_bits(index_dim, index_element_bits, index_scale_bits):
+    """Bits of the index that sparse reading keeps for one token and layer."""
+    return index_dim * index_element_bits + index_scale_bits
+
+
+@formula("FLOP", "2 * index_heads * index_dim", "DeepSeek-V3.2-Exp, inference/model.py (Indexer): heads share a key")
+def index_flops(index_heads, index_dim):
+    """Operations that score one stored token for one query in one layer."""
+    return 2 * index_heads * index_dim
+
+
+def _sparse(values: Mapping[str, Any]) -> dict[str, int]:
+    dim = values["index_dim"]
+    return {
+        "read_limit_tokens": values["k"], "prompt_window_tokens": values["k"],
+        "index_bits": index_bits(dim, values["index_bits"], values["index_scale_bits"] if dim else 0),
+        "index_flops": index_flops(values["index_heads"], dim),
+    }  # fmt: skip
+
+
+def _constant(values: Mapping[str, Any]) -> dict[str, int]:
+    size = values["c"]
+    return {**_capped(size), "prompt_kept_tokens": 0, "dropped_tokens": -size}
+
+
+_EVICTION = (
+    "choosing which tokens stay is taken to cost no time (scores, sorting, moving); the prompt is computed in full "
+    "before tokens leave; accuracy is not part of it"
+)
+
+FAMILIES: dict[str, TokenFamily] = {
+    family.name: family
+    for family in (
+        TokenFamily("full", "Full attention", "every token is stored and read", lambda values: {}),
+        TokenFamily(
+            "window", "Sliding window", "Mistral (arXiv:2310.06825) 2: a token sees the last W",
+            lambda values: _capped(values["tokens"]),
+            (Param("tokens", 4096, "tokens stored and read", low=1, high=_MANY),),
+            validity="as if the model had this window; accuracy is not part of it",
+        ),
+        TokenFamily(
+            "streaming", "StreamingLLM", "StreamingLLM (arXiv:2309.17453) 3.2: attention sinks and a rolling window",
+            lambda values: _capped(values["sinks"] + values["window"]),
+            (
+                Param("sinks", 4, "first tokens that always stay", low=0, high=_MANY),
+                Param("window", 1020, "most recent tokens", low=1, high=_MANY),
+            ),
+            validity="the prompt runs through the window as well; accuracy is not part of it",
+        ),
+        TokenFamily(
+            "h2o", "H2O", "H2O (arXiv:2306.14048) 5: heavy hitters and recent tokens, each 10 % of the prompt",
+            _h2o,
+            (
+                Param("heavy", Fraction(1, 10), "share of the prompt kept for its scores", low=0, high=1),
+                Param("recent", Fraction(1, 10), "share of the prompt kept as most recent", low=0, high=1),
+                Param("evict", "always", "a token leaves for each new one, or only the prompt's do (SinkQ B.2)",
+                      choices=("always", "prompt")),
+            ),
+            lambda values: "" if 0 < values["heavy"] + values["recent"] <= 1 else "heavy + recent: must be above 0 and "
+            "at most 1, the whole prompt",
+            validity=_EVICTION,
+        ),
+        TokenFamily(
+            "snapkv", "SnapKV", "SnapKV (arXiv:2404.14469) 4: at most `budget` tokens of the prompt, all generated",
+            _snapkv,
+            (
+                Param("budget", 1024, "tokens of the prompt that stay", low=1, high=_MANY),
+                Param("share", Fraction(0), "share of the prompt that stays, in place of budget", low=1e-6, high=1),
+            ),
+            lambda values: "" if not values["share"] or values["budget"] == 1024 else "give budget or share, not both",
+            validity=_EVICTION,
+        ),
+        TokenFamily(
+            "sparse", "Sparse reading", "DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, inference/model.py): k = 2,048 "
+            "tokens by an index of 128 FP8 elements and an FP32 scale a token and layer, 64 heads",
+            _sparse,
+            (
+                Param("k", 2048, "tokens read", low=1, high=_MANY),
+                Param("index_dim", 128, "elements of the index of a token and layer; 0: no index", low=0, high=65536),
+                Param("index_bits", 8, "bits of an element of the index", low=1, high=32),
+                Param("index_scale_bits", 32, "bits of its scale", low=0, high=64),
+                Param("index_heads", 64, "heads that score a token", low=0, high=65536),
+            ),
+            validity="scores of the index run at the FP16 peak; picking the k best and gathering them is taken to "
+            "cost no time; a step reads what a cache of k tokens would hold; accuracy is not part of it",
+        ),
+        TokenFamily(
+            "constant", "Constant state", "Infini-attention (arXiv:2404.07143): 2,048 local tokens and a d x d memory, "
+            "worth d/2 tokens at d = 128; test-time training (arXiv:2407.04620): size given by c",
+            _constant,
+            (Param("c", 2112, "tokens that the state is worth", low=1, high=_MANY),),
+            validity="updating the state is taken to cost no time; needs a model trained for it",
+        ),
+    )
+}  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> TokenPolicy:
+    """`full`, `streaming:sinks=4,window=1020`: a policy with parameters. Raises InputError with what is allowed."""
+    family, values, canonical = named("token policy", text, FAMILIES)
+    return TokenPolicy(family, tuple(values.items()), canonical)

@@ -1,0 +1,1 @@
+"""Many design points: axes, conditions, the directory of a sweep, and fronts."""

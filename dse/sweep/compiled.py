@@ -1,0 +1,282 @@
+"""Many points of a sweep at once, by the compiled core: same columns and same bits as point by point.
+
+A `Points` names each point by a case (a design whose device rates, batch and lengths are open) and a device. What
+int64 might not hold exactly is left to the interpreted core, row by row.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse.core.errors import InputError, LimitError
+from dse.model import many
+from dse.model.batch import BOUNDS
+from dse.model.evaluate import Point
+from dse.model.formulas import effective_bits
+from dse.model.lower import device_of
+from dse.model.records import Design
+from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
+from dse.specs.device_and_model import HardwareSpec
+from dse.sweep import points as sweep_points
+from dse.sweep.conditions import Digits
+from dse.sweep.designs import Designs
+from dse.sweep.grid import RUN_AXES, Runs
+from dse.sweep.points import FEASIBLE, MISSING, NOT_ALLOWED, Columns, Names
+from dse.sweep.spec import Sweep
+
+#: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
+LAYOUT_FIELDS = frozenset({"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate"})
+#: fields of a workload that are given by point
+BY_POINT = ("batch", "input_tokens", "output_tokens")
+#: results that the kernel or a column for all points of a sweep gives; any other is the same for all points of a case
+OF_POINT = frozenset({
+    *many.COLUMNS, *BY_POINT, "capacity_bytes", "fits_whole_batch", "effective_bandwidth_bytes_per_s",
+    "effective_capacity_bytes", "assumptions",
+})  # fmt: skip
+_NOWHERE = -1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A design whose device, batch and lengths are open. `state`: FEASIBLE, or why it is not evaluated here."""
+
+    state: int
+    point: Point | None = None
+    design: Design | None = None
+    #: results by name that all of its points share
+    results: Any = None
+
+
+def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
+    """The case of a point, `row` of `Designs.rows`; those of `keep` that all of its points share are in `results`."""
+    try:
+        point = Point(*designs.at(*row))
+        design = point.design
+        many.tables_of([design], [design.device])  # OverflowError beyond int64
+        asked = point.lowered.results
+        return Case(FEASIBLE, point, design, {name: asked[name] for name in keep if name not in OF_POINT} | {
+            "effective_bits": asked["effective_bits"]
+        })  # fmt: skip
+    except InputError:
+        return Case(NOT_ALLOWED)
+    except (LimitError, OverflowError):  # row by row finds and says the same
+        return Case(many.LEFT)
+
+
+def number(digits: Digits, names: Sequence[str], sizes: Sequence[int]) -> NDArray[np.int64] | None:
+    """One whole number for the places on some axes, -1 (none) included; None where int64 has too few."""
+    total = 1
+    for size in sizes:
+        total *= size + 1
+    if total >= 2**62:
+        return None
+    n = len(next(iter(digits.values())))
+    found = np.zeros(n, np.int64)
+    for name, size in zip(names, sizes, strict=True):
+        found *= size + 1
+        found += digits[name]
+        found += 1
+    return found
+
+
+def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first place of each distinct number, and for every place which of them it is. Runs make it fast."""
+    heads = np.concatenate(([0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1))
+    _, first, inverse = np.unique(numbers[heads], return_index=True, return_inverse=True)
+    lengths = np.diff(np.concatenate((heads, [len(numbers)])))
+    return heads[first], np.repeat(inverse, lengths)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Many points as numbers: `case` and `device` are places in `cases` and `specs`, the lengths and batch by point."""
+
+    cases: list[Case]
+    case: NDArray[np.int64]
+    specs: list[HardwareSpec]
+    device: NDArray[np.int64]
+    n_input: NDArray[np.int64]
+    n_output: NDArray[np.int64]
+    batch: NDArray[np.int64]
+
+    def numbers(self) -> tuple[many.Points, many.Tables, int]:
+        """Columns of places and lengths, the tables they lead to, and more than any number of sequences on which sums
+        depend one by one."""
+        tables = many.tables_of([case.design for case in self.cases], [device_of(spec) for spec in self.specs])
+        columns = many.Points(self.case, self.device, self.n_input, self.n_output, self.batch)
+        return (
+            columns,
+            tables,
+            2 + max(int(tables.stacks["n_cores"].max()), int(tables.devices["token_cores"].max()), 2),
+        )
+
+
+def points_at(sweep: Sweep, digits: Digits) -> Points | None:
+    """The points at `digits`; None for no points, or more axes than int64 can number."""
+    if isinstance(digits, Runs):  # what the points of a run share is looked up once
+        none = np.zeros(len(digits.lengths), np.int32)
+        runs = points_at(sweep, {**digits.outer, **dict.fromkeys(digits.inner, none)})
+        if runs is None:
+            return None
+        assert digits.inner.keys() <= RUN_AXES
+        of_runs = {"input_tokens": runs.n_input, "output_tokens": runs.n_output, "batch": runs.batch}
+        by_point = {
+            name: np.array(sweep.axis[name].items, np.int64)[digits.inner[name]] if name in digits.inner
+            else digits.spread(by_run)
+            for name, by_run in of_runs.items()
+        }  # fmt: skip
+        return replace(
+            runs, case=digits.spread(runs.case), device=digits.spread(runs.device), n_input=by_point["input_tokens"],
+            n_output=by_point["output_tokens"], batch=by_point["batch"],
+        )  # fmt: skip
+    designs = sweep.designs
+    device_axes = ["device", *designs.fields]
+    layout = [name for name in designs.fields if name in LAYOUT_FIELDS]
+    open_work = [name for name in designs.work_fields if name not in BY_POINT]
+    case_axes = ["device", *layout, "model", *designs.sides, *designs.parameters, *open_work]
+    case_number = number(digits, case_axes, [len(sweep.axis[name]) for name in case_axes])
+    device_number = number(digits, device_axes, [len(sweep.axis[name]) for name in device_axes])
+    if case_number is None or device_number is None or not len(case_number):
+        return None
+    case_first, case = distinct(case_number)
+    device_first, device = distinct(device_number)
+
+    def rows_at(places: NDArray[np.int64]) -> list[Any]:
+        return designs.rows({name: column[places] for name, column in digits.items()})
+
+    def by_point_of(name: str) -> NDArray[np.int64]:
+        if name in sweep.axis:
+            return np.array(sweep.axis[name].items, np.int64)[digits[name]]
+        return np.full(len(case), getattr(sweep.base, name), np.int64)
+
+    return Points(
+        [sweep.case(_opened(designs, row)) for row in rows_at(case_first)], case,
+        [designs.device(row[0], row[1]) for row in rows_at(device_first)], device, by_point_of("input_tokens"),
+        by_point_of("output_tokens"), by_point_of("batch"),
+    )  # fmt: skip
+
+
+def _opened(designs: Designs, row: Any) -> Any:
+    """A row of `Designs.rows` with one value for every axis that a case leaves open: the first, the longest prompt."""
+    device, fields, model, sides, parameters, work = row
+    fields = tuple(i if name in LAYOUT_FIELDS else 0 for name, i in zip(designs.fields, fields, strict=True))
+    prompts = designs.axis["input_tokens"].items if "input_tokens" in designs.axis else [0]
+    places = {name: 0 for name in BY_POINT} | {"input_tokens": prompts.index(max(prompts))}
+    work = tuple(places.get(name, i) for name, i in zip(designs.work_fields, work, strict=True))
+    return device, fields, model, sides, parameters, work
+
+
+def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_points.no_check) -> Columns | None:
+    """Columns as of `sweep_points.evaluate_rows`, which has the rest; None where compiled code is of no use."""
+    points = points_at(sweep, digits)
+    if points is None or all(case.state == many.LEFT for case in points.cases):
+        return None
+    state = np.array([case.state for case in points.cases], np.int8)[points.case]
+    prefixes = np.array([case.design.load.prefix_tokens if case.design else 0 for case in points.cases])
+    if prefixes.any():  # no prefix is longer than its prompt
+        state[(state == FEASIBLE) & (prefixes[points.case] > points.n_input)] = NOT_ALLOWED
+    kinds = ((many.WHOLE, np.int64), (many.FLOAT, np.float64), (many.CODE, np.int8))
+    rows: list[Any] = []
+    places: dict[str, int] = {}
+    for names, kind in kinds:
+        kept = [name for name in names if _is_wanted(sweep, name)]
+        places |= {name: kept.index(name) if name in kept else _NOWHERE for name in names}
+        rows.append(np.empty((len(kept), len(state)), kind))
+    any_of_runs = 1 if set(many.OF_RUNS).intersection(sweep.keep) else _NOWHERE
+    wanted: Any = many.Wanted
+    many.evaluate(*points.numbers(), many.Found(wanted(**places, any_of_runs=any_of_runs), *rows), state)
+    by_name = {
+        name: column[places[name]]
+        for (names, _), column in zip(kinds, rows, strict=True) for name in names if places[name] >= 0
+    }  # fmt: skip
+    columns: Columns = {name: _column(name, points, by_name) for name in sweep.keep}
+    absent = state > many.REQUEST_TOO_LARGE
+    if absent.any():
+        for name, column in columns.items():
+            _blank(name, column, absent)
+    columns = {"feasible": state == FEASIBLE, "infeasible_code": state, **columns}
+    left = state < 0
+    if left.any():
+        rest = sweep_points.evaluate_rows(sweep, {name: column[left] for name, column in digits.items()}, check)
+        for name, column in columns.items():
+            columns[name] = _merged(column, rest[name], left)
+    return columns
+
+
+def _is_wanted(sweep: Sweep, name: str) -> bool:
+    return name in sweep.keep or (name == "max_batch" and "fits_whole_batch" in sweep.keep)
+
+
+def _column(name: str, points: Points, by_name: dict[str, Any]) -> Any:
+    """The column of a result, from the kernel, the points, or their cases and devices."""
+    if name in many.CODE:
+        return Names(by_name[name].astype(np.int32), BOUNDS)
+    if name in by_name:
+        return by_name[name]
+    given = {"batch": points.batch, "input_tokens": points.n_input, "output_tokens": points.n_output}
+    if name in given:
+        return given[name]
+    if name == "fits_whole_batch":
+        return by_name["max_batch"] >= points.batch
+    if name == "assumptions":
+        return _assumptions(points)
+    capacity = np.array([spec.capacity_bytes for spec in points.specs], np.int64)[points.device]
+    if name == "capacity_bytes":
+        return capacity
+    bits = np.array([case.results["effective_bits"] if case.results else np.nan for case in points.cases])[points.case]
+    if name == "effective_capacity_bytes":
+        return effective_bits.effective_capacity_bytes(capacity, bits)
+    if name == "effective_bandwidth_bytes_per_s":
+        bandwidth = np.array([spec.memory_bandwidth.si for spec in points.specs])[points.device]
+        return effective_bits.effective_bandwidth_bytes_per_s(bandwidth, bits)
+    return _of_case(name, [case.results[name] if case.results else None for case in points.cases], points.case)
+
+
+def _of_case(name: str, values: list[Any], case: NDArray[np.int64]) -> Any:
+    if name in FLAGS:
+        return np.array([bool(value) for value in values], bool)[case]
+    if name in INTEGERS:
+        return np.array([MISSING if value is None else value for value in values], np.int64)[case]
+    if RESULT_UNITS[name]:
+        return np.array([np.nan if value is None else value for value in values], np.float64)[case]
+    return _names(values, case)
+
+
+def _assumptions(points: Points) -> Names:
+    """Assumed numbers by combination of a case and a device."""
+    pairs, places = distinct(points.case * len(points.specs) + points.device)
+    texts = []
+    for at in pairs:
+        point, device = points.cases[points.case[at]].point, points.specs[points.device[at]]
+        texts.append(", ".join(point.assumptions(device)) if point else None)
+    return _names(texts, places)
+
+
+def _names(values: list[Any], places: NDArray[np.int64]) -> Names:
+    place = {text: i for i, text in enumerate(dict.fromkeys(value for value in values if value is not None))}
+    return Names(np.array([place.get(value, -1) for value in values], np.int32)[places], tuple(place))
+
+
+def _blank(name: str, column: Any, absent: NDArray[np.bool_]) -> None:
+    """No value where a point is not allowed."""
+    if isinstance(column, Names):
+        column.codes[absent] = -1
+    elif name in FLAGS:
+        column[absent] = False
+    else:
+        column[absent] = MISSING if name in INTEGERS else np.nan
+
+
+def _merged(column: Any, rest: Any, left: NDArray[np.bool_]) -> Any:
+    """`column` with `rest` at the places `left`."""
+    if not isinstance(column, Names):
+        column[left] = rest
+        return column
+    names = tuple(dict.fromkeys((*column.names, *rest.names)))
+    place = np.array([*(names.index(name) for name in rest.names), -1], np.int32)
+    codes = column.codes.copy()
+    codes[left] = place[rest.codes]
+    return Names(codes, names)

@@ -1,0 +1,190 @@
+"""Sweeps that keep only the designs no other beats: fronts of stretches, and the front of these."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dse.core.errors import InputError, did_you_mean, show
+from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
+from dse.sweep import pareto
+from dse.sweep import points as sweep_points
+from dse.sweep import spec as sweep_spec
+from dse.sweep.grid import kept
+from dse.sweep.pareto import Sense
+from dse.sweep.pareto import limits as pareto_limits
+from dse.sweep.pareto.limits import Limit
+from dse.sweep.points import CODES, Columns, Names
+from dse.sweep.spec import Front, Sweep
+from dse.sweep.table import POINT
+
+#: rows of fronts that are held before they are merged
+MERGE_ROWS = 500_000
+
+
+def asked(
+    sweep: Sweep,
+    maximize: Sequence[str] = (),
+    minimize: Sequence[str] = (),
+    by: Sequence[str] = (),
+    drop_missing: bool = False,
+    limits: Sequence[Limit] = (),
+) -> Sweep:
+    """The sweep that keeps the front for these objectives of the designs within limits. Results that it needs are kept
+    as well.
+
+    Raises InputError for no objectives, or columns that are unknown or no numbers.
+    """
+    objectives = pareto.objectives_of(maximize, minimize)
+    axes = {axis.name: axis for axis in sweep.axes}
+    possible = [*axes, *(name for name in RESULT_UNITS if name not in sweep_spec.ALWAYS)]
+    inside = tuple(sorted({(limit.column, limit.kind, limit.value) for limit in limits}))
+    front = Front(tuple(objectives.items()), tuple(dict.fromkeys(by)), drop_missing, inside)
+    for name in front.columns:
+        if name not in possible:
+            raise InputError(f"unknown column {show(name)}: {did_you_mean(name, possible)}")
+    for what, name in (*(("objective", n) for n in objectives), *(("limit", limit.column) for limit in limits)):
+        is_text = axes[name].kind == "text" if name in axes else name in FLAGS or _is_text(name)
+        if is_text:
+            raise InputError(f"{what} {name}: is not a column of numbers: choose another")
+    keep = sweep_spec.keep_columns([*sweep.keep, *(n for n in front.columns if n not in axes)], set(axes))
+    return replace(sweep, keep=keep, front=front)
+
+
+def _is_text(name: str) -> bool:
+    return not RESULT_UNITS[name] and name not in INTEGERS
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The front of a stretch of points, whole rows; all its points by `infeasible_code`, and those left out because an
+    objective was missing, or because they are beyond a limit."""
+
+    columns: Columns
+    codes: tuple[int, ...]
+    n_missing: int
+    n_beyond: int
+
+
+class Builder:
+    """Collects the front of points that are given block by block."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        assert sweep.front is not None
+        self.sweep, self.front = sweep, sweep.front
+        self.objectives: dict[str, Sense] = dict(sweep.front.objectives)  # type: ignore[arg-type]
+        self.held: list[tuple[dict[str, Any], NDArray[np.int64], dict[str, NDArray[np.int32]]]] = []
+        self.codes = np.zeros(len(CODES), np.int64)
+        self.limits = [Limit(*limit) for limit in sweep.front.limits]  # type: ignore[arg-type]
+        self.n_missing = self.n_beyond = 0
+
+    def add(self, first: int, last: int, check: Callable[[], None] = sweep_points.no_check) -> None:
+        """Take the points first..last-1. Raises InputError for a missing objective."""
+        narrow = self.sweep.narrow
+        digits, points = kept(narrow, first, last)
+        found = sweep_points.evaluate_points(narrow, digits, check)
+        self.codes += np.bincount(found["infeasible_code"], minlength=len(CODES))
+        rows: Any = slice(None) if found["feasible"].all() else np.flatnonzero(found["feasible"])
+        if self.limits:
+            table = pd.DataFrame({one.column: self._values(one.column, digits, found) for one in self.limits})
+            inside = found["feasible"] & pareto_limits.within(table, self.limits)
+            self.n_beyond += int((found["feasible"] & ~inside).sum())
+            rows = np.flatnonzero(inside)
+        values = {name: self._values(name, digits, found)[rows] for name in self.objectives}
+        missing = np.zeros(len(next(iter(values.values()))), bool)
+        for name, column in values.items():
+            if not np.isnan(column.sum()):  # inf - inf is no missing number, but is looked at
+                continue
+            absent = np.isnan(column)
+            if absent.any() and not self.front.drop_missing:
+                place = int(points[rows][absent][0])
+                raise InputError(
+                    f"point {place:,}: {name} is missing: leave such points out with --drop-missing, "
+                    "or choose another objective"
+                )
+            missing |= absent
+        if missing.any():
+            self.n_missing += int(missing.sum())
+            rows = np.arange(len(points))[rows][~missing]
+            values = {name: column[~missing] for name, column in values.items()}
+        for name in self.front.by:
+            values[_key(name)] = self._group(name, digits, found)[rows]
+        best = self._best(values)
+        places = best if isinstance(rows, slice) else rows[best]
+        values = {name: column[best] for name, column in values.items()}
+        self.held.append((values, points[places], {name: column[places] for name, column in digits.items()}))
+        if sum(len(points) for _, points, _ in self.held) > MERGE_ROWS:
+            self._merge()
+
+    def _best(self, values: dict[str, Any]) -> NDArray[np.int64]:
+        """Rows on the front, on this thread alone, as other threads have points of their own."""
+        if self.front.by:
+            groups = [_key(name) for name in self.front.by]
+            return np.flatnonzero(pareto.front(pd.DataFrame(values), self.objectives, groups, alone=True))
+        signs = [1.0 if sense == "min" else -1.0 for sense in self.objectives.values()]
+        return pareto.front_rows([np.ascontiguousarray(values[name]) for name in self.objectives], signs, alone=True)
+
+    def _values(self, name: str, digits: Any, found: Columns) -> NDArray[np.float64]:
+        column = sweep_points.axis_column(self.sweep.axis[name], digits) if name in self.sweep.axis else found[name]
+        if column.dtype == np.int64:
+            return np.where(column == sweep_points.MISSING, np.nan, column.astype(np.float64))
+        return np.asarray(column)
+
+    def _group(self, name: str, digits: Any, found: Columns) -> NDArray[Any]:
+        if name in self.sweep.axis:
+            return np.asarray(digits[name])
+        column = found[name]
+        return np.array([*column.names, ""], object)[column.codes] if isinstance(column, Names) else column
+
+    def _merge(self) -> None:
+        if len(self.held) < 2:
+            return
+        values, points, digits = zip(*self.held, strict=True)
+        joined = _joined(values)
+        best = self._best(joined)
+        kept = {name: column[best] for name, column in joined.items()}
+        self.held = [(kept, np.concatenate(points)[best], {n: c[best] for n, c in _joined(digits).items()})]
+
+    def result(self) -> Stretch:
+        """The front of all that was taken."""
+        self._merge()
+        _, points, digits = self.held[0]
+        rows = sweep_points.columns_of(self.sweep, digits)
+        return Stretch({POINT: points, **rows}, tuple(self.codes.tolist()), self.n_missing, self.n_beyond)
+
+
+def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _key(name: str) -> str:
+    """A column of groups, which may be an objective as well."""
+    return f"by {name}"
+
+
+def merged(paths: Sequence[Any], read: Callable[..., pa.Table], front: Mapping[str, Any]) -> pa.Table:
+    """The front of the fronts in files, whole rows in their order; `read(path, columns)` reads one."""
+    objectives: dict[str, Sense] = dict(front["objectives"])
+    names = list(dict.fromkeys((*objectives, *front["by"])))
+    held: list[tuple[pd.DataFrame, NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def merge() -> None:
+        tables, files, rows = zip(*held, strict=True)
+        table = pd.concat(tables, ignore_index=True)
+        best = np.flatnonzero(pareto.front(table, objectives, list(front["by"])))
+        held[:] = [(table.iloc[best], np.concatenate(files)[best], np.concatenate(rows)[best])]
+
+    for number, path in enumerate(paths):
+        table = read(path, names).to_pandas()
+        texts = [name for name in names if isinstance(table[name].dtype, pd.CategoricalDtype)]
+        held.append((table.astype(dict.fromkeys(texts, object)), np.full(len(table), number), np.arange(len(table))))
+        if sum(len(table) for table, _, _ in held) > MERGE_ROWS:
+            merge()
+    merge()
+    _, files, rows = held[0]
+    found = [read(paths[number]).take(pa.array(rows[files == number])) for number in np.unique(files)]
+    return pa.concat_tables(found or [read(paths[0]).slice(0, 0)]).unify_dictionaries().combine_chunks()

@@ -1,0 +1,368 @@
+"""Fronts of designs, whole rows at a time: of a table, a CSV or Parquet file, or a sweep's directory of any size."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse.core.errors import InputError, did_you_mean, show
+from dse.model.results import RESULT_UNITS
+from dse.sweep import axes as sweep_axes
+from dse.sweep import pareto
+from dse.sweep import run as sweep_run
+from dse.sweep import table as sweep_table
+from dse.sweep.pareto import Sense, objectives_of
+from dse.sweep.pareto import limits as pareto_limits
+from dse.sweep.pareto.limits import Limit
+
+__all__ = ["DesignFront", "knees", "label", "objectives_of", "of_file", "of_table", "read_table"]
+
+#: bytes of a CSV file that is read into memory
+MAX_CSV_BYTES = 2**30
+#: rows of fronts of parts that are held before they are merged
+MERGE_ROWS = 500_000
+#: columns whose name says their unit to a reader
+COUNTS = ("batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits")
+#: designs of the front so far that those of the next part are compared with first
+MAX_RIVALS = 8
+#: files of a sweep that are read at a time, and as many wait
+READERS = 2
+#: designs beside the front that a figure shows
+CLOUD_ROWS = 3000
+
+
+@dataclass(frozen=True)
+class DesignFront:
+    """The designs that no other beats.
+
+    `table` holds their whole rows in the order they came; `row` their places in it from 0; `knee` marks, for each
+    group, the one closest to being best in everything (`knees`). `cloud` are some of the other designs, objectives
+    only, evenly taken.
+    """
+
+    table: pd.DataFrame
+    row: np.ndarray
+    knee: np.ndarray
+    objectives: dict[str, Sense]
+    by: tuple[str, ...]
+    n_rows: int
+    n_feasible: int
+    #: rows left out because an objective was missing
+    n_missing: int
+    cloud: pd.DataFrame
+    units: dict[str, str]
+    #: columns that tell the designs apart: axes that vary, in the whole table and not only on the front
+    design: tuple[str, ...]
+    #: only designs within these compete
+    limits: tuple[Limit, ...] = ()
+    #: feasible rows beyond the limits; None where a sweep kept its front alone, under other limits than these
+    n_beyond: int | None = 0
+
+    def only(self, **values: Any) -> "DesignFront":
+        """The fronts of the groups with these values of columns of `by`. Raises InputError for others, or for none.
+
+        `n_rows`, `n_feasible` and `n_missing` still count the whole table.
+        """
+        for name in values:
+            if name not in self.by:
+                raise InputError(f"unknown group {show(name)}: {did_you_mean(name, self.by)}")
+        inside, beside = (
+            np.logical_and.reduce([(table[name] == value).to_numpy(bool) for name, value in values.items()])
+            for table in (self.table, self.cloud)
+        )
+        if not inside.any():
+            raise InputError(f"no front has {', '.join(f'{name} = {show(value)}' for name, value in values.items())}")
+        return replace(
+            self, table=self.table[inside].reset_index(drop=True), row=self.row[inside], knee=self.knee[inside],
+            by=tuple(name for name in self.by if name not in values), cloud=self.cloud[beside].reset_index(drop=True),
+            design=tuple(name for name in self.design if name not in values),
+        )  # fmt: skip
+
+
+def of_table(
+    table: pd.DataFrame,
+    objectives: Mapping[str, Sense],
+    by: Sequence[str] = (),
+    drop_missing: bool = False,
+    units: Mapping[str, str] | None = None,
+    limits: Sequence[Limit] = (),
+) -> DesignFront:
+    """The front of a table; its column `feasible`, if any, says which rows compete, of them those within `limits`.
+
+    `units` are base units of columns of your own; those of results and axes are known. Raises InputError.
+    """
+    known = set(sweep_axes.known_axes())
+    names = {n for n in table.columns if pd.api.types.is_string_dtype(table[n]) and n not in RESULT_UNITS}
+    design = [n for n in table.columns if n in known | names and table[n].nunique(dropna=False) > 1]
+    for name in objectives:
+        if name in table and pd.api.types.is_float_dtype(table[name]):
+            rows = np.flatnonzero(np.isinf(table[name].to_numpy(float, na_value=np.nan)))
+            if len(rows):
+                raise InputError(f"objective {show(name)}: is infinite in row {rows[0]:,}: leave that row out")
+    return _front(
+        [("", table)],
+        lambda _, rows: table.iloc[rows],
+        table.columns,
+        objectives,
+        by,
+        drop_missing,
+        units or {},
+        design,
+        limits,
+    )
+
+
+def of_file(
+    path: str | Path, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False,
+    limits: Sequence[Limit] = (),
+) -> DesignFront:  # fmt: skip
+    """The front of a sweep's directory, part by part, or of a CSV or Parquet file, within limits. Raises InputError."""
+    if not Path(path).is_dir():
+        return of_table(read_table(path), objectives, by, drop_missing, limits=limits)
+    found = sweep_run.stored(path)
+    wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits), "feasible")))
+    _check_names(wanted[:-1], list(found.columns))
+    if found.front is not None:
+        return _of_stored_front(found, objectives, by, limits)
+    paths = {part.name: part for part in found.paths}
+
+    def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
+        return sweep_table.to_frame(sweep_run.read_part(paths[name], None).take(rows))
+
+    pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
+    design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
+    return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design, limits)
+
+
+def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Columns of files in order; the next ones are read while one is worked on."""
+
+    def read(path: Path) -> pd.DataFrame:
+        return sweep_table.to_frame(sweep_run.read_part(path, wanted))
+
+    with ThreadPoolExecutor(READERS) as pool:
+        reading = deque(pool.submit(read, path) for path in paths[: 2 * READERS])
+        for path in [*paths[2 * READERS :], *[None] * len(reading)]:
+            yield reading.popleft().result()
+            if path is not None:
+                reading.append(pool.submit(read, path))
+
+
+def _of_stored_front(
+    found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
+) -> DesignFront:
+    """The front of a sweep that kept it; `row` are places in the grid.
+
+    A front without groups, or with fewer of them, is among the fronts of the groups; other objectives may have others.
+    """
+    kept = found.front or {}
+    wanted, stored = dict(kept["objectives"]), [Limit(*limit) for limit in kept.get("limits", [])]
+    is_within = all(any(limit.implies(other) for limit in limits) for other in stored)
+    if dict(objectives) != wanted or not set(by) <= set(kept["by"]) or not is_within:
+        options = [
+            f"--{word} {','.join(names)}"
+            for word, names in (
+                ("maximize", [name for name, sense in wanted.items() if sense == "max"]),
+                ("minimize", [name for name, sense in wanted.items() if sense == "min"]),
+                ("by", kept["by"]),
+            )
+            if names
+        ]
+        options += [f"--{limit.kind.replace(' ', '-')} {limit.column}={limit.value!r}" for limit in stored]
+        raise InputError(
+            f"{show(str(found.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
+            "with --keep all into another directory"
+        )
+    for limit in limits:
+        if limit not in stored and not limit.keeps_front_of(objectives):
+            which = f"designs within {', '.join(map(str, stored))}" if stored else "all designs"
+            raise InputError(
+                f"{limit}: {show(str(found.folder))} keeps the front of {which} alone, which does not tell that of "
+                "those within: run the sweep with --keep all into another directory"
+            )
+    table = found.read()
+    front = of_table(table, objectives, by, limits=limits)
+    design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
+    codes = found.manifest.codes
+    places = front.table[sweep_table.POINT].to_numpy(dtype=np.int64)
+    units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != sweep_table.POINT}
+    return replace(
+        front, table=front.table.drop(columns=sweep_table.POINT), row=places, n_rows=sum(codes), n_feasible=codes[0],
+        n_missing=sum(part.n_missing for part in found.manifest.parts.values()), cloud=_beaten(found, objectives, by),
+        units=units, design=tuple(name for name in design if name not in objectives),
+        n_beyond=sum(part.n_beyond for part in found.manifest.parts.values()) if set(limits) == set(stored) else None,
+    )  # fmt: skip
+
+
+def _beaten(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
+    """Some designs of the fronts of parts: the others of the sweep are not stored."""
+    names, held = list(dict.fromkeys((*objectives, *by))), []
+    paths = [found.folder / part.name for _, part in sorted(found.manifest.parts.items())]
+    step = max(sum(part.rows for part in found.manifest.parts.values()) // CLOUD_ROWS, 1)
+    for path in paths:
+        held.append(_plain(sweep_table.to_frame(sweep_run.read_part(path, names)).iloc[::step]))
+    return pd.concat(held, ignore_index=True)
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """A table from a CSV or Parquet file. Raises InputError for anything else."""
+    file = Path(path)
+    name = show(str(path))
+    try:
+        if not file.is_file():
+            raise InputError(f"{name}: is no file: give the directory of a sweep, or a .csv or .parquet file")
+        if file.suffix.lower() == ".parquet":
+            return sweep_table.to_frame(sweep_run.read_part(file, None))
+        if file.stat().st_size > MAX_CSV_BYTES:
+            raise InputError(f"{name}: has over {MAX_CSV_BYTES:,} bytes: write it as .parquet")
+        table = pd.read_csv(file)
+    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: cannot be read as a table: {reason}") from None
+    if "feasible" in table and table["feasible"].dtype != bool:
+        raise InputError(f"{name}: feasible: must be True or False in every row")
+    return table
+
+
+def _check_names(wanted: Sequence[str], columns: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in columns:
+            raise InputError(f"unknown column {show(name)}: {did_you_mean(name, columns)}")
+
+
+def _front(
+    pieces: Any,
+    whole: Any,
+    columns: Sequence[str],
+    objectives: Mapping[str, Sense],
+    by: Sequence[str],
+    drop_missing: bool,
+    units: Mapping[str, str],
+    design: Sequence[str],
+    limits: Sequence[Limit] = (),
+) -> DesignFront:
+    """Fronts of the pieces, merged; `whole(piece, rows)` gives whole rows."""
+    _check_names((*objectives, *by, *(limit.column for limit in limits)), columns)
+    names = list(dict.fromkeys((*objectives, *by)))
+    held: list[_Held] = []
+    cloud: list[pd.DataFrame] = []
+    rivals: pd.DataFrame | None = None
+    n_rows = n_feasible = n_beyond = n_missing = step = 0
+    pieces_seen: list[str] = []
+    for piece, table in pieces:
+        pieces_seen.append(piece)
+        feasible = table["feasible"].to_numpy(dtype=bool) if "feasible" in table else np.ones(len(table), bool)
+        n_rows_before, n_rows, n_feasible = n_rows, n_rows + len(table), n_feasible + int(feasible.sum())
+        if limits:
+            inside = pareto_limits.within(table, limits)
+            n_beyond += int((feasible & ~inside).sum())
+            feasible = feasible & inside
+            table = table.assign(feasible=feasible)
+        if drop_missing:
+            present = table[list(objectives)].notna().all(axis=1).to_numpy(dtype=bool)
+            n_missing += int((feasible & ~present).sum())
+            feasible = feasible & present
+            table = table.assign(feasible=feasible)
+        try:
+            rows = np.flatnonzero(pareto.front(table, objectives, by, rivals=rivals))
+        except InputError as error:
+            hint = "; or leave them out with --drop-missing" if "is missing" in str(error) else ""
+            raise InputError(f"{piece + ': ' if piece else ''}{error}{hint}") from None
+        held.append(
+            _Held(_plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows)
+        )
+        if not by and len(rows):
+            best = pd.concat([rivals, held[-1].table]).drop_duplicates()
+            best = best[pareto.front(best, objectives)]
+            rivals = best.iloc[:: -(-len(best) // MAX_RIVALS)]
+        step = step or max(int(feasible.sum()) // CLOUD_ROWS, 1)
+        cloud.append(_plain(table[names].iloc[np.flatnonzero(feasible)[::step]]))
+        if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
+            cloud, step = [pd.concat(cloud).iloc[::2]], 2 * step
+        if sum(len(part.table) for part in held) > MERGE_ROWS:
+            held = [_merged(held, objectives, by)]
+    if not held:
+        raise InputError("the table has no rows: nothing to compare")
+    last = _merged(held, objectives, by)
+    found = [
+        _plain(whole(pieces_seen[number], last.rows[last.piece == number])) for number in np.unique(last.piece)
+    ]  # fmt: skip
+    table = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+    known = {**RESULT_UNITS, **units}
+    marks = knees(last.table, objectives, by)
+    shown = {name: known.get(name, "") for name in columns}
+    varied = tuple(name for name in design if name not in objectives)
+    others = pd.concat(cloud, ignore_index=True)
+    return DesignFront(
+        table, last.places, marks, dict(objectives), tuple(by), n_rows, n_feasible, n_missing, others, shown, varied,
+        tuple(limits), n_beyond,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows that may be on the front: their objectives, and where they are: a numbered piece, and a row of it."""
+
+    table: pd.DataFrame
+    piece: np.ndarray
+    rows: np.ndarray
+    #: row of the whole table
+    places: np.ndarray
+
+
+def _merged(held: Sequence[_Held], objectives: Mapping[str, Sense], by: Sequence[str]) -> _Held:
+    table = pd.concat([part.table for part in held], ignore_index=True)
+    keep = np.flatnonzero(pareto.front(table, objectives, by))
+    piece, rows, places = (
+        np.concatenate([getattr(part, name) for part in held])[keep] for name in ("piece", "rows", "places")
+    )
+    return _Held(table.iloc[keep].reset_index(drop=True), piece, rows, places)
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without categories, whose names differ from part to part."""
+    names = [name for name in table.columns if isinstance(table[name].dtype, pd.CategoricalDtype)]
+    return table.astype(dict.fromkeys(names, object)) if names else table
+
+
+def knees(front: pd.DataFrame, objectives: Mapping[str, Sense], by: Sequence[str] = ()) -> np.ndarray:
+    """Mask of the knee of each group: the design closest to the corner that is best in everything.
+
+    Each objective is scaled to 0 (best on the group's front) to 1 (worst); distance is Euclidean; the first of equals.
+    """
+    mask = np.zeros(len(front), dtype=bool)
+    groups = front.groupby(list(by), sort=False, dropna=False).indices.values() if by else [np.arange(len(front))]
+    for rows in groups:
+        if not len(rows):
+            continue
+        distance = np.zeros(len(rows))
+        for name, sense in objectives.items():
+            values = front[name].to_numpy(dtype="float64")[rows]
+            values = values if sense == "min" else -values
+            low, high = values.min(), values.max()
+            if np.isfinite(high - low) and high > low:
+                distance += ((values - low) / (high - low)) ** 2
+        mask[rows[int(distance.argmin())]] = True
+    return mask
+
+
+def label(row: pd.Series, columns: Sequence[str], units: Mapping[str, str]) -> str:
+    """A design in a few words: `H100, oaken, batch 64`."""
+    from dse.core.units import human
+    from dse.model.results import title
+
+    parts = []
+    for name in columns:
+        value = row[name]
+        if value is None or pd.isna(value):
+            continue
+        unit = "" if name in COUNTS else units.get(name, "")
+        shown = value if isinstance(value, str) else human(value.item() if hasattr(value, "item") else value, unit)
+        is_name = isinstance(value, str) and name in ("device", "model", "quantizer")
+        parts.append(str(shown) if is_name else f"{title(name)} {shown}")
+    return ", ".join(parts)

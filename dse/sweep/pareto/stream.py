@@ -1,0 +1,88 @@
+"""The front of a sweep that is kept nowhere: its points are evaluated, compared and dropped, so that memory is flat."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from dse.sweep import points as sweep_points
+from dse.sweep import table as sweep_table
+from dse.sweep.pareto import Sense
+from dse.sweep.pareto import designs as pareto_designs
+from dse.sweep.pareto import limits as pareto_limits
+from dse.sweep.pareto.designs import CLOUD_ROWS, DesignFront
+from dse.sweep.pareto.limits import Limit
+from dse.sweep.spec import Sweep
+
+#: a stretch that takes less is followed by a longer one, one that takes more by a shorter one; each costs some
+#: milliseconds whatever its length
+SHORT_S, LONG_S = 0.5, 2.0
+#: Knuth's multiplicative hash (The Art of Computer Programming 3, 6.4): which designs beside the front are shown does
+#: not follow the order of the axes, nor the stretches
+_MULTIPLIER, _BITS = 2654435761, 32
+
+
+def front_of(
+    sweep: Sweep,
+    objectives: Mapping[str, Sense],
+    by: Sequence[str] = (),
+    check: Callable[[], None] = sweep_points.no_check,
+    count: Callable[[int], None] = lambda n: None,
+    limits: Sequence[Limit] = (),
+) -> DesignFront:
+    """The designs of a sweep that no other beats, as `pareto_designs.of_table` finds them in its whole table.
+
+    Only designs within `limits` compete. Designs whose objectives are unknown are left out and counted. `check` is
+    called now and then and may raise to stop; `count` is told points as they are done. Fronts of stretches are
+    merged: a design that another one of its own stretch beats is beaten in the whole. Raises InputError.
+    """
+    fronts: list[pd.DataFrame] = []
+    places: list[np.ndarray] = []
+    cloud: list[pd.DataFrame] = []
+    n_rows = n_feasible = n_missing = n_beyond = 0
+    start, size = 0, sweep_points.BLOCK_POINTS
+    while start < sweep.n_points:
+        check()
+        end, begun = min(start + size, sweep.n_points), time.monotonic()
+        table = sweep_table.to_frame(sweep_table.to_arrow(sweep, sweep_points.evaluate_chunk(sweep, start, end, check)))
+        part = pareto_designs.of_table(table, objectives, by, drop_missing=True, limits=limits)
+        if len(part.table) or not fronts:
+            fronts = fronts if fronts and len(fronts[0]) else []  # an empty table has no types of its own
+            fronts.append(part.table)
+        places.append(n_rows + part.row)
+        if limits:
+            table = table.assign(feasible=table["feasible"] & pareto_limits.within(table, limits))
+        cloud.append(_some(table, list(objectives), n_rows))
+        if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
+            cloud = [_fewest(cloud)]
+        n_rows, n_feasible, n_missing = (
+            n_rows + part.n_rows, n_feasible + part.n_feasible, n_missing + part.n_missing
+        )  # fmt: skip
+        n_beyond += part.n_beyond or 0
+        count(end - start)
+        start = end
+        taken = time.monotonic() - begun
+        if taken < SHORT_S:
+            size = min(4 * size, sweep_points.MAX_BLOCK_POINTS)
+        elif taken > LONG_S:
+            size = max(size // 2, sweep_points.BLOCK_POINTS)
+    merged = pareto_designs.of_table(pd.concat(fronts, ignore_index=True), objectives, by)
+    return replace(
+        merged, row=np.concatenate(places)[merged.row], n_rows=n_rows, n_feasible=n_feasible, n_missing=n_missing,
+        limits=tuple(limits), n_beyond=n_beyond,
+        cloud=_fewest(cloud).drop(columns="hash"), units={**merged.units, **sweep.columns},
+        design=tuple(axis.name for axis in sweep.axes if len(axis) > 1 and axis.name not in objectives),
+    )  # fmt: skip
+
+
+def _some(table: pd.DataFrame, objectives: list[str], first_row: int) -> pd.DataFrame:
+    """Objectives of designs that compete: the CLOUD_ROWS first by the hash of their row in the whole table."""
+    keep = table["feasible"].to_numpy(dtype=bool) & table[objectives].notna().all(axis=1).to_numpy(dtype=bool)
+    hashes = (first_row + np.flatnonzero(keep)) * _MULTIPLIER % 2**_BITS
+    return _fewest([table.loc[keep, objectives].astype(float).assign(hash=hashes)])
+
+
+def _fewest(cloud: list[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(cloud).sort_values("hash", ignore_index=True).head(CLOUD_ROWS)

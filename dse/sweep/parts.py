@@ -1,0 +1,109 @@
+"""Evaluating one part of a sweep: piece by piece, so that a stop is soon seen, into its file's bytes."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dse.core import files
+from dse.sweep import front as sweep_front
+from dse.sweep import points as sweep_points
+from dse.sweep import table as sweep_table
+from dse.sweep.points import Columns
+from dse.sweep.spec import Sweep
+from dse.sweep.store import Part
+
+#: a block that takes less is followed by a larger one
+FAST_BLOCK_S = 0.1
+
+
+class Stopped(Exception):
+    """The sweep was asked to stop."""
+
+
+@dataclass
+class Pace:
+    """Points that are evaluated together: more, as long as they take next to nothing, so that Ctrl-C is soon seen."""
+
+    size: int = 0
+
+    def after(self, seconds: float) -> None:
+        """Decide by the time that the last ones took."""
+        if seconds < FAST_BLOCK_S:
+            self.size = min(4 * self.size, sweep_points.MAX_BLOCK_POINTS)
+        else:
+            self.size = max(self.size // 2, sweep_points.BLOCK_POINTS)
+
+
+def paced(
+    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: Pace,
+    evaluate: Callable[[int, int, Callable[[], None]], None],
+) -> None:  # fmt: skip
+    """Evaluate first..last-1 piece by piece."""
+
+    def check() -> None:
+        if stop.is_set():
+            raise Stopped
+
+    start = first
+    while start < last or start == first:
+        check()
+        pace.size = pace.size or sweep_points.BLOCK_POINTS
+        end, begun = min(start + pace.size, last), time.monotonic()
+        evaluate(start, end, check)
+        count(end - start)
+        if end == start:
+            return
+        start = end
+        pace.after(time.monotonic() - begun)
+
+
+def blocks(
+    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: Pace
+) -> Columns:
+    """The table of first..last-1, less the points that conditions drop, evaluated piece by piece."""
+    chunks: list[Columns] = []
+    paced(
+        sweep, first, last, stop, count, pace,
+        lambda start, end, check: chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check)),
+    )  # fmt: skip
+    return sweep_points.join(chunks)
+
+
+def make_part(
+    sweep: Sweep,
+    number: int,
+    stop: threading.Event | None = None,
+    count: Callable[[int], None] = lambda n: None,
+    pace: Pace | None = None,
+) -> tuple[Part, pa.Buffer]:
+    """Evaluate a part: its line of the manifest, and its file. Raises Stopped once `stop` is set."""
+    first = number * sweep.part_points
+    last = min(first + sweep.part_points, sweep.n_points)
+    stop, pace = stop or threading.Event(), pace or Pace()
+    if sweep.front:
+        builder = sweep_front.Builder(sweep)
+        paced(sweep, first, last, stop, count, pace, builder.add)
+        found = builder.result()
+        columns, codes, n_missing, n_beyond = found.columns, found.codes, found.n_missing, found.n_beyond
+    else:
+        columns, n_missing, n_beyond = blocks(sweep, first, last, stop, count, pace), 0, 0
+        counts = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
+        codes = tuple(int(n) for n in counts)
+    content = sweep_table.encode(sweep, columns)
+    digest = hashlib.sha256(content).hexdigest()
+    is_front = sweep.front is not None
+    n_rows = len(columns["feasible"])
+    return Part(number, first, last, n_rows, digest, codes, n_missing, is_front, n_beyond), content
+
+
+def publish(folder: Path, part: Part, content: Any) -> None:
+    """Put the file of a part in place: temporary name, sync, rename, sync of the directory. Raises OutputError."""
+    files.write(folder / part.name, content)
+    files.sync(folder)

@@ -1,0 +1,1 @@
+"""What is published and measured beside what this tool computes."""

@@ -1,0 +1,27 @@
+"""What the papers claim, beside what this tool computes.
+
+`evaluate_all()` gives one `Result` per row of dse/data/claims.csv. Each document has a file with one function per claim
+or family of claims; every function computes ours from specs, plans, design points and formulas.
+"""
+
+from dse.validate.claims import nqkv, oaken, oaken_speed, sinkq, textbook
+from dse.validate.claims.core import (
+    FUNCTIONS,
+    INPUTS,
+    REPORT_ONLY_PERCENT,
+    Claim,
+    Estimate,
+    Finding,
+    Result,
+    Verdict,
+    check,
+    evaluate,
+    evaluate_all,
+    load,
+    table,
+)
+
+__all__ = [
+    "FUNCTIONS", "INPUTS", "REPORT_ONLY_PERCENT", "Claim", "Estimate", "Finding", "Result", "Verdict", "check",
+    "evaluate", "evaluate_all", "load", "nqkv", "oaken", "oaken_speed", "sinkq", "table", "textbook",
+]  # fmt: skip

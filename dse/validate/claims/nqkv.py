@@ -1,0 +1,209 @@
+"""Claims of the NQKV paper."""
+
+from typing import Any
+
+from dse import quantizers
+from dse.core import units
+from dse.model.formulas import kv_cache, weights
+from dse.specs import catalog
+from dse.specs.workload import MAX_INPUT_TOKENS
+from dse.validate.claims.core import Estimate, Finding, claim, family
+from dse.validate.claims.designs import CALIBRATED, build, evaluate, sequence_bits
+from dse.validate.claims.published import NQKV_OUTPUT_TOKENS, NQKV_TABLE_4
+
+#: 4.1: block size 256; the cache of SmoothQuant is INT8 with fixed scales
+NQKV, SMOOTHQUANT = "nqkv:block=256", "int8:granularity=tensor"
+#: weights and activations of both are INT8
+W8A8: dict[str, Any] = {"weights_bits": 8, "activation_bits": 8}
+#: their PyTorch code runs a prompt at once, logits included
+WHOLE_PROMPT: dict[str, Any] = {"prompt_chunk_tokens": MAX_INPUT_TOKENS}
+DEVICE = "a100-80gb"
+
+
+def _kv_175b_bytes() -> float:
+    """OPT-175B, batch 64, 8192 tokens, FP16."""
+    return 64 * float(sequence_bits(build("opt-175b"), 8192)) / units.BITS_PER_BYTE
+
+
+def _weights_175b_bytes() -> int:
+    """175e9 parameters, as published."""
+    found: int = weights.weight_bytes(catalog.model("opt-175b").published_parameters, units.FP16_BITS)
+    return found
+
+
+@claim("nqkv-175b-kv")
+def kv_175b_tib() -> float:
+    """KV cache of OPT-175B in TiB."""
+    return _kv_175b_bytes() / units.to_base(1, "TiB")
+
+
+@claim("nqkv-175b-ratio")
+def kv_175b_ratio() -> float:
+    """That KV cache over the weights."""
+    return _kv_175b_bytes() / _weights_175b_bytes()
+
+
+@claim("nqkv-175b-share")
+def kv_175b_percent() -> float:
+    """Its share of weights and KV together, in percent."""
+    return 100 * _kv_175b_bytes() / (_kv_175b_bytes() + _weights_175b_bytes())
+
+
+@family({f"nqkv-bits-256-{absmax}": (absmax,) for absmax in ("fp16", "fp32")})
+def effective_bits(absmax: str) -> float:
+    """Bits an element, block 256, absmax in the given format."""
+    return float(build("opt-6.7b", f"{NQKV},absmax={absmax}").effective_bits)
+
+
+@claim("nqkv-blocks")
+def blocks_per_token() -> int:
+    """Stored absmax values of a token's keys in one layer."""
+    scales = build("opt-6.7b", NQKV).groups[0].layout.packed["scales"]
+    return int(scales) // units.FP16_BITS
+
+
+@claim("nqkv-pad-16")
+def padding_multiple() -> int:
+    """Largest step on which all padded lengths lie: padding is what the formula adds for NQKV's tiles of tokens."""
+    tile_tokens = quantizers.FAMILIES["nqkv"].gpu_code.tile_tokens
+    padded = {n + kv_cache.padding_tokens(n, tile_tokens) for n in range(1, 10 * tile_tokens)}
+    return max(step for step in range(1, min(padded) + 1) if all(n % step == 0 for n in padded))
+
+
+def _rows() -> list[tuple[str, int, int, float | None, float | None, float | None]]:
+    """Model, batch, prompt and the three published throughputs of Table 4."""
+    return [(*key, *throughputs) for key, (throughputs, _) in NQKV_TABLE_4.items()]  # type: ignore[misc]
+
+
+def _both(model: str, batch: int, input_tokens: int) -> list[dict[str, Any]]:
+    """NQKV and SmoothQuant with an INT8 KV cache, on the kernels of the A100 as measured."""
+    return [
+        evaluate(
+            DEVICE, model, quantizer, batch=batch, input_tokens=input_tokens, output_tokens=NQKV_OUTPUT_TOKENS,
+            **W8A8, **CALIBRATED,
+        )
+        for quantizer in (NQKV, SMOOTHQUANT)
+    ]  # fmt: skip
+
+
+@claim("nqkv-t4-slower")
+def slower_than_smoothquant() -> Finding:
+    """NQKV over SmoothQuant with KV cache, where the paper could run both; and the difference of their step times.
+
+    The difference is what dequantisation costs: the framework's own time, 6 to 40 times the kernels', is in both; so
+    printed ratios are nearer to 1 than ours. docs/calibration.md, FP16 copies, has the fit.
+    """
+    ratios, differences, printed = [], [], []
+    for model, batch, input_tokens, _, smoothquant, nqkv in _rows():
+        if smoothquant is not None:
+            ours = _both(model, batch, input_tokens)
+            if all(result["fits_whole_batch"] for result in ours):
+                ratios.append(ours[0]["throughput_tokens_per_s"] / ours[1]["throughput_tokens_per_s"])
+            differences.append((ours[0]["decode_step_s"] - ours[1]["decode_step_s"]) / units.to_base(1, "ms"))
+            assert nqkv is not None
+            printed.append((batch / nqkv - batch / smoothquant) / units.to_base(1, "ms"))
+    over = sorted(a / b for a, b in zip(differences, printed, strict=True))
+    return Finding(
+        f"{min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rows, all below 1; a step takes "
+        f"{min(differences):.1f} to {max(differences):.1f} ms more, printed {min(printed):.1f} to {max(printed):.1f}: "
+        f"ours is {over[0]:.2f} to {over[-1]:.2f} of it (median {over[len(over) // 2]:.2f}): start and bandwidth of "
+        "the copies were fitted to these differences, the ratios were not",
+        holds=len(ratios) == len(printed) == 11 and max(ratios) < 1,
+    )
+
+
+@claim("nqkv-t4-cache-gain")
+def cache_gain() -> Finding:
+    """NQKV with its cache over SmoothQuant that runs the prefix in every step, 12 rows, beside the printed gain."""
+    gains: dict[tuple[str, int, int], list[float]] = {}
+    printed = {}
+    for model, batch, input_tokens, without, _, with_cache in _rows():
+        work = {"batch": batch, "input_tokens": input_tokens, "output_tokens": NQKV_OUTPUT_TOKENS, **W8A8}
+        speeds = [
+            [evaluate(DEVICE, model, quantizer, model_kind=kind, **work, kv_cache=cached)["throughput_tokens_per_s"]
+             for quantizer, cached in ((NQKV, True), ("fp16", False))]
+            for kind in ("ideal", "calibrated")
+        ]  # fmt: skip
+        gains[model, batch, input_tokens] = [cached / recomputed for cached, recomputed in speeds]
+        assert without is not None
+        assert with_cache is not None
+        printed[model, batch, input_tokens] = with_cache / without
+    pairs = [(gains[m, b, 128], gains[m, b, 512]) for m, b, n in gains if n == 128]
+    shown = ", ".join(
+        f"{m} {b}x{n}: {ideal:.1f} and {fitted:.1f} ({printed[m, b, n]:.2f})"
+        for (m, b, n), (ideal, fitted) in gains.items()
+    )
+    grows = all(short < long for pair in pairs for short, long in zip(*pair, strict=True))
+    return Finding(
+        f"ideal and calibrated (printed) by batch and prompt: {shown}; printed gains are smaller, as the framework's "
+        "own time is in both",
+        holds=len(gains) == 12 and min(map(min, gains.values())) > 1 and grows,
+    )
+
+
+@claim("nqkv-t4-saving")
+def memory_saved() -> Finding:
+    """What the Saving column's ratios mean as a share: SmoothQuant's peak over NQKV's."""
+    peaks = [memory[1:] for _, memory in NQKV_TABLE_4.values()]
+    saved = [100 * (1 - nqkv / other) for other, nqkv in peaks if other is not None and nqkv is not None]
+    return Finding(f"{min(saved):.0f} to {max(saved):.0f} percent", numbers=(min(saved), max(saved)))
+
+
+@claim("nqkv-t4-5percent")
+def extra_memory_percent() -> float:
+    """NQKV with cache over SmoothQuant without, OPT-30B, batch 64, 512 prompt tokens."""
+    without, _, with_cache = NQKV_TABLE_4["opt-30b", 64, 512][1]
+    assert without is not None
+    assert with_cache is not None
+    return 100 * (with_cache / without - 1)
+
+
+#: 4.3, Figures 8 and 9
+FIGURE_MODEL, FIGURE_INPUT_TOKENS = "opt-6.7b", 512
+
+
+def _limit(name: str, quantizer: str, **fields: Any) -> float:
+    """Largest batch or longest context of OPT-6.7B on the A100."""
+    found: float = evaluate(
+        DEVICE, FIGURE_MODEL, quantizer, input_tokens=FIGURE_INPUT_TOKENS, output_tokens=NQKV_OUTPUT_TOKENS, **fields
+    )[name]
+    return found
+
+
+def _limit_gain(name: str, other: str, **fields: Any) -> float:
+    """NQKV over another cache, both beside weights and activations of the same bits."""
+    return _limit(name, NQKV, **fields) / _limit(name, other, **fields)
+
+
+@claim("nqkv-f8-batch-fp16")
+def batch_over_fp16() -> Estimate:
+    """Largest batch of NQKV over FP16, FP16 weights in both."""
+    int8 = _limit("max_batch", NQKV, **W8A8) / _limit("max_batch", "fp16")
+    whole = _limit_gain("max_batch", "fp16", **WHOLE_PROMPT)
+    return Estimate(
+        _limit_gain("max_batch", "fp16"),
+        f"FP16 weights in both ({int8:.2f} with W8A8 for NQKV); 4.06 bits and an FP16 copy of one layer; "
+        f"{whole:.2f} where every request's whole prompt is run at once",
+    )
+
+
+@claim("nqkv-f8-batch-sq")
+def batch_over_smoothquant() -> Estimate:
+    """Largest batch of NQKV over SmoothQuant, W8A8 in both."""
+    whole = _limit_gain("max_batch", SMOOTHQUANT, **W8A8, **WHOLE_PROMPT)
+    return Estimate(
+        _limit_gain("max_batch", SMOOTHQUANT, **W8A8),
+        "W8A8 in both, 4.06 bits and an FP16 copy of one layer against 8 bits; "
+        f"{whole:.2f} where every request's whole prompt is run at once",
+    )
+
+
+@family({"nqkv-f9-seq-fp16": ("fp16", {}), "nqkv-f9-seq-sq": (SMOOTHQUANT, W8A8)})
+def sequence_gain(other: str, fields: dict[str, Any]) -> Estimate:
+    """Longest sequence of NQKV over another cache, prompts run whole; the batch is not stated, one sequence here."""
+    small = _limit_gain("max_context_tokens", other, **fields)
+    return Estimate(
+        _limit_gain("max_context_tokens", other, **fields, **WHOLE_PROMPT),
+        "activations of the whole prompt counted, logits included, as they grow with its length in both; "
+        f"{small:.2f} where prompts run in small chunks",
+    )

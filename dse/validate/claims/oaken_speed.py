@@ -1,0 +1,158 @@
+"""Claims of the Oaken paper about measured time: GPUs by their measured kernels, Oaken and LPU at peak rates.
+
+Nothing here is fitted to what it is compared with: no paper gives kernel times of Oaken, and the A100's parameters come
+from kernel tables (docs/calibration.md).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dse.core import units
+from dse.model import memory_unit
+from dse.model.kv_layout import KvPlan
+from dse.questions import systems
+from dse.specs import catalog
+from dse.validate.claims.core import Estimate, claim, family
+from dse.validate.claims.designs import CALIBRATED, build, evaluate, tokens_per_s
+
+#: 6.2: "for a batch size of 256", 1K in and out
+BATCH = 256
+#: the axis of Figure 13
+TOTAL_TOKENS = tuple(1024 * 2**k for k in range(6))
+FIGURE_13_BATCH = 16
+#: 6.2, latency breakdown
+SHARES_MODEL, SHARES_BATCH = "llama2-7b", 64
+
+
+def _gpu(model: str, quantizer: str, **work: Any) -> float:
+    """Tokens per second on one A100, or on two as a pipeline where Oaken 6.1 takes two; paged admission."""
+    system = systems.System("", "a100-80gb", quantizer, "paged", "2xa100-80gb")
+    name = system.device_for(catalog.model(model)).name.lower()
+    return tokens_per_s(name, model, quantizer, admission="paged", **work)
+
+
+#: 6.2, Figure 12(b): share of attention time that Oaken saves over FP16 on the same memory, as published
+PUBLISHED_ATTENTION_SHORTER = 0.55
+
+
+def _oaken(model: str, slower_attention: bool = False) -> float:
+    """Tokens per second of Oaken-LPDDR; with attention as long as Figure 12(b) has it instead of at peak rates."""
+    result = evaluate("oaken-lpddr", model, "oaken", batch=BATCH)
+    if not slower_attention:
+        return float(result["throughput_tokens_per_s"])
+    times = (1 - PUBLISHED_ATTENTION_SHORTER) / (1 - _attention_saved())
+    more_s = result["n_waves"] * result["output_tokens"] * result["attention_s"] * (times - 1)
+    return float(BATCH * result["output_tokens"] / (result["total_s"] + more_s))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@family({
+    "oaken-tput-vs-vllm": (
+        systems.MODELS, "fp16", "Oaken is taken at peak rates (nobody publishes its kernels), the GPU as measured",
+    ),
+    "oaken-tput-vs-qserve": (
+        tuple(name for name in systems.MODELS if name != "mixtral-8x7b"), "qserve",
+        "QServe is taken to unpack in registers at 19 G element/s and core (derived from FP8 kernels) beside vLLM's "
+        "share of the bandwidth, with FP16 weights; what the measured system loses beside its kernels is not modelled",
+    ),
+})  # fmt: skip
+def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Estimate:
+    """Mean throughput of Oaken-LPDDR over a GPU system at batch 256."""
+    gpu = [_gpu(model, quantizer, batch=BATCH, **CALIBRATED) for model in models]
+    peak = [_gpu(model, quantizer, batch=BATCH) for model in models]
+    ratios = [_oaken(model) / other for model, other in zip(models, gpu, strict=True)]
+    slower = _mean([_oaken(model, True) / other for model, other in zip(models, gpu, strict=True)])
+    ideal = _mean([_oaken(model) / other for model, other in zip(models, peak, strict=True)])
+    each = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(models, ratios, strict=True))
+    return Estimate(
+        _mean(ratios),
+        f"{note}; {slower:.2f} with Oaken's attention as long as its Figure 12(b) has it, {ideal:.2f} with all at peak "
+        f"rates; {each}",
+    )
+
+
+def _attention_saved() -> float:
+    """Share of a token's attention time that Oaken-LPDDR saves over the LPU, mean over batches 16 to 256."""
+    shares = []
+    for batch in systems.BATCHES:
+        oaken = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
+        lpu = evaluate("lpu-lpddr", SHARES_MODEL, batch=batch)
+        per_token = [result["attention_s"] / result["running_batch"] for result in (oaken, lpu)]
+        shares.append(1 - per_token[0] / per_token[1])
+    return _mean(shares)
+
+
+@claim("oaken-attn-shorter")
+def attention_shorter() -> Estimate:
+    """Attention time of a token on Oaken-LPDDR against the LPU, mean over batches 16 to 256."""
+    return Estimate(
+        _attention_saved(),
+        "attention is KV bytes over bandwidth here and shrinks as they do; the part of the real one that does not "
+        "(softmax, scheduling, short reads) is published by nobody",
+    )
+
+
+def _step(name: str, batch: int) -> tuple[float, float, float]:
+    """Seconds of a decode step that the engine or its writes are busy, that are exposed, and that the rest takes."""
+    result = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
+    busy, exposed = result[f"{name}_busy_s"], result[f"{name}_s"]
+    return busy, exposed, result["decode_step_s"] - exposed
+
+
+def _write_s(plan: KvPlan, bandwidth_bytes_per_s: float) -> float:
+    """Seconds a step that writing one new token of `SHARES_BATCH` sequences takes, rounded up to bursts."""
+    bits = sum(g.n_stored_layers * g.written_bits for g in plan.groups if g.burst_row_bits)
+    return SHARES_BATCH * bits / (units.BITS_PER_BYTE * plan.den) / bandwidth_bytes_per_s
+
+
+@family({"oaken-quant-share": ("quantize", 0.0129), "oaken-dequant-share": ("dequantize", 0.0323)})
+def engine_share(name: str, published: float) -> Estimate:
+    """Share of a decode step's latency, without overlap, and what overlap leaves."""
+    busy, exposed, rest = _step(name, SHARES_BATCH)
+    _, alone, rest_alone = _step(name, 1)
+    device, kv = catalog.device("oaken-lpddr"), build(SHARES_MODEL, "oaken")
+    rate = device.rate("engine").si
+    paged = memory_unit.attach(device, kv, {"key": "engine", "value": "engine"})
+    write_s = _write_s(paged, device.memory_bandwidth.si) if name == "quantize" else 0.0
+    wanted = rate * (busy - write_s) / (rest * published / (1 - published) - write_s)
+    written = f", {write_s / (rest + busy):.2%} of it the bursts written" if write_s else ""
+    return Estimate(
+        busy / (rest + busy),
+        f"decode without overlap{written}, at the assumed {rate / 1e12:.2g} T element/s of the engine "
+        f"({wanted / 1e12:.2g} would give the published share); overlap leaves {exposed / (rest + exposed):.2%}, and "
+        f"{alone / (rest_alone + alone):.2%} for a batch of one, which has nothing to hide behind",
+    )
+
+
+@claim("oaken-f13-crossover")
+def crossover_tokens() -> Estimate:
+    """First total length on Figure 13's axis at which Oaken-LPDDR is faster than vLLM or QServe on the A100."""
+
+    def faster_from(quantizer: str, **kind: Any) -> int | None:
+        for n_tokens in TOTAL_TOKENS:
+            half = n_tokens // 2
+            work: dict[str, Any] = {"batch": FIGURE_13_BATCH, "input_tokens": half, "output_tokens": half}
+            oaken = tokens_per_s("oaken-lpddr", "llama2-13b", "oaken", **work)
+            if oaken > _gpu("llama2-13b", quantizer, **work, **kind):
+                return n_tokens
+        return None
+
+    found = {name: faster_from(name, **CALIBRATED) for name in ("fp16", "qserve")}
+    ideal = {name: faster_from(name) for name in ("fp16", "qserve")}
+    first = min((n for n in found.values() if n), default=2 * TOTAL_TOKENS[-1])
+
+    def shown(lengths: dict[str, int | None]) -> str:
+        names = {"fp16": "vLLM", "qserve": "QServe"}
+        return " and ".join(
+            f"{names[name]} from {n:,}" if n else f"{names[name]} at no length up to {TOTAL_TOKENS[-1]:,}"
+            for name, n in lengths.items()
+        )
+
+    return Estimate(
+        float(first),
+        f"Oaken-LPDDR at peak rates passes the measured kernels of {shown(found)} tokens; with all at peak rates "
+        f"{shown(ideal)}; Oaken's own kernels are slower than peak rates by an unknown share",
+    )

@@ -1,0 +1,275 @@
+"""Errors of the calibrated kernels on measured times, by device, stack and size class, the naive roofline beside.
+
+Computed from the tables of `aiconfigurator-core` where that package is installed, on the rows that the fit did not
+see; else the errors that the device files record.
+"""
+
+import csv
+import importlib.util
+import io
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from dse.calibrate import fit as calibrate
+from dse.calibrate.formulas import SCALES, Problem, problem
+from dse.calibrate.solve import Floats
+from dse.calibrate.table import PACKAGE, Kind, Table, from_package
+from dse.core.errors import InputError, did_you_mean, show
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.stack import KvCode, StackSpec
+
+Origin = Literal["computed", "recorded"]
+#: size classes as `calibrate` names them -> as people read them
+CLASSES = {
+    "all": "all sizes", "large": "64 MB and more", "serving": "like serving", "every": "all sizes, far-off rows too",
+}  # fmt: skip
+GEMM_CLASSES = {**CLASSES, "serving": "larger than the cache", "all": "all sizes, at most 256 rows"}
+#: what the cache factor of rows inside the last-level cache is tried at, as a share of the time from memory
+CACHE_SHARES = tuple(np.geomspace(0.05, 1.0, 61))
+
+
+@dataclass(frozen=True)
+class SiliconRow:
+    """Errors of one part of a stack on the rows of one size class, as shares. Naive: bytes over peak bandwidth."""
+
+    device: str
+    stack: str
+    part: str
+    size_class: str
+    mean: float
+    p90: float | None
+    naive_mean: float | None
+    rows: int | None
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Measured and predicted seconds of the rows of one part, and which the fit did not see."""
+
+    device: str
+    stack: str
+    part: str
+    measured_s: Floats
+    predicted_s: Floats
+    held_out: Any
+
+
+@dataclass(frozen=True)
+class Silicon:
+    """All that was found. `notes` say where numbers come from and what is missing."""
+
+    rows: list[SiliconRow]
+    scatters: list[Scatter]
+    notes: list[str]
+
+
+def installed() -> bool:
+    """True where the package with the measured times can be imported."""
+    return importlib.util.find_spec("aiconfigurator_core") is not None
+
+
+def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, str]]:
+    """The device and stack pairs to show; by default those with parameters of their own.
+
+    Raises InputError for what is not known or not calibrated.
+    """
+    if device is None:
+        every = (catalog.device(name) for name in catalog.device_files())
+        specs = [spec for spec in every if spec.stacks and not spec.stacks_of]
+    else:
+        specs = [catalog.device(device)]
+        if not specs[0].stacks:
+            known = [spec.name for name in catalog.device_files() if (spec := catalog.device(name)).stacks]
+            raise InputError(f"device = {show(device)}: has no calibrated stack: {did_you_mean(device, known)}")
+    names = list(dict.fromkeys(name for spec in specs for name in spec.stacks))
+    if stack is not None and stack not in names:
+        place = "" if device is None else f" for {specs[0].name}"
+        raise InputError(f"stack = {show(stack)}: is not calibrated{place}: {did_you_mean(stack, names)}")
+    return [(spec, name) for spec in specs for name in spec.stacks if stack in (None, name)]
+
+
+@cache
+def _shipped() -> list[SiliconRow]:
+    """The rows of data/silicon.csv: what `compute` gave for the shipped parameters, to three digits."""
+    text = resources.files("dse.data").joinpath("silicon.csv").read_text()
+    return [
+        SiliconRow(
+            row["device"], row["stack"], row["part"], row["size_class"], float(row["mean"]), float(row["p90"]),
+            float(row["naive_mean"]), int(row["rows"]), "recorded",
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    ]  # fmt: skip
+
+
+def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
+    """Errors on held-out rows as they were when the parameters were fitted: of shipped stacks all size classes.
+
+    Of a user's own stack, what its file says: all sizes, and like serving.
+    """
+    shipped = catalog.device(spec.name).stacks if spec.name.lower() in catalog.device_files() else {}
+    if shipped.get(stack) == spec.stacks[stack]:
+        known = [row for row in _shipped() if (row.device, row.stack) == (spec.name, stack)]
+        if known:
+            return known
+    found = []
+    for part, fit in spec.stacks[stack].parts().items():
+        names = GEMM_CLASSES if part == "gemm" else CLASSES
+        found.append(SiliconRow(spec.name, stack, part, names["all"], fit.held_out_error, None, None, None, "recorded"))
+        if fit.serving_error is not None:
+            found.append(
+                SiliconRow(
+                    spec.name, stack, part, names["serving"], fit.serving_error, fit.serving_p90, None, None, "recorded"
+                )
+            )
+    return found
+
+
+def recorded_rows(device: str | None = None) -> list[SiliconRow]:
+    """What was recorded of every chosen stack. Raises InputError for a device that is not calibrated."""
+    return [row for spec, name in chosen(device, None) for row in recorded(spec, name)]
+
+
+def _point(stack: StackSpec, part: str) -> Floats:
+    """The stack's parameters as a point of the space that `calibrate` searches, without a faster cache."""
+    if part == "gemm":
+        terms = stack.gemm_terms()
+        return np.array(
+            [
+                terms["launch_s"] / SCALES["launch"],
+                1 / terms["memory_frac"],
+                1 / terms["flops_frac"],
+                1.0,
+            ]
+        )
+    if part == "attention":
+        return calibrate.point_of(stack)
+    assert stack.attention is not None
+    own = stack.kv[cast(Any, part.removeprefix("kv."))]
+    mixed = stack.attention.model_copy(update={"launch": own.launch, "core_rate": own.core_rate})
+    return calibrate.point_of(stack.model_copy(update={"attention": mixed}))
+
+
+def _with_cache(rows: Problem, point: Floats) -> Floats:
+    """The point with the bandwidth of the last-level cache that its rows show best; predictions leave it out."""
+    if not rows.in_cache.any():
+        return point
+    inside = rows.take(rows.in_cache)
+
+    def off(share: float) -> float:
+        trial = np.array([*point[:-1], share])
+        return float(np.median(np.abs(np.log(inside.predict(trial) / inside.measured_s))))
+
+    return np.array([*point[:-1], min(CACHE_SHARES, key=off)])
+
+
+def compute(spec: HardwareSpec, stack: str, part: str, table: Table) -> tuple[list[SiliconRow], Scatter]:
+    """Errors of one part on the rows of its table: screened and split as the fit did it, the split by its seed."""
+    rows = problem(table, spec)
+    rows = rows.take(rows.in_cache | (rows.measured_s * calibrate.BANDWIDTH_SLACK >= rows.naive_s))
+    point = _with_cache(rows, _point(spec.stacks[stack], part))
+    held = calibrate.split(len(rows.measured_s))
+    predicted = rows.predict(point)
+    far = np.abs(np.log(predicted / rows.measured_s)) > np.log(calibrate.FAR_OFF)
+    names = GEMM_CLASSES if part == "gemm" else CLASSES
+    found = [
+        SiliconRow(
+            spec.name, stack, part, names[name], e["mean"], e["p90"], e["naive_mean"], int(e["rows"]), "computed"
+        )
+        for name, e in calibrate.errors_by_class(rows, predicted, held, far).items()
+    ]
+    near = ~far
+    scatter = Scatter(spec.name, stack, part, rows.measured_s[near], predicted[near], held[near])
+    return found, scatter
+
+
+def _parts(spec: HardwareSpec, stack: str) -> list[tuple[list[SiliconRow], Scatter]]:
+    """Every part of a stack, on the package's tables."""
+    found = []
+    tables: dict[Kind, Table] = {}
+    for part in spec.stacks[stack].parts():
+        kind: Kind = "gemm" if part == "gemm" else "attention"
+        if kind not in tables:
+            tables[kind] = from_package(spec.name, stack, kind)
+        code: KvCode = "fp16" if part in ("gemm", "attention") else cast(KvCode, part.removeprefix("kv."))
+        table = tables[kind]
+        found.append(compute(spec, stack, part, table.take(table.codes == code)))
+    return found
+
+
+def run(device: str | None = None, stack: str | None = None, progress: Callable[..., Any] | None = None) -> Silicon:
+    """The errors of all chosen stacks. Raises InputError for a device or stack that is not calibrated."""
+    pairs = chosen(device, stack)
+    if not installed():
+        rows = [row for spec, name in pairs for row in recorded(spec, name)]
+        return Silicon(rows, [], [
+            f"recorded when the parameters were fitted: {PACKAGE} is not installed "
+            '(pip install -c constraints.txt -e ".[calibrate]"), so nothing is computed now',
+        ])  # fmt: skip
+    found: list[SiliconRow] = []
+    scatters: list[Scatter] = []
+    notes: list[str] = []
+
+    def every(items: Any) -> None:
+        for spec, name in items:
+            if spec.stacks_of:
+                found.extend(recorded(spec, name))
+                notes.append(f"{spec.name} {name}: the kernels of {spec.stacks_of}, errors as recorded there")
+                continue
+            try:
+                parts = _parts(spec, name)
+            except InputError as error:  # a device file of one's own that the package does not have
+                found.extend(recorded(spec, name))
+                notes.append(f"{spec.name} {name}: as recorded in its file: {error}")
+                continue
+            for rows, scatter in parts:
+                found.extend(rows)
+                scatters.append(scatter)
+
+    if progress is None:
+        every(pairs)
+    else:
+        with progress(pairs, "kernels", len(pairs)) as bar:
+            every(bar)
+    if scatters:
+        notes.insert(0, f"computed from the tables of {PACKAGE}, on the rows that the fits did not see")
+    return Silicon(found, scatters, notes)
+
+
+def to_json(found: Silicon) -> list[dict[str, Any]]:
+    """The rows as plain data; errors are shares, `origin` says whether a row is computed or recorded."""
+    return [asdict(row) for row in found.rows]
+
+
+def share(value: float | None) -> str:
+    """An error as a percentage."""
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+HEAD = ("device", "stack", "part", "size class", "mean (%)", "90th percentile (%)", "naive roofline (%)", "rows")
+
+
+def cells(row: SiliconRow) -> list[str]:
+    """A row as HEAD names its cells."""
+    n_rows = "-" if row.rows is None else f"{row.rows:,}"
+    numbers = [share(row.mean), share(row.p90), share(row.naive_mean), n_rows]
+    return [row.device, row.stack, row.part, row.size_class, *numbers]
+
+
+def text(found: Silicon) -> str:
+    """The table, aligned, and its notes."""
+    table = [list(HEAD), *(cells(row) for row in found.rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i < 4 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in table
+    ]
+    return "\n".join([*(line.rstrip() for line in lines), "", *found.notes])

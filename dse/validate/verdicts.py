@@ -1,0 +1,216 @@
+"""Every published claim beside our value: rows for a table, JSON or a page, and the verdicts of the last release."""
+
+import csv
+import math
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dse import data
+from dse.validate import claims
+from dse.validate.claims import Claim, Result, Verdict
+
+Shade = Literal["green", "amber", "red"]
+#: what a row compares: two numbers; an order, a bound or a yes/no; a number that is an input of this tool; or a rule
+#: of the document for which it prints no number
+Basis = Literal["number", "relation", "input", "no number"]
+#: what a verdict looks like: its shade, and a mark for those who cannot tell shades apart
+SHADES: dict[Verdict, tuple[Shade, str]] = {
+    "reproduced": ("green", "✓"),
+    "within": ("green", "✓"),
+    "erratum": ("amber", "!"),
+    "not attempted": ("amber", "–"),
+    "missed": ("red", "✗"),
+}
+#: what each verdict means, in a line
+MEANINGS: dict[Verdict, str] = {
+    "reproduced": "the printed number comes out, to its digits or tolerance",
+    "within": "a measurement that our model meets within the row's tolerance",
+    "erratum": "the printed number does not follow from what the document states; ours does",
+    "not attempted": "needs what is not built yet",
+    "missed": "our model is off by more than the row's tolerance",
+}
+#: what "reproduced" means of a row that compares no two numbers; the marks differ from those of `SHADES`
+WEAKER: dict[Basis, tuple[str, str]] = {
+    "relation": ("~", "only a direction, an order, a bound or a yes/no is checked; the numbers may differ"),
+    "input": ("=", "the number is an input of ours (device file, parameter of a method): it says that we copied it"),
+    "no number": ("?", "the document prints no number: ours follows from its rule, and nothing is compared"),
+}
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """A claim and its result. `difference` is ours / published - 1 where both are numbers."""
+
+    id: str
+    source: str
+    where: str
+    quantity: str
+    kind: str
+    published: str
+    ours: int | float | str | None
+    unit: str
+    difference: float | None
+    expected: str
+    tolerance: str
+    verdict: Verdict
+    reason: str
+
+    @property
+    def basis(self) -> Basis:
+        """What the row compares."""
+        if self.published == "-":
+            return "no number"
+        if self.id in claims.INPUTS:
+            return "input"
+        compares_words = self.kind == "model" and not any(character.isdigit() for character in self.expected)
+        return "relation" if self.kind == "relation" or compares_words else "number"
+
+    @property
+    def label(self) -> str:
+        """The verdict with what it rests on, where that is not two numbers: "reproduced (relation)"."""
+        if self.verdict not in ("reproduced", "within") or self.basis == "number":
+            return self.verdict
+        return "not compared" if self.basis == "no number" else f"{self.verdict} ({self.basis})"
+
+    @property
+    def compared(self) -> str:
+        """The tolerance, or what is checked instead of a number."""
+        if self.basis == "no number":
+            return "nothing to compare"
+        if self.basis == "relation":
+            says_more = self.expected != "same" and not _NUMBER.fullmatch(self.expected)
+            return f"only checked: {self.expected if says_more else self.published}"
+        if self.tolerance == "report only":
+            return f"{claims.REPORT_ONLY_PERCENT.rstrip('%')} % (none stated: the loosest of any row)"
+        return self.tolerance
+
+    @property
+    def shade(self) -> Shade:
+        """Green, amber or red."""
+        return SHADES[self.verdict][0]
+
+    @property
+    def mark(self) -> str:
+        """The verdict as a sign that needs no colour."""
+        return SHADES[self.verdict][1] if self.label == self.verdict else WEAKER[self.basis][0]
+
+
+def published_number(cell: str) -> float | None:
+    """The number that a cell prints, where it prints one and nothing else."""
+    return float(cell) if _NUMBER.fullmatch(cell) else None
+
+
+def difference(published: str, ours: int | float | str | None) -> float | None:
+    """Ours over published, less one; None where either is not a number, or published is 0."""
+    number = published_number(published)
+    if number is None or isinstance(ours, str) or ours is None or number == 0:
+        return None
+    found = ours / number - 1
+    return found if math.isfinite(found) else None
+
+
+def row_of(claim: Claim, result: Result) -> ClaimRow:
+    """A claim with its result."""
+    return ClaimRow(
+        claim.id, claim.source, claim.where, claim.quantity, claim.kind, result.published, result.ours, result.unit,
+        difference(result.published, result.ours), claim.expected, claim.tolerance, result.verdict,
+        " ".join(result.reason.split()),
+    )  # fmt: skip
+
+
+def claim_rows() -> list[ClaimRow]:
+    """Every claim, computed now, in the order of the table."""
+    table = claims.load()
+    return [row_of(table[result.id], result) for result in claims.evaluate_all()]
+
+
+def counts(rows: list[ClaimRow]) -> dict[Verdict, int]:
+    """How many rows have each verdict, in the order of SHADES."""
+    return {verdict: sum(row.verdict == verdict for row in rows) for verdict in SHADES}
+
+
+def labels(rows: list[ClaimRow]) -> dict[str, tuple[ClaimRow, int]]:
+    """Every label with a row that has it and how many do, strongest first: by verdict, then by what it compares."""
+    order = [*SHADES], ["number", "relation", "input", "no number"]
+    found: dict[str, tuple[ClaimRow, int]] = {}
+    for row in sorted(rows, key=lambda row: (order[0].index(row.verdict), order[1].index(row.basis))):
+        found[row.label] = (row, found[row.label][1] + 1 if row.label in found else 1)
+    return found
+
+
+def to_json(rows: list[ClaimRow]) -> list[dict[str, Any]]:
+    """The rows as plain dictionaries; `shade` is green, amber or red, `basis` what is compared."""
+    return [{**asdict(row), "shade": row.shade, "basis": row.basis} for row in rows]
+
+
+def shown(value: int | float | str | None) -> str:
+    """A value as people read it: four digits, whole numbers in full."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value == int(value) and abs(value) >= 1000 else f"{value:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """A relative difference with its sign."""
+    if share is None:
+        return "-"
+    return "0 %" if share == 0 else f"{100 * share:+.2g} %" if abs(share) < 0.0995 else f"{100 * share:+.0f} %"
+
+
+def summary(rows: list[ClaimRow]) -> str:
+    """The counts in a line, those that compare no two numbers apart."""
+    parts = []
+    for verdict, n in counts(rows).items():
+        own = [row for row in rows if row.verdict == verdict and row.label != verdict]
+        apart = [(basis, sum(row.basis == basis for row in own)) for basis in WEAKER]
+        apart_text = ", ".join(f"{k} {_PLURALS[basis][k > 1]}" for basis, k in apart if k)
+        if n:
+            parts.append(f"{n} {verdict}" + (f" ({n - len(own)} by number, {apart_text})" if own else ""))
+    return f"{len(rows)} claims: {', '.join(parts)}"
+
+
+_PLURALS: dict[Basis, tuple[str, str]] = {
+    "relation": ("as a relation only", "as relations only"), "input": ("an input of ours", "inputs of ours"),
+    "no number": ("without a printed number", "without a printed number"),
+}  # fmt: skip
+
+
+def text(rows: list[ClaimRow]) -> str:
+    """All rows by document, two lines a row: the numbers, then what was claimed where, and why ours is what it is."""
+    lines: list[str] = []
+    for source in dict.fromkeys(row.source for row in rows):
+        own = [row for row in rows if row.source == source]
+        lines += [*([""] if lines else []), f"{source}: {summary(own)}"]
+        width = max(len(row.id) for row in own)
+        first = max(len(row.label) for row in rows)
+        for row in own:
+            unit = f" {row.unit}" if row.unit != "-" and isinstance(row.ours, int | float) else ""
+            numbers = f"published {row.published}, ours {shown(row.ours)}{unit}"
+            off = "" if row.difference is None else f", difference {percent(row.difference)}"
+            compared = row.compared if row.basis in ("relation", "no number") else f"tolerance {row.compared}"
+            lines.append(f"  {row.label:<{first}}  {row.id:<{width}}  {numbers}{off}, {compared}")
+            lines.append(f"  {'':<{first}}  {row.where}: {row.quantity}. {row.reason}")
+    return "\n".join([*lines, "", summary(rows)])
+
+
+def released() -> dict[str, str]:
+    """The verdict of every claim as of the last release (dse/data/verdicts.csv)."""
+    path = Path(data.__file__).parent / "verdicts.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return {row["id"]: row["verdict"] for row in csv.DictReader(file)}
+
+
+def changed(rows: list[ClaimRow]) -> list[str]:
+    """What differs from the verdicts of the last release, a line each; empty where nothing does."""
+    before = released()
+    now: dict[str, str] = {row.id: row.verdict for row in rows}
+    found = [
+        f"{name}: was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
+        for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)
+    ]  # fmt: skip
+    return found

@@ -1,0 +1,435 @@
+"""The command line: what it prints, and one line with exit status 2, 4 or 5 for every bad input."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dse import quantizers
+from dse.cli import main as cli
+from dse.model import evaluate as point
+from dse.model import kv_layout as plan
+from dse.specs import catalog
+from dse.specs import device_and_model as specs
+from dse.specs.workload import Workload
+from factories import assert_one_line
+
+GOOD = ["point", "--device", "a100-80gb", "--model", "llama2-7b"]
+
+DEVICE = """
+name = "Mine"
+memory_capacity = "80 GB"
+memory_bandwidth = { value = 3.35, unit = "TB/s", source = "data sheet", kind = "datasheet" }
+peak_flops = "989 TFLOP/s"
+"""
+
+MODEL = """
+name = "my-7b"
+n_layers = 32
+hidden_size = 4096
+n_q_heads = 32
+n_kv_heads = 8
+head_dim = 128
+ffn_size = 11008
+vocab_size = 32000
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["--device", "a100"], ["unknown device 'a100'", "A100-80GB".lower()]),
+        (["--device", ""], ["unknown device ''"]),
+        (["--model", "lama2-7b"], ["unknown model 'lama2-7b'", "did you mean llama2-7b"]),
+        (["--quantizer", "oakn"], ["unknown quantizer 'oakn'", "did you mean oaken"]),
+        (["--quantizer", "oaken:outer=1.5"], ["outer = '1.5'", "0 to 1"]),
+        (["--quantizer", "oaken:outer=0.6,inner=0.6"], ["outer + inner = 1.2"]),
+        (["--quantizer", "oaken:outer=nan"], ["outer = 'nan'"]),
+        (["--quantizer", "sinkq:group=0"], ["group = '0'", "from 4 to 65,536"]),
+        (["--quantizer", "nqkv:block=0"], ["block = '0'"]),
+        (["--quantizer", "kivi:group=33"], ["residual = 128", "multiple of group = 33"]),
+        (["--quantizer", "sinkq:group=33"], ["group = 33", "multiple of 16"]),
+        (["--quantizer", "kivi:group=32,group=64"], ["given twice"]),
+        (["--key-quantizer", "x"], ["unknown quantizer 'x'"]),
+        (["--quantizer", "oaken:groups=1e999999999/90/6"], ["2 to 5 percentages"]),
+        (["--quantizer", "oaken:dense=4"], ["needs groups"]),
+        (["--batch", "0"], ["batch = 0", "1 to 16,777,216"]),
+        (["--batch", "-1"], ["batch = -1"]),
+        (["--batch", "1.5"], ["batch = '1.5'", "whole number"]),
+        (["--batch", "many"], ["batch = 'many'"]),
+        (["--batch", str(2**63)], ["batch = 9223372036854775808"]),
+        (["--batch", "9" * 5000], ["batch = '999", "whole number"]),
+        (["--batch", "١٢"], ["whole number"]),
+        (["--input", "0"], ["input = 0"]),
+        (["--input", "-5"], ["input = -5"]),
+        (["--output", "0"], ["output = 0"]),
+        (["--output", "nan"], ["output = 'nan'"]),
+        (["--page", "0"], ["page = 0"]),
+        (["--prefix", "2000"], ["prefix = 2000", "0 to 1,024"]),
+        (["--weights-bits", "3"], ["weights-bits = 3", "16, 8, 4"]),
+        (["--admission", "maybe"], ["admission = 'maybe'", "reserve, paged"]),
+        (["--dequant-path", "magic"], ["dequant-path = 'magic'", "engine, fused, materialised"]),
+        (["--quantizer", "oaken", "--dequant-path", "engine"], ["has no engine"]),
+        (["--btach", "3"], ["unknown option '--btach'", "--batch"]),
+        (["--explain", "throughput"], ["unknown result 'throughput'", "throughput_tokens_per_s"]),
+        (["--batch"], ["requires an argument"]),
+        (["extra"], ["unexpected extra argument"]),
+    ],
+)
+def test_bad_point(run, args, parts):
+    assert_one_line(run(*GOOD, *args), 2, *parts)
+
+
+@pytest.mark.parametrize("args", [["pont"], ["list", "devcies"], ["show", "a100"], ["list"], ["check"], ["point"]])
+def test_bad_command(run, args):
+    assert_one_line(run(*args), 2)
+
+
+def bad_files():
+    """(text or bytes of a device file, what the message must name)."""
+    ok = DEVICE
+    return {
+        "nan": (ok.replace('"80 GB"', "nan"), [":3:", "memory_capacity", "nan"]),
+        "inf": (ok.replace('"80 GB"', "inf"), ["memory_capacity", "inf"]),
+        "1e999": (ok.replace('"80 GB"', "1e999"), ["memory_capacity"]),
+        "word": (ok.replace("80 GB", "eighty"), ["memory_capacity = 'eighty'", '"80 GB"']),
+        "slip": (ok.replace('"TB/s"', '"B/s"'), [":4:", "3.35 B/s", "did you mean 3.35 TB/s"]),
+        "gigabits": (ok.replace('"80 GB"', '"80 Gb"'), ["unit must be one of", "did you mean GB?"]),
+        "negative": (ok.replace("80 GB", "-80 GB"), ["memory_capacity = '-80 GB'", "must be 1 MB to 10 PB"]),
+        "zero": (ok.replace("80 GB", "0 GB"), ["memory_capacity = '0 GB'"]),
+        "bool": (ok.replace('"80 GB"', "true"), ["memory_capacity = True"]),
+        "text value": (ok.replace("value = 3.35", 'value = "3.35"'), ["memory_bandwidth"]),
+        "duplicate": (ok + 'name = "Again"\n', [":6:"]),
+        "unknown": (ok + 'memory_bandwith = "1 TB/s"\n', [":6:", "memory_bandwith", "did you mean memory_bandwidth"]),
+        "nested": (ok + "[memory_capacity.value]\nx = 1\n", ["TOML"]),
+        "wrong nesting": (ok.replace('"80 GB"', "{ value = { value = 1 }, unit = 'B' }"), [":3:"]),
+        "missing": (ok.replace("peak_flops", "board_power").replace("989 TFLOP/s", "400 W"), ["peak_flops", "missing"]),
+        "empty": ("", ["is empty"]),
+        "blank": ("\n \n", ["is empty"]),
+        "binary": (b"\x80\x81\xff\x00", ["UTF-8"]),
+        "nul": (b"name = 'x'\n\0", [":2:", "NUL"]),
+        "utf16": ("name = 'x'".encode("utf-16"), ["UTF-8"]),
+        "huge": (b"# " + b"x" * 10_000_000, ["at most 262,144"]),
+        "brackets": (b"a = " + b"[" * 200_000, ["16 deep"]),
+        "dots": (b"a" + b".a" * 20_000 + b" = 1", ["16 parts"]),
+        "digits": ("memory_capacity = " + "9" * 5000, ["TOML"]),
+        "not toml": ("this is not a spec", [":1:", "TOML"]),
+        "bad name": (ok.replace("Mine", "../../etc"), ["name = '../../etc'"]),
+        "bad path": (ok + '[dequant_path]\ndefault = "magic"\n', [":7:", "magic"]),
+        "bad families": (
+            ok + '[dequant_path]\ndefalt = "fused"\nkivvi = "fused"\nnqkv = "magic"\n',
+            [":7:", "'defalt'", "did you mean default", ":8:", "did you mean kivi", ":9:", "'magic'"],
+        ),
+        "percent": (ok + "usable_frac = 90\n", [":6:", "usable_frac = 90", "0.001 to 1", "did you mean 90 %"]),
+        "TFLOPS": (ok.replace("TFLOP/s", "TFLOPS"), ["did you mean TFLOP/s?"]),
+        "quote": (ok.replace('"80 GB"', '"80 GB'), [":3:", "memory_capacity"]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", bad_files())
+def test_bad_device_file(run, tmp_path, name):
+    content, parts = bad_files()[name]
+    path = tmp_path / "d.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for args in (["check", path], [*GOOD[:1], "--device", path, "--model", "llama2-7b"]):
+        code, out, err = run(*args)
+        assert code == 2, err
+        assert out == ""
+        assert all(line.startswith("error: ") and len(line) <= 310 for line in err.splitlines())
+        for part in parts:
+            assert part in err, err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("n_kv_heads = 8", "n_kv_heads = 7", [":6:", "n_kv_heads = 7", "must divide n_q_heads = 32"]),
+        ("n_layers = 32", "n_layers = 0", [":3:", "n_layers = 0", "1 layer to 10,000"]),
+        ("n_layers = 32", "n_layers = 1.5", ["n_layers = 1.5", "whole number"]),
+        ("n_layers = 32", "n_layers = 1000000000000", ["n_layers"]),
+        ("head_dim = 128", "head_dim = -1", ["head_dim"]),
+        ("vocab_size = 32000", "", ["vocab_size", "missing"]),
+        ("head_dim", "head_dims", ["unknown key", "did you mean head_dim"]),
+    ],
+)
+def test_bad_model_file(run, tmp_path, old, new, parts):
+    path = tmp_path / "m.toml"
+    path.write_text(MODEL.replace(old, new))
+    code, out, err = run("point", "--device", "h100", "--model", path)
+    assert (code, out) == (2, "")
+    for part in parts:
+        assert part in err, err
+
+
+def test_all_problems_of_a_file_at_once(run, tmp_path):
+    path = tmp_path / "d.toml"
+    path.write_text('name = "x"\nmemory_capacity = "0 GB"\nmemory_bandwidth = "fast"\nspeed = 3\n')
+    code, _, err = run("check", path)
+    assert code == 2
+    lines = err.splitlines()
+    assert [line.split(": ")[1].rsplit(":", 1)[1] for line in lines[:2]] == ["2", "3"]
+    assert len(lines) == 4  # two values, one unknown key, one missing
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "fifo", "device", "loop"])
+def test_what_is_not_a_file(run, tmp_path, kind):
+    path = tmp_path / "d.toml"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path)
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    started = time.monotonic()
+    assert_one_line(run("check", path), 2, "d.toml")
+    assert time.monotonic() - started < 5
+
+
+def test_json_lines_and_duplicates(run, tmp_path):
+    path = tmp_path / "d.json"
+    path.write_text(
+        '{\n "name": "x",\n "memory_capacity": "80 GB",\n "memory_bandwidth": 5,\n "peak_flops": "1 TFLOP/s"\n}'
+    )
+    assert_one_line(run("check", path), 2, "d.json:4", "memory_bandwidth = 5")
+    path.write_text('{"name": "x", "name": "y"}')
+    assert_one_line(run("check", path), 2, "'name' is given twice")
+    path.write_text('{"name": NaN}')
+    assert_one_line(run("check", path), 2, "NaN")
+
+
+def test_control_characters_never_reach_the_terminal(run):
+    code, _, err = run("point", "--device", "a\x1b[31m\u202e\nb", "--model", "llama2-7b")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert not any(c in err for c in "\x1b\u202e")
+
+
+def test_own_device_and_model_in_every_place_a_name_goes(run, tmp_path):
+    (tmp_path / "d.toml").write_text(DEVICE)
+    (tmp_path / "m.toml").write_text(MODEL)
+    code, out, _ = run("point", "--device", tmp_path / "d.toml", "--model", tmp_path / "m.toml", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert (result["device"], result["model"]) == ("Mine", "my-7b")
+    assert result["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2
+    assert result["capacity_bytes"] == 80 * 10**9
+    for name in ("d.toml", "m.toml"):
+        code, out, _ = run("check", tmp_path / name)
+        assert code == 0
+        assert "no problem found" in out
+
+
+def test_point_json_has_every_result(run):
+    code, out, err = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert list(result) == [*point.RESULT_UNITS, "bit_ledger", "operations", "with_room"]
+    assert result["with_room"] is None  # all 64 run at once
+    assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
+    assert result["bit_ledger"]["outliers"] == pytest.approx(0.8)  # 8 bits for a tenth of the elements
+
+
+def test_point_text_is_grouped(run):
+    _, out, _ = run(*GOOD, "--quantizer", "oaken", "--batch", "64")
+    for heading in ("Memory", "Bits per element", "Time", "Throughput", "What binds"):
+        assert f"\n{heading}\n" in out
+    assert "(12.55 GiB)" in out  # 13,476,831,232 B of weights
+
+
+def test_point_says_what_binds_with_room_for_all(run):
+    work = ["point", "--device", "a100-80gb", "--model", "llama2-13b", "--batch", "128"]
+    _, out, _ = run(*work)
+    said = re.search(r"capacity: the whole batch does not fit at once; with room for all it would be (.*) token/s, "
+                     r"bound by (\w+) \(most of the time goes into", out)  # fmt: skip
+    large = specs.Quantity(value=1000, unit="TB", source="test", kind="assumed")
+    device = catalog.device("a100-80gb").model_copy(update={"memory_capacity": large})
+    spec = quantizers.parse("fp16")
+    held = point.evaluate(device, plan.build(catalog.model("llama2-13b"), spec, spec), Workload(batch=128))
+    assert said[1] == f"{held['throughput_tokens_per_s']:,.4g}"
+    assert said[2] == held["bound"] != "capacity"
+    _, out, _ = run(*work, "--json")
+    assert json.loads(out)["with_room"] == {name: held[name] for name in point.ROOM_RESULTS}
+
+
+def test_a_point_names_assumed_numbers_by_what_they_reach(run):
+    _, out, _ = run("point", "--device", "a100-80gb", "--model", "llama2-7b")
+    line = next(line for line in out.splitlines() if line.startswith("Rests on assumed numbers: "))
+    assert line.startswith(
+        "Rests on assumed numbers: usable_frac (100 %); for energy also energy_per_byte, energy_per_flop, idle_power; "
+        "for the price also usd_per_hour (`"
+    )
+    assert "USD per million tokens\n" in out
+    assert "USD per request\n" in out
+
+
+def test_too_large_is_a_result(run):
+    code, out, err = run("point", "--device", "oaken-hbm", "--model", "mixtral-8x7b")
+    assert (code, err) == (0, "")
+    assert "Does not fit: weights need 93.41 GB, 13.41 GB more than the 80 GB" in out
+
+
+@pytest.mark.parametrize("name", [name for name, unit in point.RESULT_UNITS.items() if unit])
+def test_every_number_can_be_explained(run, name):
+    code, out, _ = run(*GOOD, "--quantizer", "kivi", "--explain", name)
+    assert code == 0
+    assert out.startswith(name)
+    assert "formula" in out
+    assert "source" in out
+
+
+def test_explanation_names_the_source_of_a_constant(run):
+    _, out, _ = run(*GOOD, "--explain", "linear_s")
+    assert "bandwidth_bytes_per_s = 2e+12 B/s = 2 TB/s   [Oaken (ISCA 2025), Table 1" in out
+
+
+@pytest.mark.parametrize("kind", ["devices", "models", "quantizers"])
+def test_list_and_show(run, kind):
+    code, out, _ = run("list", kind, "--json")
+    assert code == 0
+    names = [row["name"] for row in json.loads(out)]
+    assert len(names) > 10
+    for name in names:
+        code, out, _ = run("show", name, "--json")
+        assert code == 0
+        assert all(row["source"] for row in json.loads(out))
+
+
+def test_shipped_file_is_a_starting_point(run, tmp_path):
+    _, text, _ = run("show", "H100", "--toml")
+    (tmp_path / "copy.toml").write_text(text)
+    assert catalog.device(str(tmp_path / "copy.toml")) == catalog.device("h100")
+
+
+def test_debug_shows_the_traceback(run):
+    with pytest.raises(Exception, match="unknown device"):
+        cli.main(["point", "--device", "a100", "--model", "llama2-7b", "--debug"])
+
+
+def test_module_and_pipe():
+    command = f"{sys.executable} -m dse list models | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_help_does_not_import_the_heavy_libraries():
+    script = "import sys; from dse.cli import main as cli\n"
+    script += "try:\n cli.main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"numpy", "pandas", "numba", "plotly", "matplotlib", "pydantic", "streamlit", "pyarrow"}
+
+
+def test_one_point_does_not_import_tables_or_compilers():
+    script = "import sys; from dse.cli import main as cli\n"
+    script += f"try:\n cli.main({GOOD!r})\nexcept SystemExit: pass\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"numpy", "pandas", "numba", "plotly", "matplotlib", "streamlit", "pyarrow"}
+
+
+def test_an_odd_environment_changes_nothing():
+    env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONOPTIMIZE": "2", "COLUMNS": "1", "TZ": "Asia/Kathmandu"}
+    command = [sys.executable, "-m", "dse", *GOOD, "--json"]
+    odd = subprocess.run(command, capture_output=True, env=env, timeout=60, check=True)
+    plain = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert odd.stdout == plain.stdout
+
+
+def test_unusual_numbers_are_warned_about(run, tmp_path):
+    path = tmp_path / "d.toml"
+    path.write_text(DEVICE.replace("989 TFLOP/s", "989 GFLOP/s"))
+    warning = "Warning: peak_flops = 989 GFLOP/s is unusual (5 TFLOP/s to 50 PFLOP/s): check the unit"
+    assert warning in run("check", path)[1]
+    assert warning in run("point", "--device", path, "--model", "llama2-7b")[1]
+
+
+def test_without_a_command_the_help_is_shown(run):
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert "Commands:" in out
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "many", "-1"])
+def test_a_port_that_cannot_be(run, port):
+    assert_one_line(run("app", "--server.port", port), 2, f"server.port = '{port}'")
+
+
+def test_a_port_in_use(run):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        assert_one_line(run("app", f"--server.port={port}"), 2, f"server.port = {port}", "in use")
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["--batches", "1,two"], "batches = 'two'"),
+        (["--batches", "0"], "batch = 0"),
+        (["--devices", ""], "devices = ''"),
+        (["--devices", "a100-80gb,,h100"], "empty entry"),
+        (["--models", "gpt5"], "unknown model 'gpt5'"),
+        (["--quantizers", "oaken:x=1"], "unknown parameter 'x'"),
+        (["--out", ""], "out = ''"),
+        (["--input", "0"], "input = 0"),
+        (["--static", "crayon"], "crayon"),
+    ],
+)
+def test_bad_report(run, tmp_path, monkeypatch, args, part):
+    monkeypatch.chdir(tmp_path)
+    assert_one_line(run("report", *args), 2, part)
+    assert not list(tmp_path.iterdir())
+
+
+def test_report_beyond_the_limit(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    batches = ",".join(str(n) for n in range(1, 20_001))
+    assert_one_line(run("report", "--batches", batches), 5, "at most 100,000")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_discount_says_what_it_replaces(run):
+    args = ("point", "--device", "h100", "--model", "llama3.1-8b", "--prefix", "512")
+    text = "price per request: cached input 50% off what computing it costs, in place of what sharing it saves"
+    assert text in run(*args, "--cached-input-discount", "0.5")[1]
+    assert "in place of" not in run(*args)[1]
+
+
+def test_a_fitted_launch_is_not_taken_for_the_assumed_one(run):
+    args = ("point", "--device", "h100", "--model", "llama3.1-8b", "--quantizer", "kivi", "--explain")
+    _, out, _ = run(*args, "linear_s")
+    assert re.search(r"launch_s = 3.256e-06 s = 3.256 us\n", out)
+    _, out, _ = run(*args, "quantize_s")
+    assert "kernel_launch_s = 5e-06 s = 5 us   [assumed: " in out
+
+
+@pytest.mark.parametrize("size", [0, -1, 65_537, 2**20, 1e308])
+def test_a_model_file_with_a_dimension_out_of_range_is_one_line(run, tmp_path, size):
+    file = tmp_path / "m.toml"
+    file.write_text(MODEL.replace("head_dim = 128", f"head_dim = {size}"))
+    line = MODEL[: MODEL.index("head_dim")].count("\n") + 1
+    limit = "must be 1 channel to 65,536 channel"
+    assert_one_line(run(*GOOD[:3], "--model", file), 2, f"m.toml:{line}: head_dim = {size}: {limit}")
+
+
+@pytest.mark.parametrize(("text", "n"), [("8", 8), ("8 device", 8), ("8 devices", 8), ("1", 1)])
+def test_a_plain_number_is_a_count(text, n):
+    assert catalog.device(f"a100-80gb:n_devices={text}").n_devices.count == n
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "8.5", "8 GB", "4097", "nan"])
+def test_what_is_no_count_is_refused(run, text):
+    found = run("point", "--device", f"a100-80gb:n_devices={text}", "--model", "llama2-7b")
+    assert_one_line(found, 2, f"n_devices = '{text}': ")
+    # a number of what has several units still needs one
+    found = run("point", "--device", "a100-80gb:board_power=400", "--model", "llama2-7b")
+    assert_one_line(found, 2, "unit must be one of W, kW")

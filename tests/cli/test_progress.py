@@ -1,0 +1,36 @@
+"""What a progress bar says of the item at work."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dse import quantizers
+from dse.cli.options import MAX_AT_WORK, _at_work
+from dse.measure.dumps import Tensor
+from dse.measure.kernels import Layer
+from dse.measure.lm.study_points import Point
+
+LAYER = Layer(3, {"key": Tensor("layer3.key", "fp16", (1, 2, 80, 16))})
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ("throughput", "throughput"),
+        ((LAYER, quantizers.parse("kivi:bits=4")), "layer 3 kivi:bits=4"),
+        ((0, "mha", quantizers.parse("fp16")), "mha fp16"),
+        (Point("kivi-axes", "x", 2, "kivi"), "kivi-axes: kivi"),
+        (Path("a/b.npz"), "b.npz"),
+        (None, ""),
+        ({"device": "h100"}, ""),
+        ("x" * 100, "x" * MAX_AT_WORK),
+    ],
+)
+def test_an_item_is_shown_by_its_name(item, text):
+    assert _at_work(item) == text
+
+
+def test_no_item_is_shown_as_its_fields():
+    for item in (LAYER, quantizers.parse("oaken"), (quantizers.parse("oaken"), LAYER), np.zeros((2, 2))):
+        assert "(" not in _at_work(item)

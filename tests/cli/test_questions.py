@@ -1,0 +1,177 @@
+"""`dse ask`: what it prints and writes, figures in both libraries, one line for bad input."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from dse.figures.drawing import layout, to_plotly
+from dse.figures.plot import answer as of_answer
+from dse.questions import best_map, common, crossing, need, sensitivity
+from dse.specs import catalog
+from dse.specs.workload import Workload
+
+OPT = ["--device", "a100-80gb", "--model", "opt-30b"]
+LLAMA = ["--device", "a100-80gb", "--model", "llama2-13b", "--admission", "paged"]
+CROSS = ["ask", "cross", *OPT, "--quantizer", "nqkv", "--batches", "4,20", "--inputs", "64,512"]
+NEED = ["ask", "need", "bandwidth", *LLAMA, "--batch", "64"]
+SENSITIVITY = ["ask", "sensitivity", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
+MAP = ["ask", "map", *LLAMA, "--batches", "1,64", "--inputs", "512,8192"]
+
+
+def test_cross_says_from_where_on_and_why(run):
+    code, out, _ = run(*CROSS)
+    assert code == 0
+    assert "From where on does nqkv pay against fp16?" in out
+    assert "prompt of 512  from 19 on, and before that in 10-16: only capacity: more requests at once" in out
+    code, out, _ = run(*CROSS, "--json")
+    found = json.loads(out)
+    assert found["from_batch"][1]["pays_in"] == [[10, 16], [19, 20]]
+    assert found["from_batch"][1]["pays_from"] == 19
+    assert found["measure"] == "throughput_tokens_per_s"
+
+
+def test_need_answers_and_refuses_to_be_met(run):
+    code, out, _ = run(*NEED, "--throughput", "1500")
+    assert code == 0
+    assert "x the 2 TB/s of the device" in out
+    code, out, _ = run(*NEED, "--quantizer", "qserve", "--step-ms", "1")
+    assert code == 0
+    assert "cannot be met: at infinite memory bandwidth still" in out
+    code, out, _ = run(*NEED, "--quantizer", "qserve", "--step-ms", "1", "--json")
+    assert json.loads(out)["can_be_met"] is False
+    code, out, _ = run("ask", "need", "bits", *LLAMA, "--batch", "128", "--throughput", "1000", "--json")
+    found = json.loads(out)
+    assert found["quantizer"] == "int8"
+    assert len(found["candidates"]) == 15
+
+
+def test_sensitivity_and_map(run):
+    code, out, _ = run(*SENSITIVITY, "--against", "sinkq:bits=4", "--range", "fused_rate=x0.2:x2")
+    assert code == 0
+    assert "flips: sinkq:bits=4 below 1.0" in out
+    assert json.loads(run(*SENSITIVITY, "--json")[1])["effects"][0]["number"]["name"] == "fused_rate"
+    code, out, _ = run(*MAP)
+    assert code == 0
+    assert "qserve 1.47x" in out
+    assert len(json.loads(run(*MAP, "--json")[1])["cells"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        (CROSS, "cross"), ([*NEED, "--throughput", "1500"], "need-bandwidth"), (SENSITIVITY, "sensitivity"),
+        (MAP, "map"), (["ask", "need", "bits", *LLAMA, "--throughput", "100"], "need-bits"),
+    ],
+)  # fmt: skip
+def test_figure_and_table_are_written(run, tmp_path, args, name):
+    code, out, _ = run(*args, "--static", "matplotlib", "--out", tmp_path / "new")
+    assert code == 0
+    assert f"{name}.html" in out
+    written = {path.name for path in (tmp_path / "new").iterdir()}
+    assert written == {f"{name}.{kind}" for kind in ("csv", "figure.json", "html", "png", "svg", "pdf")} | {
+        "plotly.min.js"
+    }
+    page = (tmp_path / "new" / f"{name}.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert len(pd.read_csv(tmp_path / "new" / f"{name}.csv")) > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        ([*CROSS, "--against", "nqkv"], "against = nqkv: is the same"),
+        ([*CROSS, "--measure", "cost"], "measure = 'cost'"),
+        ([*CROSS, "--batches", "4,x"], "batches = 'x'"),
+        ([*CROSS, "--inputs", "0"], "input = 0"),
+        ([*CROSS, "--out", ""], "out = ''"),
+        (["ask", "need", "speed", *LLAMA, "--throughput", "1"], "need 'speed'"),
+        (NEED, "give one of --throughput (token/s) and --step-ms"),
+        ([*NEED, "--throughput", "nan"], "throughput = nan"),
+        ([*NEED, "--throughput", "abc"], "abc"),
+        ([*SENSITIVITY, "--range", "nothing=1:2"], "range = 'nothing=1:2'"),
+        ([*MAP, "--quantizers", "fp16,fp16"], "names one twice"),
+        ([*MAP, "--quantizers", "fp15"], "fp15"),
+        (["ask", "maps"], "maps"),
+    ],
+)
+def test_bad_input_is_one_line(run, args, part):
+    code, out, err = run(*args)
+    assert code == 2, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert part in err
+
+
+def _answers():
+    def of(quantizer, device="a100-80gb", model="llama2-13b"):
+        return common.design(catalog.device(device), catalog.model(model), quantizer)
+
+    work = Workload(batch=64, admission="paged")
+    measures = common.MEASURES
+    yield crossing.crossing(
+        of("nqkv", model="opt-30b"), of("fp16", model="opt-30b"), Workload(), measures["throughput"], (16,), (512,)
+    )
+    yield crossing.crossing(of("fp8"), of("fp16"), Workload(), measures["step"], (1, 200), (64, 2000))
+    for what, goal in (("bandwidth", (1500.0, None)), ("capacity", (None, 500.0)), ("flops", (1e5, None))):
+        yield need.smallest(of("qserve"), work, what, need.target(*goal))
+    yield need.smallest(of("fp16"), work, "bandwidth", need.target(None, 50.0))  # no value: the batch does not fit
+    for goal in (1000.0, 1e6):
+        yield need.most_bits([of(name) for name in ("fp16", "fp8", "nqkv")], work, need.target(goal, None))
+    yield sensitivity.sensitivity(
+        of("qserve"), work, measures["throughput"], of("sinkq:bits=4"), ["fused_rate=x0.1:x2"]
+    )
+    yield sensitivity.sensitivity(of("qserve"), work, measures["step"], ranges=["memory_capacity=x0.1:x2"])
+    yield sensitivity.sensitivity(of("oaken", "oaken-lpddr"), work, measures["energy"])
+    designs = [of(name) for name in ("fp16", "bf16", "kivi:bits=4", "qserve")]
+    yield best_map.best_map(designs, work, measures["throughput"], (1, 512), (256, 10**5))
+    yield best_map.best_map(designs, work, measures["step"], (1, 512), (256, 10**5))
+
+
+def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps(sketch):
+    for answer in _answers():
+        source = of_answer.source_of(answer)
+        chart = of_answer.figure_of(answer).chart(source.table, json.loads(json.dumps(source.about)))
+        texts = [chart.title, *chart.notes]
+        for panel in chart.panels:
+            for axis in (panel.x, panel.y):
+                assert axis.unit or axis.name in ("quantizer", "number and its range")
+                assert axis.low < axis.high
+                assert axis.ticks
+                assert all(axis.low <= at <= axis.high for at, _ in axis.ticks)
+            for series in panel.series:
+                ends = [
+                    a + b for a, b in zip(series.base, series.x if series.kind == "hbar" else series.y, strict=False)
+                ]
+                xs, ys = (ends or series.x, series.y) if series.kind == "hbar" else (series.x, ends or series.y)
+                assert all(panel.x.low * (1 - 1e-9) <= x <= panel.x.high * (1 + 1e-9) for x in xs), chart.title
+                assert all(y <= panel.y.high * (1 + 1e-9) for y in ys), chart.title
+                texts += [series.name, *series.hover, *series.labels]
+        assert not [text for text in texts if "nan" in text.lower() or "none" in text.replace("none runs", "").replace(
+            "none meets it", "").lower()]  # fmt: skip
+        assert any("assumed number" in note for note in chart.notes)
+        assert sketch(chart).startswith(b"\x89PNG")
+        to_plotly.figure(chart).to_json()
+        place = layout.place(chart)
+        assert all(box.width > 150 for box in place.panels)
+        assert all(box.x + box.width <= place.width for box in place.panels)
+        json.dumps(answer.to_json(), allow_nan=False)
+        assert "nan" not in answer.text()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fused_rate=x0:x0", "fused_rate = 0 element/s: must be 1 Melement/s to 1,000 Pelement/s"),
+        ("memory_bandwidth=x0:x1", "memory_bandwidth = 0 B/s: must be 1 GB/s to 1 PB/s"),
+        ("peak_flops=x1:x1e308", "peak_flops = "), ("usable_frac=x0:x0", "usable_frac = 0: must be 0.001 to 1"),
+        ("attention.memory_frac=x0:x1", "stacks.vllm.attention.memory_frac = 0: must be 0.001 to 1"),
+        ("memory_bandwidth=x2:x1", "must rise"),
+    ],
+)  # fmt: skip
+def test_ranges_keep_to_what_a_device_may_have(run, text, says):
+    code, out, error = run("ask", "sensitivity", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi",
+                           "--range", text)  # fmt: skip
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert error.startswith(f"error: range = '{text}': {says}")

@@ -1,0 +1,269 @@
+"""`dse simulate`: what it prints, writes and refuses."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dse.cli import main as cli
+from dse.figures import FIGURES
+from dse.figures.drawing import to_plotly
+from dse.report import simulation as report_simulation
+from dse.serving import arrivals as simulate_requests
+from dse.serving import simulator as simulate
+from dse.serving import trace_tables as traffic_tables
+from dse.serving.requests import Moments
+from dse.specs.workload import Workload
+
+BASE = ("--device", "a100-80gb", "--model", "opt-6.7b", "--model-kind", "ideal")
+SMALL = (*BASE, "--input", "100", "--output", "20", "--requests", "50")
+
+
+def run(*args):
+    return CliRunner().invoke(cli.cli, ["simulate", *args])
+
+
+def numbers(*args):
+    outcome = run(*args, "--json")
+    assert outcome.exit_code == 0, outcome.output
+    return json.loads(outcome.output)
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["simulate", *args])
+    shown = capsys.readouterr().err.strip().split("\n")
+    assert len(shown) == 1
+    return caught.value.code, shown[0]
+
+
+def test_every_number_and_the_same_for_a_seed():
+    found = numbers(*SMALL, "--rate", "5", "--seed", "7")
+    assert found == numbers(*SMALL, "--rate", "5", "--seed", "7")
+    assert found["latency_s"] != numbers(*SMALL, "--rate", "5", "--seed", "8")["latency_s"]
+    assert (found["n_requests"], found["n_rejected"]) == (50, 0)
+    assert found["throughput_tokens_per_s"] == pytest.approx(50 * 20 / found["duration_s"])
+    for name in ("ttft_s", "tpot_s", "token_gap_s", "latency_s", "queueing_s"):
+        spread = found[name]
+        assert 0 <= spread["p50"] <= spread["p90"] <= spread["p99"] <= spread["max"]
+        assert spread["mean"] <= spread["max"]
+    assert found["ttft_s"]["p50"] < found["latency_s"]["p50"]
+    assert found["is_stable"] is True
+    # queueing and prompt, then all 20 decode steps
+    assert found["latency_s"]["mean"] == pytest.approx(found["ttft_s"]["mean"] + 20 * found["tpot_s"]["mean"], rel=1e-9)
+    assert found["token_gap_s"]["mean"] == pytest.approx(found["tpot_s"]["mean"], rel=1e-9)
+    assert found["offered_requests_per_s"] == pytest.approx(5, rel=1e-12)  # no sample of a rate, but the rate
+
+
+def test_a_share_of_the_rate_that_holds():
+    found = numbers(*SMALL, "--rate", "70%")
+    assert found["load"] == pytest.approx(0.7, rel=1e-12)
+    assert found["offered_requests_per_s"] == pytest.approx(0.7 * found["steady"]["requests_per_s"], rel=1e-12)
+    shown = run(*SMALL, "--rate", "70 %").output
+    assert "load                                    70 % of the rate that holds" in shown
+    assert "(Poisson)" in shown
+
+
+@pytest.mark.parametrize("rate", ["2.017", "trace"])
+def test_arrivals_have_the_rate_asked_for(rate):
+    """Scaled, not drawn anew: gaps keep the shape of a sample (of Poisson's, or of the trace's quantiles)."""
+    ask = simulate_requests.Traffic("azure-conv", rate, 3000, 5)
+    found = simulate_requests.requests_of(ask, Workload())
+    tables = traffic_tables.load("azure-conv")
+    wanted = tables.moments.rate_per_s if rate == "trace" else 2.017
+    assert Moments.of(found).rate_per_s == pytest.approx(wanted, rel=1e-12)
+    drawn = np.random.Generator(np.random.PCG64([5, 1])).exponential(1.0, 3000)[1:]
+    if rate == "trace":
+        drawn = np.diff(traffic_tables.sample("azure-conv", 3000, None, 5, "trace").arrival_s)
+    gaps = np.diff(found.arrival_s)
+    assert gaps / gaps.mean() == pytest.approx(drawn / drawn.mean(), rel=1e-6, abs=1e-9)
+    assert ask.arrivals == ("gaps drawn from the trace's" if rate == "trace" else "Poisson")
+
+
+def test_close_to_its_limit():
+    """At 98 % of the closed form's rate, and at 94 % where the line grows."""
+    assert numbers(*SMALL, "--rate", "98%")["is_near_limit"] is True
+    assert "Close to its limit: load 98 %" in run(*SMALL, "--rate", "98%").output
+    assert numbers(*SMALL, "--rate", "30%")["is_near_limit"] is False
+    assert numbers(*SMALL)["is_near_limit"] is None
+    assert report_simulation._grows([1.0, 3.0, 5.0], 2.0)
+    assert not report_simulation._grows([1.0, 3.0, 2.0], 2.0)  # a burst in the middle
+    assert not report_simulation._grows([1e-3, 2e-3, 3e-3], 2.0)  # next to nothing
+
+
+def test_what_limits_how_many_run():
+    """Chunks of 30 with 100 in and 20 out: 30 * 20 / 120 = 5 decode and one prompt is in work, however much fits."""
+    args = (*BASE, "--input", "100", "--output", "20", "--requests", "400", "--batch", "64")
+    found = numbers(*args, "--batching", "chunked", "--chunk", "30")
+    assert found["steady"]["limited_by"] == "chunk"
+    assert found["steady"]["running_sequences"] == pytest.approx(6)
+    assert found["mean_running"] == pytest.approx(6, rel=0.1)
+    shown = run(*args, "--batching", "chunked", "--chunk", "30").output
+    assert "6.00 running" in shown
+    assert "the chunk, not memory" in shown
+    assert "--batch, not memory" in run(*args).output
+
+
+def test_what_a_step_waits_for():
+    shown = run(*BASE[:-2], "--quantizer", "nqkv", *SMALL[len(BASE) :]).output
+    assert "ms: dequantization " in shown  # most of it, as `dse point` says of NQKV on a GPU
+    assert "prompts take" in shown
+    assert "whole prompts, up to 2,048 tokens a step" in shown
+
+
+def test_whole_prompts_that_share_a_step():
+    """100 tokens each: one a step up to 150, two up to 200."""
+    one = numbers(*SMALL, "--prompt-batch", "150")
+    two = numbers(*SMALL, "--prompt-batch", "200")
+    assert one["n_steps"] > two["n_steps"]
+    assert "whole prompts, up to 1 token a step" in run(*SMALL, "--prompt-batch", "1").output
+
+
+def test_static_batching_says_that_it_reserves():
+    found = numbers(*SMALL, "--batching", "static")
+    assert (found["admission"], found["page_tokens"]) == ("reserve", None)
+
+
+def test_one_request_and_longer_than_the_positions():
+    shown = run(*BASE, "--requests", "1", "--input", "2040", "--output", "9").output  # OPT has 2,048 positions
+    assert "\n1 request, all at once" in shown
+    assert "Note: 1 request is longer than the 2,048 positions the model was trained for" in shown
+    assert "positions" not in run(*BASE, "--requests", "1", "--input", "2040", "--output", "8").output
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (("--chunk", "100"), "chunk = 100: has no effect without --batching chunked: leave it out"),
+    (("--chunk", "512"), "chunk = 512: has no effect without"),
+    (("--batching", "chunked", "--prompt-batch", "9"), "prompt-batch = 9: has no effect with --batching chunked"),
+    (("--trace", "azure-conv", "--input", "9"), "input = 9: has no effect with --trace"),
+    (("--trace", "azure-conv", "--output", "9"), "output = 9: has no effect with --trace"),
+    (("--batching", "static", "--admission", "paged"), "admission = 'paged': has no effect with --batching static"),
+    (("--batching", "static", "--page", "8"), "page = 8: has no effect with --batching static"),
+    (("--admission", "reserve", "--page", "8"), "page = 8: has no effect with --admission reserve"),
+    (("--rate", "0%"), "rate = '0%': must be above 0 %"), (("--rate", "9999%"), "at most 1,000%"),
+    (("--rate", "x%"), "rate = 'x%'"), (("--prompt-batch", "0"), "prompt-batch = 0: must be a whole number from 1"),
+])  # fmt: skip
+def test_options_without_effect_and_rates(capsys, args, message):
+    status, line = refused(capsys, *BASE, *args)
+    assert status == 2
+    assert message in line
+
+
+def test_a_rate_above_capacity_is_unstable_and_names_the_one_that_holds():
+    found = numbers(*SMALL, "--rate", "1e6")
+    assert found["is_stable"] is False
+    shown = run(*SMALL, "--rate", "1e6").output
+    assert "Unstable: 1,000,000 requests/s come" in shown
+    assert f"{found['steady']['requests_per_s']:.4g} can be served" in shown
+
+
+def test_all_at_once_tells_the_throughput_while_full():
+    args = (*SMALL, "--batch", "8", "--input", "400")  # prompts long enough to gain nothing from each other's company
+    found = numbers(*args)
+    assert found["is_stable"] is None
+    assert found["saturated_tokens_per_s"] == pytest.approx(found["steady"]["throughput_tokens_per_s"], rel=0.1)
+    assert "throughput while full" in run(*args).output
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous", "chunked"])
+def test_a_shipped_trace(batching):
+    found = numbers(*BASE, "--trace", "Azure-Conv", "--requests", "40", "--batching", batching)
+    assert found["n_requests"] == 40
+    assert found["batching"] == batching
+    assert found["chunk_tokens"] == (512 if batching == "chunked" else None)
+    assert found["offered_requests_per_s"] > 0
+
+
+def test_a_file_by_hand(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,100,1\n2023-11-16 18:15:56,200,3\n")
+    found = numbers(*BASE, "--trace", str(path))
+    assert (found["n_requests"], found["offered_requests_per_s"]) == (2, 0.1)
+    assert found["queueing_s"]["max"] == 0  # ten seconds apart: nobody waits
+    assert (found["mean_input_tokens"], found["mean_output_tokens"]) == (150, 2)
+    assert 10 < found["duration_s"] < 11
+    assert numbers(*BASE, "--trace", str(path), "--rate", "full")["offered_requests_per_s"] is None
+
+
+def test_out_writes_tables_and_the_figure(tmp_path):
+    outcome = run(*SMALL, "--rate", "20", "--out", str(tmp_path / "run"))
+    assert outcome.exit_code == 0, outcome.output
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written == {"simulation.json", "over_time.csv", "latencies.csv", "simulation.html",
+                       "simulation.png", "simulation.svg", "simulation.pdf"}  # fmt: skip
+    rows = list(csv.DictReader((tmp_path / "run" / "over_time.csv").open()))
+    assert 0 < len(rows) <= simulate.MAX_SAMPLES
+    assert all(float(row["used_bytes"]) <= float(row["free_bytes"]) for row in rows)
+    found = json.loads((tmp_path / "run" / "simulation.json").read_text())
+    latencies = {row["name"]: row for row in csv.DictReader((tmp_path / "run" / "latencies.csv").open())}
+    assert float(latencies["ttft_s"]["p99"]) == found["ttft_s"]["p99"]
+
+
+def test_the_figure_shows_numbers_of_its_table(sketch):
+    work = Workload(batch=8, input_tokens=50, output_tokens=300, model_kind="ideal", admission="paged")
+    requests = simulate_requests.requests_of(simulate_requests.Traffic(rate="3", n_requests=40), work)
+    from dse.model import kv_layout as plan
+    from dse.specs import catalog
+    from dse.specs.measurements import CLOSED
+
+    fp16 = CLOSED.quantizer("fp16")
+    kv = plan.build(catalog.model("opt-6.7b"), fp16, fp16)
+    table = report_simulation.samples_table(
+        *report_simulation.evaluate(catalog.device("a100-80gb"), kv, work, requests)
+    )
+    chart = FIGURES["simulation"].chart(table)
+    for panel in chart.panels:
+        for series in panel.series:
+            assert set(series.x) <= set(table["time_s"])
+            assert panel.y.low <= min(series.y)
+            assert max(series.y) <= panel.y.high
+    assert (np.diff(table["time_s"]) >= 0).all()
+    to_plotly.figure(chart)
+    assert sketch(chart).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (("--rate", "0"), "rate = '0': must be from"),
+    (("--rate", "-3"), "rate = '-3'"),
+    (("--rate", "nan"), "rate = 'nan'"),
+    (("--rate", "soon"), "rate = 'soon'"),
+    (("--rate", "trace"), "which needs --trace"),
+    (("--requests", "0"), "requests = 0: must be at least 1"),
+    (("--requests", "1.5"), "requests = '1.5': must be a whole number"),
+    (("--prompt-batch", "x"), "prompt-batch = 'x'"), (("--weights-bits", "x"), "weights-bits = 'x'"),
+    (("--chunk", "0"), "chunk = 0: must be a whole number from 1"),
+    (("--batching", "dynamic"), "batching = 'dynamic': must be one of static, continuous, chunked"),
+    (("--admission", "lazy"), "admission = 'lazy'"),
+    (("--batch", "0"), "batch = 0"),
+    (("--page", "0"), "page = 0"),
+    (("--seed", "-1"), "seed = -1"),
+    (("--trace", "azure-chat"), "did you mean azure-"),
+    (("--trace", "nowhere.csv"), "no such file"),
+    (("--trace", "a\0b"), "trace = "),
+    (("--model", "llama3.1-405b"), "no request fits: weights need"),
+])  # fmt: skip
+def test_bad_input_is_one_line(capsys, args, message):
+    status, line = refused(capsys, *BASE, *args)
+    assert status == 2
+    assert message in line
+
+
+def test_too_many_requests(capsys):
+    status, line = refused(capsys, *BASE, "--requests", "99999999999")
+    assert status == 5
+    assert "at most" in line
+
+
+def test_no_file_is_written_where_the_input_is_wrong(tmp_path, capsys):
+    refused(capsys, *BASE, "--rate", "0", "--out", str(tmp_path / "run"))
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_products_of_8_bits_are_faster(capsys):
+    """On an H100 they run at twice the rate; prompts of 1,024 tokens are products for the most part."""
+    args = ("--device", "h100", "--model", "llama3.1-8b", "--weights-bits", "8", "--requests", "50")
+    rates = [numbers(*args, "--activation-bits", bits)["throughput_tokens_per_s"] for bits in ("16", "8")]
+    assert rates[0] < rates[1] < 2 * rates[0]
+    assert refused(capsys, *args, "--activation-bits", "4")[0] == 2

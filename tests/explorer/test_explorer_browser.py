@@ -1,0 +1,370 @@
+"""The explorer in a real browser: it loads, it answers, its URL carries the state, and it talks to nobody else."""
+
+import asyncio
+import http.client
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from websockets.sync.client import connect
+
+from browser import ROOT, START_S, WAIT_MS, idle, needs_browser, open_beside, open_page, opened_as, started, sync_api
+
+pytestmark = needs_browser
+
+
+def command_line(page):
+    place = open_beside(page)
+    text = place.get_by_test_id("stCode").first.inner_text()
+    page.keyboard.press("Escape")
+    return text
+
+
+def throughput(page):
+    metric = page.get_by_test_id("stMetric").filter(has_text="Throughput")
+    return metric.get_by_test_id("stMetricValue").inner_text()
+
+
+def batch_field(page):
+    return page.get_by_role("spinbutton", name="Batch (requests)")
+
+
+def set_batch(page, value):
+    field = batch_field(page)
+    field.fill(str(value))
+    field.press("Enter")
+    page.wait_for_url(f"**batch={value}**")
+    page.get_by_test_id("stText").filter(has_text=f"batch {value},").first.wait_for()
+    idle(page)
+
+
+def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, browser):
+    open_page(page, server)
+    idle(page)
+    first = throughput(page)
+    assert first.endswith("token/s")
+    star = "document.querySelector('.st-key-memory .js-plotly-plot').data[1].x[0]"
+    before = page.evaluate(star)
+    page.get_by_role("slider").first.press("ArrowRight")
+    page.wait_for_url("**batch=128**")
+    page.wait_for_function(f"before => {star} === 2 * before", arg=before)  # twice the requests, twice the KV cache
+    idle(page)
+    second = throughput(page)
+    assert second != first
+    again = browser.new_page()
+    try:
+        again.set_default_timeout(WAIT_MS)
+        open_page(again, page.url)
+        idle(again)
+        assert throughput(again) == second
+        assert command_line(again) == command_line(page)
+    finally:
+        again.close()
+    page.go_back()
+    sync_api.expect(batch_field(page)).to_have_value("64")
+
+
+def test_another_page_keeps_what_was_chosen(page, server):
+    open_page(page, f"{server}/?batch=48")
+    page.get_by_role("link", name="Roofline").first.click()
+    page.get_by_role("heading", name="Roofline").wait_for()
+    page.get_by_role("link", name="What if").first.click()
+    page.wait_for_url("**batch=48**")
+    sync_api.expect(batch_field(page)).to_have_value("48")  # at first the field is not there
+
+
+def where_it_stands(page):
+    """Which page is shown, with what batch."""
+    idle(page)
+    page.get_by_role("heading", level=1).first.wait_for()
+    batch_field(page).first.wait_for()
+    page.wait_for_timeout(500)
+    idle(page)
+    heading = page.get_by_role("heading", level=1).first.inner_text()
+    return "roofline" if heading == "Roofline" else "what-if", batch_field(page).first.input_value()
+
+
+def test_back_and_forward_across_pages_show_what_was_there(page, server):
+    """Streamlit leaves an address of its own between two pages by chance: a step more, but no state but those seen."""
+
+    def follow(link):
+        page.get_by_role("link", name=link).first.click()
+        page.wait_for_function("link => document.querySelector('h1')?.innerText.includes(link)", arg=link.split()[-1])
+        page.wait_for_url("**batch=**")
+
+    def set_to(batch):
+        batch_field(page).fill(str(batch))
+        batch_field(page).press("Enter")
+        page.wait_for_url(f"**batch={batch}")
+        idle(page)
+
+    open_page(page, server)
+    seen = [("what-if", "64"), ("what-if", "48"), ("roofline", "48"), ("roofline", "96"), ("what-if", "96")]
+    set_to(48)
+    follow("Roofline")
+    set_to(96)
+    follow("What if")
+    assert where_it_stands(page) == seen[-1]
+    for step, wanted in ((page.go_back, seen[::-1]), (page.go_forward, seen)):
+        stops = [wanted[0]]
+        while stops[-1] != wanted[-1]:
+            step()
+            stops.append(where_it_stands(page))
+            assert len(stops) <= 2 * len(seen), stops
+        assert [stop for i, stop in enumerate(stops) if i == 0 or stop != stops[i - 1]] == wanted
+
+
+def test_a_number_opens_its_explanation(page, server):
+    open_page(page, server)
+    idle(page)
+    page.get_by_role("button", name="Decode step: 123.7 ms").click()
+    page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
+
+
+def test_good_and_bad_files(page, server, tmp_path):
+    open_page(page, f"{server}/?batch=48")
+    page.get_by_text("Load a device, model, plan or measurement").click()
+    bad = tmp_path / "bad.toml"
+    bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
+    page.locator("input[type=file]").set_input_files(bad)
+    page.get_by_text("bad.toml:1: memory_capacity").wait_for()
+    sync_api.expect(page.locator("img")).to_have_count(0)
+    idle(page)
+    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    good = tmp_path / "own.toml"
+    good.write_bytes((ROOT / "hwspecs" / "devices" / "h100.toml").read_bytes())
+    page.locator("input[type=file]").set_input_files(good)
+    page.get_by_text("on own.toml, KV cache").first.wait_for()
+    idle(page)
+    assert "device=own.toml%40" in page.url
+    page.reload()
+    page.get_by_text("on own.toml, KV cache").first.wait_for()
+    sync_api.expect(batch_field(page)).to_have_value("48")
+    sync_api.expect(page.get_by_test_id("stAlert")).to_have_count(0)
+
+
+def drawn_numbers(page, name):
+    """The numbers of a figure as the browser has them."""
+    return page.evaluate(f"""JSON.stringify(
+        document.querySelector('.st-key-{name} .js-plotly-plot').data.map(trace => [trace.x, trace.y]))""")
+
+
+#: page -> figure, field and option that change it, and what of the address says so
+PAGES = {
+    "?batch=32": ("throughput", "Quantizer", "kivi", "quantizer=kivi"),
+    "throughput?batch=32": ("throughput", "Model", "llama2-13b", "model=llama2-13b"),
+    "roofline?batch=32": ("operations", "Model", "llama2-13b", "model=llama2-13b"),
+    "where?batch=32": ("tornado-0", "Model", "llama2-13b", "model=llama2-13b"),
+    "validation?validation_document=NQKV": ("silicon", "Device", "L40S", "validation_device=L40S"),
+}
+
+
+@pytest.mark.parametrize("address", list(PAGES))
+def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(page, server, address):
+    name, label, option, said = PAGES[address]
+    page.goto(f"{server}/{address}")
+    figure = page.locator(f".st-key-{name} .js-plotly-plot .main-svg")
+    figure.first.wait_for(state="attached")
+    before = drawn_numbers(page, name)
+    field = page.get_by_role("combobox", name=label).first
+    field.fill(option)
+    page.get_by_role("option", name=option, exact=True).first.wait_for()
+    field.press("ArrowDown")
+    field.press("Enter")
+    page.wait_for_url(f"**{said}**")
+    assert address.partition("?")[2] in page.url
+    page.wait_for_function(
+        f"""before => {{ const figure = document.querySelector('.st-key-{name} .js-plotly-plot');
+        return figure && JSON.stringify(figure.data.map(trace => [trace.x, trace.y])) !== before; }}""",
+        arg=before,
+    )
+    (ROOT / "screenshots").mkdir(exist_ok=True)  # to be looked at; git ignores them
+    page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'what-if'}.png")
+    place = open_beside(page, name)
+    for kind in ("PNG", "SVG", "PDF", "CSV", "Parquet"):
+        with page.expect_download() as caught:
+            place.get_by_role("button", name=kind, exact=True).click()
+        opened_as(kind, Path(caught.value.path()))
+
+
+def test_a_click_on_a_point_opens_it_in_what_if(page, server):
+    page.goto(f"{server}/throughput?throughput_systems=A100+KIVI+4-bit")
+    points = page.locator(".st-key-throughput .js-plotly-plot .points path")
+    points.first.wait_for(state="attached")
+    idle(page)
+    point = points.nth(2).bounding_box()  # of batches 1, 2, 4, ...
+    page.mouse.move(point["x"] + point["width"] / 2, point["y"] + point["height"] / 2)
+    page.locator(".st-key-throughput .hoverlayer text").first.wait_for(state="attached")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_url("**batch=4**")
+    assert "quantizer=kivi" in page.url
+    page.get_by_test_id("stText").filter(has_text="batch 4,").first.wait_for()
+
+
+def rerun(query, page=""):
+    """What a browser sends to open a page."""
+    from streamlit.proto.BackMsg_pb2 import BackMsg
+
+    question = BackMsg()
+    question.rerun_script.query_string = query
+    question.rerun_script.page_name = page
+    return question.SerializeToString()
+
+
+async def deltas_of_a_session(address, query, page=""):
+    """What a session of its own is told to show: a tab without its browser, which is what costs."""
+    from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+    from websockets.asyncio.client import connect
+
+    found = []
+    async with connect(
+        address.replace("http", "ws") + "/_stcore/stream", origin=address, subprotocols=["streamlit"], max_size=None,
+        open_timeout=START_S, proxy=None,
+    ) as socket:  # fmt: skip
+        await socket.send(rerun(query, page))
+        async for content in socket:
+            message = ForwardMsg.FromString(content)
+            if message.WhichOneof("type") == "delta":
+                found.append((list(message.metadata.delta_path), message.delta))
+            if message.WhichOneof("type") == "script_finished":
+                return found
+
+
+def asked_at_once(*sessions):
+    async def ask_all():
+        return await asyncio.wait_for(asyncio.gather(*sessions), 240)
+
+    with ThreadPoolExecutor(1) as apart:  # the browser has the loop of this thread
+        return apart.submit(lambda: asyncio.run(ask_all())).result()
+
+
+def test_what_stands_on_a_page_itself_belongs_to_no_part_that_runs_alone(server):
+    """Such a part, run anew, takes back what of it was not yet sent: the page must not have a gap then."""
+    pages = ("", "throughput", "pareto")
+    query = "pareto_batches=16&pareto_inputs=1024&pareto_outputs=512"
+    answers = asked_at_once(*(deltas_of_a_session(server, query, page) for page in pages))
+    for name, deltas in zip(pages, answers, strict=True):
+        assert len([path for path, _ in deltas if len(path) == 2]) > 3, name
+        assert [path for path, delta in deltas if len(path) == 2 and delta.fragment_id] == [], name
+    found = [path.name for path in (ROOT / "dse" / "explorer").glob("*.py") if "@st.fragment\n" in path.read_text()]
+    assert found == []  # of the other pages: dse.explorer.fragments
+
+
+def test_twenty_sessions_at_once_do_not_mix(server):
+    answers = asked_at_once(*(deltas_of_a_session(server, f"batch={batch}") for batch in range(2, 22)))
+    for batch, deltas in enumerate(answers, 2):
+        texts = [delta.new_element.text.body for _, delta in deltas]
+        assert [text for text in texts if "KV cache in" in text] == [
+            f"llama2-7b on a100-80gb, KV cache in oaken, batch {batch}, 1,024 tokens in, 1,024 out"
+        ]
+
+
+def test_tabs_at_once_each_show_their_own(browser, server):
+    """Twenty sessions are held apart above; tabs cost more, and most here are without a figure, which is what costs.
+
+    A batch has 3 devices, 6 quantizers, 6 prompts, 6 lengths.
+    """
+    context = browser.new_context()
+    context.set_default_timeout(4 * WAIT_MS)
+    try:
+        tabs = {n: context.new_page() for n in range(100, 108)}
+        for n, tab in tabs.items():
+            sweep = f"pareto?pareto_batches=1+to+{n}+step+1"
+            tab.goto(f"{server}/{f'?batch={n}' if n % 5 == 0 else sweep}", wait_until="commit")
+        for n, tab in tabs.items():
+            if n % 5 == 0:
+                tab.get_by_test_id("stText").filter(has_text=f"batch {n}, 1,024 tokens in").first.wait_for()
+                assert f"batch={n}" in tab.url
+            else:
+                tab.get_by_text(f"{3 * 6 * 6 * 6 * n:,} designs: more than start by themselves").wait_for()
+                assert f"1+to+{n}+step" in tab.url
+    finally:
+        context.close()
+
+
+def test_a_token_policy_of_the_url_is_asked_for_and_shown(page, server):
+    open_page(page, f"{server}/?tokens=h2o&batch=8")
+    assert "--tokens h2o" in command_line(page)
+    page.get_by_text("204 tokens stored and 204 tokens read at the end").wait_for()
+    assert "tokens=h2o" in page.url
+
+
+def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
+    open_page(page, f"{server}/?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)")
+    page.get_by_text("must be a whole number from 1 to 16,777,216").wait_for()
+    sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
+    sync_api.expect(page.locator("img")).to_have_count(0)
+    page.wait_for_function("!location.search.includes('batch')")
+    set_batch(page, 48)
+    page.go_back()
+    sync_api.expect(batch_field(page)).to_have_value("64")
+    sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def test_bad_parameters_show_a_message_beside_the_field(page, server):
+    open_page(page, server)
+    field = page.get_by_role("textbox", name="Quantizer parameters")
+    field.fill("bits=99")
+    field.press("Enter")
+    page.get_by_text("unknown parameter 'bits'").first.wait_for()
+    sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
+    sync_api.expect(page.get_by_test_id("stMetric")).to_have_count(0, timeout=WAIT_MS)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 844})
+    open_page(page, server)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.evaluate(
+        """[...document.querySelectorAll('[data-testid=stMetricValue] *, [data-testid=stMetricLabel] *')]
+        .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflow === 'hidden')
+        .map(e => e.innerText)"""
+    )
+    assert cut == []
+    background = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+    lightness = sum(int(part) for part in background[4:-1].split(",")[:3])
+    assert (lightness > 3 * 128) == (scheme == "light")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_two_seconds_while_it_works(tmp_path, sign):
+    """A page is open, and the lab works, whose run Streamlit would wait for."""
+    with started(tmp_path) as (process, address):
+        asked_at_once(deltas_of_a_session(address, "batch=2"))
+        with connect(
+            address.replace("http", "ws") + "/_stcore/stream", origin=address, subprotocols=["streamlit"],
+            open_timeout=START_S, max_size=None, proxy=None,
+        ) as socket:  # fmt: skip
+            socket.send(rerun("lab_quantizer=sinkq", "lab"))
+            socket.recv(WAIT_MS / 1000)
+            time.sleep(1)
+            begun = time.monotonic()
+            process.send_signal(sign)
+            assert process.wait(30) == 0
+            assert time.monotonic() - begun < 2
+
+
+def handshake(address, **headers):
+    """Status of asking for the page's WebSocket, over which all its contents come."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
+    wanted = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==", **headers,
+    }  # fmt: skip
+    try:
+        connection.request("GET", "/_stcore/stream", headers=wanted)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_other_hosts_and_origins_get_no_contents(server):
+    assert handshake(server, Origin=server) == 101
+    assert handshake(server, Host="evil.example", Origin="http://evil.example") == 403
+    assert handshake(server, Origin="http://evil.example") == 403

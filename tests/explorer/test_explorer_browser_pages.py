@@ -1,0 +1,210 @@
+"""The Pareto page and the quantizer lab in a real browser, and what a reader's own files may hold."""
+
+import io
+import json
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from browser import ROOT, idle, needs_browser, open_beside, open_page, opened_as, sync_api, wait_for_figure
+from dse.explorer.pages import roofline
+
+pytestmark = needs_browser
+
+#: the first sweep of a process, and the first run of a quantizer, may compile what they need
+FIRST_MS = 240_000
+SMALL = "pareto_batches=16,64&pareto_inputs=1024&pareto_outputs=512,2048&pareto_quantizers=fp16;oaken"
+
+
+def downloaded(page, button):
+    with page.expect_download() as caught:
+        button.click()
+    return Path(caught.value.path())
+
+
+def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, browser):
+    page.goto(f"{server}/pareto?{SMALL}")
+    wait_for_figure(page, "front", FIRST_MS)
+    page.get_by_text("of 24 designs are on the front").wait_for()
+    field = page.get_by_role("textbox", name="Of the front show only")
+    field.fill('device == "H100"')
+    field.press("Enter")
+    page.wait_for_url("**pareto_filter=**")
+    page.wait_for_function(
+        "document.querySelector('.st-key-front .js-plotly-plot').data.every(t => !String(t.name).includes('A100'))"
+    )
+    limit = page.get_by_role("textbox", name="At most")
+    limit.fill("Decode step = 20 ms")
+    limit.press("Enter")
+    page.get_by_text("beyond the limits").wait_for()
+    place = open_beside(page, "front")
+    assert "--at-most decode_step_s=0.02" in place.get_by_test_id("stCode").first.inner_text()
+    for kind in ("PNG", "SVG", "PDF", "CSV", "Parquet"):
+        opened_as(kind, downloaded(page, place.get_by_role("button", name=kind, exact=True)))
+    page.keyboard.press("Escape")
+    page.get_by_text("As a sweep file, for any number of designs").click()
+    idle(page)
+    text = downloaded(page, page.get_by_role("button", name="Download sweep.toml")).read_text()
+    assert "batch = [16, 64]" in text
+    again = browser.new_page()
+    try:
+        again.goto(page.url)
+        again.get_by_text("beyond the limits").wait_for(timeout=FIRST_MS)
+        wait_for_figure(again, "front", FIRST_MS)
+        restored = {"At most": "Decode step = 20 ms", "Of the front show only": 'device == "H100"'}
+        for name, text in restored.items():
+            sync_api.expect(again.get_by_role("textbox", name=name)).to_have_value(text)
+    finally:
+        again.close()
+
+
+def test_a_long_sweep_shows_how_far_it_is_and_ends_when_told(page, server):
+    page.goto(f"{server}/pareto?pareto_batches=1+to+1000+step+1")
+    page.get_by_role("button", name="Sweep", exact=True).click()
+    page.get_by_role("progressbar").wait_for()
+    page.get_by_text("of 648,000 designs").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("The sweep was stopped.").wait_for()
+    page.get_by_role("button", name="Sweep again").wait_for()
+
+
+def dump_bytes(model=""):
+    buffer = io.BytesIO()
+    draw = np.random.default_rng(1).standard_normal
+    np.savez(
+        buffer,
+        **({"meta": np.frombuffer(json.dumps({"model": model, "note": model}).encode(), "u1")} if model else {}),
+        **{f"layer0.{side}": draw((1, 2, 64, 64)).astype(np.float16) for side in ("key", "value")},
+    )
+    return buffer.getvalue()
+
+
+def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, server, tmp_path):
+    page.goto(f"{server}/lab?lab_quantizer=nqkv")
+    wait_for_figure(page, "map-error", FIRST_MS)
+    page.get_by_text("Load a KV dump").click()
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"PK\x03\x04 no archive")
+    page.locator("input[type=file]").set_input_files(bad)
+    page.get_by_text("bad.npz: ").wait_for()
+    sync_api.expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    good = tmp_path / "own.npz"
+    good.write_bytes(dump_bytes())
+    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    page.locator("input[type=file]").set_input_files(good)
+    page.get_by_test_id("stText").filter(has_text="own.npz, 1 layers").wait_for()
+    sync_api.expect(page.get_by_text("Synthetic data")).to_have_count(0)
+    for name in ("bits", "errors", "histogram", "map-before", "map-after", "map-error"):
+        wait_for_figure(page, name, FIRST_MS)
+    idle(page)
+    assert "lab_data=own.npz%40loaded" in page.url
+    place = open_beside(page, "histogram")
+    assert "own.npz" in place.get_by_test_id("stCode").first.inner_text()
+    opened_as("PNG", downloaded(page, place.get_by_role("button", name="PNG", exact=True)))
+    page.reload()
+    page.get_by_text("own.npz was loaded in another session: load it again").wait_for()
+    page.get_by_text("Synthetic data").first.wait_for()
+
+
+#: what would be markup or a link where text is not shown as text
+HOSTILE = "<img src=x onerror=alert(1)>**bold** $x$ [a](http://e.example) :red[x] `c` &lt;b&gt; www.f.example"
+FILE = HOSTILE.replace("/", "")  # a name of a file holds none
+#: the same as a name in a device file, of which letters, digits and .+_- are all that is allowed
+NAME = "www.g.example"
+_MARKUP = """() => [...document.querySelectorAll('[data-testid=stApp] *')].filter(e => {
+    const text = e.textContent || '';
+    return (e.tagName === 'IMG' && e.getAttribute('src') === 'x') || e.classList.contains('katex')
+        || (e.tagName.toLowerCase() === 'a' && /example/.test(e.outerHTML))
+        || (e.tagName === 'STRONG' && text === 'bold')
+        || (e.tagName === 'EM' && text === 'bold') || (e.tagName === 'CODE' && text === 'c')
+        || (/^x$/.test(text) && e.tagName === 'SPAN' && e.style.color) || (e.tagName === 'B' && text.includes('&'));
+}).map(e => e.outerHTML.slice(0, 200))"""
+
+
+def load(page, name, text, said):
+    """Give the uploader a file of that very name, and wait for what the page says of it."""
+    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    idle(page)
+    page.locator("input[type=file]").set_input_files({"name": name, "mimeType": "text/plain", "buffer": text.encode()})
+    page.get_by_test_id("stText").filter(has_text=said).first.wait_for()
+    idle(page)
+
+
+def hostile_files():
+    """Name, content and what the page says of it, of files whose every free text is hostile."""
+    shipped = (ROOT / "hwspecs" / "devices" / "h100.toml").read_text()
+    device = shipped.replace('name = "H100"', f'name = "{NAME}"')
+    device = re.sub(r'^title = ".*"', f"title = {json.dumps(HOSTILE)}", device, flags=re.M)
+    device = re.sub(r'source = "[^"]*"', f"source = {json.dumps(HOSTILE)}", device)
+    model = {
+        "model_type": "llama", "architectures": [HOSTILE], "_name_or_path": HOSTILE, "hidden_size": 1024,
+        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048,
+        "vocab_size": 1000,
+    }  # fmt: skip
+    plan = f"source = {json.dumps(HOSTILE)}\nmodel = {json.dumps(HOSTILE)}\n"
+    plan += "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "oaken"\n' for i in range(2))
+    return [
+        (f"{FILE}.toml", device, f"device {NAME}: no problem"), (f"{FILE}.json", json.dumps(model), "model img-src-x"),
+        (f"{FILE}.toml", plan, "plan of 2 layers"),
+    ]  # fmt: skip
+
+
+def test_text_of_the_reader_is_never_markup(page, server):
+    open_page(page, f"{server}/?designs=2&model={quote(HOSTILE)}&{quote(HOSTILE)}={quote(HOSTILE)}")
+    page.get_by_test_id("stCode").filter(has_text="onerror=alert").first.wait_for()
+    assert page.evaluate(_MARKUP) == []
+    page.get_by_text("Load a device, model, plan or measurement").click()
+    for name, content, said in hostile_files():
+        load(page, name, content, said)
+        assert page.evaluate(_MARKUP) == []
+    bad = f"memory_capacity = {json.dumps(HOSTILE)}\nmemory_bandwidth = {json.dumps(HOSTILE)}\n"
+    load(page, f"bad{FILE}.toml", bad, "memory_capacity")
+    assert page.evaluate(_MARKUP) == []
+    page.get_by_test_id("stText").filter(has_text="onerror=alert(1)").first.wait_for()
+    page.get_by_text("Numbers of the device").click()
+    page.get_by_test_id("stText").filter(has_text=":red[x]").first.wait_for()
+    assert page.evaluate(_MARKUP) == []
+    for link, figure in (
+        ("Throughput", "lengths"), ("Roofline", "operations"), ("Where does it pay", "cross-1"), ("Pareto", "front"),
+    ):  # fmt: skip
+        page.get_by_role("link", name=link).first.click()
+        page.get_by_role("heading", level=1).filter(has_text=link.split()[0]).wait_for()
+        wait_for_figure(page, figure, FIRST_MS)
+        idle(page)
+        assert page.evaluate(_MARKUP) == [], link
+
+
+def test_a_dump_says_nothing_as_markup(page, server):
+    page.goto(f"{server}/lab?lab_quantizer=fp8&lab_parameters={quote(HOSTILE)}")
+    page.get_by_text("The address held values").wait_for()
+    wait_for_figure(page, "map-error", FIRST_MS)
+    page.get_by_text("Load a KV dump").click()
+    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    file = {"name": f"{FILE}.npz", "mimeType": "application/zip", "buffer": dump_bytes(HOSTILE)}
+    page.locator("input[type=file]").set_input_files(file)
+    page.get_by_test_id("stText").filter(has_text="onerror=alert").first.wait_for()
+    wait_for_figure(page, "map-error", FIRST_MS)
+    idle(page)
+    assert page.evaluate(_MARKUP) == []
+
+
+def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
+    page.goto(f"{server}/roofline")
+    wait_for_figure(page, "operations")
+    idle(page)
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("() => document.activeElement.getAttribute('aria-label') || ''"))
+        if page.evaluate("() => document.activeElement.dataset.testid === 'stTopNavLink'"):
+            seen = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+            assert seen == "solid"
+        if page.evaluate("() => document.activeElement.innerText.startsWith('Command line')"):
+            break
+    else:
+        pytest.fail(f"the figure's button was not reached: {reached}")
+    places = [reached.index(field.label) for field in roofline.FIELDS]
+    assert places == sorted(places)

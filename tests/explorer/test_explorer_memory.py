@@ -1,0 +1,117 @@
+"""What keeps the explorer quick and small: figures that plotly need not check, garbage, dumps of sessions left."""
+
+import gc
+import weakref
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse.explorer import figure, launch, request
+from dse.explorer.pages import best_quantizer as where
+from dse.explorer.pages import lab, roofline, throughput
+from dse.figures import FIGURES
+from dse.figures import lab as charts
+from dse.figures.plot.answer import chart_of
+from dse.measure import lab as measure_view
+from dse.measure.lab import How
+from dse.validate import silicon as validate_silicon
+
+
+def _best_map():
+    asked = where.Asked(request.Request(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
+    return figure.cells(chart_of(where.cached_map(asked)))
+
+
+def _silicon():
+    return figure.tall(
+        FIGURES["silicon_errors"].chart(pd.DataFrame(map(asdict, validate_silicon.recorded_rows("A100-80GB"))))
+    )
+
+
+def _values():
+    part = np.arange(6.0).reshape(2, 3)
+    return figure.map_of(charts.values(part, 0, "value", charts.scale("value", "", part, part), "Before"))
+
+
+def _throughput(name):
+    return throughput.cached_chart(name, request.Request(batch=1), ("Oaken-HBM",))
+
+
+#: each way in which pages draw a chart
+DRAWN = {
+    "fitted": lambda: figure.fitted(
+        figure.chosen(_throughput("throughput_batch"), [request.answer(request.DEFAULT).result])
+    ),
+    "with_colours": lambda: figure.with_colours(_throughput("effective_axes")),
+    "map_of": _values, "cells": _best_map, "tall": _silicon,
+    "faint": lambda: figure.faint(_throughput("throughput_length"), "Oaken-HBM"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(DRAWN))
+def test_plotly_would_take_the_figures_that_it_does_not_check(name):
+    drawn = DRAWN[name]()
+    checked = go.Figure(drawn).to_plotly_json()
+    unchecked = figure.unchecked(drawn).to_plotly_json()
+    for axis in (found["layout"].get("coloraxis", {}) for found in (checked, unchecked)):
+        axis["colorscale"] = [(round(at, 9), colour) for at, colour in axis.get("colorscale", [])]
+    assert unchecked == checked
+
+
+def test_hollow_marks_have_the_colour_of_the_page():
+    table = pd.DataFrame(map(asdict, validate_silicon.recorded_rows("A100-80GB")))
+    asked = tuple(request.with_quantizer(request.DEFAULT, name) for name in ("fp16", "oaken"))
+    for drawn in (
+        figure.tall(FIGURES["silicon_errors"].chart(table)),
+        figure.fitted(FIGURES["operations"].chart(roofline.cached_table(asked))),
+    ):
+        faces = [
+            str(trace["marker"]["color"]) for trace in drawn["data"] if trace["type"] == "scatter" and trace["marker"]
+        ]
+        assert not any("white" in face for face in faces)
+    assert any(figure.CLEAR in face for face in faces)
+
+
+def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage():
+    gc.unfreeze()
+    try:
+        app = AppTest.from_file(launch.SCRIPT, default_timeout=60).run()
+        assert gc.get_freeze_count() == 0
+        app.run()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
+    """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
+    held = measure_view.sample()
+    seen = weakref.ref(held)
+    asked = lab.Asked("another", "nqkv", How())
+    lab.cached_measured(held, asked)
+    lab.cached_view(held, asked)
+    dumps = {"own.npz (loaded)": held}
+    del held
+    gc.collect()
+    assert seen() is not None
+    lives = iter([True, False, True, False, False, False])  # looked at every 15 s: away once, back, then left
+    monkeypatch.setattr(lab.time, "sleep", lambda _: None)
+    lab.free_when_left(dumps, lambda: next(lives), look_s=15.0)
+    assert seen() is None
+    assert list(lives) == []
+    assert dumps == {}
+
+
+def test_a_dump_is_looked_after_until_another_takes_its_place(monkeypatch):
+    dumps = {"own.npz (loaded)": None}
+    monkeypatch.setattr(lab.time, "sleep", lambda _: dumps.clear())
+    lab.free_when_left(dumps, lambda: True)
+    assert dumps == {}
+
+
+def test_a_session_may_return_for_as_long_as_streamlit_keeps_it():
+    assert launch.SETTINGS["server.disconnectedSessionTTL"] == lab.RETURN_S

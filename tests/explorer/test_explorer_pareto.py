@@ -1,0 +1,336 @@
+"""The Pareto page without a browser: its front is that of the whole table, and its threads end."""
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse.core import specfile
+from dse.core.errors import InputError
+from dse.explorer import kept, names, request, uploads
+from dse.explorer.pages import pareto
+from dse.model import evaluate as point
+from dse.model import results as point_names
+from dse.specs import catalog
+from dse.sweep import points as sweep_points
+from dse.sweep import spec as sweep_spec
+from dse.sweep import sweeps as sweep
+from dse.sweep.pareto import designs as pareto_designs
+from dse.sweep.pareto import stream as pareto_stream
+
+SMALL = {
+    "pareto_devices": "oaken-lpddr;a100-80gb", "pareto_quantizers": "fp16;oaken", "pareto_batches": "16, 256",
+    "pareto_inputs": "1024", "pareto_outputs": "512, 2048",
+    "pareto_axes": "oaken.outer = 0.02, 0.04; weights_bits = 16, 8; tokens = full, h2o:heavy=0.2",
+    "pareto_bandwidths": "1 TB/s to 2 TB/s factor 2", "pareto_where": "batch * output_tokens <= 131072",
+}  # fmt: skip
+
+
+def values_of(query):
+    found = {field.key: field.default for field in pareto.FIELDS}
+    by_key = {field.key: field for field in pareto.FIELDS}
+    for key, text in query.items():
+        found[key] = by_key[key].read(text, found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return pareto.of(values_of(SMALL))
+
+
+@pytest.fixture(scope="module")
+def found(asked):
+    return pareto_stream.front_of(asked.sweep(), asked.objectives(), asked.by)
+
+
+def test_ranges_are_written_as_people_say_them():
+    assert pareto.values_of("1, 2,4") == [1, 2, 4]
+    assert pareto.values_of("1 to 256 factor 2") == {"from": 1, "to": 256, "factor": 2}
+    assert pareto.values_of("1 TB/s to 4 TB/s count 7 log") == {
+        "from": "1 TB/s", "to": "4 TB/s", "count": 7, "scale": "log",
+    }  # fmt: skip
+    for bad in ("1 to 4", "1 to step 2", "1 to 4 step 2 3 4"):
+        with pytest.raises(InputError, match="a range is"):
+            pareto.values_of(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("batch = 1", "has a field of its own"),
+        ("bacth = 1", "unknown axis"),
+        ("weights_bits", "must be NAME = VALUES"),
+        ("weights_bits = 5", "weights_bits"),
+        ("prefix_tokens = 0; prefix_tokens = 1", "given twice"),
+        ("prefix_tokens = 0 to 20000 step 1", "at most 10,000 here"),
+    ],
+)
+def test_bad_axes_are_said_in_a_line(text, wrong):
+    problem = pareto.MORE.problem(text, {})
+    assert wrong in problem
+    assert "\n" not in problem
+
+
+def test_the_streamed_front_is_that_of_the_whole_table(asked, found):
+    whole = pareto_designs.of_table(sweep.run(asked.document()), asked.objectives(), asked.by, drop_missing=True)
+    pd.testing.assert_frame_equal(found.table, whole.table)
+    assert found.row.tolist() == whole.row.tolist()
+    assert found.knee.tolist() == whole.knee.tolist()
+    assert (found.n_rows, found.n_feasible, found.n_missing) == (whole.n_rows, whole.n_feasible, whole.n_missing)
+    assert set(found.design) == set(whole.design)
+
+
+def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
+    monkeypatch.setattr(sweep_points, "BLOCK_POINTS", 7)
+    monkeypatch.setattr(sweep_points, "MAX_BLOCK_POINTS", 21)
+    again = pareto_stream.front_of(asked.sweep(), asked.objectives(), asked.by)
+    pd.testing.assert_frame_equal(again.table, found.table)
+    assert again.row.tolist() == found.row.tolist()
+    pd.testing.assert_frame_equal(again.cloud, found.cloud)
+
+
+def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
+    document = specfile.parse("sweep.toml", pareto.toml(asked.document()), False)
+    assert sweep_spec.of_document(document).sha256 == asked.sweep().sha256
+    space = {}
+    exec(pareto.python(asked), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    assert pareto.commands(asked)[1] == (
+        "dse pareto sweep-result --maximize throughput_tokens_per_s --minimize decode_step_s --by device --drop-missing"
+    )
+
+
+def test_limits_are_those_of_the_command_line(asked):
+    limited = replace(asked, at_most=("decode_step_s=0.05",), at_least=("measured_error=0.01",))
+    found = pareto_stream.front_of(limited.sweep(), limited.objectives(), limited.by, limits=limited.limits())
+    space = {}
+    exec(pareto.python(limited), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    assert (space["result"].n_beyond, space["result"].n_missing) == (found.n_beyond, found.n_missing)
+    assert 0 < found.n_beyond < found.n_feasible
+    assert found.table["decode_step_s"].max() <= 0.05
+    assert (found.cloud["decode_step_s"] <= 0.05).all()
+    assert "--at-most decode_step_s=0.05 --at-least measured_error=0.01" in pareto.commands(limited)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("measured_error=0.2; Decode step = 50 ms", ["measured_error=0.2", "decode_step_s=0.05"]),
+        ("kv_bytes = 40 GB", ["kv_bytes=40000000000"]),
+        ("batch=8;", ["batch=8"]),
+        ("Error of the attention output = 20%", ["measured_error=0.2"]),
+        ("throughput = 1000 token/s; largest batch = 8 sequences", ["throughput_tokens_per_s=1000", "max_batch=8"]),
+    ],
+)
+def test_limits_take_words_and_units(text, limits):
+    assert pareto.limits_of(text, "at most") == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("sped = 1", "known: "),
+        ("decode_step = 1", "did you mean decode_step_s"),
+        ("decode_step_s = 50 GB", "its unit one of s, ms"),
+        ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),
+        ("decode_step_s = fast", "must be COLUMN=NUMBER"),
+        ("decode_step_s", "must be COLUMN=NUMBER"),
+        ("quantizer = 1", "at most 'quantizer'"),
+    ],
+)
+def test_bad_limits_are_said_in_a_line(text, part):
+    problem = pareto.AT_MOST.problem(text, {})
+    assert part in problem
+    assert "\n" not in problem
+
+
+def test_limits_on_an_axis_need_the_axis(asked):
+    with pytest.raises(InputError, match="memory_capacity: "):
+        replace(asked, at_most=("memory_capacity=1",)).sweep()
+
+
+def test_no_file_is_read_because_an_address_names_it():
+    assert "no file is read" in pareto.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
+    assert "no file is read" in pareto.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
+
+
+PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
+
+
+def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, monkeypatch):
+    files = (
+        (
+            "mine.toml (loaded)",
+            ("mine.toml", catalog.device_files()["h100"].read_text().replace('name = "H100"', 'name = "Mine"')),
+        ),
+        ("m.toml (loaded)", ("m.toml", catalog.model_files()["llama2-7b"].read_text())),
+        ("p.toml (loaded)", ("p.toml", PLAN)),
+    )
+    own = replace(
+        asked, devices=("mine.toml (loaded)", "h100"), models=("m.toml (loaded)",), quantizers=("p.toml (loaded)",),
+        axes=(("batch", "16, 64"),), where="", files=files,
+    )  # fmt: skip
+    found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
+    assert set(found.table["device"]) == {"Mine", "H100"}
+    row = found.table[found.table["device"] == "Mine"].iloc[0]
+    fields = pareto.loaded(row.to_dict(), own)
+    assert (fields["device"], fields["model"], fields["quantizer"]) == tuple(name for name, _ in files)
+    by_name = dict(files)
+    sides = {"device": "device_file", "model": "model_file", "quantizer": "quantizer_file"}
+    design = request.Request(**fields, **{side: by_name[fields[field]] for field, side in sides.items()})
+    assert request.answer(design).result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"]
+    # the script and the command lines take the files from the folder they are run in
+    monkeypatch.chdir(tmp_path)
+    for name, text in by_name.values():
+        (tmp_path / name).write_text(text)
+    space = {}
+    exec(pareto.python(own), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    exec(request.python(design), space)
+    assert space["result"] == request.answer(design).result
+
+
+def test_own_measurements_are_swept_and_load_into_what_if(asked, tmp_path, monkeypatch):
+    content = (Path(__file__).parents[2] / "dse" / "data" / "kv_sample.measured.json").read_bytes()
+    content = content.replace(b'"kv_sample.npz"', b'"own.npz"').replace(
+        b'"stored_bytes": 54102', b'"stored_bytes": 54103'
+    )
+    content = content.replace(b'"outliers": 64176', b'"outliers": 64184', 1)  # that byte more
+    upload = uploads.read("m.json", content)[0]
+    label = kept.label(upload, {})
+    own = replace(
+        asked, devices=("h100",), quantizers=("oaken",), axes=(("batch", "16, 64"),), where="", measurements=label,
+        minimize=("measured_bits",), measurements_file=upload,
+    )  # fmt: skip
+    found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
+    fields = pareto.loaded(found.table.iloc[0].to_dict(), own)
+    design = request.answer(request.Request(**fields, measurements_file=upload)).result
+    shipped = request.answer(request.of({**fields, "measurements": "shipped"})).result
+    assert design["measured_bits"] == found.table["measured_bits"].iloc[0] > shipped["measured_bits"]
+    assert design["measured_on"] == "own.npz (synthetic)"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.json").write_bytes(content)
+    space = {}
+    exec(pareto.python(own), space)
+    pd.testing.assert_frame_equal(space["result"].table, found.table)
+    assert 'measurements = "m.json"' in pareto.toml(own.document())
+
+
+def test_every_column_has_words_and_a_unit():
+    assert set(point.RESULT_UNITS) <= set(point_names.RESULTS)
+    assert names.titled("decode_step_s") == "Decode step (ms)"
+    assert names.titled("measured_error") == "Error of the attention output (%)"
+    words = [names.words(name) for name in point.RESULT_UNITS]
+    assert len(set(words)) == len(words)
+
+
+def test_every_design_of_the_front_opens_in_what_if_with_its_result(asked, found):
+    assert "oaken" in set(found.table["quantizer"])
+    for _, row in found.table.iterrows():
+        fields = pareto.loaded(row.to_dict(), asked)
+        result = request.answer(request.Request(**fields)).result
+        assert result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"], fields
+        assert result["decode_step_s"] == row["decode_step_s"]
+    assert pareto.not_loaded(asked.sweep()) == []
+
+
+def test_a_click_finds_its_design(found):
+    row = found.table.iloc[3]
+    assert pareto.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1e3)["batch"] == row["batch"]
+    assert pareto.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1.1e3) is None
+
+
+def test_the_filter_is_a_condition_on_the_table(found):
+    kept = pareto.filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05')
+    naive = [row["quantizer"] == "oaken" and row["decode_step_s"] <= 0.05 for _, row in found.table.iterrows()]
+    assert 0 < sum(naive) < len(naive)
+    assert kept.row.tolist() == found.row[np.array(naive)].tolist()
+    with pytest.raises(InputError, match="is not an axis"):
+        pareto.filtered(found, "speed > 1")
+    shown = pareto.table_of(found, 2)
+    assert len(shown) == 2
+    assert shown["Decode step (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
+
+
+def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
+    nothing = sweep_spec.from_dict({**asked.document(), "where": ["batch > 1000"]})
+    found = pareto_stream.front_of(nothing, asked.objectives(), asked.by)
+    assert found.table.empty
+    assert found.n_rows == 0
+
+
+def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
+    entered = threading.Event()
+
+    def slow(sweep, objectives, by, check, count, limits):
+        entered.set()
+        while True:
+            check()
+            time.sleep(0.001)
+
+    monkeypatch.setattr("dse.sweep.pareto.stream.front_of", slow)
+    job = pareto.Job(asked, asked.sweep())
+    assert entered.wait(10)
+    assert not job.finished
+    job.cancel()
+    job.thread.join(10)
+    assert not job.thread.is_alive()
+    assert job.front is None
+    assert job.problem is None
+    grace_s = pareto.GRACE_S
+    monkeypatch.setattr(pareto, "GRACE_S", 0.01)
+    left = pareto.Job(asked, asked.sweep(), alive=lambda: False)
+    left.thread.join(10)
+    assert not left.thread.is_alive()
+    assert left.front is None
+    assert grace_s > 1  # a reload of the page takes less
+
+
+def finished(app):
+    app.session_state["pareto job"].thread.join(60)
+    return app.run()
+
+
+def test_the_page_sweeps_filters_and_keeps_its_address(asked):
+    app = AppTest.from_string("from dse.explorer.pages import pareto; pareto.render()", default_timeout=60)
+    for key, text in SMALL.items():
+        app.query_params[key] = text
+    finished(app.run())
+    assert not app.exception
+    assert not app.warning
+    assert app.session_state["pareto job"].asked == asked
+    assert len(app.dataframe[0].value) == len(app.session_state["pareto job"].front.table)
+    first = app.session_state["pareto job"]
+    app.text_input(key="pareto_filter").set_value('quantizer == "oaken"').run()
+    assert app.session_state["pareto job"] is first  # nothing is swept again
+    assert app.query_params["pareto_filter"] == 'quantizer == "oaken"'
+    assert set(app.dataframe[0].value["Quantizer"]) == {"oaken"}
+    app.text_input(key="pareto_filter").set_value("speed > 1").run()
+    assert any("is not an axis" in text.value for text in app.text)
+    app.text_input(key="pareto_where").set_value("batch >").run()
+    assert any("is not a condition" in text.value for text in app.text)
+    assert not app.dataframe
+    app.text_input(key="pareto_where").set_value("batch > 1000").run()
+    finished(app)
+    assert any("No design is left" in text.value for text in app.info)
+    assert not app.exception
+
+
+def test_large_sweeps_wait_for_a_button_and_larger_ones_for_the_command_line():
+    app = AppTest.from_string("from dse.explorer.pages import pareto; pareto.render()", default_timeout=60)
+    app.query_params["pareto_batches"] = "1 to 400 step 1"
+    app.run()
+    assert "pareto job" not in app.session_state
+    assert app.button(key="pareto start")
+    app.text_input(key="pareto_batches").set_value("1 to 9000 step 1").run()
+    assert any("5,832,000 designs" in text.value for text in app.info)
+    assert "factor = 2" in app.code[0].value
+    assert "dse sweep sweep.toml" in app.code[1].value
+    assert not app.exception

@@ -1,0 +1,125 @@
+"""The state of the explorer in its address: hostile URLs are a notice, back and forward find what was there."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dse.core import errors
+from dse.explorer import common_fields as shared
+from dse.explorer import fields, request, state
+from explorer_page import command_of, metrics, page
+
+FIELDS = {field.key: field for field in shared.DESIGN}
+
+
+def test_url_restores_the_page():
+    app = page(device="h100", quantizer="sinkq", parameters="bits=4", batch="48", admission="paged", weights_bits="8")
+    assert not app.exception
+    assert not app.warning
+    for part in ("--device h100", "--quantizer sinkq:bits=4", "--batch 48", "--admission paged", "--weights-bits 8"):
+        assert part in command_of(app)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "limit"),
+    [
+        ("batch", "nan", "1 to 16,777,216"),
+        ("batch", "1e400", "1 to 16,777,216"),
+        ("batch", "9" * 5000, "1 to 16,777,216"),
+        ("batch", "-1", "1 to 16,777,216"),
+        ("batch", "٣", "1 to 16,777,216"),
+        ("input", "0", "1 to 1,073,741,824"),
+        ("output", "", "1 to 16,777,216"),
+        ("device", "../../etc/passwd", "must be one of"),
+        ("model", "A" * 100_000, "must be one of"),
+        ("quantizer", "![x](https://example.org/x.png)", "must be one of"),
+        ("parameters", "bits=99", "unknown parameter"),
+        ("weights_bits", ["8", "4"], "given 2 times"),
+        ("<b>x</b>", "1", "unknown: known: admission"),
+        ("\x00\u202ekey", "1", "unknown: known: admission"),
+    ],
+)
+def test_bad_url_falls_back_with_one_notice(key, value, limit, opened):
+    app = page(**{key: value})
+    assert not app.exception
+    assert len(app.warning) == 1
+    assert limit in app.code[0].value
+    assert metrics(app) == metrics(opened)
+    assert not app.query_params
+    app.run()
+    assert not app.warning  # said once
+
+
+def test_a_value_that_a_run_put_into_a_field_is_put_again_by_the_next():
+    """The browser may miss the first run, where the next overtakes it: its fields would show defaults."""
+    app = page(batch="48")
+    for puts in (True, True, False):
+        field = app.number_input(key="batch")
+        assert (field.value, field.proto.set_value) == (48, puts)
+        app.run()
+    app.number_input(key="input").set_value(7).run()
+    assert not app.number_input(key="input").proto.set_value  # the reader's own is left alone
+
+
+def test_good_part_of_a_bad_url_is_kept():
+    app = page(batch="32", input="x", nonsense="1")
+    assert app.number_input(key="batch").value == 32
+    assert app.query_params == {"batch": ["32"]} or app.query_params == {"batch": "32"}
+    assert len(app.code[0].value.splitlines()) == 2
+
+
+def test_many_problems_are_counted():
+    app = page(**{f"k{i}": "1" for i in range(20)})
+    assert app.code[0].value.splitlines()[-1] == "and 15 more"
+
+
+KEYS = st.one_of(st.sampled_from(list(FIELDS)), st.text(max_size=60))
+VALUES = st.one_of(st.text(max_size=300), st.integers().map(str), st.floats().map(str), st.just("16"))
+
+
+@given(st.dictionaries(KEYS, st.lists(VALUES, min_size=1, max_size=3), max_size=6))
+def test_any_url_is_split_into_usable_and_named_problems(query):
+    values, problems = fields.check_query(shared.DESIGN, query)
+    assert values.keys() == FIELDS.keys()
+    assert all(len(line) <= errors.MAX_LINE and line.isprintable() for line in problems)
+    changed = [key for key in query if key in FIELDS and values[key] != FIELDS[key].default]
+    assert len(changed) + len(problems) <= len(query)
+    written = fields.query_of(shared.DESIGN, values)
+    assert fields.check_query(shared.DESIGN, {key: [text] for key, text in written.items()}) == (values, [])
+    with contextlib.suppress(errors.InputError):  # values that cannot stand together
+        request.answer(request.Request(**values))
+
+
+def test_every_field_of_a_design_is_a_field_of_the_request():
+    assert {field.key for field in shared.DESIGN} == {
+        name for name in request.Request.__dataclass_fields__ if not name.endswith("_file")
+    }
+
+
+def test_back_across_pages_finds_what_each_address_stood_for():
+    """Between two pages the browser keeps, by chance, the new page without its query or the old with the new query."""
+    small, large, own = {"batch": ["48"]}, {"batch": ["96"]}, {"batch": ["96"], "pareto_batches": ["4"]}
+    trail = state.Trail()
+    trail.goes_to("what-if", {})
+    trail.goes_to("what-if", small)
+    trail.goes_to("roofline", small)
+    trail.goes_to("roofline", large)
+    trail.goes_to("what-if", large)
+    assert trail.returns_to("what-if", {}) == large  # on the way here, not the first page of all
+    trail.stands_at(large)
+    assert trail.returns_to("roofline", large) == large
+    assert trail.returns_to("roofline", small) == small
+    assert trail.returns_to("what-if", small) == small
+    assert trail.returns_to("what-if", {}) == {}
+    assert trail.returns_to("what-if", small) == small  # forward
+    trail.goes_to("pareto", own)
+    assert trail.returns_to("what-if", own) == small  # the old page with the query of the new
+    trail.stands_at(small)
+    assert trail.returns_to("pareto", own) == own
+    assert trail.returns_to("lab", large) == large  # from before a reload
+    for n in range(2 * state._MOST):
+        trail.goes_to("lab", {"batch": [str(n)]})
+    assert len(trail.entries) == state._MOST
+    assert trail.returns_to("lab", {"batch": [str(2 * state._MOST - 2)]})

@@ -1,0 +1,207 @@
+"""Files of the reader's own in the explorer: checked, chosen, named in addresses, and freed."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.runtime.uploaded_file_manager import UploadedFileRec
+
+from dse.core.errors import InputError
+from dse.explorer import kept, request, uploads
+from dse.specs import catalog
+from explorer_page import address_of, measured_file, page
+
+DEVICE = (catalog.device_files()["a100-80gb"]).read_bytes()
+CONFIG = b"""{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
+"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048, "vocab_size": 1000}"""
+
+
+def test_a_loaded_file_is_checked_and_named_never_as_a_path():
+    upload, summary = uploads.read("../../etc/my.toml", DEVICE)
+    assert (upload.name, upload.kind) == ("my.toml", "device")
+    assert "A100" in summary
+    assert uploads.read("config.json", CONFIG)[0].kind == "model"
+
+
+PLAN = b'[[layers]]\nlayer = 0\nkey = "kivi"\nvalue = "oaken:outer=0.02"\n'
+
+
+def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
+    upload, summary = uploads.read("p.toml", PLAN)
+    label = kept.label(upload, {})
+    assert (label, upload.kind) == ("p.toml (loaded plan)", "plan")
+    assert summary.startswith("plan of 1 layers: no problem found")
+    model = (
+        catalog.model_files()["llama2-7b"]
+        .read_text()
+        .replace('{ value = 32, unit = "layer"', '{ value = 1, unit = "layer"')
+    )
+    asked = request.Request(
+        model="m", model_file=("m.toml", model), quantizer=label, quantizer_file=(upload.name, upload.text)
+    )
+    assert asked.key_quantizer_text == asked.value_quantizer_text == "plan:p.toml"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_bytes(PLAN)
+    (tmp_path / "m.toml").write_text(model)
+    found = {}
+    exec(request.python(asked), found)
+    assert found["result"] == request.answer(asked).result
+    assert "--quantizer plan:p.toml" in request.command(asked)
+    sides = replace(asked, value_quantizer="fp16")
+    assert "--key-quantizer plan:p.toml --value-quantizer fp16" in request.command(sides)
+
+
+def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
+    app = page()
+    app.file_uploader[0].upload("p.toml", PLAN, "application/toml").run()
+    assert not app.exception
+    assert app.selectbox(key="quantizer").value == "p.toml (loaded plan)"
+    assert any("has 1 layers, llama2-7b has 32" in text.value for text in app.sidebar.text)
+    app.text_input(key="parameters").set_value("bits=2").run()
+    assert any("a plan by layer has no parameters" in text.value for text in app.sidebar.text)
+    app.file_uploader[0].upload("q.toml", PLAN.replace(b"kivi", b"kivvi"), "application/toml").run()
+    assert any("q.toml:3: unknown quantizer 'kivvi'" in text.value for text in app.sidebar.text)
+    assert not app.exception
+
+
+def test_own_measurements_give_errors_and_bits_and_the_command_names_them(tmp_path, monkeypatch):
+    content = measured_file()
+    upload, summary = uploads.read("m.json", content)
+    label = kept.label(upload, {})
+    assert (label, upload.kind, summary) == (
+        "m.json (loaded measurement)",
+        "measurement",
+        "measurements on own.npz: oaken",
+    )
+    asked = request.Request(measurements=label, measurements_file=upload)
+    result = request.answer(asked).result
+    assert result["measured_error"] == 0.75  # sqrt(9 / 16), of both sides together
+    assert result["measured_bits"] == 4  # 4 bytes of 8 elements, keys as values
+    assert result["measured_on"] == "own.npz"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.json").write_bytes(content)
+    space = {}
+    exec(request.python(asked), space)
+    assert space["result"] == result
+    assert request.command(asked).endswith(" --measurements m.json")
+    assert str(upload.text) in repr(asked)  # what cached answers are kept by
+    assert "own.npz" not in repr(asked)
+
+
+def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
+    app = page()
+    app.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
+    assert not app.exception
+    assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
+    assert "".join(app.query_params["measurements"]).startswith("m.json@")
+    assert any("relative error of the attention output  0.75" in code.value for code in app.code)
+    wrong = measured_file().replace(b'"stored_bytes": 4', b'"stored_bytes": 5')
+    app.file_uploader[0].upload("w.json", wrong, "application/json").run()
+    assert any("w.json: 'oaken': 'layer0.key': ledger: must add up" in text.value for text in app.sidebar.text)
+    wrong = measured_file().replace(b'"squared": 16.0', b'"squared": -1')
+    app.file_uploader[0].upload("w.json", wrong, "application/json").run()
+    assert any("w.json:" in text.value and "squared" in text.value for text in app.sidebar.text)
+    assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
+
+
+def test_a_file_that_a_field_has_chosen_is_not_dropped(monkeypatch):
+    held = {f"{i}": None for i in range(uploads.MAX_UPLOADS)}
+    monkeypatch.setattr(uploads.st, "session_state", {"explorer uploads": held, "explorer values": {"x": ["0", "1"]}})
+    assert uploads.keep(uploads.Upload("device", "new.toml", "x")) == "new.toml (loaded device)"
+    assert list(held) == ["0", "1", "3", "4", "5", "6", "7", "new.toml (loaded device)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("a.toml", b"", "is empty"),
+        ("a.toml", b"\xff\xfe", "not UTF-8"),
+        ("a.toml", b"memory_capacity = '80 Gb'", "a.toml:1: memory_capacity"),
+        ("a.json", b"[" * 1000, "nests more than"),
+        ("a.toml", b"#" * 300_000, "at most 262,144"),
+        ("a.toml", DEVICE.replace(b"[", b"x = 1\n[", 1), "unknown key"),
+    ],
+)
+def test_a_bad_file_is_refused_as_dse_check_does(name, content, part):
+    with pytest.raises(InputError) as caught:
+        uploads.read(name, content)
+    assert any(part in line for line in caught.value.lines())
+
+
+def test_a_request_with_loaded_files_gives_the_same_as_the_shipped_ones():
+    text = DEVICE.decode()
+    file = ("mine.toml", text)
+    own = request.Request(device="mine (loaded device)", device_file=file, edits="usd_per_hour=3 USD/h")
+    assert own.device_text == "mine.toml:usd_per_hour=3 USD/h"
+    shipped = request.Request(edits="usd_per_hour=3 USD/h")
+    assert (
+        request.answer(own).result["throughput_tokens_per_s"]
+        == (request.answer(shipped).result["throughput_tokens_per_s"])
+    )
+
+
+def test_a_loaded_device_is_chosen_and_survives_a_reload_or_is_asked_for_again(monkeypatch):
+    monkeypatch.setattr(kept, "_files", {})
+    app = page(batch="8")
+    app.file_uploader[0].upload("mine.toml", DEVICE, "application/toml").run()
+    assert not app.exception
+    assert app.selectbox(key="device").value == "mine.toml (loaded device)"
+    assert "--device mine.toml" in next(c.value for c in app.code if "dse point" in c.value)
+    address = address_of(app)
+    assert address["batch"] == "8"
+    again = page(**address)  # another session, as after a reload
+    assert not again.warning
+    assert again.selectbox(key="device").value == "mine.toml (loaded device)"
+    assert address_of(again) == address
+    guessed = page(device="mine.toml@0123456789abcdef")
+    kept._files.clear()  # as after `dse app` was started anew
+    for lost in (page(**address), guessed):
+        assert not lost.exception
+        assert lost.code[0].value == "device: mine.toml was loaded in another session: load it again"
+        assert lost.selectbox(key="device").value == "a100-80gb"
+
+
+def test_two_files_of_one_name_are_two():
+    app = page()
+    for content in (CONFIG, CONFIG.replace(b"1024", b"2048"), CONFIG):
+        app.file_uploader[0].upload("config.json", content, "application/json").run()
+        assert not app.exception
+    both = ["config.json (loaded model)", "config.json (loaded model 2)"]
+    model = app.selectbox(key="model")
+    assert set(model.options[-2:]) == set(both)
+    assert model.value == both[0]  # the same once more
+    first = {metric.label: metric.value for metric in app.metric}["KV cache"]
+    model.select(both[1]).run()
+    assert any("config.json (2) on a100-80gb" in text.value for text in app.text)
+    # twice the width of hidden states and so of heads
+    second = {metric.label: metric.value for metric in app.metric}["KV cache"]
+    assert float(second.split()[0]) > 1.9 * float(first.split()[0])
+    again = page(**address_of(app))
+    assert {metric.label: metric.value for metric in again.metric}["KV cache"] == second
+
+
+def test_files_are_kept_for_a_while_and_few(monkeypatch):
+    monkeypatch.setattr(kept, "_files", {})
+    monkeypatch.setattr(kept, "MAX_FILES", 3)
+    now = [0.0]
+    monkeypatch.setattr(kept.time, "monotonic", lambda: now[0])
+    files = [uploads.Upload("device", f"{i};.toml", "x") for i in range(4)]
+    for now[0], file in enumerate([*files[:3], files[0], files[3]]):
+        kept.remember(file)
+    assert [kept.found(kept.address(file)) for file in files] == [files[0], None, *files[2:]]
+    assert ";" not in kept.address(files[0])
+    now[0] = kept.KEEP_S + 3.5  # the first was last used at 3, the third at 2
+    assert kept.found(kept.address(files[2])) is None
+    kept.remember(files[3])
+    assert [kept.found(kept.address(file)) for file in files] == [None, None, None, files[3]]
+
+
+def test_the_memory_of_an_upload_is_freed(monkeypatch):
+    manager = MemoryUploadedFileManager("/upload")
+    for name in ("read", "kept"):
+        manager.add_file("session", UploadedFileRec(name, f"{name}.toml", "application/toml", b"0" * 1000))
+    context = SimpleNamespace(session_id="session", uploaded_file_mgr=manager)
+    monkeypatch.setattr(uploads, "get_script_run_ctx", lambda: context)
+    uploads.let_go(SimpleNamespace(file_id="read"))
+    assert [file.file_id for file in manager.get_files("session", ["read", "kept"])] == ["kept"]

@@ -1,0 +1,44 @@
+"""The validation page without a browser."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse.explorer.pages import validation
+from dse.validate import verdicts as validate
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return validation.claim_rows()
+
+
+def test_fields_leave_the_claims_they_name(rows):
+    values = {field.key: field.default for field in validation.FIELDS}
+    assert validation.chosen(rows, values) == rows
+    missed = validation.chosen(rows, {**values, "validation_verdicts": ["missed"]})
+    assert {row.verdict for row in missed} == {"missed"}
+    assert len(missed) == validate.counts(rows)["missed"]
+    sinkq = validation.chosen(rows, {**values, "validation_document": "SinkQ"})
+    assert sinkq
+    assert all(row.id.startswith("sinkq") for row in sinkq)
+    assert [row.id for row in validation.chosen(rows, {**values, "validation_words": "sinkq max-gain"})] == [
+        "sinkq-max-gain"
+    ]
+    assert {validation.short(row.source) for row in rows} | {"all"} == set(validation.DOCUMENTS)
+
+
+def test_the_page_runs_and_follows_its_widgets(rows):
+    app = AppTest.from_string(
+        "from dse.explorer.pages import validation; validation.render()", default_timeout=120
+    ).run()
+    assert not app.exception
+    # each verdict that occurs, with its count
+    shown = {metric.label[2:]: metric.value for metric in app.metric}
+    assert shown == {verdict: f"{n:,}" for verdict, n in validate.counts(rows).items() if n}
+    app.selectbox(key="validation_document").select("Oaken")
+    app.selectbox(key="validation_device").select("H200").run()
+    assert not app.exception
+    assert app.query_params["validation_document"] == "Oaken"
+    app.text_input(key="validation_words").set_value("no such claim").run()
+    assert not app.exception
+    assert "No claim is left" in app.info[0].value

@@ -1,0 +1,123 @@
+"""Every page without a browser: each of its widgets is moved once, and says what it is for."""
+
+import importlib
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse.explorer import app as main
+from dse.explorer import common_fields as shared
+from dse.explorer.pages import lab, what_if
+
+pytestmark = pytest.mark.usefixtures("few_cells")
+MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGES}
+#: texts that fields take, and choices that keep a test short
+TEXTS = {
+    "edits": "memory_bandwidth=3 TB/s", "parameters": "block=32", "value_parameters": "format=e5m2",
+    "token_parameters": "heavy=0.2", "lab_parameters": "format=e5m2",
+    "validation_words": "kv", "pareto_batches": "4, 8", "pareto_inputs": "64",
+    "pareto_outputs": "64", "pareto_bandwidths": "1 TB/s, 2 TB/s", "pareto_capacities": "80 GB, 160 GB",
+    "pareto_axes": "weights_bits = 16, 8", "pareto_where": "batch >= 4", "pareto_filter": "batch >= 4",
+    "pareto_at_most": "Decode step = 1 s", "pareto_at_least": "Throughput = 1",
+}  # fmt: skip
+CHOICES = {
+    "device": "h100", "model": "llama2-13b", "quantizer": "nqkv", "value_quantizer": "fp8", "tokens": "h2o",
+    "model_kind": "calibrated", "stack": "vllm", "lab_quantizer": "fp8", "pareto_kind": "auto",
+    "pareto_maximize": ["max_batch"], "pareto_minimize": ["kv_bytes"],
+}  # fmt: skip
+#: moved on their own: another choice takes them back, or they are drawn when there is a front
+LATER = ("edits", "parameters", "filter")
+#: layers and heads that the dump has
+NUMBERS = {"lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2}
+
+
+def other(field):
+    """A value of the field that is not its default, where it has one."""
+    name = field.key.partition(".")[2] if field.key[:1].isdigit() else field.key
+    if field.kind == "text":
+        return TEXTS[name]
+    if field.kind == "switch":
+        return not field.default
+    if field.kind in ("whole", "number"):
+        return NUMBERS.get(name, 32)
+    if name in CHOICES:
+        return CHOICES[name]
+    found = [option for option in field.options() if option != field.default]
+    return found[:1] if field.kind == "choices" else (found or [field.default])[0]
+
+
+def widget(app, field):
+    kinds = {"choice": app.selectbox, "choices": app.multiselect, "switch": app.checkbox, "text": app.text_input}
+    return kinds.get(field.kind, app.number_input)(key=field.key)
+
+
+def move(app, fields):
+    for field in fields:
+        widget(app, field).set_value(other(field))
+    app.run()
+    assert not app.exception
+    for field in fields:
+        assert widget(app, field).value == other(field), field.key
+
+
+def drawn(path, **query):
+    module = MODULES[path]
+    app = AppTest.from_string(f"import {module.__name__} as page; page.render()", default_timeout=120)
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def finished(app):
+    if "pareto job" in app.session_state:
+        app.session_state["pareto job"].thread.join(120)
+        app.run()
+    return app
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path != "what-if"])
+def test_each_widget_of_a_page_is_moved(path):
+    query = {"pareto_batches": "4", "pareto_inputs": "64", "pareto_outputs": "64"} if path == "pareto" else {}
+    app = finished(drawn(path, **query))
+    assert not app.exception
+    fields = [field for field in MODULES[path].FIELDS if field is not lab.DATA]  # one sample, nothing to choose
+    move(app, [field for field in fields if not field.key.endswith(LATER)])
+    finished(app)
+    assert not app.exception
+    move(app, [field for field in fields if field.key.endswith(LATER)])
+    labelled(app)
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_each_widget_of_what_if_is_moved(place):
+    app = drawn("what-if", designs="2", editing=str(place))
+    app.session_state[f"{place} device numbers"] = True  # as pressed: the box draws its contents when it is open
+    app.run()
+    fields = [field for field in what_if.BY_DESIGN[place] if not field.key.endswith(LATER)]
+    move(app, fields)
+    app.selectbox(key="designs").set_value(4).run()
+    assert not app.exception
+    app.text_input(key=f"{place} number of usd_per_hour").set_value("9 USD/h").run()
+    assert app.text_input(key=what_if.key_of(place, "edits")).value == "usd_per_hour=9 USD/h"
+    move(app, [field for field in what_if.BY_DESIGN[place] if field.key.endswith(LATER)])
+    for slider in app.select_slider:
+        slider.set_value(64).run()
+        assert app.number_input(key=slider.key.removesuffix(" slider")).value == 64
+    assert not app.exception
+    labelled(app)
+
+
+def labelled(app):
+    """Each widget and each number has a label, and a tooltip or a glossary's word that says what it is."""
+    widgets = [
+        *app.selectbox, *app.multiselect, *app.number_input, *app.text_input, *app.checkbox, *app.metric,
+        *app.file_uploader,
+    ]  # fmt: skip
+    assert widgets
+    assert [w for w in widgets if not w.label] == []
+    bare = [w.label for w in widgets if not w.help and " number of " not in str(w.key)]
+    assert bare == []
+
+
+def test_every_field_that_pages_share_has_a_tooltip():
+    assert [field.key for field in shared.DESIGN if not field.help] == []

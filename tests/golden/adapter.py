@@ -1,0 +1,188 @@
+"""All that the golden tables know of the code: one design point evaluated, one command run. Change imports here."""
+
+import contextlib
+import io
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+#: paths in the tables are relative to this directory: config.json files, plans by layer, device files
+GOLDEN = Path(__file__).parent
+
+
+@lru_cache(maxsize=1024)
+def _device(text: str) -> Any:
+    from dse.specs import catalog
+
+    return catalog.device(text)
+
+
+@lru_cache(maxsize=1024)
+def _plan(model: str, key: str, value: str, bits: str) -> Any:
+    from dse.model import kv_layout as plan
+    from dse.specs import catalog
+    from dse.specs.measurements import bits_from
+
+    source = bits_from(bits, None)
+    return plan.build(catalog.model(model), source.required(key), source.required(value))
+
+
+def evaluate_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Every result of a design, or {"error": message} of one that is refused.
+
+    `row` has texts `device`, `model`, `key_quantizer`, `value_quantizer` and `bits`, and every field of a workload.
+    """
+    from dse.core.errors import DseError
+
+    with contextlib.chdir(GOLDEN):
+        try:
+            found = _point(row).results
+        except DseError as error:
+            return {"error": str(error)}
+    return {**found, "assumptions": "; ".join(found["assumptions"])}
+
+
+def _point(row: Mapping[str, Any]) -> Any:
+    """The design of a row; raises DseError for one that is refused."""
+    from dse.model.evaluate import Point
+    from dse.specs.workload import Workload
+
+    plan = _plan(row["model"], row["key_quantizer"], row["value_quantizer"], row["bits"])
+    return Point(_device(row["device"]), plan, Workload(**{name: row[name] for name in row if name not in INPUTS}))
+
+
+def evaluate_compiled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+    """What compiled code computes of all designs in one call, as `evaluate_row`: {"error": message} where a design is
+    refused, None where compiled code leaves a design to the interpreter, as its whole numbers might not fit int64."""
+    import numpy as np
+
+    from dse.core.errors import DseError
+    from dse.model import many
+    from dse.model.batch import BOUNDS
+
+    found: list[dict[str, Any] | None] = [None] * len(rows)
+    asked = []
+    for i, row in enumerate(rows):
+        with contextlib.chdir(GOLDEN):
+            try:
+                point = _point(row)
+                many.tables_of([point.design])
+                asked.append((i, point))
+            except DseError as error:
+                found[i] = {"error": str(error)}
+            except OverflowError:
+                continue
+    designs, n = [point.design for _, point in asked], len(asked)
+    tables = many.tables_of(designs, [design.device for design in designs])
+    n_keys = 2 + max(int(tables.stacks["n_cores"].max()), int(tables.devices["token_cores"].max()), 2)
+    each, state = np.arange(n), np.zeros(n, np.int8)
+    work = [np.array([getattr(point.work, name) for _, point in asked])
+            for name in ("input_tokens", "output_tokens", "batch")]  # fmt: skip
+    columns = [np.zeros((len(names), n), kind)
+               for names, kind in ((many.WHOLE, np.int64), (many.FLOAT, np.float64), (many.CODE, np.int8))]  # fmt: skip
+    wanted = many.Wanted(*(*range(len(many.WHOLE)), *range(len(many.FLOAT)), *range(len(many.CODE))), any_of_runs=1)
+    many.evaluate(many.Points(each, each, *work), tables, n_keys, many.Found(wanted, *columns), state)
+    whole, floats, codes = (column.T.tolist() for column in columns)
+    for at, (i, point) in enumerate(asked):
+        if state[at] == many.LEFT:
+            continue
+        result = dict(zip(many.WHOLE, (None if value == many.MISSING else value for value in whole[at]), strict=True))
+        result |= zip(many.FLOAT, (None if value != value else value for value in floats[at]), strict=True)
+        result |= zip(many.CODE, (None if code < 0 else BOUNDS[code] for code in codes[at]), strict=True)
+        for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
+            result[name] = int(result[name]) if result[name].is_integer() else result[name]
+        result["feasible"] = bool(state[at] == many.FEASIBLE)
+        result["fits_whole_batch"] = result["max_batch"] >= point.work.batch
+        found[i] = result
+    return found
+
+
+#: what a row has beside the fields of a workload
+INPUTS = ("device", "model", "key_quantizer", "value_quantizer", "bits")
+
+
+def result_names() -> list[str]:
+    """The names of all results of a design point."""
+    from dse.model.results import RESULT_UNITS
+
+    return list(RESULT_UNITS)
+
+
+def names() -> dict[str, list[str]]:
+    """What there is: shipped devices, models, quantizer and token families, stacks by device, fields of a workload."""
+    from dataclasses import fields
+
+    from dse import quantizers
+    from dse.specs import catalog
+    from dse.specs import tokens as token_policies
+    from dse.specs.workload import Workload
+
+    devices = list(catalog.device_files())
+    return {
+        "devices": devices,
+        "models": list(catalog.model_files()),
+        "quantizers": list(quantizers.FAMILIES),
+        "tokens": list(token_policies.FAMILIES),
+        "stacks": [f"{name} {stack}" for name in devices for stack in catalog.device(name).stacks],
+        "workload": [field.name for field in fields(Workload)],
+    }
+
+
+def run_command(argv: list[str]) -> str:
+    """What a command prints, with its exit status where that is not 0 and its complaint; runs in this process."""
+    from dse.cli import main as cli
+
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main(argv)
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 1
+    return out.getvalue() if status == 0 else f"exit status {status}\n{err.getvalue()}"
+
+
+@contextlib.contextmanager
+def evaluated_once() -> Iterator[None]:
+    """Commands that ask for one and the same design share its point and its run, which each would make anew."""
+    from dse.model import evaluate
+    from dse.report import present
+
+    def once(function: Callable[..., Any]) -> Callable[..., Any]:
+        made: list[Any] = []
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not made:
+                made.append(function(*args, **kwargs))
+            return made[0]
+
+        return call
+
+    with (
+        mock.patch.object(evaluate, "Point", once(evaluate.Point)),
+        mock.patch.object(present, "explained", once(present.explained)),
+    ):
+        yield
+
+
+def report_tables(options: list[str]) -> dict[str, str]:
+    """The tables of `dse report` with these options, as CSV by file name, without drawing a figure."""
+    from dse.questions import tables
+    from dse.report import throughput as report
+
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    lists = [given[name].split(",") for name in ("--devices", "--models")]
+    sizes = [int(size) for size in given["--batches"].split(",")]
+    found = tables.build(report.ask(*lists, None, sizes, 1024, 1024), None)
+    return {name: content.decode() for name, content in report.table_files(found).items() if name.endswith(".csv")}
+
+
+def write_study(folder: str) -> None:
+    """The studies of the language models that ship, as `dse study` writes them, into `folder`."""
+    from dse import data
+
+    Path(folder).mkdir()
+    for path in Path(data.__file__).parent.glob("lm/*.study.*"):
+        shutil.copy(path, folder)

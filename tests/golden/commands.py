@@ -1,0 +1,254 @@
+"""Command lines for the golden tables, in groups: a later command of a group may read what an earlier one wrote."""
+
+import contextlib
+import json
+import random
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+from golden import adapter, designs
+
+#: designs shown by `dse point --json`, and those of which every result is explained
+N_POINTS, N_EXPLAINED = 60, 20
+POINT_OPTIONS = {
+    "device": "--device", "model": "--model", "key_quantizer": "--key-quantizer", "bits": "--bits",
+    "value_quantizer": "--value-quantizer", "batch": "--batch", "input_tokens": "--input",
+    "output_tokens": "--output", "admission": "--admission", "page_tokens": "--page", "prefix_tokens": "--prefix",
+    "weights_bits": "--weights-bits", "dequant_path": "--dequant-path", "model_kind": "--model-kind",
+    "stack": "--stack", "tokens": "--tokens", "activation_bits": "--activation-bits",
+    "prompt_chunk_tokens": "--prompt-chunk", "cached_input_discount": "--cached-input-discount",
+}  # fmt: skip
+
+
+def point(row: dict[str, Any]) -> list[str]:
+    """The command line of a design."""
+    words = ["point"]
+    for name, option in POINT_OPTIONS.items():
+        if row[name] is not None:
+            words += [option, str(row[name])]
+    return words if row["kv_cache"] else [*words, "--no-kv-cache"]
+
+
+def points(seed: int, n: int) -> list[list[str]]:
+    """Command lines of random designs."""
+    rng = random.Random(seed)
+    return [point(designs.design(rng)) for _ in range(n)]
+
+
+EXPLAINED = points(designs.SEED + 2, N_EXPLAINED)
+
+_A100 = "--device a100-80gb --model llama2-7b"
+_H100 = "--device h100 --model llama3.1-8b"
+_OAKEN = "--device oaken-hbm --model llama2-13b"
+_SMALL = "kivi:group=32,residual=32"
+
+QUESTIONS = f"""
+ask cross {_A100} --quantizer kivi:bits=4 --batches 1,16 --inputs 1024 --json
+ask cross {_A100} --quantizer oaken --batches 64 --inputs 512,4096 --model-kind ideal --json
+ask cross {_H100} --quantizer fp8 --measure step --batches 8 --inputs 2048 --output 128 --json
+ask cross {_OAKEN} --quantizer oaken --batches 16 --inputs 1024 --json
+ask cross {_H100} --quantizer nqkv --against fp8 --batches 4,32 --inputs 8192 --admission paged --json
+ask cross {_A100} --quantizer sinkq --batches 1 --inputs 4096 --stack sglang --json
+ask need bandwidth {_A100} --batch 16 --throughput 1000 --json
+ask need bandwidth {_A100} --batch 16 --throughput 800 --model-kind ideal --quantizer oaken --json
+ask need bandwidth {_OAKEN} --batch 64 --step-ms 40 --quantizer oaken --json
+ask need capacity {_A100} --batch 64 --throughput 1200 --json
+ask need capacity {_H100} --batch 128 --throughput 3000 --quantizer kivi:bits=4 --admission paged --json
+ask need capacity {_OAKEN} --batch 32 --step-ms 60 --json
+ask need flops {_A100} --batch 16 --throughput 500 --model-kind ideal --json
+ask need flops {_H100} --batch 256 --input 8192 --throughput 1000 --model-kind ideal --json
+ask need bits {_A100} --batch 64 --throughput 1000 --json
+ask need bits {_H100} --batch 64 --input 16384 --throughput 800 --json
+ask need bits {_OAKEN} --batch 64 --step-ms 50 --quantizers fp16,oaken,kivi:bits=4,qserve --json
+ask need bits {_A100} --batch 256 --throughput 100000 --json
+ask sensitivity {_A100} --batch 64 --quantizer oaken --json
+ask sensitivity {_A100} --batch 64 --quantizer oaken --model-kind ideal --json
+ask sensitivity {_A100} --batch 16 --quantizer kivi --against fp16 --json
+ask sensitivity {_OAKEN} --batch 32 --quantizer oaken --against fp16 --measure energy --json
+ask sensitivity {_H100} --batch 32 --quantizer fp8 --measure cost --json
+ask sensitivity {_H100} --batch 8 --measure step --range memory_bandwidth=2TB/s:5TB/s --json
+ask sensitivity {_A100} --batch 8 --quantizer sinkq --bits measured --json
+ask map {_A100} --batches 1,16,128 --inputs 512,4096 --json
+ask map {_A100} --batches 1,16,128 --inputs 512,4096 --model-kind ideal --json
+ask map {_OAKEN} --batches 4,64 --inputs 1024,8192 --quantizers fp16,oaken,int4 --measure step --json
+ask map {_H100} --batches 4,64 --inputs 1024 --measure energy --admission paged --json
+ask map {_H100} --batches 8 --inputs 1024,32768 --measure cost --stack trtllm --tokens streaming --json
+"""
+SERVING = f"""
+simulate {_A100} --requests 200 --rate 2 --json
+simulate {_A100} --requests 200 --rate 2 --model-kind ideal --json
+simulate {_A100} --trace azure-conv --requests 150 --rate 70% --json
+simulate {_A100} --trace azure-code --requests 100 --rate full --seed 7 --json
+simulate {_A100} --trace inputs/trace.csv --rate trace --json
+simulate {_A100} --trace inputs/trace.csv --rate 3 --quantizer kivi:bits=4 --json
+simulate {_H100} --requests 120 --rate 10 --batching chunked --chunk 256 --json
+simulate {_H100} --requests 120 --rate 10 --batching static --admission reserve --batch 16 --json
+simulate {_H100} --requests 120 --batch 32 --quantizer fp8 --weights-bits 8 --activation-bits 8 --json
+simulate {_H100} --requests 60 --input 8000 --output 200 --rate full --page 32 --prompt-batch 8192 --json
+simulate {_OAKEN} --requests 80 --quantizer oaken --rate 1 --json
+simulate {_OAKEN} --requests 80 --key-quantizer int8 --value-quantizer int4 --rate full --admission reserve --json
+simulate --device h100 --model mistral-7b --requests 60 --input 6000 --output 300 --rate 1 --stack sglang --json
+simulate --device l40s --model llama3.1-8b --requests 60 --bits measured --quantizer kivi:bits=4 --json
+traffic azure-conv --json
+traffic azure-code --json
+traffic inputs/trace.csv --json
+traffic azure-conv {_A100} --json
+traffic azure-conv {_A100} --quantizer kivi:bits=4 --batch 8,16 --page 64 --json
+traffic azure-code {_H100} --quantizer fp8 --model-kind ideal --max-tokens 16384 --json
+traffic azure-code {_OAKEN} --quantizer oaken --json
+traffic inputs/trace.csv {_A100} --key-quantizer int8 --value-quantizer nqkv --json
+traffic inputs/trace.csv --device h100 --model mixtral-8x7b --weights-bits 4 --stack trtllm --json
+ring {_H100} --json
+ring {_H100} --devices 4 --batch 2 --quantizer kivi:bits=4 --json
+ring {_H100} --devices 16 --link '100 GB/s' --input 1000000 --json
+ring {_H100} --model-kind ideal --quantizer fp8 --json
+ring {_A100} --devices 2 --input 4096 --output 128 --json
+ring {_A100} --devices 3 --quantizer oaken --json
+ring {_OAKEN} --devices 8 --quantizer oaken --json
+ring --device b200 --model llama3.1-70b --devices 8 --weights-bits 8 --stack sglang --json
+ring --device h200 --model mistral-7b --devices 3 --input 9000 --json
+ring --device h100 --model hf_configs/gemma-2-9b.json --devices 7 --input 20001 --output 77 --model-kind ideal --json
+ring --device h200 --model mistral-7b --devices 4 --quantizer sinkq --json
+ring --device h100 --model hf_configs/gemma-3-4b.json --devices 4 --json
+ring --device h100 --model hf_configs/deepseek-v2-lite.json --devices 4 --json
+"""
+_SHOWN = (
+    "a100-80gb", "2xa100-80gb", "a100-40gb", "a800-80gb", "b200", "h100", "h200", "l40s", "lpu-hbm", "lpu-lpddr",
+    "oaken-hbm", "oaken-lpddr", "tender-a100", "llama2-7b", "llama3.1-405b", "mixtral-8x7b", "opt-175b",
+    "hf_configs/gemma-3n-e4b.json", "hf_configs/deepseek-v3.json", "hf_configs/gpt-oss-20b.json",
+    "hf_configs/llama-4-scout.json", "kivi", "sinkq", "oaken", "kvquant", "nqkv", "snapkv", "sparse",
+    "inputs/devices/small-gpu.toml",
+)  # fmt: skip
+LISTS = "\n".join(
+    [*(f"list {kind} --json" for kind in ("devices", "models", "quantizers", "tokens")),
+     *(f"show {name} --json" for name in _SHOWN), "check inputs/devices/small-gpu.toml", "check inputs/plans/32-1.toml",
+     "check hf_configs/gemma-2-9b.json", "predict attention inputs/attention.csv --device h100 --out predicted.csv "
+     "--json", "predict attention inputs/attention.csv --device b200 --stack sglang --out sglang.csv --json"]
+)  # fmt: skip
+SWEEPS = """
+sweep inputs/sweep-quantizers.toml --out s1 --json
+pareto s1 --maximize throughput_tokens_per_s --minimize effective_bits --json
+pareto s1 --maximize throughput_tokens_per_s --minimize joules_per_token --by model,device --json
+pareto s1 --maximize max_batch --minimize decode_step_s --at-most effective_bits=5 --json
+pareto s1 --minimize stored_bits --maximize throughput_tokens_per_s,usd_per_million_tokens --drop-missing --json
+sweep inputs/sweep-policies.toml --out s2 --json
+pareto s2 --maximize throughput_tokens_per_s,stored_tokens --by model,prefix_tokens,batch --json
+pareto s2 --minimize kv_bytes,ttft_s --by quantizer,tokens --json
+pareto s2 --minimize decode_step_s --by tokens,prefix_tokens,quantizer,model,batch --json
+sweep inputs/sweep-devices.toml --out s3 --json
+pareto s3 --maximize throughput_tokens_per_s --minimize memory_capacity --by stack,key_quantizer,admission --json
+pareto s3 --minimize total_s,memory_bandwidth --by device,value_quantizer,batch --json
+pareto s3 --minimize usd_per_million_tokens --by stack,device,memory_bandwidth,batch --json
+sweep inputs/sweep-devices.toml --out s4 --keep front --maximize throughput_tokens_per_s --minimize kv_bytes --json
+sweep inputs/sweep-large.toml --out s5 --json
+pareto s5 --maximize throughput_tokens_per_s --by model_kind,device,model,quantizer --json
+pareto s5 --minimize compute_joules_per_token,prefill_s --by model_kind,device,quantizer,admission --json
+pareto s5 --minimize usd_per_request --by admission,quantizer,batch --json
+sweep --verify s1 --json
+"""
+MEASURING = f"""
+synthesize --layers 2 --heads 2 --tokens 160 --head-dim 32 --queries 8 --out dump.npz --json
+thresholds dump.npz --out thresholds.toml --json
+quantize dump.npz --method {_SMALL} --method int8 --json
+quantize dump.npz --method oaken --method fp8 --thresholds thresholds.toml --out quantized --json
+point {_A100} --quantizer oaken --bits measured --measurements quantized/measurement.json --json
+mix inputs/measured.parquet --budget-bits 5.5 --json
+mix inputs/measured.parquet --budget-bits 6 --figure mixed_plans.csv --out mixed.toml --json
+mix inputs/measured.parquet --max-error 0.1 --json
+mix inputs/measured.parquet --budget-bits 7 --objective mse --context 64 --methods int8,{_SMALL} --json
+lab dump.npz --method {_SMALL} --out lab-kivi --json
+lab dump.npz --method oaken --side value --layer 1 --head 1 --out lab-oaken --json
+"""
+REPORT_FIGURES = (
+    "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length", "throughput_trace",
+    "trace_lengths", "tokens_bits", "latency_breakdown", "bit_ledger", "roofline",
+)  # fmt: skip
+STUDY_FIGURES = ("ranges", "sinks", "oaken_ratios", "sinkq_sizes")
+LAB_FIGURES = ("lab_bits", "lab_heads", "lab_histogram")
+PAPER_FIGURES = (
+    "claims", "accuracy_perplexity", "accuracy_zero_shot_oaken", "accuracy_zero_shot_nqkv",
+    "accuracy_zero_shot_nqkv_alone", "accuracy_generation_sinkq", "accuracy_longbench_sinkq", "sinkq_figure_3",
+    "nqkv_figure_8", "nqkv_figure_9", "oaken_figure_3",
+)  # fmt: skip
+
+
+def _plots(names: tuple[str, ...], source: str, prefix: str = "") -> str:
+    return "\n".join(f"plot {prefix}{name} {source} --out figure-{prefix}{name}.csv" for name in names)
+
+
+FIGURES = f"""
+point {_A100} --batch 16 --quantizer kivi --out design
+point {_OAKEN} --batch 16 --quantizer oaken --out other
+{_plots(("design_memory", "design_step", "operations"), "design")}
+plot design_memory other --out other-memory.csv
+{_plots(REPORT_FIGURES, "report")}
+{_plots(STUDY_FIGURES, "study", "study_")}
+"""
+PAPERS = f"validate report --out papers\n{_plots(PAPER_FIGURES, 'papers')}"
+
+GROUPS: dict[str, list[list[str]]] = {
+    "points": [[*words, "--json"] for words in points(designs.SEED + 3, N_POINTS)],
+    **{
+        name: [shlex.split(line) for line in text.strip().splitlines()]
+        for name, text in (
+            ("questions", QUESTIONS), ("serving", SERVING), ("lists", LISTS), ("sweeps", SWEEPS),
+            ("measuring", f"{MEASURING}\n{_plots(LAB_FIGURES, 'lab-kivi')}\nplot mixed_plans mixed_plans.csv --out "
+             "figure-mixed_plans.csv".replace("\n\n", "\n")), ("figures", FIGURES), ("papers", PAPERS),
+        )
+    },
+}  # fmt: skip
+#: of what commands write, the tables that are kept; those of measured kernels depend on a package that may be there
+KEPT_FILES = (".csv", ".toml")
+LEFT_OUT = ("silicon", "figure-silicon")
+REPORT = ["--devices", "a100-80gb,oaken-hbm", "--models", "llama2-7b,mistral-7b", "--batches", "16,256"]
+
+
+def run_group(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Run the commands of a group in an empty `folder`: what each printed, and the tables that it wrote."""
+    for inputs in ("inputs", "hf_configs"):
+        shutil.copytree(adapter.GOLDEN / inputs, folder / inputs)
+    done = []
+    with contextlib.chdir(folder):
+        if name == "figures":  # the report without its pictures, which take long
+            adapter.write_study("study")
+            tables = adapter.report_tables(REPORT)
+            for path, text in tables.items():
+                Path("report", path).parent.mkdir(parents=True, exist_ok=True)
+                Path("report", path).write_text(text)
+            done.append({"argv": ["report", *REPORT], "output": "", "files": tables})
+        before = _files()
+        for argv in GROUPS[name]:
+            output = adapter.run_command(argv)
+            after = _files()
+            written = [path for path in sorted(after) if after[path] != before.get(path)]
+            done.append({"argv": argv, "output": output, "files": {path: Path(path).read_text() for path in written}})
+            before = after
+    return done
+
+
+def _files() -> dict[str, int]:
+    """The tables in the working directory, each with the time of its last change."""
+    found = (path for path in Path().rglob("*") if path.suffix in KEPT_FILES and path.parts[0] not in ("inputs",))
+    return {str(path): path.stat().st_mtime_ns for path in found if not path.stem.startswith(LEFT_OUT)}
+
+
+def explained(argv: list[str]) -> dict[str, Any]:
+    """The numbers behind every result of a design: by result, those of each formula and of its terms, in order."""
+    found: dict[str, Any] = {}
+    with contextlib.chdir(adapter.GOLDEN), adapter.evaluated_once():
+        for name in adapter.result_names():
+            text = adapter.run_command([*argv, "--explain", name, "--json"])
+            found[name] = _numbers(json.loads(text)) if text.startswith("{") else text
+    return found
+
+
+def _numbers(node: Any) -> list[Any]:
+    """Every `value` in a document, in its order."""
+    if isinstance(node, list):
+        return [value for part in node for value in _numbers(part)]
+    if not isinstance(node, dict):
+        return []
+    own = [node["value"]] if "value" in node and not isinstance(node["value"], list) else []
+    return own + [value for part in node.values() for value in _numbers(part)]

@@ -1,0 +1,127 @@
+"""`dse synthesize`: the sample that ships as a special case, each parameter alone, and one line for bad ones."""
+
+import hashlib
+import math
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from dse.core.errors import InputError
+from dse.measure import kernels as measure
+from dse.measure import synthetic as kv_sample
+from dse.measure.dumps import open_dump
+from dse.measure.synthetic import Recipe, layer_of
+from factories import assert_one_line
+
+
+def test_the_defaults_are_the_sample_that_ships(run, tmp_path):
+    assert run("synthesize", "--out", tmp_path / "kv.npz")[0] == 0
+    with np.load(resources.files("dse.data") / "kv_sample.npz") as shipped, open_dump(tmp_path / "kv.npz") as dump:
+        assert [tensor.name for tensor in dump.tensors] == shipped.files
+        for name in shipped.files:
+            assert np.array_equal(dump.read(name).view(np.uint16), shipped[name].view(np.uint16))
+
+
+def test_both_formats_hold_the_same_and_repeat(run, tmp_path):
+    words = ["--layers", 2, "--tokens", 40, "--head-dim", 16, "--queries", 4, "--seed", 3]
+    found = {}
+    for name in ("a.npz", "b.npz", "c.safetensors"):
+        code, text, err = run("synthesize", "--out", tmp_path / name, *words)
+        assert (code, err) == (0, "")
+        assert "synthetic dump" in text
+        with open_dump(tmp_path / name) as dump:
+            found[name] = {t.name: dump.read(t.name).tobytes() for t in dump.tensors}
+            assert dump.metadata["synthetic"] == "true"
+            assert "seed 3" in dump.metadata["note"]
+            layers = measure.layers(dump)
+        assert [layer.query.shape for layer in layers] == [(1, 2, 4, 16)] * 2
+    assert found["a.npz"] == found["b.npz"] == found["c.safetensors"]
+    a, b = (hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("a.npz", "b.npz"))
+    assert a == b
+    run("synthesize", "--out", tmp_path / "d.npz", *words[:-1], 4)
+    assert (tmp_path / "d.npz").read_bytes() != (tmp_path / "a.npz").read_bytes()
+
+
+def parts(**what):
+    sample, query = layer_of(Recipe(**{"n_tokens": 200, "n_layers": 3, **what}), 0)
+    return sample.key[0].astype(float), sample.value[0].astype(float), query
+
+
+def test_ranges_scale_a_layer():
+    small, large = parts(key_ranges=(1.0,), value_ranges=(0.5, 1.0, 2.0)), parts(key_ranges=(2.0,), value_ranges=(1.0,))
+    assert np.allclose(large[0], 2 * small[0], rtol=2e-3)
+    assert np.allclose(large[1], 2 * small[1], rtol=2e-3, atol=1e-6)
+    recipe = Recipe(3, 1, 50, 16, 1, value_ranges=(0.5, 1.0, 2.0))
+    sizes = [np.abs(layer_of(recipe, layer)[0].value.astype(float)).mean() for layer in range(3)]
+    assert sizes[1] / sizes[0] == pytest.approx(2, rel=0.3)
+    assert sizes[2] / sizes[1] == pytest.approx(2, rel=0.3)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 12])
+def test_outlier_channels_are_as_many_as_asked(n):
+    key = parts(n_outlier_channels=n, outlier_offset=20.0, tails=0.0, n_sinks=0)[0]
+    assert [int((np.abs(head.mean(axis=0)) > 10).sum()) for head in key] == [n, n]
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 9])
+def test_sinks_are_as_many_as_asked(n):
+    key = parts(n_sinks=n, sink_key=0.01)[0]
+    norms = np.sqrt(np.square(key).sum(axis=2))
+    low = norms < 0.2 * np.median(norms, axis=1, keepdims=True)
+    assert low.sum(axis=1).tolist() == [n, n]
+    assert low[:, : min(n, 2)].all()
+
+
+def test_tails_are_a_bell_without_weight():
+    def kurtosis(**what):
+        value = parts(n_tokens=2000, n_sinks=0, **what)[1]
+        value = value / value.std(axis=1, keepdims=True)
+        return float((value**4).mean())
+
+    # four uniform numbers summed: 3 - 1.2 / 4 = 2.7
+    assert kurtosis(tails=0.0) == pytest.approx(2.7, abs=0.05)
+    assert kurtosis(tails=2.0) > 4
+    assert kurtosis(tails=4.0) > kurtosis(tails=2.0)
+
+
+def test_queries_draw_attention_to_sinks():
+    key, _, query = parts(n_queries=64, sink_pull=6.0, n_sinks=2, n_tokens=400)
+    for head in range(2):
+        scores = query[0, head].astype(float) @ key[head].T / math.sqrt(128)
+        assert scores[:, :2].mean() - scores[:, 2:].mean() == pytest.approx(6, abs=0.5)
+        centred = scores[:, 2:] - scores[:, 2:].mean(axis=1, keepdims=True)
+        assert 0.7 * kv_sample.SPREAD < centred.std() < 2.5 * kv_sample.SPREAD
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--layers", "0"], "layers = 0: must be 1 to"),
+        (["--tokens", "-5"], "tokens = -5"),
+        (["--seed", "-1"], "seed = -1"),
+        (["--key-ranges", "1,2"], "key_ranges"),
+        (["--key-ranges", "1,,2"], "key-ranges = ''"),
+        (["--value-ranges", "0"], "value_ranges"),
+        (["--key-ranges", "nan"], "key-ranges = 'nan'"),
+        (["--outlier-channels", "129"], "outlier_channels = 129: must be 0 to 128"),
+        (["--queries", "321"], "queries = 321: must be 0 to 320"),
+        (["--tails", "-1"], "tails = -1"),
+        (["--key-ranges", "1000", "--outlier-offset", "900"], "layer 0: keys are beyond 65504"),
+    ],
+)
+def test_bad_parameters_are_one_line_and_leave_nothing(run, tmp_path, words, text):
+    assert_one_line(run("synthesize", "--out", tmp_path / "kv.npz", *words), 2, text)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_files_are_one_line(run, tmp_path):
+    assert_one_line(run("synthesize", "--out", tmp_path / "kv.pt"), 2, "must end in .npz or .safetensors")
+    (tmp_path / "dir.npz").mkdir()
+    assert_one_line(run("synthesize", "--out", tmp_path / "dir.npz"), 4, "is a directory")
+    (tmp_path / "file").write_text("x")
+    assert_one_line(run("synthesize", "--out", tmp_path / "file" / "kv.npz"), 4, "cannot write")
+    huge = ["--layers", "10000", "--heads", "10000", "--tokens", "1000000"]
+    assert_one_line(run("synthesize", "--out", tmp_path / "kv.npz", *huge), 5, "make it smaller")
+    with pytest.raises(InputError):
+        Recipe(n_sinks=-1)

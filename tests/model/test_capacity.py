@@ -1,0 +1,214 @@
+"""What fits: against loops over every length, with shared prefixes, pages and windows."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import naive
+from dse.model import capacity as fitting
+from dse.model import kv_layout as plan
+from dse.model.evaluate import Point
+from dse.model.formulas import capacity
+from dse.model.records import NO_LIMIT
+from dse.specs import catalog
+from dse.specs.device_and_model import Quantity
+from dse.specs.workload import Workload
+from factories import PLANS, as_groups, build, device, layer, model, sequence, unused_bits
+
+PAGE = 4
+#: elements of a token's activations of the toy model: what it names, fewer than its logits
+ACTIVATIONS = 64
+
+
+def memory_of(dev, kv, batch=1, n_in=40, n_out=40, prefix=0, admission="reserve"):
+    work = Workload(batch, n_in, n_out, admission=admission, prefix_tokens=min(prefix, n_in), page_tokens=PAGE)
+    return Point(dev, kv, work)
+
+
+def workspace_bytes(kv, length):
+    """FP16 copies of the layer that needs most of them, where all that is packed is materialised."""
+    by_shape = {}
+    for g in kv.groups:
+        if g.layout.needs_unpacking:
+            kept, tile = min(length, g.window_tokens), g.quantizer.family.gpu_code.tile_tokens
+            elements = g.n_elements * naive.pages(kept, tile) * tile
+            by_shape[g.shape_index] = by_shape.get(g.shape_index, 0) + elements
+    return 2 * max(by_shape.values(), default=0)
+
+
+def extra(memory, kv, length):
+    """Bits (numerator) of what is worked on: one token of activations, and copies on the materialised path."""
+    copies = workspace_bytes(kv, length) if "materialised" in memory.paths.values() else 0
+    return 8 * kv.den * (2 * ACTIVATIONS + copies)
+
+
+def need(memory, kv, n_sequences, length):
+    """Bits (numerator) of a batch at one length, from the slow twins."""
+    paged = memory.work.admission == "paged"
+    prefix = memory.work.prefix_tokens
+    shared = naive.shared_bits(as_groups(kv), length, prefix // PAGE * PAGE if paged else prefix)
+    own = naive.sequence_bits(as_groups(kv), length) - shared + extra(memory, kv, length)
+    if paged:
+        own += unused_bits(kv, length, PAGE)
+    return shared + n_sequences * own
+
+
+ADMISSION = st.sampled_from(["reserve", "paged"])
+
+
+@given(PLANS, st.integers(1, 200), st.integers(0, 200))
+def test_shared_bits_are_the_loop_over_tokens(kv, n, prefix):
+    assert sequence(kv).shared_bits(n, prefix) == naive.shared_bits(as_groups(kv), n, prefix)
+
+
+@given(PLANS, st.integers(1, 120), st.integers(0, 120), st.integers(0, 120))
+def test_sum_of_shared_bits_is_the_loop(kv, prefix, more, n_steps):
+    first = prefix + more
+    lengths = range(first, first + n_steps + 1)
+    counted = sequence(kv)
+    found = counted.sum_of_shared_bits(first, lengths[-1], prefix)
+    assert found == sum(counted.shared_bits(n, prefix) for n in lengths)
+
+
+@given(PLANS, st.integers(1, 300), st.integers(0, 300), st.integers(0, 250), st.integers(1, 9), st.integers(1, 1000))
+def test_the_largest_length_is_among_the_few(kv, first, more, prefix, page, n_sequences):
+    counted = sequence(kv)
+
+    def total(n):
+        whole = n_sequences * (counted.bits(n) + counted.padding_bits(n, page))
+        return whole - (n_sequences - 1) * counted.shared_bits(n, prefix)
+
+    last = first + more
+    few = counted.peak_lengths(first, last, prefix, page)
+    assert all(first <= n <= last for n in few)
+    assert max(map(total, few)) == max(total(n) for n in range(first, last + 1))
+
+
+@given(
+    PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), ADMISSION,
+    st.sampled_from([0, 1_900_000, 1_980_000]),
+)  # fmt: skip
+def test_largest_batch_fits_and_one_more_does_not(kv, n_in, n_out, prefix, admission, taken):
+    dev = device(capacity=2 * 10**6, default="materialised")
+    dev = dev.model_copy(update={"runtime_overhead": Quantity(value=taken, unit="B", source="test", kind="assumed")})
+    memory = memory_of(dev, kv, 1, n_in, n_out, prefix, admission)
+    free, lengths = memory.free_bytes * memory.unit, range(n_in, n_in + n_out + 1)
+    if any(need(memory, kv, 1, s) > free for s in lengths):
+        assert memory.max_batch == 0
+        return
+    if admission == "reserve":
+
+        def total(n):
+            return max(need(memory, kv, n, s) for s in lengths)
+    else:
+        once = memory.work.prefix_tokens // PAGE * PAGE
+        shared = max(naive.shared_bits(as_groups(kv), s, once) for s in lengths)
+        own = Fraction(sum(need(memory, kv, 2, s) - need(memory, kv, 1, s) for s in lengths[1:]), n_out)
+        own += extra(memory, kv, lengths[-1]) - Fraction(sum(extra(memory, kv, s) for s in lengths[1:]), n_out)
+
+        def total(n):
+            return shared + n * own
+
+    assert memory.max_batch == 1 or total(memory.max_batch) <= free
+    assert total(memory.max_batch + 1) > free
+
+
+@given(PLANS, st.integers(1, 40), st.integers(0, 150), ADMISSION)
+def test_longest_context_fits_with_all_shorter_and_one_more_does_not(kv, batch, prefix, admission):
+    memory = memory_of(device(capacity=1_200_000), kv, batch, 200, 1, prefix, admission)
+    longest = memory.max_context_tokens
+    if longest is None:
+        assert all(g.window_tokens < NO_LIMIT or not g.n_stored_layers for g in kv.groups)
+        return
+    free = memory.free_bytes * memory.unit
+    assert all(need(memory, kv, batch, n) <= free for n in range(1, min(longest, 400) + 1))
+    if longest < 400:
+        assert need(memory, kv, batch, longest + 1) > free
+
+
+@given(
+    PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(1, 30), st.integers(0, 40), ADMISSION,
+    st.sampled_from([1.0, 0.9, 0.37]),
+)  # fmt: skip
+def test_smallest_memory_is_what_the_whole_batch_needs(kv, n_in, n_out, batch, prefix, admission, usable):
+    dev = device(default="materialised")
+    share = dev.usable_frac.model_copy(update={"value": usable})
+
+    def on(capacity_bytes):
+        size = dev.memory_capacity.model_copy(update={"value": capacity_bytes})
+        spec = dev.model_copy(update={"memory_capacity": size, "usable_frac": share})
+        return memory_of(spec, kv, batch, n_in, n_out, prefix, admission)
+
+    asked = on(10**9)
+    least = fitting.min_capacity_bytes(asked.design, asked.made, batch)
+    assert on(least).max_batch >= batch
+    assert on(least - 1).max_batch < batch
+
+
+@given(PLANS, st.integers(1, 100), st.integers(1, 100))
+def test_bytes_of_a_batch_are_linear_in_the_batch(kv, n_in, n_out):
+    memory = memory_of(device(), kv, 7, n_in, n_out)
+    bits = 7 * naive.sequence_bits(as_groups(kv), n_in + n_out)
+    assert fitting.kv_bytes(memory.design, memory.made, 7) == -(-bits // memory.unit)
+
+
+@given(PLANS, st.integers(1, 30), st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), ADMISSION)
+def test_bytes_of_a_batch_count_a_shared_prefix_once(kv, batch, n_in, n_out, prefix, admission):
+    memory = memory_of(device(), kv, batch, n_in, n_out, prefix, admission)
+    last = n_in + n_out
+    bits = need(memory, kv, batch, last) - batch * extra(memory, kv, last)
+    assert fitting.kv_bytes(memory.design, memory.made, batch) == -(-bits // memory.unit)
+
+
+@given(PLANS, st.integers(1, 60), st.integers(1, 60), ADMISSION)
+def test_the_peak_of_a_sequence_is_the_largest_of_all_its_lengths(kv, n_in, n_out, admission):
+    memory = memory_of(device(), kv, 1, n_in, n_out, 0, admission)
+    most = max(need(memory, kv, 1, n) - extra(memory, kv, n) for n in range(n_in, n_in + n_out + 1))
+    assert memory.to_bytes(memory.made.peak_bits) == -(-most // memory.unit)
+
+
+@given(st.integers(1, 10**16), st.floats(0.01, 1), st.integers(0, 10**12))
+def test_smallest_memory_is_the_inverse_of_free_bytes(needed, usable, overhead):
+    least = capacity.min_capacity_bytes(needed, usable, 5, overhead)
+    assert capacity.free_bytes(least, usable, 5, overhead) >= needed
+    assert capacity.free_bytes(least - 1, usable, 5, overhead) < needed
+
+
+def of(quantizer, **work):
+    dev, kv = catalog.device("a100-80gb"), build("llama2-7b", quantizer)
+    wanted = Workload(**work)
+    return Point(dev, kv, wanted)
+
+
+def test_a_prefix_of_one_packed_group_is_shared_among_many():
+    """By hand: 160 shared prompt tokens, one more generated; SinkQ packs 128 of 160 (G + R), so a request adds
+    its one token in FP16, the sinks of 30 layers and its activations."""
+    found = of("sinkq", batch=2000, prefix_tokens=160, input_tokens=160, output_tokens=1)
+    token = 2 * 32 * 4096 * 2
+    sinks = 30 * (2 * 3 * 4096 * 2 + 3 * 32 * 4)
+    packed = 128 * 32 * (2 * 4096 * 9 // 4) // 8  # K and V at 2.25 bits
+    free = 80 * 10**9 - 2 * 6_738_415_616
+    prefix = packed + 32 * token
+    assert found.max_batch == (free - prefix) // (token + sinks + 2 * (32000 + 8192))
+
+
+def test_a_prompt_is_packed_layer_by_layer():
+    """A prompt of exactly one group never lies in memory unpacked in all layers at once."""
+    found = of("sinkq:residual=0,sinks=0", input_tokens=128, output_tokens=1)
+    token = 2 * 32 * 4096 * 2
+    packed = 128 * 32 * (2 * 4096 * 9 // 4) // 8
+    free = 80 * 10**9 - 2 * 6_738_415_616
+    assert found.max_batch == free // (packed + token + 2 * (32000 + 8192))
+
+
+def test_toy_model_without_a_limit():
+    kv = plan.build(model(layer(window=16)), *[build(model(layer()), "fp16").key_quantizer] * 2)
+    assert memory_of(device(), kv, 2).max_context_tokens is None
+
+
+@pytest.mark.parametrize("admission", ["reserve", "paged"])
+def test_weights_alone_may_be_too_much(admission):
+    dev, kv = catalog.device("oaken-hbm"), build("llama2-70b", "oaken")
+    assert memory_of(dev, kv, admission=admission).max_batch == 0

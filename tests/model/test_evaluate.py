@@ -1,0 +1,430 @@
+"""Design points: by hand, against a token loop in exact fractions, and the limits that must always hold."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.model import evaluate as point
+from dse.model.explain import explained
+from dse.model.lower import dequant_paths
+from dse.model.peak_memory import workspace_bytes
+from dse.specs import catalog
+from dse.specs import device_and_model as specs
+from dse.specs.workload import Workload
+from factories import PLANS, Sequence, at, build, device, layer, loop, model, point_of, scores_s, sequence
+
+GB = 10**9
+
+
+def test_llama2_7b_fp16_on_a100_by_hand():
+    result = at(catalog.device("a100-80gb"), build("llama2-7b", "fp16"), batch=16, model_kind="ideal")
+    kv_per_token = 2 * 32 * 4096 * 2
+    assert result["kv_bytes_per_token"] == kv_per_token
+    assert result["kv_bytes"] == 16 * 2048 * kv_per_token
+    assert result["weight_bytes"] == 2 * 6_738_415_616
+    assert result["linear_s"] == pytest.approx(2 * 6_738_415_616 / 2e12, rel=1e-12)
+    mean_context = 1024 + 1025 / 2
+    assert result["attention_s"] == pytest.approx(16 * kv_per_token * mean_context / 2e12, rel=1e-12)
+    assert result["quantize_s"] == result["dequantize_s"] == 0
+    # activations: logits over 32000 tokens and twice the hidden size, FP16
+    assert result["max_batch"] == (80 * GB - 2 * 6_738_415_616) // (2048 * kv_per_token + 2 * (32000 + 8192))
+    prefill_flops = 2 * 6_738_415_616 * 16 * 1024 + 32 * 4 * 4096 * 16 * (1024 * 1025 // 2)
+    assert result["prefill_s"] == pytest.approx(prefill_flops / 312e12, rel=1e-12)
+    total = 1024 * (result["linear_s"] + result["attention_s"]) + result["prefill_s"]
+    assert result["total_s"] == pytest.approx(total, rel=1e-12)
+    assert result["throughput_tokens_per_s"] == pytest.approx(16 * 1024 / total, rel=1e-12)
+    assert result["joules_per_token"] == pytest.approx(400 * total / (16 * 1024), rel=1e-12)
+    assert result["bound"] == "bandwidth"
+
+
+@given(
+    PLANS,
+    st.integers(1, 9),
+    st.integers(1, 100),
+    st.integers(1, 150),
+    st.sampled_from([1e9, 3e9, 2e10]),
+    st.sampled_from([1e9, 4e9, 1e11]),
+    st.sampled_from(["fused", "materialised", "engine"]),
+)
+def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth, rate, path):
+    dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
+    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out)
+    paths = dequant_paths(dev, kv, work)
+    result = point.evaluate(dev, kv, work)
+    attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
+    assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
+    exposed += scores_s(dev, kv, work, result["running_batch"], bandwidth)
+    assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)
+
+
+def quantising(dev, kv, first, last):
+    """Seconds by path in which one sequence quantises what it packs as it grows from `first` to `last` tokens."""
+    found = dict.fromkeys(("fused", "engine", "materialised"), Fraction(0))
+    for g in kv.groups:
+        path = dev.path_of(g.quantizer.family.name)
+        if not g.layout.needs_unpacking or g.window_tokens < g.step_tokens + g.residual_tokens:
+            continue
+        after, before = (naive.packed_tokens(n, g.step_tokens, g.residual_tokens) for n in (last, first))
+        elements = (after - before) * g.n_stored_layers * g.n_elements
+        if path == "materialised":  # FP16 is read again, the packed form written
+            packed = Fraction((after - before) * g.n_stored_layers * g.packed_bits, 8 * kv.den)
+            found[path] += (2 * elements + packed) / Fraction(dev.memory_bandwidth.si)
+        else:
+            found[path] += elements / Fraction(dev.rate(path).si)
+    return found
+
+
+@given(
+    PLANS, st.integers(1, 9), st.integers(1, 100), st.integers(1, 100), st.integers(0, 100),
+    st.sampled_from([1e9, 2e10]), st.sampled_from([1e7, 4e9]), st.sampled_from(["fused", "materialised", "engine"]),
+)  # fmt: skip
+def test_quantising_is_the_token_loop_within_1e_12(kv, n, n_in, n_out, prefix, bandwidth, rate, path):
+    """The cores' work and traffic add up; an engine's hides behind attention of each step, and behind the prompt."""
+    dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
+    work = Workload(batch=n, input_tokens=n_in, output_tokens=n_out, prefix_tokens=min(prefix, n_in))
+    asked = point.Point(dev, kv, work)
+    wave, counted = asked.run(n).wave, Sequence(asked.design)
+    added = quantising(dev, kv, n_in, n_in + n_out)
+    paid = n * (added["fused"] + added["materialised"])
+    attention = Fraction(0)
+    for s in range(n_in + 1, n_in + n_out + 1):
+        read = Fraction(n * counted.read_bits(s), 8 * kv.den) / Fraction(bandwidth)
+        step = max(read, Fraction(n * counted.flops(s)) / Fraction(4e9))
+        attention, paid = attention + step, paid + max(Fraction(0), n * added["engine"] / n_out - step)
+    choice_s = n * asked.made.choice_bytes / bandwidth  # loop in test_sink_work.py
+    assert wave.quantize_s * n_out == pytest.approx(float(paid) + choice_s, rel=1e-12, abs=1e-12 * float(attention))
+    once, own = quantising(dev, kv, 0, work.prefix_tokens), quantising(dev, kv, work.prefix_tokens, n_in)
+    prompt = {name: float(once[name] + n * own[name]) for name in once}
+    exposed_s = max(0.0, prompt["engine"] - wave.prompt_compute_s)
+    expected = prompt["fused"] + prompt["materialised"] + exposed_s
+    assert wave.prompt_quantize_s == pytest.approx(expected, rel=1e-12, abs=1e-12 * wave.prompt_compute_s)
+    assert wave.prefill_s == wave.prompt_compute_s + wave.prompt_quantize_s
+
+
+RATES = ("memory_bandwidth", "peak_flops", "fused_rate", "memory_capacity")
+
+
+@given(PLANS, st.sampled_from(RATES), st.integers(1, 40), st.integers(1, 60), st.integers(1, 60))
+def test_more_of_anything_never_hurts(kv, field, batch, n_in, n_out):
+    dev = device(bandwidth=2e9, peak=4e9, fused=2e9, capacity=2 * 10**6)
+    number = getattr(dev, field)
+    better = dev.model_copy(update={field: number.model_copy(update={"value": number.value * 1.5})})
+    before = at(dev, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
+    after = at(better, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
+    assert after["max_batch"] >= before["max_batch"]
+    if field != "memory_capacity" and before["feasible"]:
+        assert after["decode_step_s"] <= before["decode_step_s"] * (1 + 1e-12)
+        assert after["total_s"] <= before["total_s"] * (1 + 1e-12)
+
+
+@given(PLANS, st.integers(1, 20), st.integers(-3, 4), st.integers(1, 60))
+def test_scaling_all_rates_scales_all_times_bit_for_bit(kv, batch, k, n_out):
+    dev = device(bandwidth=2e11, peak=4e11, fused=3e11)
+    fast = device(bandwidth=2e11 * 2.0**k, peak=4e11 * 2.0**k, fused=3e11 * 2.0**k)
+    before = at(dev, kv, batch=batch, input_tokens=40, output_tokens=n_out)
+    after = at(fast, kv, batch=batch, input_tokens=40, output_tokens=n_out)
+    for name, unit in point.RESULT_UNITS.items():
+        if unit == "s":
+            assert after[name] == before[name] * 2.0**-k, name
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 64))
+def test_longer_context_is_never_faster_at_equal_phase(n_in, more, batch):
+    kv = build("llama2-7b", "sinkq:group=32,residual=8")
+    short = at(device(), kv, batch=batch, input_tokens=n_in, output_tokens=64)
+    long = at(device(), kv, batch=batch, input_tokens=n_in + 32 * more, output_tokens=64)
+    assert long["decode_step_s"] >= short["decode_step_s"]
+
+
+def test_sixteen_bits_without_metadata_are_fp16():
+    fp16, bf16 = (at(device(), build("llama2-7b", name), batch=8) for name in ("fp16", "bf16"))
+    kivi_before_packing = at(device(), build("llama2-7b", "kivi:residual=4096"), batch=8)
+    numbers = [name for name, unit in point.RESULT_UNITS.items() if unit]
+    assert [fp16[name] for name in numbers] == [bf16[name] for name in numbers]
+    assert kivi_before_packing["kv_bytes"] == fp16["kv_bytes"]
+    assert kivi_before_packing["attention_s"] == fp16["attention_s"]
+
+
+def test_grouped_queries_with_all_heads_are_mha_and_a_wide_window_is_none():
+    plain = build(model(layer(n_kv_heads=8)), "oaken")
+    wide = build(model(layer(n_kv_heads=8, window=4096)), "oaken")
+    work = {"batch": 4, "input_tokens": 100, "output_tokens": 300}
+    a, b = at(device(), plain, **work), at(device(), wide, **work)
+    assert a["max_context_tokens"] is not None
+    assert {**b, "max_context_tokens": a["max_context_tokens"]} == a
+
+
+def test_past_its_window_a_layer_stops_growing():
+    kv = build("mistral-7b", "fp16")
+    counted = sequence(kv)
+    assert counted.bits(4096) == counted.bits(5000) == counted.bits(10**6) == kv.bits(10**6)
+
+
+def test_fewer_bits_never_add_bytes_at_fixed_group():
+    sizes = [
+        at(device(), build("llama2-7b", f"kivi:bits={bits},group=32"), batch=4)["kv_bytes"] for bits in (1, 2, 4, 8)
+    ]
+    assert sizes == sorted(sizes)
+
+
+def test_waves_when_a_batch_does_not_fit():
+    kv = build("llama2-7b", "fp16")
+    result = at(catalog.device("a100-80gb"), kv, batch=256)
+    assert result["max_batch"] == 61
+    assert result["n_waves"] == 5  # ceil(256 / 61)
+    assert result["running_batch"] == 52  # ceil(256 / 5): one wave of 52, four of 51
+    one, four = (at(catalog.device("a100-80gb"), kv, batch=n)["total_s"] for n in (52, 51))
+    assert result["total_s"] == pytest.approx(one + 4 * four, rel=1e-12)
+    assert result["bound"] == "capacity"
+    assert not result["fits_whole_batch"]
+
+
+def test_paged_admission_runs_more_requests():
+    kv = build("llama2-7b", "fp16")
+    reserve, paged = (at(catalog.device("a100-80gb"), kv, batch=256, admission=a) for a in ("reserve", "paged"))
+    assert paged["running_batch"] > reserve["running_batch"]
+    step = paged["decode_step_s"] * 1024 + paged["prefill_s"]
+    assert paged["total_s"] == pytest.approx(256 / paged["running_batch"] * step, rel=1e-12)
+
+
+def test_weights_that_do_not_fit_are_a_result_with_the_amount():
+    result = at(catalog.device("oaken-hbm"), build("llama2-70b", "oaken"), batch=16)
+    assert not result["feasible"]
+    assert "138 GB" in result["infeasible_reason"]
+    assert "57.95 GB more" in result["infeasible_reason"]
+    assert result["throughput_tokens_per_s"] is None
+
+
+def test_shared_prefix_is_stored_and_computed_once():
+    kv = build("llama3-8b", "fp16")
+    per_token = 2 * 32 * 1024 * 2
+    result = at(device(), kv, batch=100, input_tokens=2500, output_tokens=1, prefix_tokens=2000)
+    assert result["kv_bytes"] == (2000 + 100 * 501) * per_token
+    whole = at(device(), kv, batch=100, input_tokens=2500, output_tokens=1)
+    assert whole["kv_bytes"] == 100 * 2501 * per_token
+    tokens = 2000 + 100 * 500
+    pairs = 2000 * 2001 // 2 + 100 * (2500 * 2501 // 2 - 2000 * 2001 // 2)
+    flops = 2 * 8_030_261_248 * tokens + 32 * 4 * 4096 * pairs
+    assert result["prefill_s"] == pytest.approx(flops / 312e12, rel=1e-12)
+
+
+def test_fractions_of_a_byte_are_rounded_up():
+    kv = build(model(layer(n_layers=1, n_kv_heads=1, dim=10)), "oaken")
+    result = at(device(), kv, batch=1, input_tokens=1, output_tokens=2)
+    # keys and values, 3 tokens, d = 10: 40 payload + 96 scales + 8 count bits + 8 * 0.1 * 10 outliers = 152 bits
+    assert result["kv_bytes"] == 2 * 3 * 152 // 8
+    odd = build(model(layer(n_layers=1, n_kv_heads=1, dim=10)), "oaken:outer=0.045")
+    # 8 * 0.105 * 10 = 8.4: 152.4 bits a token and tensor, 914.4 bits in all: 114.3 bytes
+    assert at(device(), odd, batch=1, input_tokens=1, output_tokens=2)["kv_bytes"] == 115
+
+
+def test_mixture_reads_only_the_experts_it_touches():
+    kv = build("mixtral-8x7b", "fp16")
+    dev = device(capacity=10**12)
+    one = at(dev, kv, batch=1)
+    found = catalog.model("mixtral-8x7b")
+    assert one["linear_s"] == pytest.approx(2 * (found.dense_parameters + found.expert_parameters / 4) / 2e12)
+    many = at(dev, kv, batch=64)["linear_s"]
+    assert many == pytest.approx(2 * (found.dense_parameters + found.expert_parameters * (1 - 0.75**64)) / 2e12)
+
+
+def test_keys_and_values_may_differ():
+    mixed = at(device(), build("llama2-7b", "fp16", "nqkv"), batch=4)
+    k, v = (at(device(), build("llama2-7b", name), batch=4)["kv_bytes"] for name in ("fp16", "nqkv"))
+    assert mixed["kv_bytes"] == (k + v) // 2
+    assert mixed["effective_bits"] == (16 + 4.0625) / 2
+
+
+def test_materialised_costs_traffic_and_one_layer_of_workspace():
+    kv = build("llama2-7b", "nqkv")
+    fused = at(device(), kv, batch=4)
+    slow = at(device(nqkv="materialised"), kv, batch=4)
+    elements = 4 * 2 * 32 * 4096 * (1024 + 1025 / 2)  # batch, K and V, layers, channels, mean context
+    assert slow["dequantize_s"] == pytest.approx(4 * elements / 2e12)
+    assert slow["workspace_bytes"] == 4 * 2 * 4096 * 2048 * 2
+    assert fused["workspace_bytes"] == 0
+
+
+def test_nqkv_pads_one_layer_to_tiles_of_sixteen_tokens():
+    dev, kv = catalog.device("a100-80gb"), build("opt-6.7b", "nqkv")
+    for n_out, padded in ((5, 1040), (16, 1040), (17, 1056)):  # ceil(1029 / 16) * 16 = 65 * 16
+        result = at(dev, kv, batch=3, output_tokens=n_out)
+        assert result["workspace_bytes"] == 3 * 2 * 4096 * padded * 2  # batch, K and V, channels, FP16
+    # 1040 - 1029 = 11 slots: of one layer, or of each of 32
+    one_layer, every_layer = 2 * 4096 * 11, 32 * 2 * 4096 * 11
+    terms = explained(point.Point(dev, kv, Workload(3, 1024, 5)))[1]["workspace_bytes"].terms
+    assert (terms["padded_elements"], terms["padded_elements_if_stored_padded"]) == (one_layer, every_layer)
+    for name, n_out in (("nqkv", 16), ("oaken", 5)):  # a multiple of 16, and a method whose code pads nothing
+        told = explained(point.Point(dev, build("opt-6.7b", name), Workload(3, 1024, n_out)))[1]["workspace_bytes"]
+        assert not [term for term in told.terms if term.startswith("padded")]
+    materialised = point_of(build("opt-6.7b", "oaken"), dequant_path="materialised").design
+    assert workspace_bytes(materialised, Sequence(materialised).limits, 1029) == 2 * 2 * 4096 * 1029
+
+
+def test_an_engine_that_keeps_pace_costs_nothing_and_a_slow_one_the_rest():
+    kv = build("llama2-7b", "oaken")
+    keeping = at(device(engine=4e12, oaken="engine"), kv, batch=16)
+    assert keeping["dequantize_s"] == 0
+    assert keeping["dequantize_busy_s"] > 0
+    slow = at(device(engine=1e12, oaken="engine"), kv, batch=16)
+    busy = 16 * 2 * 32 * 4096 * (1024 + 1025 / 2) / 1e12
+    assert slow["dequantize_s"] == pytest.approx(busy - slow["attention_s"], rel=1e-9)
+
+
+def test_every_result_is_there_in_order_with_a_unit_known_to_present():
+    result = at(device(), build("llama2-7b", "oaken"))
+    assert list(result) == list(point.RESULT_UNITS)
+
+
+@given(st.sampled_from(sorted(quantizers.FAMILIES)), st.sampled_from(sorted(catalog.device_files())))
+@settings(max_examples=60)
+def test_every_family_runs_on_every_device(family, name):
+    result = at(catalog.device(name), build("opt-1.3b", family), batch=8)
+    assert result["throughput_tokens_per_s"] > 0
+    assert result["decode_step_s"] >= result["weight_bytes"] / catalog.device(name).memory_bandwidth.si
+
+
+def test_steps_explain_every_time_with_the_value_of_the_result():
+    asked = point.Point(catalog.device("a100-80gb"), build("llama2-7b", "kivi"), Workload(batch=8))
+    result, steps = explained(asked)
+    assert result == asked.results
+    named = [name for name, unit in point.RESULT_UNITS.items() if unit == "s" and not name.endswith("busy_s")]
+    assert {name: steps[name].value for name in named} == {name: result[name] for name in named}
+
+
+def test_workload_copies_are_checked_too():
+    with pytest.raises(InputError, match="batch = 0: must be a whole number from 1"):
+        replace(Workload(), batch=0)
+
+
+def test_a_gpu_pays_for_a_methods_own_kernels_and_copies():
+    kv = build("llama2-7b", "kivi:group=128")
+    work = {"batch": 4, "input_tokens": 1024, "output_tokens": 1024}
+    free, gpu = at(device(), kv, **work), at(device(launch=5e-6), kv, **work)
+    # reading: one more product for keys and for values in each of 32 layers
+    assert gpu["dequantize_s"] - free["dequantize_s"] == pytest.approx(64 * 5e-6)
+    # packing: 8 kernels for values every step, for keys every 128
+    launches = 32 * 8 * (1 + 1 / 128) * 5e-6
+    # copies: values hold 896 packed tokens at first, one more a step; keys 8 groups of 128, up to 16
+    value_tokens = sum(n - 1 + n for n in range(897, 1921))
+    key_tokens = sum(128 * (k - 1 + k) for k in range(9, 17))
+    copies = 4 * 32 * 4096 * 2.25 / 8 * (value_tokens + key_tokens) / 1024 / 2e12
+    assert gpu["quantize_s"] - free["quantize_s"] == pytest.approx(launches + copies)
+    # prompt: 8 kernels for keys and for values in each layer, once
+    assert gpu["prefill_s"] - free["prefill_s"] == pytest.approx(32 * 16 * 5e-6)
+
+
+@given(PLANS, st.integers(1, 30), st.integers(1, 60), st.integers(1, 60), st.sampled_from([1e9, 1e10, 1e12]))
+def test_a_time_is_the_larger_of_bytes_and_operations_and_is_named_so(kv, batch, n_in, n_out, peak):
+    dev = device(bandwidth=2e10, peak=peak)
+    result = at(dev, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
+    running = result["running_batch"]
+    bytes_s, flops_s = result["weight_bytes"] / 2e10, 2 * kv.model.parameters * running / peak
+    assert result["linear_s"] == max(bytes_s, flops_s)
+    assert result["linear_bound"] == ("compute" if flops_s > bytes_s else "bandwidth")
+    lengths = range(n_in + 1, n_in + n_out + 1)
+    counted = sequence(kv)
+    reads = sum(running * counted.read_bits(s) / (8 * kv.den) / 2e10 for s in lengths) / n_out
+    flops = sum(running * counted.flops(s) / peak for s in lengths) / n_out
+    assert result["attention_s"] >= max(reads, flops) * (1 - 1e-12)
+    assert result["attention_bound"] == ("compute" if flops > reads else "bandwidth") or reads == pytest.approx(flops)
+
+
+def test_a_users_gpu_runs_quantizers_as_the_shipped_ones_do():
+    h100 = catalog.device("h100")
+    numbers = {name: getattr(h100, name) for name in ("memory_capacity", "memory_bandwidth", "peak_flops", "n_cores")}
+    own = specs.HardwareSpec(name="own", **numbers)
+    for name in ("fp16", "oaken", "nqkv", "kivi", "qserve", "sinkq"):
+        kv = build("llama3.1-8b", name)
+        mine, shipped = at(own, kv, batch=64), at(h100, kv, batch=64, model_kind="ideal")
+        assert mine["throughput_tokens_per_s"] == shipped["throughput_tokens_per_s"], name
+
+
+def test_nothing_is_charged_before_anything_is_packed():
+    short = {"batch": 4, "input_tokens": 16, "output_tokens": 16}
+    for name in ("kivi", "sinkq"):
+        result = at(device(launch=5e-6), build("llama2-7b", name), **short)
+        assert result["stored_bits"] == 16
+        assert result["quantize_s"] == result["dequantize_s"] == 0
+    # a window of 37 tokens never holds the 128 that KIVI packs at a time
+    narrow = build(model(layer(window=37)), "kivi")
+    result = at(device(launch=5e-6), narrow, batch=4, input_tokens=500, output_tokens=100)
+    assert (result["stored_bits"], result["quantize_s"], result["dequantize_s"]) == (16, 0, 0)
+
+
+def test_reading_kernels_start_with_the_first_packed_group():
+    # SinkQ packs at 160 tokens: of the steps at 101..200 tokens, 41 read packed keys (3 kernels) and values (2), in the
+    # two layers that keep no sinks one kernel each
+    free, gpu = (
+        at(device(launch=launch), build("llama2-7b", "sinkq"), input_tokens=100, output_tokens=100)
+        for launch in (0.0, 5e-6)
+    )
+    assert gpu["dequantize_s"] - free["dequantize_s"] == pytest.approx((30 * 5 + 2 * 2) * 41 / 100 * 5e-6)
+    assert gpu["prefill_s"] == free["prefill_s"]  # the prompt is too short to pack any of it
+
+
+def test_a_short_prompt_waits_for_the_weights():
+    dev = device(bandwidth=2e12, peak=312e12)
+    for name, input_tokens, bound in (("fp16", 16, "bandwidth"), ("fp16", 4096, "compute")):
+        result = at(dev, build("llama2-7b", name), input_tokens=input_tokens, output_tokens=1)
+        assert result["bound"] == bound
+
+
+def test_sinkq_keeps_positions_with_the_values_where_the_keys_have_none():
+    both, key_only, value_only = (
+        point_of(build("llama2-7b", *names)).ledger(1024)["sinks"]
+        for names in (("sinkq",), ("sinkq", "fp16"), ("fp16", "sinkq"))
+    )
+    positions = 30 * 32 * 3 * 32  # layers, heads, sinks, bits
+    assert key_only == value_only == (both + positions) / 2
+
+
+@pytest.mark.parametrize("admission", ["reserve", "paged"])
+@pytest.mark.parametrize("quantizer", ["sinkq", "oaken"])
+def test_every_result_explains_itself(quantizer, admission):
+    work = Workload(batch=8, admission=admission)
+    result, steps = explained(point.Point(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work))
+    given = {
+        "stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch",
+        "input_tokens", "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
+        "tokens", "activation_bits", "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
+    }  # fmt: skip
+    assert set(result) - given <= set(steps)
+    for name in set(result) & set(steps) - {"effective_bits"}:
+        assert steps[name].value == result[name], name
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(["h100", "oaken-hbm", "a100-80gb"]), st.sampled_from(["fp16", "kivi", "oaken", "nqkv"]),
+    st.integers(1, 2000), st.integers(1, 9000), st.sampled_from(["reserve", "paged"]), st.booleans(),
+)  # fmt: skip
+def test_speed_is_some_of_the_results(name, quantizer, batch, n_in, admission, is_large):
+    kv = build("llama2-70b" if is_large else "llama3.1-8b", quantizer)
+    work = Workload(batch=batch, input_tokens=n_in, output_tokens=70, admission=admission)
+    whole = point.evaluate(catalog.device(name), kv, work)
+    found = point.speed(catalog.device(name), kv, work)
+    assert found == {name: whole[name] for name in found}
+
+
+def test_a_plan_asked_again_answers_the_same():
+    """What a plan keeps between points reaches no result: every order, and a plan that is asked for the first time."""
+    works = [
+        Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=tokens)
+        for tokens in ("full", "snapkv:budget=100", "streaming") for n_in, n_out in ((90, 300), (90, 170), (700, 300))
+        for batch in (3, 40)
+    ]  # fmt: skip
+    for where, name in (("oaken-hbm", "oaken"), ("h100", "kivi"), ("h100", "sinkq")):
+        device = catalog.device(where)
+        kept = build("llama2-7b", name)
+        fresh = [point.evaluate(device, build("llama2-7b", name), work) for work in works]
+        for order in (works, works[::-1]):
+            assert [point.evaluate(device, kept, work) for work in order] == (
+                fresh if order is works else fresh[::-1]
+            )  # fmt: skip

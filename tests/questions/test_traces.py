@@ -1,0 +1,103 @@
+"""Oaken's Figure 14 from moments: the table's rows, padding, and what must hold between them."""
+
+import pytest
+
+from dse import quantizers
+from dse.model import kv_layout as plan
+from dse.questions import systems
+from dse.questions import traces as tables_traffic
+from dse.report import throughput as report
+from dse.serving import steady_state as serving
+from dse.specs import catalog
+from dse.specs.workload import Workload
+
+
+@pytest.fixture(scope="module")
+def table():
+    return tables_traffic.throughput_of_traces(report.ask(None, None, None, None, 1024, 1024))
+
+
+def build(model, quantizer):
+    spec = quantizers.parse(quantizer)
+    return plan.build(catalog.model(model), spec, spec)
+
+
+def test_rows_are_those_of_the_figure(table):
+    assert set(table["model"]) == set(tables_traffic.MODELS)
+    assert sorted(set(table["batch"])) == [16, 32, 64, 128]
+    assert set(table["system"]) == set(tables_traffic.SYSTEMS)
+    mixtral = table[table["model"] == "mixtral-8x7b"]
+    assert "A100 QServe" not in set(mixtral["system"])  # no mixtures of experts (Oaken 6.2)
+    assert not mixtral[mixtral["system"] == "Oaken-HBM"]["feasible"].any()  # as Oaken 6.2 has it
+    assert len(table) == 3 * 4 * (6 + 5)
+
+
+def test_a_row_from_its_parts():
+    """Oaken-LPDDR, Conversation, 64 at once: E[O] / (E[O] / 64 * step + prompt)."""
+    conversation = tables_traffic.traces()[0]
+    kv = build("llama2-13b", "oaken")
+    system = next(s for s in systems.DEFAULT if s.label == "Oaken-LPDDR")
+    work = Workload(64, admission="reserve", model_kind="ideal")
+    row = tables_traffic.evaluate(system, kv, conversation, work)
+    mean_out = 211.12594237323142
+    request_s = mean_out / 64 * row["decode_step_s"] + row["prefill_s"]
+    assert row["throughput_tokens_per_s"] == pytest.approx(mean_out / request_s, rel=1e-12)
+    assert row["input_tokens"] == pytest.approx(1154.697, abs=1e-3)
+    # products of a step of 64 read 26.03 GB at 1.1 TB/s: the step takes longer than these 23.7 ms
+    assert 0.0237 < row["decode_step_s"] < 0.06
+    # a prompt of 1,155 tokens: 2 * 13.0e9 * 1,155 FLOP at 270 TFLOP/s are 0.111 s, and attention
+    assert row["prefill_s"] == pytest.approx(2 * 13.016e9 * 1154.7 / 270e12, rel=0.06)
+
+
+def test_tender_pays_the_padding_of_its_prompts():
+    conversation = tables_traffic.traces()[0]
+    kv = build("llama2-13b", "tender")
+    system = next(s for s in systems.DEFAULT if s.label == "Tender")
+    work = Workload(32, admission="reserve")
+    row = tables_traffic.evaluate(system, kv, conversation, work)
+    assert row["padding_factor"] == pytest.approx(3.714, rel=0.002)  # E[longest of 32 prompts] / E[prompt], of the file
+    plain = serving.steady(catalog.device("tender-a100"), kv, work, conversation.moments)
+    mean_out = conversation.moments.mean_output_tokens
+    request_s = mean_out / 32 * plain["decode_step_s"] + row["padding_factor"] * plain["prefill_s"]
+    assert row["throughput_tokens_per_s"] == pytest.approx(mean_out / request_s, rel=1e-12)
+    assert row["throughput_tokens_per_s"] < 0.7 * plain["throughput_tokens_per_s"]
+
+
+def test_only_tender_pads(table):
+    assert set(table[table["padding_factor"] > 1]["system"]) == {"Tender"}
+
+
+def test_long_answers_gain_more_from_fewer_bits(table):
+    """Oaken 6.2: the gain over FP16 on the same memory is larger where answers are long, and larger for Llama2-13B."""
+    speed = table.set_index(["model", "trace", "system", "batch"])["throughput_tokens_per_s"]
+
+    def gain(model, trace, batch):
+        return speed[model, trace, "Oaken-LPDDR", batch] / speed[model, trace, "LPU-LPDDR FP16", batch]
+
+    for batch in tables_traffic.FIGURE_BATCHES:
+        for model in tables_traffic.MODELS:
+            assert gain(model, "Long answers", batch) > gain(model, "Conversation", batch)
+            assert gain(model, "Conversation", batch) > gain(model, "Code", batch) > 1
+        assert gain("llama2-13b", "Conversation", batch) > gain("mixtral-8x7b", "Conversation", batch)
+
+
+def test_more_requests_at_once_are_never_slower_without_padding(table):
+    for _, own in table[table["feasible"] & (table["system"] != "Tender")].groupby(["model", "trace", "system"]):
+        speeds = own.sort_values("batch")["throughput_tokens_per_s"].tolist()
+        assert speeds == sorted(speeds)
+        assert (own["running_batch"] <= own["batch"]).all()
+        assert (own["running_batch"] <= own["max_batch"]).all()
+
+
+def test_assumed_lengths_are_named(table):
+    longer = table[table["trace"] == "Long answers"]
+    assert longer["assumptions"].str.contains("answer_lengths").all()
+    assert not table[table["trace"] != "Long answers"]["assumptions"].str.contains("answer_lengths").any()
+
+
+def test_a_users_report_shows_its_own_systems():
+    own = report.ask(["h100"], ["opt-125m"], ["fp16", "qserve"], [4], 1024, 1024)
+    found = tables_traffic.throughput_of_traces(own)
+    assert set(found["device"]) == {"H100"}
+    assert set(found["batch"]) == {4}
+    assert len(found) == 2 * 3

@@ -1,0 +1,216 @@
+"""The report: which files it writes, that they are whole and need no network, and how it refuses."""
+
+import contextlib
+import csv
+import io
+import os
+import re
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from dse.core import files
+from dse.core.errors import InputError, LimitError, OutputError
+from dse.figures import FIGURES, REPORT
+from dse.figures.drawing import to_matplotlib
+from dse.figures.export import static as report_static
+from dse.questions import tables
+from dse.report import throughput as report
+from dse.specs.workload import Workload
+from dse.sweep import sweeps as sweep
+
+_SMALL = {"devices": ["a100-80gb"], "models": ["llama2-7b"], "quantizers": ["fp16", "qserve"], "batches": [16, 256]}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, pictures) -> Path:
+    """A small report; all its pictures are that of one figure, since tests/figures looks at each."""
+    folder = tmp_path_factory.mktemp("report") / "new" / "folder"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report_static.Painter, "images", lambda *_: pictures("bit_ledger"))
+        index = report.write(str(folder), **_SMALL, static="matplotlib")
+    assert index == str(folder / "index.html")
+    return folder
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files(written: Path):
+    figures = {f"figures/{name}.{kind}" for name in REPORT for kind in ("html", "png", "svg", "pdf")}
+    names = ("lengths", "weights", "breakdown", "ledger", "roofline", "tokens", "traffic", "traffic_lengths")
+    others = {f"tables/{name}.{kind}" for name in names
+              for kind in ("csv", "parquet")}  # fmt: skip
+    page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
+    assert _files(written) == figures | others | page
+    for name in figures:
+        head = {"html": b"<!DOCTYPE html>", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF-"}[
+            name.rpartition(".")[2]
+        ]
+        assert (written / name).read_bytes().startswith(head)
+
+
+def _fetches(text: str) -> list[str]:
+    """What a browser would load by itself: sources, style sheets, imports."""
+    text = re.sub(r"<script>.*?</script>", "", text, flags=re.S)
+    return re.findall(r"<(?:script|img|iframe|source|embed)[^>]*\bsrc=\"([^\"]*)|<link[^>]*href=\"([^\"]*)", text)
+
+
+def test_pages_need_no_network(written: Path):
+    page = (written / "index.html").read_text()
+    assert _fetches(page) == []
+    assert "default-src 'none'" in page
+    assert page.count("plotly.js v") == 1
+    for name in REPORT:
+        alone = (written / "figures" / f"{name}.html").read_text()
+        assert _fetches(alone) == [("plotly.min.js", "")]
+        assert len(alone) < 1_000_000
+    for link in re.findall(r'<a href="([^"#]+)"', re.sub(r"<script.*?</script>", "", page, flags=re.S)):
+        assert (written / link).is_file(), link
+
+
+def test_page_says_what_it_rests_on(written: Path):
+    page = (written / "index.html").read_text()
+    for text in ("prefers-color-scheme", "dse report --out", "over A100-80GB fp16", "Oaken (ISCA 2025), Table 1",
+                 "drawn by matplotlib", "Rests on assumed numbers", "throughput (token/s)", "KV (GB)"):  # fmt: skip
+        assert text in page
+    assert not re.search(r">\s*(nan|None|&lt;NA&gt;)\s*<", page)
+
+
+def test_tables_round_trip(written: Path):
+    own = pd.read_parquet(written / "report.parquet")
+    base = Workload(admission="paged")
+    expected = sweep.grid(_SMALL["devices"], _SMALL["models"], _SMALL["quantizers"], [16, 256], base=base)
+    pd.testing.assert_frame_equal(own.drop(columns="system"), expected, check_exact=True)
+    text = list(csv.DictReader(io.StringIO((written / "report.csv").read_text())))
+    for column in expected:
+        if pd.api.types.is_numeric_dtype(expected[column]) and expected[column].dtype != bool:
+            values = [float(row[column]) if row[column] else None for row in text]
+            assert values == [None if pd.isna(v) else v for v in expected[column]]
+    units = {field.name: (field.metadata or {}).get(b"unit") for field in pq.read_schema(written / "report.parquet")}
+    assert units["throughput_tokens_per_s"] == b"token/s"
+
+
+def test_summary_speedup(written: Path):
+    table = pd.read_csv(written / "report.csv")
+    rate = table[table["batch"] == 256].set_index("quantizer")["throughput_tokens_per_s"]
+    assert f">{rate['qserve'] / rate['fp16']:.2f}x<" in (written / "index.html").read_text()
+
+
+def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "REPORT", {"bit_ledger": FIGURES["bit_ledger"]})
+    monkeypatch.setattr("dse.report.page.REPORT", {"bit_ledger": FIGURES["bit_ledger"]})
+    seen: dict[str, list[str]] = {}
+
+    @contextlib.contextmanager
+    def progress(items, label, length):
+        assert len(items) == length
+        seen[label] = []
+        yield (seen[label].append(str(item)) or item for item in items)
+
+    report.write(str(tmp_path / "r"), **_SMALL, static="matplotlib", progress=progress)
+    assert seen["figures"] == ["bit_ledger"]
+    assert len(seen["points"]) == 4 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
+    assert seen["points"][0] == "A100-80GB fp16, llama2-7b"
+
+
+@pytest.mark.parametrize("tail", ["", "below/it"])
+def test_a_file_in_the_way(tmp_path: Path, tail: str):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="--out"):
+        report.write(str(tmp_path / "file" / tail), **_SMALL, static="matplotlib")
+    assert _files(tmp_path) == {"file"}
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_failing_write_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "kept").write_bytes(b"old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="no space left"):
+        files.write(tmp_path / "kept", b"new")
+    assert _files(tmp_path) == {"kept"}
+    assert (tmp_path / "kept").read_bytes() == b"old"
+
+
+def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    with pytest.raises(OutputError, match="permission denied"):
+        files.prepare(str(tmp_path / "a" / "b"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"batches": list(range(1, 60_000))}, LimitError, "at most 100,000"),
+        ({"models": ["llama9"]}, InputError, "unknown model"),
+        ({"devices": ["a101"]}, InputError, "unknown device"),
+        ({"quantizers": ["nope"]}, InputError, "unknown quantizer"),
+        ({"batches": [0]}, InputError, "batch = 0"),
+        ({"models": []}, InputError, "must name at least one"),
+        ({"static": "gimp"}, InputError, "auto, kaleido, matplotlib"),
+        ({"input_tokens": 0}, InputError, "input = 0"),
+    ],
+)
+def test_refusals_write_nothing(tmp_path: Path, changes: dict, error: type[Exception], words: str):
+    with pytest.raises(error, match=words):
+        report.write(str(tmp_path / "out"), **{**_SMALL, "static": "matplotlib", **changes})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report_static, "FORMATS", ("png",))
+    monkeypatch.setattr(to_matplotlib, "PNG_DPI", 40)  # empty panels are drawn, whatever their pixels
+    report.write(str(tmp_path), ["a100-40gb"], ["llama2-70b"], ["fp16"], [16], static="matplotlib")
+    page = (tmp_path / "index.html").read_text()
+    assert "none fits" in page
+    assert "out of memory<" in page
+    assert ": weights need" in page
+
+
+def test_kaleido_draws_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
+
+    def broken(_):
+        raise RuntimeError("browser gone")
+
+    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "")
+    monkeypatch.setattr(report_static, "_by_kaleido", broken)
+    assert report_static.Painter("auto").name == "matplotlib"
+    with pytest.raises(InputError, match="RuntimeError"):
+        report_static.Painter("kaleido").images(chart, "dse report")
+    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "no Chrome or Chromium found")
+    with pytest.raises(InputError, match="no Chrome"):
+        report_static.check("kaleido")
+
+
+@pytest.mark.skipif(report_static.kaleido_missing().startswith("no "), reason="no browser: apt-get install chromium")
+def test_kaleido_draws():
+    import PIL.Image as pil
+
+    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
+    with report_static.painter("kaleido") as brush:
+        images = brush.images(chart, "dse report")
+    pixels = pil.open(io.BytesIO(images["png"]))
+    assert pixels.width == 2000
+    assert pixels.convert("L").getextrema()[0] < 60
+    assert images["pdf"].startswith(b"%PDF-")
+    assert images["svg"].startswith(b"<svg")
+
+
+def test_text_that_a_spreadsheet_would_run_is_quoted():
+    table = pd.DataFrame({"data": ["=cmd()", "+a", "-a", "@x", "\tx", "plain", "-", "-5", None], "n": [-1.0] * 9})
+    table["text"] = table["data"].astype("string")
+    lines = files.csv_of(table).decode().splitlines()
+    assert lines[1:6] == ["'=cmd(),-1.0,'=cmd()", "'+a,-1.0,'+a", "'-a,-1.0,'-a", "'@x,-1.0,'@x", "'\tx,-1.0,'\tx"]
+    assert lines[6:] == ["plain,-1.0,plain", "-,-1.0,-", "-5,-1.0,-5", ",-1.0,"]

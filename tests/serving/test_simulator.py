@@ -1,0 +1,338 @@
+"""The simulator: equal to its naive twin, conserving, within memory, repeatable, and near the closed form."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dse.core.errors import InputError, LimitError
+from dse.model import evaluate as point
+from dse.model import kv_layout as plan
+from dse.model.formulas import serving as formulas
+from dse.serving import simulator as simulate
+from dse.serving import steady_state as serving
+from dse.serving.requests import Lengths, Moments, Requests
+from dse.specs import catalog
+from dse.specs.measurements import CLOSED
+from dse.specs.workload import Workload
+from naive_serving import serve
+
+
+def build(model, quantizer):
+    q = CLOSED.quantizer(quantizer)
+    return plan.build(catalog.model(model), q, q)
+
+
+def a100(**fields):
+    """An A100 with some numbers changed."""
+    base = catalog.device("a100-80gb")
+    update = {name: getattr(base, name).model_copy(update={"value": value}) for name, value in fields.items()}
+    return base.model_copy(update=update)
+
+
+PLANS = {name: build("opt-125m", name) for name in ("fp16", "kivi:group=32,residual=32", "oaken")}
+#: bytes of the weights of OPT-125M in FP16
+WEIGHTS = simulate.memory_of(a100(), PLANS["fp16"], Workload(), 10).weight_bytes
+TABLES = {}
+
+
+def times_of(kv, n):
+    key = (kv.quantizer_name, n)
+    if key not in TABLES:
+        exact = simulate.step_times.Exact.of(a100(), kv, Workload(model_kind="ideal"))
+        TABLES[key] = simulate.step_times.build(exact, n, 200, 4000)
+    return TABLES[key]
+
+
+@st.composite
+def cases(draw):
+    n = draw(st.integers(1, 14))
+    lengths = st.lists(st.integers(1, 40), min_size=n, max_size=n)
+    gaps = draw(st.lists(st.sampled_from([0.0, 0.0, 1e-4, 1e-3, 0.02]), min_size=n, max_size=n))
+    requests = Requests(np.cumsum([0.0, *gaps[1:]]), np.array(draw(lengths)), np.array(draw(lengths)))
+    work = Workload(
+        batch=draw(st.integers(1, 6)), admission=draw(st.sampled_from(["reserve", "paged"])),
+        page_tokens=draw(st.sampled_from([1, 2, 5, 16])), model_kind="ideal",
+    )  # fmt: skip
+    quantizer = draw(st.sampled_from(sorted(PLANS)))
+    tokens_of_room = draw(st.integers(60, 300))
+    batching, chunk = draw(st.sampled_from(["static", "continuous", "chunked"])), draw(st.integers(1, 70))
+    return requests, work, quantizer, tokens_of_room, batching, chunk
+
+
+def room_for(kv, work, n_tokens):
+    """A device on which one sequence of `n_tokens` fits beside the weights, and no more."""
+    memory = simulate.memory_of(a100(), kv, work, n_tokens)
+    return a100(memory_capacity=(WEIGHTS + memory.to_bytes(memory.own_bits(n_tokens))) / 1e9)
+
+
+def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
+    requests, work, quantizer, tokens_of_room, batching, chunk = case
+    kv = PLANS[quantizer]
+    device = room_for(kv, work, tokens_of_room)
+    times = times_of(kv, 6)
+    memory = simulate.memory_of(device, kv, work, 200)
+    try:
+        found = simulate.run(device, kv, work, requests, batching, chunk, times=times, compiled=compiled,
+                             prompt_step_tokens=prompt_step)  # fmt: skip
+    except InputError:
+        assume(False)
+    requests = found.requests
+    wanted = serve(
+        requests.arrival_s.tolist(), requests.input_tokens.tolist(), requests.output_tokens.tolist(), times,
+        memory.own_bits, memory.free_bytes * memory.unit, batching=batching, admission=work.admission, batch=work.batch,
+        page=memory.page_tokens, chunk=chunk, prompt_step=prompt_step,
+    )  # fmt: skip
+    return found, wanted, memory
+
+
+def same(found, wanted, memory):
+    assert found.start_s.tolist() == [r.start for r in wanted.requests]
+    assert found.first_s.tolist() == [r.first for r in wanted.requests]
+    assert found.finish_s.tolist() == [r.finish for r in wanted.requests]
+    assert found.n_preempted == wanted.n_preempted
+    assert found.n_steps == wanted.n_steps
+    assert found.n_prompt_tokens == wanted.prompt_tokens
+    assert found.peak_used_bytes == memory.to_bytes(wanted.peak_used)
+    counts = np.zeros(len(found.gap_counts), int)
+    np.add.at(counts, np.searchsorted(simulate.GAP_EDGES_S, wanted.gaps), 1)
+    assert found.gap_counts.tolist() == counts.tolist()
+
+
+@settings(max_examples=200)
+@given(case=cases(), prompt_step=st.sampled_from([8, 50, 2048]))
+def test_the_kernel_is_its_naive_twin(case, prompt_step):
+    same(*both(case, prompt_step))
+
+
+@settings(max_examples=40)
+@given(case=cases())
+def test_compiled_is_its_naive_twin(case):
+    same(*both(case, compiled=True))
+
+
+def lengths(n, mean_in, mean_out, seed=1, kind="lognormal"):
+    """Requests that all arrive at once, of lengths spread like traffic's, alike, or evenly."""
+    draw = np.random.default_rng(seed)
+    if kind == "fixed":
+        i, o = np.full(n, mean_in), np.full(n, mean_out)
+    elif kind == "uniform":
+        i, o = draw.integers(1, 2 * mean_in, n), draw.integers(1, 2 * mean_out, n)
+    else:
+        i, o = (
+            draw.lognormal(np.log(mean) - 0.5, 1.0, n).clip(1, 8 * mean).astype(int) for mean in (mean_in, mean_out)
+        )
+    return Requests(np.zeros(n), i, o)
+
+
+#: device, model, quantizer, model kind, batch, admission, batching, mean prompt, mean answer, how lengths spread
+WORKLOADS = [
+    ("a100-80gb", "llama2-13b", "fp16", "auto", 64, "paged", "continuous", 1000, 200, "lognormal"),
+    ("a100-80gb", "llama2-13b", "fp16", "auto", 64, "reserve", "continuous", 1000, 200, "lognormal"),
+    ("a100-80gb", "llama2-13b", "fp16", "ideal", 64, "paged", "chunked", 1000, 200, "lognormal"),
+    ("a100-80gb", "llama2-13b", "kivi", "auto", 128, "paged", "continuous", 1000, 200, "lognormal"),
+    ("a100-80gb", "llama2-13b", "kivi", "auto", 128, "paged", "chunked", 400, 400, "uniform"),
+    ("a100-80gb", "llama2-7b", "nqkv", "ideal", 96, "paged", "continuous", 300, 300, "uniform"),
+    ("a100-80gb", "llama2-7b", "sinkq", "auto", 64, "reserve", "continuous", 500, 100, "lognormal"),
+    ("a100-80gb", "opt-6.7b", "int8", "ideal", 32, "paged", "continuous", 128, 128, "fixed"),
+    ("a100-80gb", "mistral-7b", "fp16", "auto", 200, "paged", "continuous", 600, 300, "lognormal"),
+    ("a100-80gb", "opt-1.3b", "fp16", "ideal", 16, "reserve", "chunked", 256, 512, "uniform"),
+    ("h100", "llama2-13b", "fp8", "auto", 128, "paged", "continuous", 1000, 200, "lognormal"),
+    ("h100", "llama2-13b", "qserve", "ideal", 96, "paged", "chunked", 800, 100, "lognormal"),
+    ("h100", "llama3.1-8b", "fp16", "auto", 256, "paged", "continuous", 500, 250, "uniform"),
+    ("h200", "llama2-70b", "fp8", "ideal", 2, "paged", "continuous", 300, 100, "fixed"),
+    ("h200", "mixtral-8x7b", "int4", "ideal", 64, "paged", "continuous", 700, 200, "lognormal"),
+    ("oaken-lpddr", "llama2-13b", "oaken", "ideal", 128, "paged", "continuous", 1000, 200, "lognormal"),
+    ("oaken-hbm", "llama2-13b", "oaken", "ideal", 128, "paged", "continuous", 500, 500, "uniform"),
+    ("oaken-lpddr", "mixtral-8x7b", "oaken", "ideal", 64, "reserve", "continuous", 1000, 200, "lognormal"),
+    ("lpu-lpddr", "llama2-7b", "fp16", "ideal", 64, "paged", "chunked", 300, 200, "uniform"),
+    ("tender-a100", "llama2-7b", "tender", "ideal", 64, "paged", "continuous", 512, 64, "lognormal"),
+    ("a100-80gb", "llama2-13b", "fp16", "ideal", 4, "paged", "continuous", 100, 300, "lognormal"),
+]
+
+
+@pytest.mark.parametrize("row", WORKLOADS, ids=lambda row: "-".join(map(str, row)))
+def test_the_closed_form_is_within_5_percent(row):
+    device, model, quantizer, kind, batch, admission, batching, mean_in, mean_out, spread = row
+    spec, kv = catalog.device(device), build(model, quantizer)
+    work = Workload(batch=batch, admission=admission, model_kind=kind)
+    requests = lengths(max(2000, 25 * batch), mean_in, mean_out, kind=spread)
+    found = simulate.run(spec, kv, work, requests, batching)
+    wanted = serving.steady(spec, kv, work, Moments.of(requests), batching=batching)
+    assert found.saturated_tokens_per_s == pytest.approx(wanted["throughput_tokens_per_s"], rel=0.05)
+
+
+@pytest.mark.parametrize(("chunk", "batch", "limit"), [(128, 256, "chunk"), (512, 256, "chunk"), (512, 32, "batch")])
+def test_how_many_run_in_chunks(chunk, batch, limit):
+    """What the closed form says of a full run: requests at once, and time per token."""
+    spec, kv = catalog.device("a100-80gb"), build("llama2-13b", "qserve")
+    work = Workload(batch=batch, admission="paged", model_kind="ideal")
+    requests = lengths(4000, 1100, 210)
+    found = simulate.run(spec, kv, work, requests, "chunked", chunk)
+    n = len(found.samples["running"])
+    running = found.samples["running"][n // 5 : 3 * n // 4]  # neither filling up nor running out
+    wanted = serving.steady(spec, kv, work, Moments.of(requests), None, "chunked", chunk)
+    assert wanted["limited_by"] == limit
+    assert np.mean(running) == pytest.approx(wanted["running_sequences"], rel=0.07)
+    assert np.sum(found.finish_s - found.first_s) / found.n_tokens == pytest.approx(wanted["tpot_s"], rel=0.07)
+    assert sum(wanted["waits_s"].values()) == pytest.approx(wanted["decode_step_s"], rel=0.05)
+
+
+def test_the_gain_of_continuous_batching_is_that_of_the_largest_output():
+    """Short prompts, weights alone decide a step: E[largest of 8 outputs] / E[output], by DESIGN's formula."""
+    spec, kv = catalog.device("a100-80gb"), build("opt-13b", "int4")
+    work = Workload(batch=8, model_kind="ideal")
+    requests = lengths(4000, 2, 400)
+    found = {}
+    for batching in ("static", "continuous"):
+        found[batching] = simulate.run(spec, kv, work, requests, batching).saturated_tokens_per_s
+    counted = Lengths.of(requests)
+    wanted = formulas.batching_gain(counted.largest_output(8), counted.moments.mean_output_tokens)
+    assert wanted > 2
+    assert found["continuous"] / found["static"] == pytest.approx(wanted, rel=0.05)
+    closed = [
+        serving.steady(spec, kv, work, counted.moments, batching=name, largest_output=counted.largest_output)
+        for name in ("static", "continuous")
+    ]  # fmt: skip
+    assert found["static"] == pytest.approx(closed[0]["throughput_tokens_per_s"], rel=0.05)
+    assert found["continuous"] == pytest.approx(closed[1]["throughput_tokens_per_s"], rel=0.05)
+
+
+MODES = [(b, a) for b in ("static", "continuous", "chunked") for a in ("reserve", "paged")]
+
+
+@pytest.mark.parametrize(("batching", "admission"), MODES)
+def test_conserved_within_memory_and_repeatable(batching, admission):
+    kv = PLANS["fp16"]
+    work = Workload(batch=40, admission=admission, model_kind="ideal")
+    device = room_for(kv, work, 3000)
+    requests = lengths(400, 120, 200, seed=5)
+    requests = replace(requests, arrival_s=np.cumsum(np.random.default_rng(3).exponential(2e-3, 400)))
+    found = simulate.run(device, kv, work, requests, batching, 128)
+    assert found.n_rejected == 0
+    n_out = int(requests.output_tokens.sum())
+    # tokens: every answer whole, every gap before a decode step of an answer counted once, prompts computed
+    assert found.n_tokens == n_out
+    assert int(found.gap_counts.sum()) == n_out
+    assert found.mean_gap_s * n_out == pytest.approx(np.sum(found.finish_s - found.first_s), rel=1e-9)
+    if found.n_preempted == 0:
+        assert found.n_prompt_tokens == requests.input_tokens.sum()
+    else:
+        assert found.n_prompt_tokens > requests.input_tokens.sum()
+    assert (found.n_preempted > 0) == (admission == "paged" and batching != "static")
+    # bytes: never more than there are, and none left behind
+    assert 0 < found.peak_used_bytes <= found.free_bytes
+    assert found.samples["used_bytes"].max() <= found.free_bytes
+    assert found.left_bytes == 0
+    # time: a request arrives, starts, gives its first token, ends; the device is never busy for longer than it lasts
+    assert (requests.arrival_s <= found.start_s).all()
+    assert (found.start_s < found.first_s).all()
+    assert (found.first_s < found.finish_s).all()
+    assert found.busy_s <= found.duration_s * (1 + 1e-12)
+    again = simulate.run(device, kv, work, requests, batching, 128, compiled=False)
+    assert again.finish_s.tolist() == found.finish_s.tolist()
+    assert again.gap_counts.tolist() == found.gap_counts.tolist()
+    if found.n_preempted == 0 and batching != "static":  # Little: requests running = rate * time that each runs
+        wanted = 400 / found.duration_s * float(np.mean(found.finish_s - found.start_s))
+        assert found.mean_running == pytest.approx(wanted, rel=1e-9)
+
+
+def test_chunks_change_order_not_work():
+    """Same tokens, same attention of prompts, whatever the chunk; whole prompts too."""
+    spec, kv = catalog.device("a100-80gb"), build("llama2-7b", "fp16")
+    work = Workload(batch=16, admission="reserve", model_kind="ideal")
+    requests = lengths(200, 500, 50)
+    runs = [simulate.run(spec, kv, work, requests, "chunked", chunk) for chunk in (17, 64, 512, 4000)]
+    runs.append(simulate.run(spec, kv, work, requests, "continuous"))
+    assert len({run.n_tokens for run in runs}) == len({run.n_prompt_tokens for run in runs}) == 1
+    for run in runs:
+        assert run.prompt_attention_s == pytest.approx(runs[0].prompt_attention_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("field", ["memory_capacity", "memory_bandwidth"])
+def test_more_memory_or_bandwidth_serves_no_less(field):
+    kv = build("llama2-13b", "fp16")
+    work = Workload(batch=256, admission="paged", model_kind="ideal")
+    requests = lengths(1500, 800, 200, kind="uniform")
+    rates = []
+    for factor in (1.0, 1.25, 1.6, 2.0):
+        device = a100(**{field: getattr(a100(), field).value * factor})
+        rates.append(simulate.run(device, kv, work, requests).saturated_tokens_per_s)
+    assert rates == sorted(rates)
+
+
+def test_what_does_not_fit_is_rejected_and_counted():
+    kv, work = PLANS["fp16"], Workload(batch=4, model_kind="ideal")
+    device = room_for(kv, work, 100)
+    requests = Requests(np.zeros(3), np.array([90, 91, 10]), np.array([10, 10, 10]))
+    found = simulate.run(device, kv, work, requests)
+    assert found.n_rejected == 1
+    assert found.n_tokens == 20
+    with pytest.raises(InputError, match="no request fits"):
+        simulate.run(device, kv, work, Requests(np.zeros(1), np.array([500]), np.array([10])))
+
+
+def test_by_hand():
+    """Two requests of 10 in, 2 out, at once: both prompts in one step, at whose end their first tokens are known, then
+    two decode steps of both."""
+    kv, work = PLANS["fp16"], Workload(batch=4, model_kind="ideal")
+    times = times_of(kv, 6)
+    found = simulate.run(a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), times=times)
+    prompts = times.matrix_s(20) + 2 * times.prompt_s(0, 10)
+    assert found.first_s.tolist() == [prompts, prompts]
+    end = prompts + times.decode_step_s(2, 22) + times.decode_step_s(2, 24)
+    assert found.finish_s.tolist() == pytest.approx([end, end], rel=1e-15)
+    # chunks of 12: ten tokens of one and two of the other; then one decodes while the other's last eight are computed
+    found = simulate.run(a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), "chunked", 12,
+                         times=times)  # fmt: skip
+    one = times.matrix_s(12) + times.prompt_s(0, 10) + times.prompt_s(0, 2)
+    two = one + times.matrix_s(1 + 8) + times.prompt_s(2, 10) + times.attention_s(1, 11)
+    three = two + times.decode_step_s(2, 12 + 11)
+    assert found.first_s.tolist() == pytest.approx([one, two], rel=1e-12)
+    assert found.finish_s.tolist() == pytest.approx([three, three + times.decode_step_s(1, 12)], rel=1e-12)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"batching": "dynamic"}, "batching = 'dynamic'"), ({"chunk_tokens": 0}, "chunk = 0"),
+    ({"requests": lengths(0, 1, 1)}, "requests = 0"),
+    ({"requests": Requests(np.zeros(1), np.array([0]), np.array([1]))}, "input = 0"),
+    ({"requests": Requests(np.zeros(1), np.array([1]), np.array([0]))}, "output = 0"),
+])  # fmt: skip
+def test_bad_input(change, message):
+    given_ = {"requests": lengths(4, 10, 10), **change}
+    with pytest.raises(InputError, match=message):
+        simulate.run(a100(), PLANS["fp16"], Workload(), **given_)
+
+
+def test_too_many_requests(monkeypatch):
+    monkeypatch.setattr(simulate, "MAX_REQUESTS", 3)
+    with pytest.raises(LimitError, match="at most 3"):
+        simulate.run(a100(), PLANS["fp16"], Workload(), lengths(4, 10, 10))
+
+
+@pytest.mark.parametrize(("name", "n_in", "n_out", "fit"), [("sinkq", 1060, 20, 625), ("fp16", 1060, 20, None)])
+def test_reserved_requests_are_as_many_as_a_point_has(name, n_in, n_out, fit):
+    """625 by hand: (80e9 - 2 * 6,738,415,616 B of weights) / 106,343,680 B, the most from 1,060 to 1,080 tokens."""
+    kv, work = build("llama2-7b", name), Workload(10**6, n_in, n_out)
+    device = catalog.device("a100-80gb")
+    most = point.evaluate(device, kv, work)["max_batch"]
+    requests = Requests(np.zeros(700), np.full(700, n_in), np.full(700, n_out))
+    run = simulate.run(device, kv, work, requests)
+    assert run.peak_running == most
+    assert fit in (None, most)
+    assert run.peak_used_bytes <= run.free_bytes
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4))
+def test_the_largest_pages_of_a_stretch(seed, page):
+    rng = np.random.default_rng(seed)
+    held = rng.integers(0, 20, 42)
+    inputs = rng.integers(1, 20 * page, 30)
+    outputs = rng.integers(1, 20 * page, 30)
+    found = simulate.largest_pages(Requests(np.zeros(30), inputs, outputs), held, page)
+    for n_in, n_out, at in zip(inputs, outputs, found, strict=True):
+        first, last = -(-n_in // page), -(-(n_in + n_out) // page)
+        assert first <= at <= last
+        assert held[at] == held[first : last + 1].max()

@@ -1,0 +1,96 @@
+"""Throughput in steady state: against one batch of `dse.model.evaluate`, by hand, and what must hold of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from dse.core.errors import InputError
+from dse.model import evaluate as point
+from dse.model import kv_layout as plan
+from dse.model.explain import recorded
+from dse.serving import steady_state as serving
+from dse.specs import catalog
+from dse.specs.measurements import CLOSED
+from dse.specs.workload import Workload
+
+
+def build(model, quantizer):
+    q = CLOSED.quantizer(quantizer)
+    return plan.build(catalog.model(model), q, q)
+
+
+@pytest.mark.parametrize(("device", "model", "quantizer"), [
+    ("a100-80gb", "llama2-13b", "fp16"), ("a100-80gb", "llama2-7b", "kivi"), ("oaken-lpddr", "llama2-13b", "oaken"),
+    ("h100", "llama2-70b", "fp8"),
+])  # fmt: skip
+def test_equal_requests_are_the_paged_point(device, model, quantizer):
+    """Requests that are all alike: what `dse point` says of a steady batch; prompts that fill the compute roof."""
+    spec, kv = catalog.device(device), build(model, quantizer)
+    work = Workload(batch=64, input_tokens=1024, output_tokens=256, admission="paged", model_kind="ideal")
+    wanted = point.evaluate(spec, kv, work)
+    found = serving.steady(spec, kv, work, serving.FixedLengths(1024, 256))
+    assert found["n_sequences"] == wanted["running_batch"]
+    if wanted["feasible"]:
+        # KIVI packs prompts one by one, each with launches of its own; `dse point` counts those of a batch once
+        near = 0.03 if quantizer == "kivi" else 2e-3
+        assert found["throughput_tokens_per_s"] == pytest.approx(wanted["throughput_tokens_per_s"], rel=near)
+    else:
+        assert found["throughput_tokens_per_s"] is None
+
+
+def test_by_hand():
+    """OPT-6.7B, FP16, ideal A100 (2e12 B/s, 312e12 FLOP/s), 4 sequences, 99 in, 1 out: every number by hand."""
+    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    work = Workload(batch=4, model_kind="ideal", admission="paged")
+    found = serving.steady(spec, kv, work, serving.FixedLengths(99, 1))
+    weights_s = 2 * kv.model.active_parameters / 2e12  # all weights once, in the step and in the prompt (99 < 156)
+    kv_s = 4 * 100 * (32 * 2 * 4096 * 2) / 2e12  # context 100: 32 layers, K and V, 4096 channels, 2 B
+    prompt_s = 4 * 32 * 4096 * (99 * 100 / 2) / 312e12  # 4 * heads * dim * layers * sum of 1..99
+    assert found["mean_decode_context_tokens"] == 100
+    assert found["decode_step_s"] == pytest.approx(weights_s + kv_s, rel=1e-12)
+    assert found["prefill_s"] == pytest.approx(weights_s + prompt_s, rel=1e-12)
+    assert found["request_s"] == pytest.approx((weights_s + kv_s) / 4 + weights_s + prompt_s, rel=1e-12)
+    assert found["throughput_tokens_per_s"] == pytest.approx(1 / found["request_s"], rel=1e-15)
+    assert found["tpot_s"] == pytest.approx(4 * found["request_s"], rel=1e-15)
+
+
+@pytest.mark.parametrize("batching", ["continuous", "chunked"])
+@pytest.mark.parametrize("admission", ["reserve", "paged"])
+def test_more_memory_or_bandwidth_never_lowers_throughput(batching, admission):
+    base, kv = catalog.device("a100-80gb"), build("llama2-13b", "fp16")
+    work = Workload(batch=256, admission=admission, model_kind="ideal")
+    for field in ("memory_capacity", "memory_bandwidth"):
+        found = []
+        for factor in (1.0, 1.1, 1.3, 2.0, 4.0):
+            number = getattr(base, field)
+            spec = base.model_copy(update={field: number.model_copy(update={"value": number.value * factor})})
+            steady = serving.steady(spec, kv, work, serving.FixedLengths(1000, 200), batching=batching)
+            found.append(steady["throughput_tokens_per_s"])
+        assert found == sorted(found), field
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 64, 400])
+@pytest.mark.parametrize("chunk", [1, 16, 512, 4096])
+def test_chunks_give_a_rate_at_any_size(n, chunk):
+    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    work = Workload(batch=n, admission="paged", model_kind="ideal")
+    found = serving.steady(spec, kv, work, serving.FixedLengths(300, 100), n, "chunked", chunk)
+    assert found["throughput_tokens_per_s"] > 0
+
+
+def test_a_recording_says_how():
+    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    found, said = recorded(lambda: serving.steady(spec, kv, Workload(batch=8), serving.FixedLengths(99, 10)))
+    for name in ("request_s", "throughput_tokens_per_s", "mean_decode_context_tokens"):
+        assert said[name].value == found[name]
+
+
+@pytest.mark.parametrize("change", [{"prefix_tokens": 16}, {"tokens": "snapkv"}])
+def test_bad_input(change):
+    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    with pytest.raises(InputError, match=" only: leave it out"):
+        serving.steady(spec, kv, replace(Workload(), **change), serving.FixedLengths(99, 10))
+    with pytest.raises(InputError, match="chunk = 0"):
+        serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), batching="chunked", chunk_tokens=0)
+    with pytest.raises(InputError, match="n_sequences = 0"):
+        serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), n_sequences=0)

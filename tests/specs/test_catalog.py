@@ -1,0 +1,291 @@
+"""The shipped devices and models: every file loads, is sourced, and holds the numbers its sources print."""
+
+from pathlib import Path
+
+import pytest
+
+import hwspecs
+from dse.core import specfile, units
+from dse.core.errors import InputError, SpecError
+from dse.specs import catalog
+from dse.specs import device_and_model as specs
+
+DEVICE_FILES = sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
+MODEL_FILES = sorted((Path(hwspecs.__file__).parent / "models").glob("*.toml"))
+DEVICES = {path.stem: specs.load(specfile.read(path), specs.HardwareSpec) for path in DEVICE_FILES}
+MODELS = {path.stem: specs.load(specfile.read(path), specs.ModelFile) for path in MODEL_FILES}
+
+GPUS = ["A100-80GB", "2xA100-80GB", "A100-40GB", "A800-80GB", "H100", "H200", "B200", "L40S"]
+ACCELERATORS = ["Oaken-HBM", "Oaken-LPDDR", "LPU-HBM", "LPU-LPDDR", "Tender-A100"]
+MODEL_NAMES = [
+    *("opt-125m", "opt-1.3b", "opt-6.7b", "opt-13b", "opt-30b", "opt-175b"),
+    *("llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b", "llama3.1-8b", "llama3.1-70b", "llama3.1-405b"),
+    *("mistral-7b", "mixtral-8x7b"),
+]
+
+# sums over the released checkpoints; OPT-175B is as its paper prints it
+PUBLISHED_PARAMETERS = {
+    "opt-125m": 125_239_296,
+    "opt-1.3b": 1_315_758_080,
+    "opt-6.7b": 6_658_473_984,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
+    "opt-175b": 175_000_000_000,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3.1-8b": 8_030_261_248,
+    "llama3.1-70b": 70_553_706_496,
+    "llama3.1-405b": 405_853_388_800,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+}
+
+# FP16 bytes that one token adds over all layers, by hand: 2 (key and value) * layers * kv heads * head_dim * 2 B
+KV_BYTES = {
+    "opt-125m": 36_864,  # 2 * 12 * 768 * 2
+    "opt-1.3b": 196_608,  # 2 * 24 * 2048 * 2
+    "opt-6.7b": 524_288,  # 2 * 32 * 4096 * 2
+    "opt-13b": 819_200,  # 2 * 40 * 5120 * 2
+    "opt-30b": 1_376_256,  # 2 * 48 * 7168 * 2
+    "opt-175b": 4_718_592,  # 2 * 96 * 12288 * 2
+    "llama2-7b": 524_288,  # 2 * 32 * 4096 * 2
+    "llama2-13b": 819_200,  # 2 * 40 * 5120 * 2
+    "llama2-70b": 327_680,  # 2 * 80 * 8 * 128 * 2
+    "llama3-8b": 131_072,  # 2 * 32 * 8 * 128 * 2
+    "llama3.1-8b": 131_072,
+    "llama3.1-70b": 327_680,
+    "llama3.1-405b": 516_096,  # 2 * 126 * 8 * 128 * 2
+    "mistral-7b": 131_072,
+    "mixtral-8x7b": 131_072,
+}
+
+
+def quantities():
+    """(file/field, quantity) of every number in every shipped file."""
+    for name, spec in {**DEVICES, **MODELS}.items():
+        for field in sorted(spec.model_fields_set):  # the same order in every process
+            value = getattr(spec, field)
+            if isinstance(value, specs.Quantity):
+                yield f"{name}/{field}", value
+
+
+QUANTITIES = dict(quantities())
+
+
+def number(spec, field):
+    """A number of a spec that must be there."""
+    value = getattr(spec, field)
+    assert value is not None, f"{spec.name} has no {field}"
+    return value
+
+
+def test_names_are_the_lists():
+    assert {spec.name for spec in DEVICES.values()} == {*GPUS, *ACCELERATORS}
+    assert {spec.name for spec in MODELS.values()} == set(MODEL_NAMES)
+
+
+@pytest.mark.parametrize("path", [*DEVICE_FILES, *MODEL_FILES], ids=lambda path: path.stem)
+def test_file_is_named_after_its_spec_and_says_what_it_is(path):
+    spec = {**DEVICES, **MODELS}[path.stem]
+    assert path.name == f"{spec.name.lower()}.toml"
+    assert spec.title
+    assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("name", [*GPUS, *ACCELERATORS])
+def test_catalog_finds_the_device(name):
+    assert catalog.device(name).name == name
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_catalog_finds_the_model(name):
+    assert catalog.model(name).name == name
+
+
+def test_there_are_numbers_to_check():
+    assert len(QUANTITIES) > 8 * len(DEVICES) + 8 * len(MODELS)
+
+
+@pytest.mark.parametrize("where", QUANTITIES)
+def test_number_has_unit_and_source(where):
+    number = QUANTITIES[where]
+    assert number.unit in units.UNITS
+    assert len(number.source.split()) > 1
+    assert "user's file" not in number.source
+
+
+@pytest.mark.parametrize("where", QUANTITIES)
+def test_assumed_numbers_are_marked_and_say_so(where):
+    number = QUANTITIES[where]
+    assert ("assumed" in number.source.lower()) == (number.kind == "assumed")
+
+
+def test_lines_are_one_key_each():
+    """A number stands on one line, so that an error about it can point there."""
+    for path in [*DEVICE_FILES, *MODEL_FILES]:
+        document = specfile.read(path)
+        spec = {**DEVICES, **MODELS}[path.stem]
+        lines = [document.lines[(field,)] for field in spec.model_fields_set]
+        assert len(set(lines)) == len(lines), path
+
+
+# Oaken, Table 1: capacity in GB, bandwidth in TB/s, peak FP16 in TFLOP/s
+@pytest.mark.parametrize(
+    ("name", "capacity", "bandwidth", "flops"),
+    [
+        ("A100-80GB", 80e9, 2.0e12, 312e12),
+        ("Oaken-HBM", 80e9, 2.0e12, 270e12),
+        ("Oaken-LPDDR", 256e9, 1.1e12, 270e12),
+        ("LPU-HBM", 80e9, 2.0e12, 270e12),
+        ("LPU-LPDDR", 256e9, 1.1e12, 270e12),
+        ("Tender-A100", 80e9, 2.0e12, 312e12),
+    ],
+)
+def test_oaken_table_1(name, capacity, bandwidth, flops):
+    device = catalog.device(name)
+    assert device.memory_capacity.si == capacity
+    assert device.memory_bandwidth.si == bandwidth
+    assert device.peak_flops.si == flops
+
+
+# data sheets: capacity in GB, bandwidth in TB/s, dense FP16 in TFLOP/s, W, streaming multiprocessors
+@pytest.mark.parametrize(
+    ("name", "capacity", "bandwidth", "flops", "power", "cores"),
+    [
+        ("A100-40GB", 40, 1.555, 312, 400, 108),
+        ("A800-80GB", 80, 2.039, 312, 400, 108),
+        ("H100", 80, 3.35, 989, 700, 132),
+        ("H200", 141, 4.8, 989, 700, 132),
+        ("B200", 180, 7.7, 2250, 1000, 148),
+        ("L40S", 48, 0.864, 362.05, 350, 142),
+    ],
+)
+def test_data_sheets(name, capacity, bandwidth, flops, power, cores):
+    device = catalog.device(name)
+    assert device.memory_capacity.si == capacity * 10**9
+    assert device.memory_bandwidth.si == pytest.approx(bandwidth * 1e12, rel=1e-15)
+    assert device.peak_flops.si == pytest.approx(flops * 1e12, rel=1e-15)
+    assert number(device, "board_power").si == power
+    assert number(device, "n_cores").count == cores
+
+
+def test_a_pipeline_of_two_doubles_capacity_and_nothing_else():
+    one, two = catalog.device("A100-80GB"), catalog.device("2xA100-80GB")
+    for field in ("memory_capacity", "board_power", "usd_per_hour", "n_devices"):
+        assert getattr(two, field).si == 2 * getattr(one, field).si
+    for field in ("memory_bandwidth", "peak_flops", "n_cores", "usable_frac", "kernel_launch", "fused_rate"):
+        assert getattr(two, field).si == getattr(one, field).si
+    assert two.dequant_path == one.dequant_path
+
+
+def test_power_of_oaken_is_44_percent_below_the_a100():
+    """Oaken 6.2, Area and power: 222.7 W, printed as 44.3 % below 400 W."""
+    a100 = number(catalog.device("A100-80GB"), "board_power").si
+    for name in ("Oaken-HBM", "Oaken-LPDDR"):
+        power = number(catalog.device(name), "board_power")
+        assert power.si == 222.7
+        assert round(100 * (1 - power.si / a100), 1) == 44.3
+    for name in ("LPU-HBM", "LPU-LPDDR"):
+        assert number(catalog.device(name), "board_power").kind == "assumed"
+    assert catalog.device("Tender-A100").board_power is None
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_gpus(name):
+    device = catalog.device(name)
+    # docs/calibration.md: 13.73 elements a cycle and core; peak FLOP/s over FLOP a cycle and core gives the clock
+    flop_per_cycle = {"A100": 2048, "A800": 2048, "2xA1": 2048, "H100": 4096, "H200": 4096, "L40S": 1024, "B200": 8192}
+    rate = 13.73 * number(device, "peak_flops").si / flop_per_cycle[device.name[:4]]
+    assert number(device, "fused_rate").si == pytest.approx(rate, rel=6e-3)
+    assert device.engine_rate is None
+    assert device.kernel_launch.si == pytest.approx(5e-6)
+    assert number(device, "usd_per_hour").kind == "assumed"
+    assert device.dequant_path == {"default": "fused", "nqkv": "materialised", "oaken": "materialised"}
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_accelerators(name):
+    device = catalog.device(name)
+    has_engines = name.startswith("Oaken")
+    # no rate is published: 4-bit elements as fast as the memory delivers them
+    assert number(device, "fused_rate").si == 2 * device.memory_bandwidth.si
+    assert device.dequant_path == ({"default": "fused", "oaken": "engine"} if has_engines else {"default": "fused"})
+    assert (device.engine_rate is not None) == has_engines
+    if has_engines:
+        assert number(device, "engine_rate").si == 2 * device.memory_bandwidth.si
+    assert device.usd_per_hour is None
+    assert device.kernel_launch.si == 0
+
+
+@pytest.mark.parametrize("name", [*GPUS, *ACCELERATORS])
+def test_whole_memory_is_counted_and_the_file_says_so(name):
+    spec = DEVICES[name.lower()]
+    assert {"usable_frac", "runtime_overhead"} <= spec.model_fields_set
+    assert spec.usable_frac.si == 1.0
+    assert spec.runtime_overhead.si == 0
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_parameters_are_the_published_ones(name):
+    model = catalog.model(name)
+    assert model.published_parameters == PUBLISHED_PARAMETERS[name]
+    if name == "opt-175b":  # its paper prints 175B; no exact count is published
+        assert model.parameters == pytest.approx(model.published_parameters, rel=5e-3)
+    else:
+        assert model.parameters == model.published_parameters
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_kv_bytes_per_token(name):
+    n_bytes = sum(
+        layer.n_layers * layer.n_kv_heads * (layer.key_dim + layer.value_dim) * 2
+        for layer in catalog.model(name).layers
+    )
+    assert n_bytes == KV_BYTES[name]
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_windows_and_families(name):
+    spec = MODELS[name]
+    sliding = name in ("mistral-7b", "mixtral-8x7b")  # Oaken 6.1
+    assert (spec.window.count if spec.window else None) == (4096 if sliding else None)
+    is_opt = name.startswith("opt-")
+    assert (spec.ffn, spec.norm) == (("plain", "layernorm") if is_opt else ("gated", "rmsnorm"))
+    assert spec.biases == spec.tied_embeddings == (spec.learned_positions is not None) == is_opt
+    assert spec.n_q_heads.count * spec.head_dim.count == spec.hidden_size.count
+
+
+def test_mixtral_routes_two_of_eight():
+    """46.7 G parameters, of which a token uses 12.9 G (Mixtral, arXiv:2401.04088, section 3)."""
+    model = catalog.model("mixtral-8x7b")
+    assert (model.n_active_experts, model.n_experts) == (2, 8)
+    assert float(model.active_parameters) == pytest.approx(12.9e9, rel=5e-3)
+
+
+def test_numbers_of_a_device_change_on_the_spot():
+    device = catalog.device("A100-80GB:usable_frac=90 %,memory_bandwidth=3 TB/s")
+    assert (number(device, "usable_frac").si, number(device, "memory_bandwidth").si) == (0.9, 3e12)
+    assert number(device, "memory_bandwidth").kind == "assumed"
+    assert device.name == "A100-80GB+usable_frac90+memory_bandwidth3TBs"
+    assert device.stacks == catalog.device("a100-80gb").stacks
+    assert catalog.device("a100-80gb").usable_frac.si == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a100-80gb:usable_frc=0.9", "did you mean usable_frac"),
+        ("a100-80gb:usable_frac=9", "must be 0.001 to 1"),
+        ("a100-80gb:usable_frac", "must be FIELD=VALUE"),
+        ("a100-80gb:usable_frac=", "must be FIELD=VALUE"),
+        ("a10:usable_frac=0.9", "unknown device 'a10'"),
+        ("a100-80gb:", "unknown device"),
+    ],
+)
+def test_wrong_changes_are_one_line(text, message):
+    with pytest.raises((InputError, SpecError)) as caught:
+        catalog.device(text)
+    assert message in str(caught.value)
+    assert len(caught.value.lines()) == 1

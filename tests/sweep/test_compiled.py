@@ -1,0 +1,206 @@
+"""The compiled evaluation of sweeps: every column that a sweep can keep has the bits of `evaluate`."""
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dse
+from dse.core import compiling
+from dse.core.errors import DseError
+from dse.model import operations
+from dse.sweep import compiled as sweep_fast
+from dse.sweep import points as sweep_points
+from dse.sweep import spec as sweep_spec
+from factories import compare_with_rows, sweep_of
+
+DEVICES = ["h100", "a100-80gb", "2xa100-80gb", "oaken-hbm", "oaken-lpddr", "lpu-hbm", "tender-a100"]
+MODELS = ["llama2-7b", "llama2-70b", "llama3-8b", "mistral-7b", "mixtral-8x7b", "opt-125m", "llama3.1-405b"]
+QUANTIZERS = [
+    "fp16", "fp8", "int8", "int4:granularity=tensor", "kivi", "kivi:bits=4,group=64,residual=64", "sinkq",
+    "sinkq:bits=4,group=32,residual=0", "sinkq:sinks=0,evicted=2", "nqkv", "nqkv:block=100", "qserve", "atom",
+    "tender", "oaken", "oaken:groups=2/2/90/6", "oaken:outer=0.013,inner=0.0371", "kvquant",
+]  # fmt: skip
+#: places at which numbers turn: one token, a group or window that fills, a page
+POLICIES = [
+    "full", "window:tokens=333", "streaming:sinks=4,window=60", "h2o", "h2o:heavy=0.3,evict=prompt", "snapkv",
+    "snapkv:share=0.16", "sparse:k=512", "sparse:k=64,index_dim=0", "constant:c=500",
+]  # fmt: skip
+LENGTHS = [1, 2, 15, 16, 17, 31, 32, 33, 127, 128, 129, 160, 161, 1000, 4095, 4096, 4097, 8192, 32768]
+BATCHES = [1, 2, 3, 7, 16, 31, 32, 33, 64, 255, 256, 1000, 100_000]
+
+
+#: devices with fitted kernels: with a core ceiling, with copies of layouts and of FP16, of another device
+FITTED = ["h100", "a100-80gb", "l40s", "a800-80gb"]
+
+
+@pytest.mark.parametrize("admission", ["reserve", "paged"])
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+def test_equal_on_a_grid(quantizer, admission):
+    axes = {
+        "device": ["h100", "oaken-hbm"], "model": ["llama3-8b", "mistral-7b"], "quantizer": quantizer,
+        "admission": admission, "input_tokens": [1, 4000, 33_000], "output_tokens": [1, 300], "batch": [1, 5, 500],
+    }  # fmt: skip
+    assert compare_with_rows(sweep_of(axes)) == 0
+
+
+def test_random_designs_are_equal():
+    rng = np.random.default_rng(1)
+    n_covered = 0
+    for _ in range(60):
+        axes = {
+            "device": list(rng.choice(DEVICES, 2, replace=False)),
+            "model": str(rng.choice(MODELS)),
+            "key_quantizer": list(rng.choice(QUANTIZERS, 2, replace=False)),
+            "value_quantizer": str(rng.choice(QUANTIZERS)),
+            "admission": ["reserve", "paged"],
+            "page_tokens": int(rng.integers(1, 70)),
+            "weights_bits": int(rng.choice([4, 8, 16])),
+            "input_tokens": [int(n) for n in rng.choice(LENGTHS, 2, replace=False)],
+            "output_tokens": int(rng.choice(LENGTHS[:-1])),
+            "memory_bandwidth": [5e11, float(rng.integers(1, 9000)) * 1e9],
+            "batch": [int(n) for n in rng.choice(BATCHES, 3, replace=False)],
+            **({"tokens": list(rng.choice(POLICIES, 2, replace=False))} if rng.random() < 0.3 else {}),
+            **({"prefix_tokens": [0, int(rng.integers(1, 5000))]} if rng.random() < 0.3 else {}),
+        }
+        sweep = sweep_of(axes)
+        n_covered += sweep.n_points - compare_with_rows(sweep)
+    assert n_covered > 5000
+
+
+@pytest.mark.parametrize("quantizer", ["fp16", "fp8", "kivi", "nqkv", "sinkq", "oaken"])
+def test_calibrated_is_equal_on_a_grid(quantizer):
+    """Prompts below and above 128 tokens, cores that idle (few sequences) and all busy, waves of two sizes."""
+    axes = {
+        "device": ["h100", "a100-80gb"], "model": ["llama3-8b", "mistral-7b"], "quantizer": quantizer,
+        "admission": ["reserve", "paged"], "input_tokens": [1, 5000], "output_tokens": 300, "batch": [1, 2, 5, 500],
+    }  # fmt: skip
+    assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0
+
+
+def test_random_calibrated_designs_are_equal():
+    rng = np.random.default_rng(2)
+    n_covered = 0
+    for _ in range(12):
+        axes = {
+            "device": str(rng.choice(FITTED)), "stack": str(rng.choice(["vllm", "sglang"])),
+            "model": str(rng.choice(MODELS)), "key_quantizer": str(rng.choice(QUANTIZERS)),
+            "value_quantizer": str(rng.choice(QUANTIZERS)), "admission": ["reserve", "paged"],
+            "dequant_path": ["auto", str(rng.choice(["fused", "materialised"]))],
+            "input_tokens": [int(n) for n in rng.choice(LENGTHS[:-3], 2, replace=False)],
+            "output_tokens": int(rng.choice(LENGTHS[:14])), "memory_bandwidth": [1e12, 3e12],
+            "memory_capacity": "900 GB", "batch": [int(n) for n in rng.choice(BATCHES, 2, replace=False)],
+            **({"token_cores": int(rng.integers(1, 40))} if rng.random() < 0.3 else {}),
+            **({"n_cores": int(rng.integers(1, 300))} if rng.random() < 0.3 else {}),
+        }  # fmt: skip
+        sweep = sweep_of(axes, model_kind="calibrated")
+        n_covered += sweep.n_points - compare_with_rows(sweep)
+    assert n_covered > 250
+
+
+def test_calibrated_sums_of_many_sequences_are_those_of_one_times_their_number():
+    """65 and 130 sequences of 32 heads keep the 132 cores of an H100 busy: all but the launches doubles, exactly."""
+    axes = {"device": "h100", "model": "llama2-7b", "quantizer": "fp8", "memory_capacity": "900 GB", "batch": [65, 130]}
+    sweep = sweep_of({**axes, "input_tokens": 100, "output_tokens": 28}, model_kind="calibrated")
+    columns = sweep_fast.evaluate(sweep, sweep_points.kept_digits(sweep, 0, 2))
+    one, two = columns["attention_s"]
+    launches = 32 * 13.03e-6  # a layer's, of the FP8 kernels; contexts up to 128 tokens are not split
+    assert two - launches == pytest.approx(2 * (one - launches), rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_design_is_equal(data):
+    axes = {
+        "device": data.draw(st.sampled_from(DEVICES)),
+        "model": data.draw(st.sampled_from(MODELS)),
+        "quantizer": data.draw(st.sampled_from(QUANTIZERS)),
+        "admission": ["reserve", "paged"],
+        "page_tokens": data.draw(st.integers(1, 300)),
+        "activation_bits": data.draw(st.sampled_from([8, 16])),
+        "weights_bits": data.draw(st.sampled_from([4, 8, 16])),
+        "prompt_chunk_tokens": data.draw(st.integers(1, 3000)),
+        "dequant_path": data.draw(st.sampled_from(["auto", "fused", "materialised", "engine"])),
+        "input_tokens": data.draw(st.integers(1, 70_000)),
+        "output_tokens": data.draw(st.integers(1, 5000)),
+        "memory_capacity": data.draw(st.integers(10, 900).map(lambda n: f"{n} GB")),
+        "usable_frac": data.draw(st.sampled_from([1.0, 0.9, 0.77])),
+        "batch": data.draw(st.lists(st.integers(1, 2000), min_size=1, max_size=4, unique=True)),
+    }
+    for name, value in {
+        "token_cores": "7",
+        "kv_page": 512,
+        "engine_rate": "1e12 element/s",
+        "kernel_launch": 0,
+    }.items():
+        if data.draw(st.booleans()):
+            axes[name] = int(value) if name == "token_cores" else value
+    try:
+        sweep = sweep_of(axes)
+    except DseError:  # not a sweep
+        return
+    compare_with_rows(sweep)
+
+
+def test_everything_that_a_workload_can_say_runs_compiled():
+    """Prefixes, token policies and no cache, on both models, with pages and without."""
+    axes = {"device": ["h100", "oaken-hbm"], "model": "llama3-8b", "model_kind": "auto", "batch": [1, 2, 300]}
+    each = {"admission": ["reserve", "paged"], "input_tokens": [100, 5000], "output_tokens": 300}
+    prefixes = {**axes, **each, "prefix_tokens": [0, 64, 99], "quantizer": ["fp16", "kivi"]}
+    assert compare_with_rows(sweep_of(prefixes)) == 0
+    assert (
+        compare_with_rows(sweep_of({**axes, **each, "tokens": POLICIES, "quantizer": ["fp16", "sinkq", "oaken"]})) == 0
+    )
+    assert compare_with_rows(sweep_of({**axes, **each, "kv_cache": [True, False]})) == 0
+    mixture = {**axes, **each, "model": "mixtral-8x7b", "prefix_tokens": 50, "kv_cache": [True, False]}
+    assert compare_with_rows(sweep_of(mixture)) == 0
+
+
+def test_whole_numbers_beyond_float64_are_left_to_rows():
+    """Shares of 12 digits give a denominator of 1e12: 4096 * 64 layers' bits a token times that are over 2^53."""
+    axes = {"device": "h100", "model": "llama2-7b", "quantizer": "oaken:outer=0.012345678901", "batch": [1, 2]}
+    assert compare_with_rows(sweep_of(axes)) == 2
+    paged = {"device": "h100", "model": "llama2-7b", "admission": "paged", "output_tokens": 16_777_216, "batch": [1]}
+    assert compare_with_rows(sweep_of(paged)) in (0, 1)
+
+
+def test_order_of_axes_changes_nothing():
+    axes = {
+        "device": ["h100", "oaken-hbm"], "model": ["llama2-7b"], "quantizer": ["fp16", "oaken"], "batch": [300, 1, 40],
+        "input_tokens": [100, 3000], "memory_bandwidth": [1e12, 3e12],
+    }  # fmt: skip
+    for names in itertools.permutations(axes, 3):
+        order = {**{name: axes[name] for name in names}, **axes}
+        assert compare_with_rows(sweep_of(order)) == 0
+
+
+def test_a_sweep_of_many_points_uses_the_kernel(monkeypatch):
+    axes = {"device": "h100", "model": "llama2-7b", "batch": {"from": 1, "to": 5000, "step": 1}}
+    sweep = sweep_spec.from_dict({"axes": {"model_kind": "ideal", **axes}})
+    monkeypatch.setattr(sweep_points, "evaluate_rows", lambda *args: pytest.fail("row by row"))
+    columns = sweep_points.evaluate_chunk(sweep, 1000, 1500)
+    assert columns["feasible"].all()
+    assert len(columns["bound"].codes) == 500
+
+
+def test_compiled_code_depends_on_every_source_it_is_made_of(monkeypatch):
+    before, read = compiling.source_stamp(), Path.read_bytes
+    folder = Path(dse.__file__).parent / "model"
+    for path in (folder / "formulas" / "kv_cache.py", folder / "step.py", folder / "generation.py"):
+        monkeypatch.setattr(Path, "read_bytes", lambda self, path=path: read(self) + b"#" * (self == path))
+        assert compiling.source_stamp() != before
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert compiling.source_stamp() == before
+
+
+def test_operations_are_added_from_left_to_right():
+    """As compiled code adds them. `sum` of Python 3.12 and later keeps what rounding loses, as `math.fsum` does."""
+    values = [1.0, 1e100, 1.0, -1e100]
+    each = [operations.Operation(0, 0, 1.0, value, value, value, value) for value in values]
+    whole = operations.total_of(each, 0, 4.0)
+    assert (whole.flops, whole.n_bytes, whole.compute_at_peak_s, whole.read_at_peak_s) == (0.0, 0.0, 0.0, 0.0)
+    assert math.fsum(values) == 2.0
