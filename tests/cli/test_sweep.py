@@ -152,13 +152,22 @@ def test_another_sweep(run):
     )
 
 
+#: `dse` whose parts each take a second more, so that there is a middle to stop it in
+SLOW = """
+import time
+from dse.sweep import parts
+make_part = parts.make_part
+parts.make_part = lambda *given: time.sleep(1) or make_part(*given)
+from dse.__main__ import main
+main()
+"""
+
+
 def test_ctrl_c_in_a_process_of_its_own(run):
-    """Stopped in the middle of a part, then in another; finished after that, like an undisturbed run."""
-    # 10,240 points in three parts of 4,096; token policies are evaluated row by row, so that it takes seconds
-    Path("spec.toml").write_text(SPEC.replace("factor = 4", "step = 1") + 'tokens = "window:tokens=512"\n')
-    found = sweep_spec.read("spec.toml")
-    assert sweep_store.n_parts(found) == 3
-    command = [sys.executable, "-m", "dse", "sweep", "spec.toml", "--out", "out", "--threads", "1"]
+    """Stopped in the middle of a part; finished after that, like an undisturbed run."""
+    Path("spec.toml").write_text(SPEC.replace("factor = 4", "step = 1"))
+    assert sweep_store.n_parts(sweep_spec.read("spec.toml")) == 3
+    command = [sys.executable, "-c", SLOW, "sweep", "spec.toml", "--out", "out", "--threads", "1"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     child = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -176,3 +185,7 @@ def test_ctrl_c_in_a_process_of_its_own(run):
     assert not [path for path in Path("out").iterdir() if path.name.endswith(".part")]
     with pytest.raises(SystemExit):
         cli.main(["sweep", "--verify", "out"])
+    assert run("sweep", "spec.toml", "--out", "out")[0] == 0
+    assert run("sweep", "spec.toml", "--out", "undisturbed")[0] == 0
+    contents = [{path.name: path.read_bytes() for path in Path(out).iterdir()} for out in ("out", "undisturbed")]
+    assert contents[0] == contents[1]
