@@ -13,7 +13,15 @@ from dse.cli.kernels import quantize, thresholds
 from dse.cli.lab import lab
 from dse.cli.measure import measure, synthesize
 from dse.cli.mix import mix
-from dse.cli.options import WHOLE, bits_options, model_options, parse_whole, progress_bar, split_list, workload_options
+from dse.cli.options import (
+    bits_options,
+    model_options,
+    parse_whole,
+    progress_bar,
+    split_list,
+    work_option,
+    workload_options,
+)  # fmt: skip
 from dse.cli.plot import plot
 from dse.cli.questions import ask
 from dse.cli.ring import ring
@@ -110,8 +118,7 @@ def point(
         source.required(value_quantizer or quantizer),
     )
     asked = Workload(**work)
-    if asked.cached_input_discount is not None and not asked.prefix_tokens:
-        raise InputError(f"cached-input-discount = {asked.cached_input_discount:g}: nothing is cached: give --prefix")
+    asked.refuse_idle()
     point = design_point.Point(spec, kv, asked)
     result = point.results
     if out is not None:
@@ -145,8 +152,8 @@ def point(
 @click.option("--models", metavar="A,B", help="Models (names or files); default: the six of Oaken's Figure 11.")
 @click.option("--quantizers", metavar="A,B", help="KV quantizers; default: those each device is evaluated with.")
 @click.option("--batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128,256.")
-@click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens.")
-@click.option("--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens.")
+@work_option("input_tokens")
+@work_option("output_tokens")
 @click.option(
     "--tokens", metavar="A,B", help="Token policies of `fewer tokens against fewer bits` (`dse list tokens`)."
 )

@@ -2,12 +2,15 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from dse.core.errors import InputError, show
+from dse.specs import workload
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _QUANTIZER_HELP = (
     "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`), or plan:FILE.toml."
@@ -30,9 +33,12 @@ class Whole(click.ParamType):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number, or InputError; a default is an int already."""
-        name = param.name if param and param.name else "value"
-        return value if isinstance(value, int) else parse_whole(name.removesuffix("_tokens"), value)
+        """The number, or InputError naming the option; a default is an int already."""
+        return value if isinstance(value, int) else parse_whole(_option(param), value)
+
+
+def _option(param: click.Parameter | None) -> str:
+    return param.opts[0].removeprefix("--") if param and param.opts else "value"
 
 
 def parse_whole(name: str, text: str) -> int:
@@ -55,8 +61,7 @@ class Share(click.ParamType):
         if isinstance(value, float):
             return value
         if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?", value, re.ASCII):
-            name = param.opts[0].removeprefix("--") if param and param.opts else "value"
-            raise InputError(f"{name} = {show(value)}: must be a share from 0 to 1, such as 0.5")
+            raise InputError(f"{_option(param)} = {show(value)}: must be a share from 0 to 1, such as 0.5")
         return float(value)
 
 
@@ -73,85 +78,50 @@ def split_list(option: str, text: str | None) -> list[str] | None:
     return names
 
 
-def workload_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that describe a design point, shared by commands."""
-    options = [
+#: fields of a workload that say how times are modelled
+_OF_MODEL = ("model_kind", "stack")
+
+
+def work_option(name: str, **changed: Any) -> Callable[[F], F]:
+    """The option of a field of a workload; `changed` is what a command asks otherwise."""
+    asked = workload.ASKED[name]
+    given: dict[str, Any] = {"default": asked.default, "help": asked.help}
+    if asked.kind == workload.SWITCH:
+        return click.option(f"--{asked.option}/--no-{asked.option}", name, **{**given, **changed})
+    whole = asked.kind == workload.WHOLE or (asked.kind == workload.CHOICE and isinstance(asked.default, int))
+    if whole:
+        given["type"] = WHOLE
+    elif asked.kind == workload.SHARE:
+        given["type"] = SHARE
+    if not whole:
+        given["metavar"] = asked.metavar or "|".join(map(str, asked.choices))
+    return click.option(f"--{asked.option}", name, **{**given, "show_default": asked.default is not None, **changed})
+
+
+def _all_of(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    def decorated(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+def workload_options(function: F) -> F:
+    """The options that describe a design point, shared by commands: what it is, and each field of its workload."""
+    return _all_of([
         click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
         click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json."),
         click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help=_QUANTIZER_HELP),
         click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different."),
         click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different."),
-        click.option("--batch", type=WHOLE, default=1, show_default=True, help="Requests."),
-        click.option("--input", "input_tokens", type=WHOLE, default=1024, show_default=True, help="Prompt tokens."),
-        click.option(
-            "--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens."
-        ),
-        click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4."),
-        click.option(
-            "--activation-bits", type=WHOLE, default=16, show_default=True, help="Bits of activations: 16, or 8 (W8A8)."
-        ),
-        click.option(
-            "--admission",
-            default="reserve",
-            show_default=True,
-            metavar="reserve|paged",
-            help="Memory held from the start, or page by page.",
-        ),
-        click.option("--page", "page_tokens", type=WHOLE, default=16, show_default=True, help="Tokens of a page."),
-        click.option(
-            "--prefix",
-            "prefix_tokens",
-            type=WHOLE,
-            default=0,
-            show_default=True,
-            help="Prompt tokens that all requests share.",
-        ),
-        click.option(
-            "--tokens",
-            default="full",
-            show_default=True,
-            metavar="POLICY",
-            help="Which tokens are stored and read, e.g. snapkv:share=0.16 (`dse list tokens`).",
-        ),
-        click.option(
-            "--prompt-chunk",
-            "prompt_chunk_tokens",
-            type=WHOLE,
-            default=1,
-            show_default=True,
-            help="Prompt tokens of a request whose activations are in memory at once.",
-        ),
-        click.option("--kv-cache/--no-kv-cache", default=True, help="Without: each step runs the whole prefix."),
-        click.option(
-            "--cached-input-discount",
-            type=SHARE,
-            metavar="FRAC",
-            help="Price a cached input token so much cheaper, 0 to 1, in place of what sharing the prefix saves (the "
-            "default), which may be more.",
-        ),
-        click.option(
-            "--dequant-path",
-            metavar="engine|fused|materialised",
-            help="How stored keys and values are unpacked; default: as the device says.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+        *(work_option(name) for name in workload.ASKED if name not in _OF_MODEL),
+    ])(function)  # fmt: skip
 
 
-def model_options(function: Callable[..., None]) -> Callable[..., None]:
+def model_options(function: F) -> F:
     """The options that say how times are modelled."""
-    function = click.option("--stack", metavar="vllm|sglang|...", help="Software stack of the calibrated model.")(
-        function
-    )
-    return click.option(
-        "--model-kind",
-        default="auto",
-        show_default=True,
-        metavar="ideal|calibrated",
-        help="Peak rates, or kernels as measured; auto: calibrated where the device has parameters.",
-    )(function)
+    return _all_of([work_option(name) for name in _OF_MODEL])(function)
 
 
 def bits_options(function: Callable[..., None]) -> Callable[..., None]:

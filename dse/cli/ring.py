@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from dse.cli.options import WHOLE, model_options
+from dse.cli.options import WHOLE, model_options, work_option
 
 
 @click.command(short_help="A long context over a ring of devices.")
@@ -15,10 +15,10 @@ from dse.cli.options import WHOLE, model_options
     "--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer (`dse list quantizers`)."
 )
 @click.option("--devices", "n_ring", type=WHOLE, default=8, show_default=True, help="Devices in the ring.")
-@click.option("--batch", type=WHOLE, default=1, show_default=True, help="Requests.")
-@click.option("--input", "input_tokens", type=WHOLE, default=131072, show_default=True, help="Prompt tokens.")
-@click.option("--output", "output_tokens", type=WHOLE, default=1024, show_default=True, help="Generated tokens.")
-@click.option("--weights-bits", type=WHOLE, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
+@work_option("batch")
+@work_option("input_tokens", default=131072)
+@work_option("output_tokens")
+@work_option("weights_bits")
 @click.option(
     "--link", metavar="'300 GB/s'", help="Bandwidth to the next device, one direction; default: the device's."
 )

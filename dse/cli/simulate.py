@@ -4,8 +4,8 @@ import json
 
 import click
 
-from dse.cli.options import bits_options, command_line, model_options, progress_bar
-from dse.cli.unused import NAMED, refuse
+from dse.cli.options import WHOLE, bits_options, command_line, model_options, progress_bar, work_option
+from dse.cli.unused import refuse
 
 
 @click.command(short_help="Serve a trace or a rate of requests, step by step.")
@@ -19,25 +19,24 @@ from dse.cli.unused import NAMED, refuse
               help="Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals (a "
               "shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all at once "
               "without one.")  # fmt: skip
-@click.option("--requests", "n_requests", type=NAMED, metavar="N", help="How many; default: 10,000, or all of a FILE.")
-@click.option("--input", "input_tokens", type=NAMED, default=1024, show_default=True,
-              help="Prompt tokens, without --trace.")  # fmt: skip
-@click.option("--output", "output_tokens", type=NAMED, default=256, show_default=True,
-              help="Generated tokens, without --trace.")  # fmt: skip
-@click.option("--batch", type=NAMED, default=256, show_default=True, help="Most requests that run at once.")
+@click.option("--requests", "n_requests", type=WHOLE, metavar="N", help="How many; default: 10,000, or all of a FILE.")
+@work_option("input_tokens", help="Prompt tokens, without --trace.")
+@work_option("output_tokens", default=256, help="Generated tokens, without --trace.")
+@work_option("batch", default=256, help="Most requests that run at once.")
 @click.option("--batching", default="continuous", show_default=True, metavar="static|continuous|chunked",
               help="Until the longest answer ends; replaced at once; with prompts in chunks.")  # fmt: skip
-@click.option("--chunk", "chunk_tokens", type=NAMED, default=512, show_default=True,
+@click.option("--chunk", "chunk_tokens", type=WHOLE, default=512, show_default=True,
               help="Tokens of a step of chunked batching.")  # fmt: skip
-@click.option("--prompt-batch", "prompt_step_tokens", type=NAMED, default=2048, show_default=True,
+@click.option("--prompt-batch", "prompt_step_tokens", type=WHOLE, default=2048, show_default=True,
               help="Tokens up to which whole prompts share a step; a longer one has its own.")  # fmt: skip
-@click.option("--admission", default="paged", show_default=True, metavar="reserve|paged",
-              help="Memory held from the start, or page by page; static batching reserves.")  # fmt: skip
-@click.option("--page", "page_tokens", type=NAMED, default=16, show_default=True, help="Tokens of a page.")
-@click.option("--weights-bits", type=NAMED, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
-@click.option("--activation-bits", type=NAMED, default=16, show_default=True, help="Bits of activations: 16, or 8.")
-@click.option("--dequant-path", metavar="engine|fused|materialised", help="How keys and values are unpacked.")
-@click.option("--seed", type=NAMED, default=1, show_default=True, help="Of lengths and arrivals.")
+@work_option(
+    "admission", default="paged", help="Memory held from the start, or page by page; static batching reserves."
+)
+@work_option("page_tokens")
+@work_option("weights_bits")
+@work_option("activation_bits")
+@work_option("dequant_path")
+@click.option("--seed", type=WHOLE, default=1, show_default=True, help="Of lengths and arrivals.")
 @model_options
 @bits_options
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")

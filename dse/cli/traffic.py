@@ -4,8 +4,8 @@ import json
 
 import click
 
-from dse.cli.options import model_options, parse_whole, progress_bar, split_list
-from dse.cli.unused import NAMED, refuse
+from dse.cli.options import WHOLE, model_options, parse_whole, progress_bar, split_list, work_option
+from dse.cli.unused import refuse
 from dse.core.errors import InputError
 
 
@@ -16,11 +16,11 @@ from dse.core.errors import InputError
 @click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer with parameters.")
 @click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
 @click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
-@click.option("--weights-bits", type=NAMED, default=16, show_default=True, help="Bits a weight: 16, 8 or 4.")
-@click.option("--page", "page_tokens", type=NAMED, default=16, show_default=True, help="Tokens of a page.")
-@click.option("--max-tokens", type=NAMED, metavar="N",
+@work_option("weights_bits")
+@work_option("page_tokens")
+@click.option("--max-tokens", type=WHOLE, metavar="N",
               help="Length reserved for each request; default: the model's longest, at least the trace's.")  # fmt: skip
-@click.option("--dequant-path", metavar="engine|fused|materialised", help="How keys and values are unpacked.")
+@work_option("dequant_path")
 @click.option("--batch", "batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128.")
 @model_options
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")

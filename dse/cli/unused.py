@@ -1,24 +1,8 @@
-"""Options under their own names in messages; those that were given and would have no effect are refused, so that nobody
-reads a result as if they had."""
-
-from typing import Any
+"""Options that were given and would have no effect are refused, so that nobody reads a result as if they had."""
 
 import click
 
-from dse.cli.options import Whole, parse_whole
 from dse.core.errors import InputError, show
-
-
-class Named(Whole):
-    """A whole number; what is wrong with it is told under the option's own name."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number, or InputError."""
-        name = param.opts[0].removeprefix("--") if param else "value"
-        return value if isinstance(value, int) else parse_whole(name, value)
-
-
-NAMED = Named()
 
 
 def refuse(reasons: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from dse import quantizers
 from dse.core.errors import InputError, show
 from dse.explorer import uploads
-from dse.explorer.fields import Field
+from dse.explorer.fields import Field, Kind
 from dse.specs import catalog, workload
 from dse.specs import tokens as token_policies
 
@@ -76,44 +76,69 @@ VALUE_PARAMETERS = Field(
     "value_parameters", "Parameters of the values' quantizer", "text", "",
     check=_parameters_of("value_quantizer", quantizers.parse), help="As for the keys.",
 )  # fmt: skip
-BATCH = Field(
-    "batch", "Batch (requests)", "whole", 64, low=1, high=workload.MAX_BATCH, slides=_DOUBLED,
-    help="Requests that are served together; each decode step gives one token to every one of them.",
-)  # fmt: skip
-INPUT = Field(
-    "input", "Prompt (tokens)", "whole", 1024, low=1, high=workload.MAX_INPUT_TOKENS, slides=_LENGTHS,
-    help="Tokens of each request's prompt.",
-)  # fmt: skip
-OUTPUT = Field(
-    "output", "Generated (tokens)", "whole", 1024, low=1, high=workload.MAX_OUTPUT_TOKENS, slides=_LENGTHS,
-    help="Tokens that each request generates.",
-)  # fmt: skip
-ADMISSION = Field(
-    "admission", "Admission", "choice", "reserve", choices=lambda: ["reserve", "paged"],
-    help="reserve: each request holds its final length from the start; paged: memory grows page by page.",
-)  # fmt: skip
-WEIGHTS_BITS = Field(
-    "weights_bits", "Weights (bits)", "choice", 16, choices=lambda: list(workload.WEIGHT_BITS),
-    help="Bits that a weight of the model takes in memory.",
-)  # fmt: skip
-MODEL_KIND = Field(
-    "model_kind", "Times", "choice", "auto", choices=lambda: ["auto", "ideal", "calibrated"],
-    help="ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
-    "where the device has such parameters.",
-)  # fmt: skip
-STACK = Field(
-    "stack", "Software stack", "choice", None, choices=_stacks, placeholder="the device's first",
-    help="Serving software whose kernels were measured; only for calibrated times.",
-)  # fmt: skip
-TOKENS = Field(
-    "tokens", "Tokens kept and read", "choice", "full", choices=lambda: list(token_policies.FAMILIES),
-    clears="token_parameters",
-    help="full: all of them. The others store or read fewer tokens instead of fewer bits.",
-)  # fmt: skip
+#: what this page asks otherwise than a workload says: where sliders stop, what a page opens with, lists that are long
+_HERE: dict[str, dict[str, Any]] = {
+    "batch": {"default": 64, "slides": _DOUBLED},
+    "input_tokens": {"slides": _LENGTHS},
+    "output_tokens": {"slides": _LENGTHS},
+    "stack": {"kind": "choice", "choices": _stacks},
+    "tokens": {"kind": "choice", "choices": lambda: list(token_policies.FAMILIES), "clears": "token_parameters"},
+}
+_KINDS: dict[str, Kind] = {
+    workload.WHOLE: "whole", workload.SHARE: "number", workload.SWITCH: "choice", workload.CHOICE: "choice",
+    workload.NAME: "text",
+}  # fmt: skip
+YES, NO = "yes", "no"
+
+
+def _field_of(asked: workload.Asked, here: Mapping[str, Any]) -> Field:
+    """A field of a workload as a page asks for it."""
+    is_switch, is_share = asked.kind == workload.SWITCH, asked.kind == workload.SHARE
+    choices = (YES, NO) if is_switch else asked.choices
+    default = (YES if asked.default else NO) if is_switch else asked.default
+    given: dict[str, Any] = {
+        "kind": _KINDS[asked.kind], "default": default, "choices": (lambda: list(choices)) if choices else None,
+        "low": asked.low, "high": 1 if is_share else asked.high, "step": 0.05 if is_share else 1,
+        "placeholder": asked.open_means, **here,
+    }  # fmt: skip
+    return Field(asked.key, asked.label, help=asked.help, **given)
+
+
+#: the workload, by the names of its fields
+WORK = {name: _field_of(asked, _HERE.get(name, {})) for name, asked in workload.ASKED.items()}
 TOKEN_PARAMETERS = Field(
     "token_parameters", "Parameters of the token policy", "text", "",
     check=_parameters_of("tokens", token_policies.parse), help="Only what differs from the defaults: share=0.16.",
 )  # fmt: skip
+#: fields of the workload that a page shows first, and those under "More"
+WORK_FIRST = tuple(WORK[name] for name in ("batch", "input_tokens", "output_tokens"))
+WORK_MORE = tuple(
+    field
+    for each in WORK.values() if each not in WORK_FIRST
+    for field in ((each, TOKEN_PARAMETERS) if each.key == "tokens" else (each,))
+)  # fmt: skip
+
+
+def work_of(values: Mapping[str, Any]) -> workload.Workload:
+    """The workload of a page's values; what the page does not ask for is at its default. Raises InputError."""
+    found = {}
+    for name, field in WORK.items():
+        value = values.get(field.key, field.default)
+        found[name] = value == YES if workload.ASKED[name].kind == workload.SWITCH else value
+    if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
+        found["tokens"] = f"{found['tokens']}:{parameters}"
+    return workload.Workload(**found)
+
+
+def work_values(work: workload.Workload) -> dict[str, Any]:
+    """The values of a page that ask for a workload."""
+    found = {}
+    for name, field in WORK.items():
+        value = getattr(work, name)
+        found[field.key] = (YES if value else NO) if workload.ASKED[name].kind == workload.SWITCH else value
+    found["tokens"], _, found[TOKEN_PARAMETERS.key] = work.tokens.partition(":")
+    return found
+
 
 MEASUREMENTS = Field(
     "measurements", "Measured bits and errors", "choice", uploads.SHIPPED, choices=uploads.measurement_names,
@@ -124,12 +149,10 @@ MEASUREMENTS = Field(
 
 #: one design: what `dse.explorer.request.Request` asks for
 DESIGN = (
-    DEVICE, EDITS, MODEL, QUANTIZER, PARAMETERS, VALUE_QUANTIZER, VALUE_PARAMETERS, BATCH, INPUT, OUTPUT, ADMISSION,
-    WEIGHTS_BITS, MODEL_KIND, STACK, TOKENS, TOKEN_PARAMETERS, MEASUREMENTS,
+    DEVICE, EDITS, MODEL, QUANTIZER, PARAMETERS, VALUE_QUANTIZER, VALUE_PARAMETERS, *WORK_FIRST, *WORK_MORE,
+    MEASUREMENTS,
 )  # fmt: skip
 DEFAULTS = {field.key: field.default for field in DESIGN}
-#: of a design: batch, lengths and how they are served
-WORKLOAD = (BATCH, INPUT, OUTPUT, ADMISSION, WEIGHTS_BITS, MODEL_KIND, STACK, TOKENS, TOKEN_PARAMETERS)
 
 
 def several(field: Field, default: Sequence[Any], key: str, label: str) -> Field:

@@ -108,7 +108,8 @@ class Field:
             return SEPARATOR.join(map(str, value))
         if self.kind == "switch":
             return "yes" if value else "no"
-        return f"{value:.12g}" if isinstance(value, float) else str(value)
+        short = f"{value:.12g}" if isinstance(value, float) else str(value)
+        return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], list[str]]:

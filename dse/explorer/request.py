@@ -7,24 +7,27 @@ from typing import Any
 
 import pandas as pd
 
+from dse.explorer import common_fields as shared
 from dse.explorer import uploads
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.quantizers import QuantizerSpec, layered
 from dse.report import listing, present
-from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
-from dse.specs.workload import Workload
+from dse.specs.workload import ASKED, Workload
 from dse.sweep import sweeps as sweep
 
 #: batches of the curve
 CURVE = tuple(2**i for i in range(9))
 
 
+_WORK = shared.work_of({})
+
+
 @dataclass(frozen=True)
 class Request:
-    """One design; each field but the last five is a field of `dse.explorer.common_fields`.
+    """One design: what the fields of `dse.explorer.common_fields` ask for.
 
     The last five are uploaded files, so that a request is all that a cached answer depends on.
     """
@@ -36,15 +39,7 @@ class Request:
     parameters: str = ""
     value_quantizer: str | None = None
     value_parameters: str = ""
-    batch: int = 64
-    input: int = 1024
-    output: int = 1024
-    admission: str = "reserve"
-    weights_bits: int = 16
-    model_kind: str = "auto"
-    stack: str | None = None
-    tokens: str = "full"
-    token_parameters: str = ""
+    work: Workload = _WORK
     measurements: str = uploads.SHIPPED
     device_file: tuple[str, str] = ("", "")
     model_file: tuple[str, str] = ("", "")
@@ -65,11 +60,6 @@ class Request:
         return _quantizer_text(self.value_quantizer, self.value_parameters, self.value_quantizer_file)
 
     @property
-    def tokens_text(self) -> str:
-        """The token policy as the command line takes it."""
-        return _with(self.tokens, self.token_parameters)
-
-    @property
     def device_text(self) -> str:
         """The device as the command line takes it; an upload by the name of its file."""
         base = self.device_file[0] or self.device
@@ -79,15 +69,6 @@ class Request:
     def model_text(self) -> str:
         """The model as the command line takes it; an upload by the name of its file."""
         return self.model_file[0] or self.model
-
-    def work(self) -> Workload:
-        """The workload; raises InputError."""
-        admission: Any = self.admission
-        kind: Any = self.model_kind
-        return Workload(
-            self.batch, self.input, self.output, admission, weights_bits=self.weights_bits, model_kind=kind,
-            stack=self.stack, tokens=self.tokens_text,
-        )  # fmt: skip
 
     def device_spec(self) -> HardwareSpec:
         """The device. Raises InputError or SpecError."""
@@ -117,10 +98,10 @@ DEFAULT = Request()
 
 
 def of(values: Mapping[str, Any]) -> Request:
-    """The design of a page's values; what the page does not ask for is at its default."""
+    """The design of a page's values; what the page does not ask for is at its default. Raises InputError."""
     known = {field.name for field in fields(Request)}
     chosen = {key: value for key, value in values.items() if key in known}
-    asked = Request(**chosen)
+    asked = Request(**chosen, work=shared.work_of(values))
     return replace(
         asked, device_file=uploads.text_of(asked.device), model_file=uploads.text_of(asked.model),
         quantizer_file=uploads.text_of(asked.quantizer),
@@ -154,20 +135,23 @@ def family_defaults(name: str) -> str:
     return next((row["parameters"] for row in listing.list_quantizers() if row["name"] == name), "-")
 
 
-def _options(request: Request) -> list[tuple[str, str, Any]]:
-    """(option, name in `Workload`, value) of the workload where it is not the command line's own default."""
-    found: list[tuple[str, str, Any]] = [
-        ("--batch", "batch", request.batch), ("--input", "input_tokens", request.input),
-        ("--output", "output_tokens", request.output), ("--admission", "admission", request.admission),
-        ("--weights-bits", "weights_bits", request.weights_bits),
-    ]  # fmt: skip
-    for option, name, value in (
-        ("--model-kind", "model_kind", request.model_kind), ("--stack", "stack", request.stack),
-        ("--tokens", "tokens", token_policies.parse(request.tokens_text).name),
-    ):  # fmt: skip
-        if value not in ("auto", "full", None):
-            found.append((option, name, value))
-    return found
+#: fields of a workload that a command and a script say even where they are the default
+_SAID = ("batch", "input_tokens", "output_tokens", "admission", "weights_bits")
+
+
+def _given(request: Request) -> dict[str, Any]:
+    """Fields of the workload, with their values, that a command or a script has to say."""
+    work = replace(request.work, tokens=request.work.token_policy.name)
+    found = {name: getattr(work, name) for name in ASKED}
+    return {name: value for name, value in found.items() if name in _SAID or value != ASKED[name].default}
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option of a field of the workload, and its value."""
+    option = ASKED[name].option
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}", str(value)]
 
 
 def command(request: Request) -> str:
@@ -175,8 +159,8 @@ def command(request: Request) -> str:
     words = ["dse", "point", "--device", request.device_text, "--model", request.model_text]
     key, value = (spec.name for spec in request.quantizer_specs())
     words += ["--quantizer", key] if key == value else ["--key-quantizer", key, "--value-quantizer", value]
-    for option, _, given in _options(request):
-        words += [option, str(given)]
+    for name, given in _given(request).items():
+        words += _words(name, given)
     if request.measurements_file:
         words += ["--measurements", request.measurements_file.name]
     return shlex.join(words)
@@ -191,7 +175,7 @@ IMPORTS = (
 def python(request: Request) -> str:
     """The same in Python: a script that ends with `result`, a dictionary in SI base units. Raises InputError."""
     key, value = (spec.name for spec in request.quantizer_specs())
-    work = ", ".join(f"{name}={given!r}" for _, name, given in _options(request))
+    work = ", ".join(f"{name}={given!r}" for name, given in _given(request).items())
     own = request.measurements_file
     bits, used = (f"bits_from('closed', {own.name!r})", "bits") if own else ("CLOSED", "CLOSED")
     return "\n".join([
@@ -217,7 +201,8 @@ class Answer:
 def answer(request: Request) -> Answer:
     """Evaluate one request. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    work = request.work()
+    work = request.work
+    work.refuse_idle()
     result = point.evaluate(device, kv, work)
     text = present.point_text(result, device, kv, with_room=point.with_room(device, kv, work, result))
     return Answer(result, text, device.title or device.name, kv.model.title)
@@ -225,14 +210,14 @@ def answer(request: Request) -> Answer:
 
 def curve(request: Request) -> pd.DataFrame:
     """The request at every batch of `CURVE`; its own batch does not matter. Raises InputError."""
-    device, work, kv = request.device_spec(), request.work(), request.plan()
+    device, work, kv = request.device_spec(), request.work, request.plan()
     return sweep.to_table(point.evaluate(device, kv, replace(work, batch=n)) for n in CURVE)
 
 
 def explanation(request: Request, name: str) -> str:
     """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    return present.explanation_text(present.explain(name, point.Point(device, kv, request.work())))
+    return present.explanation_text(present.explain(name, point.Point(device, kv, request.work)))
 
 
 def unquantized(request: Request) -> Request:
@@ -242,4 +227,4 @@ def unquantized(request: Request) -> Request:
 
 def any_batch(request: Request) -> Request:
     """The request under a batch of one: what it is cached by where its batch does not matter."""
-    return replace(request, batch=1)
+    return replace(request, work=replace(request.work, batch=1))

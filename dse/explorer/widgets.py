@@ -1,7 +1,7 @@
 """The widget of a field, and words that are safe to show. A widget's key is its field's key."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -43,6 +43,16 @@ def draw(field: Field, **options: Any) -> Any:
             st.text(clean(wrong, MAX_LINE))
         return text
     return _number(field, options)
+
+
+def draw_some(fields: Sequence[Field], more: Collection[Field]) -> None:
+    """The widgets of a page's fields, those of `more` in a box that opens."""
+    for field in fields:
+        if field not in more:
+            draw(field)
+    with st.expander("More: memory, weights, tokens, times"):
+        for field in more:
+            draw(field)
 
 
 def _start(field: Field, value: Any) -> Any:

@@ -70,11 +70,9 @@ class Lowered:
         results = {
             "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
             "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
+            **{name: getattr(work, name) for name in _OPEN},
             "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "tokens": work.token_policy.name,
-            "admission": work.admission, "page_tokens": work.page_tokens, "prefix_tokens": work.prefix_tokens,
-            "weights_bits": work.weights_bits, "activation_bits": work.activation_bits,
-            "prompt_chunk_tokens": work.prompt_chunk_tokens, "kv_cache": work.kv_cache,
-            "cached_input_discount": work.cached_input_discount, "key_dequant_path": path_text(paths, "key"),
+            "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
             "write_amplification": memory_unit.write_amplification(plan), **measured(plan),
             "capacity_bytes": device.capacity_bytes,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dse.core import units
+from dse.specs import workload
 
 #: kinds of a result: a name, yes or no, a whole number, a number, several names
 NAME, FLAG, WHOLE, NUMBER, NAMES = "name", "flag", "whole", "number", "names"
@@ -39,7 +40,17 @@ class Result:
     reads: tuple[str, ...] = ()
 
 
+def _asked(name: str) -> Result:
+    """The row of a field of a workload."""
+    asked = workload.ASKED[name]
+    kinds = {workload.WHOLE: WHOLE, workload.SHARE: NUMBER, workload.SWITCH: FLAG}
+    kind = kinds.get(asked.kind, WHOLE if asked.unit else NAME)
+    return Result(name, asked.unit, kind, asked.title, shown="%" if asked.kind == workload.SHARE else "")
+
+
 _r = Result
+#: fields of a workload that stand before the others: they say what times mean
+_FIRST = ("model_kind", "stack", "tokens")
 #: every result by name, in the order of tables
 RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("device", "", NAME, "device"),
@@ -47,20 +58,8 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("quantizer", "", NAME, "quantizer"),
     _r("key_quantizer", "", NAME, "quantizer of keys"),
     _r("value_quantizer", "", NAME, "quantizer of values"),
-    _r("model_kind", "", NAME, "times"),
-    _r("stack", "", NAME, "software stack"),
-    _r("tokens", "", NAME, "token policy"),
-    _r("batch", "sequence", WHOLE, "batch"),
-    _r("input_tokens", "token", WHOLE, "prompt"),
-    _r("output_tokens", "token", WHOLE, "output"),
-    _r("admission", "", NAME, "admission"),
-    _r("page_tokens", "token", WHOLE, "page"),
-    _r("prefix_tokens", "token", WHOLE, "shared prefix"),
-    _r("weights_bits", "bit", WHOLE, "bits of a weight"),
-    _r("activation_bits", "bit", WHOLE, "bits of an activation"),
-    _r("prompt_chunk_tokens", "token", WHOLE, "chunk of the prompt"),
-    _r("kv_cache", "", FLAG, "KV cache"),
-    _r("cached_input_discount", "1", NUMBER, "discount on cached input", shown="%"),
+    *(_asked(name) for name in _FIRST),
+    *(_asked(name) for name, asked in workload.ASKED.items() if asked.title and name not in _FIRST),
     _r("key_dequant_path", "", NAME, "unpacking of keys"),
     _r("value_dequant_path", "", NAME, "unpacking of values"),
     _r("stored_tokens", "token", NUMBER, "stored tokens"),
@@ -143,6 +142,11 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("assumptions", "", NAMES, "assumed numbers"),
 )}  # fmt: skip
 
+#: results that are as they were asked for; of times and their stack, `auto` leaves the choice to the device
+GIVEN = frozenset((
+    "device", "model", "quantizer", "key_quantizer", "value_quantizer", "capacity_bytes",
+    *(name for name in RESULTS if name in workload.ASKED and name not in ("model_kind", "stack")),
+))  # fmt: skip
 #: unit by name
 RESULT_UNITS = {name: result.unit for name, result in RESULTS.items()}
 #: whole numbers (missing where nothing fits or nothing limits), and yes/no

@@ -11,7 +11,8 @@ from kernels_ref import PARTS
 
 __all__ = ["PARTS", "Family", "GpuCode", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
 
-
+#: how stored keys and values become numbers again: by a unit of its own, in the kernel that reads them, or written back
+Path = Literal["engine", "fused", "materialised"]
 #: layers without attention sinks (SinkQ 4.1: the first and second)
 N_SHALLOW_LAYERS = 2
 

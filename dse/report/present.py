@@ -9,7 +9,7 @@ from dse.model import assumptions
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import RESULT_UNITS, SECTIONS, section
+from dse.model.results import GIVEN, RESULT_UNITS, SECTIONS, section
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -286,7 +286,7 @@ def explain(name: str, point: Point) -> dict[str, Any]:
                 "unit": known[name],
                 "terms": [],
                 "source": "input",
-                "equation": "given" if name in _GIVEN else "a choice of the above or a name: see docs/model.md",
+                "equation": "given" if name in GIVEN else "as asked, else as the device says: see docs/model.md",
             }
         )
     return {"name": name, "value": value, "unit": known[name], "steps": steps}
@@ -295,14 +295,6 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 def _with_kind(quantity: Quantity) -> str:
     """Source of a number with its kind, which an assumed number's source already names."""
     return quantity.source if quantity.kind in quantity.source else f"{quantity.source} ({quantity.kind})"
-
-
-#: results that are the request itself
-_GIVEN = frozenset({
-    "device", "model", "quantizer", "key_quantizer", "value_quantizer", "batch", "input_tokens", "output_tokens",
-    "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes", "tokens", "activation_bits",
-    "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
-})  # fmt: skip
 
 
 def unit_of(name: str) -> str:

@@ -15,6 +15,7 @@ from dse.core import units
 from dse.core.errors import SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.quantizers import FAMILIES
+from dse.quantizers.base import Path
 from dse.specs.quantity import (
     ASSUMED,
     Area,
@@ -49,8 +50,6 @@ from dse.specs.quantity import (
 from dse.specs.stack import Spec, StackName, StackSpec, keys_at
 
 __all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
-
-Path = Literal["engine", "fused", "materialised"]
 
 #: how GPUs run quantizers where the device does not say: these by writing FP16 back, the others in registers
 GPU_PATHS: dict[str, Path] = {"nqkv": "materialised", "oaken": "materialised"}

@@ -1,10 +1,14 @@
-"""What is asked of a design: batch, lengths, admission, weight bits. Checked once, on entry."""
+"""What is asked of a design: batch, lengths, admission, weight bits. Checked once, on entry.
 
+Each field is declared once: options of commands, axes of sweeps, fields of pages and columns of results come from it.
+"""
+
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from dse.core.errors import InputError, show
-from dse.specs.device_and_model import Path
+from dse.quantizers.base import Path
 from dse.specs.tokens import TokenPolicy, parse
 
 #: largest batch, prompt and output that the tool accepts: generous, and far below where float64 loses integers
@@ -13,8 +17,58 @@ MAX_INPUT_TOKENS = 2**30
 MAX_OUTPUT_TOKENS = 2**24
 MAX_PAGE_TOKENS = 4096
 
-WEIGHT_BITS = (16, 8, 4)
-ACTIVATION_BITS = (16, 8)
+#: kinds of a field: a whole number, a share from 0 to 1, yes or no, one of `choices`, a name or what a parser takes
+WHOLE, SHARE, SWITCH, CHOICE, NAME = "whole", "share", "switch", "choice", "name"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is said of a field of a workload, wherever it is asked for or shown."""
+
+    #: without dashes; messages name it
+    option: str
+    kind: str
+    #: words on an axis or above a column; "" where results say it otherwise
+    title: str
+    #: beside the field of a page
+    label: str
+    help: str
+    default: Any = None
+    unit: str = ""
+    low: int = 0
+    high: int = 0
+    choices: tuple[Any, ...] = ()
+    #: what stands for the value in a command's help
+    metavar: str | None = None
+    #: what an open field means, where that is its default
+    open_means: str = ""
+
+    @property
+    def key(self) -> str:
+        """The option as a name: the key of a field of a page."""
+        return self.option.replace("-", "_")
+
+    def check(self, value: Any) -> None:
+        """Raises InputError for a value that no workload can have."""
+        if value is None and self.open_means:
+            return
+        if self.kind == WHOLE:
+            _whole(self.option, value, self.low, self.high)
+        elif self.kind == SHARE:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and 0 <= value <= 1):
+                raise InputError(f"{self.option} = {show(value)}: must be a share from 0 to 1, such as 0.5")
+        elif self.kind == SWITCH:
+            if not isinstance(value, bool):
+                raise InputError(f"{self.option} = {show(value)}: must be true or false")
+        elif self.kind == CHOICE and value not in self.choices:
+            raise InputError(f"{self.option} = {show(value)}: must be one of {', '.join(map(str, self.choices))}")
+
+
+def _asked(default: Any, option: str, kind: str, title: str, label: str, help: str, **more: Any) -> Any:
+    return dataclasses.field(
+        default=default, metadata={"asked": Asked(option, kind, title, label, help, default, **more)}
+    )
 
 
 @dataclass(frozen=True)
@@ -28,51 +82,101 @@ class Workload:
     step runs the whole prefix. `cached_input_discount` prices a shared prefix as providers do (`usd_per_request`).
     """
 
-    batch: int = 1
-    input_tokens: int = 1024
-    output_tokens: int = 1024
-    admission: Literal["reserve", "paged"] = "reserve"
-    page_tokens: int = 16
-    prefix_tokens: int = 0
-    weights_bits: int = 16
-    dequant_path: Path | None = None
-    #: auto: calibrated where the device has parameters of a software stack, else ideal
-    model_kind: Literal["auto", "ideal", "calibrated"] = "auto"
-    stack: str | None = None
+    batch: int = _asked(
+        1, "batch", WHOLE, "batch", "Batch (requests)",
+        "Requests served together; each decode step gives one token to every one of them.",
+        unit="sequence", low=1, high=MAX_BATCH,
+    )  # fmt: skip
+    input_tokens: int = _asked(
+        1024, "input", WHOLE, "prompt", "Prompt (tokens)", "Tokens of each request's prompt.",
+        unit="token", low=1, high=MAX_INPUT_TOKENS,
+    )  # fmt: skip
+    output_tokens: int = _asked(
+        1024, "output", WHOLE, "output", "Generated (tokens)", "Tokens that each request generates.",
+        unit="token", low=1, high=MAX_OUTPUT_TOKENS,
+    )  # fmt: skip
+    admission: Literal["reserve", "paged"] = _asked(
+        "reserve", "admission", CHOICE, "admission", "Admission",
+        "reserve: each request holds its final length from the start; paged: memory grows page by page.",
+        choices=("reserve", "paged"),
+    )  # fmt: skip
+    page_tokens: int = _asked(
+        16, "page", WHOLE, "page", "Page (tokens)", "Tokens of a page of paged memory.",
+        unit="token", low=1, high=MAX_PAGE_TOKENS,
+    )  # fmt: skip
+    prefix_tokens: int = _asked(
+        0, "prefix", WHOLE, "shared prefix", "Shared prefix (tokens)",
+        "Prompt tokens that all requests share, stored and computed once.", unit="token", high=MAX_INPUT_TOKENS,
+    )  # fmt: skip
+    weights_bits: int = _asked(
+        16, "weights-bits", CHOICE, "bits of a weight", "Weights (bits)",
+        "Bits that a weight of the model takes in memory: 16, 8 or 4.", unit="bit", choices=(16, 8, 4),
+    )  # fmt: skip
+    dequant_path: Path | None = _asked(
+        None, "dequant-path", CHOICE, "", "Unpacking of keys and values",
+        "How stored keys and values are unpacked; default: as the device says.",
+        choices=get_args(Path), open_means="as the device says",
+    )  # fmt: skip
+    model_kind: Literal["auto", "ideal", "calibrated"] = _asked(
+        "auto", "model-kind", CHOICE, "times", "Times",
+        "ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
+        "where the device has such parameters.",
+        choices=("auto", "ideal", "calibrated"), metavar="ideal|calibrated",
+    )  # fmt: skip
+    stack: str | None = _asked(
+        None, "stack", NAME, "software stack", "Software stack",
+        "Serving software whose kernels were measured; only for calibrated times.",
+        metavar="vllm|sglang|...", open_means="the device's first",
+    )  # fmt: skip
     #: which tokens are stored and read, with parameters (dse/specs/tokens.py)
-    tokens: str = "full"
-    activation_bits: int = 16
-    prompt_chunk_tokens: int = 1
-    kv_cache: bool = True
-    cached_input_discount: float | None = None
+    tokens: str = _asked(
+        "full", "tokens", NAME, "token policy", "Tokens kept and read",
+        "full: all of them; others store or read fewer tokens instead of fewer bits, e.g. snapkv:share=0.16 "
+        "(`dse list tokens`).",
+        metavar="POLICY",
+    )  # fmt: skip
+    activation_bits: int = _asked(
+        16, "activation-bits", CHOICE, "bits of an activation", "Activations (bits)",
+        "Bits of the activations that the weights are multiplied with: 16, or 8 (W8A8).", unit="bit", choices=(16, 8),
+    )  # fmt: skip
+    prompt_chunk_tokens: int = _asked(
+        1, "prompt-chunk", WHOLE, "chunk of the prompt", "Chunk of the prompt (tokens)",
+        "Prompt tokens of a request whose activations are in memory at once.",
+        unit="token", low=1, high=MAX_INPUT_TOKENS,
+    )  # fmt: skip
+    kv_cache: bool = _asked(
+        True, "kv-cache", SWITCH, "KV cache", "KV cache", "Without it each step runs the whole prefix."
+    )
+    cached_input_discount: float | None = _asked(
+        None, "cached-input-discount", SHARE, "discount on cached input", "Discount on cached input",
+        "Price a cached input token so much cheaper, 0 to 1, in place of what sharing the prefix saves (the default), "
+        "which may be more.",
+        unit="1", metavar="FRAC", open_means="what sharing saves",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        _whole("batch", self.batch, 1, MAX_BATCH)
-        _whole("input", self.input_tokens, 1, MAX_INPUT_TOKENS)
-        _whole("output", self.output_tokens, 1, MAX_OUTPUT_TOKENS)
-        _whole("page", self.page_tokens, 1, MAX_PAGE_TOKENS)
+        for name, asked in ASKED.items():
+            asked.check(getattr(self, name))
         _whole("prefix", self.prefix_tokens, 0, self.input_tokens)
-        _choice("admission", self.admission, ("reserve", "paged"))
-        _choice("weights-bits", self.weights_bits, WEIGHT_BITS)
-        _choice("activation-bits", self.activation_bits, ACTIVATION_BITS)
         if self.activation_bits < self.weights_bits:
             raise InputError(
                 f"activation-bits = {self.activation_bits}: must be at least weights-bits = {self.weights_bits}: "
                 f"add --weights-bits {self.activation_bits}"
             )
-        _whole("prompt-chunk", self.prompt_chunk_tokens, 1, MAX_INPUT_TOKENS)
         if not self.kv_cache and self.prefix_tokens:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: without a KV cache no prefix is kept: leave it out, or keep the cache"
             )
-        _share("cached-input-discount", self.cached_input_discount)
-        if self.dequant_path is not None:
-            _choice("dequant-path", self.dequant_path, ("engine", "fused", "materialised"))
-        _choice("model-kind", self.model_kind, ("auto", "ideal", "calibrated"))
         if self.stack is not None and self.model_kind == "ideal":
             raise InputError(f"stack = {show(self.stack)}: the ideal model has no software stack: leave it out")
-
         parse(self.tokens)
+
+    def refuse_idle(self) -> None:
+        """Raises InputError for what would have no effect."""
+        if self.cached_input_discount is not None and not self.prefix_tokens:
+            raise InputError(
+                f"cached-input-discount = {self.cached_input_discount:g}: nothing is cached: give --prefix"
+            )
 
     @property
     def token_policy(self) -> TokenPolicy:
@@ -90,12 +194,5 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
         raise InputError(f"{name} = {show(value)}: must be a whole number from {low:,} to {high:,}")
 
 
-def _share(name: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (number and 0 <= value <= 1):  # type: ignore[operator]
-        raise InputError(f"{name} = {show(value)}: must be a share from 0 to 1, such as 0.5")
-
-
-def _choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} = {show(value)}: must be one of {', '.join(map(str, choices))}")
+#: fields of a workload by name, in the order in which it takes them
+ASKED: dict[str, Asked] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}

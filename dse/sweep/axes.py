@@ -1,6 +1,5 @@
 """The axes of a sweep: what can be varied, and how lists, steps and ranges become values."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from dse import quantizers
 from dse.core import units
 from dse.core.errors import DseError, did_you_mean, show
 from dse.quantizers.base import Param, QuantizerSpec
-from dse.specs import catalog
+from dse.specs import catalog, workload
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, ModelSpec, Quantity
 from dse.specs.workload import MAX_INPUT_TOKENS, Workload
@@ -98,15 +97,9 @@ def _parameters() -> dict[str, Param]:
     return {f"{family.name}.{p.name}": p for family in quantizers.FAMILIES.values() for p in family.params}
 
 
-@cache
-def _work_fields() -> dict[str, Any]:
-    """Fields of a workload and their defaults."""
-    return {field.name: field.default for field in dataclasses.fields(Workload)}
-
-
 def known_axes() -> list[str]:
     """The names of everything that can be an axis."""
-    return ["device", "model", *QUANTIZER_AXES, *_device_fields(), *_work_fields(), *_parameters()]
+    return ["device", "model", *QUANTIZER_AXES, *_device_fields(), *workload.ASKED, *_parameters()]
 
 
 def build(name: str, raw: Any) -> Axis:
@@ -115,7 +108,7 @@ def build(name: str, raw: Any) -> Axis:
         return _of_specs(name, raw)
     if name in _device_fields():
         return _of_device_field(name, raw)
-    if name in _work_fields():
+    if name in workload.ASKED:
         return _of_workload(name, raw)
     if name in _parameters():
         return _of_parameter(name, raw)
@@ -138,9 +131,9 @@ def _unit(name: str) -> str:
 
 
 def _kind_of(name: str) -> Kind:
-    """Kind of a workload's field, by its type: whole numbers, others, or names (and yes or no)."""
-    kind = str(Workload.__dataclass_fields__[name].type)
-    return "number" if "float" in kind else "whole" if "int" in kind else "text"
+    """Kind of a workload's field: whole numbers, others, or names (and yes or no)."""
+    asked = workload.ASKED[name]
+    return "number" if asked.kind == workload.SHARE else "whole" if asked.unit else "text"
 
 
 def _of_specs(name: str, raw: Any) -> Axis:
@@ -197,7 +190,7 @@ def _si(raw: dict[str, Any], base: str) -> Any:
 
 
 def _of_workload(name: str, raw: Any) -> Axis:
-    default = _work_fields()[name]
+    default = workload.ASKED[name].default
     kind = _kind_of(name)
     items: list[Any]
     if kind == "text":

@@ -11,7 +11,9 @@ from dse.explorer import request
 from dse.explorer.pages import best_quantizer as where
 
 ASKED = where.Asked(
-    request.Request(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=64, model_kind="ideal"),
+    request.of({
+        "device": "oaken-lpddr", "quantizer": "nqkv", "batch": 4, "input": 64, "output": 64, "model_kind": "ideal"
+    }),
     ("fp16", "nqkv"), "fp16", "throughput",
 )  # fmt: skip
 

@@ -16,7 +16,9 @@ from dse.figures import design_bars
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():
-    asked = request.Request(quantizer="kivi", parameters="bits=4", value_quantizer="fp16", batch=8, admission="paged")
+    asked = request.of({
+        "quantizer": "kivi", "parameters": "bits=4", "value_quantizer": "fp16", "batch": 8, "admission": "paged"
+    })  # fmt: skip
     found = {}
     exec(request.python(asked), found)
     assert found["result"] == request.answer(asked).result

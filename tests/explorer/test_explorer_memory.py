@@ -22,7 +22,7 @@ from dse.validate import silicon as validate_silicon
 
 
 def _best_map():
-    asked = where.Asked(request.Request(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
+    asked = where.Asked(request.of({"batch": 1, "input": 1}), ("fp16", "oaken"), "fp16", "throughput")
     return figure.cells(chart_of(where.cached_map(asked)))
 
 
@@ -38,7 +38,7 @@ def _values():
 
 
 def _throughput(name):
-    return throughput.cached_chart(name, request.Request(batch=1), ("Oaken-HBM",))
+    return throughput.cached_chart(name, request.of({"batch": 1}), ("Oaken-HBM",))
 
 
 #: each way in which pages draw a chart

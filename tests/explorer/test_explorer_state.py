@@ -37,8 +37,8 @@ def test_url_restores_the_page():
         ("quantizer", "![x](https://example.org/x.png)", "must be one of"),
         ("parameters", "bits=99", "unknown parameter"),
         ("weights_bits", ["8", "4"], "given 2 times"),
-        ("<b>x</b>", "1", "unknown: known: admission"),
-        ("\x00\u202ekey", "1", "unknown: known: admission"),
+        ("<b>x</b>", "1", "unknown: known: activation_bits, admission"),
+        ("\x00\u202ekey", "1", "unknown: known: activation_bits, admission"),
     ],
 )
 def test_bad_url_falls_back_with_one_notice(key, value, limit, opened):
@@ -89,13 +89,7 @@ def test_any_url_is_split_into_usable_and_named_problems(query):
     written = fields.query_of(shared.DESIGN, values)
     assert fields.check_query(shared.DESIGN, {key: [text] for key, text in written.items()}) == (values, [])
     with contextlib.suppress(errors.InputError):  # values that cannot stand together
-        request.answer(request.Request(**values))
-
-
-def test_every_field_of_a_design_is_a_field_of_the_request():
-    assert {field.key for field in shared.DESIGN} == {
-        name for name in request.Request.__dataclass_fields__ if not name.endswith("_file")
-    }
+        request.answer(request.of(values))
 
 
 def test_back_across_pages_finds_what_each_address_stood_for():

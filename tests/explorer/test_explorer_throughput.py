@@ -7,7 +7,7 @@ from dse.explorer import request
 from dse.explorer.pages import throughput
 from dse.specs import catalog
 
-ASKED = request.Request(quantizer="nqkv", admission="paged")
+ASKED = request.of({"quantizer": "nqkv", "admission": "paged"})
 LABELS = ("A100 KIVI 4-bit", "Oaken-HBM")
 
 
@@ -34,13 +34,13 @@ def test_a_click_on_a_point_gives_its_design(results):
     found = throughput.row_at(results, "throughput", 32.0, row["throughput_tokens_per_s"])
     fields = throughput.loaded(found, ASKED)
     assert fields["device"] in catalog.device_files()
-    asked = request.Request(model=ASKED.model, **fields)
+    asked = request.of({"model": ASKED.model, **fields})
     assert request.answer(asked).result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"]
     assert throughput.row_at(results, "throughput", 33.0, 1.0) is None
 
 
 def test_a_large_model_is_loaded_on_two_devices():
-    large = request.Request(model="llama2-70b")
+    large = request.of({"model": "llama2-70b"})
     table = throughput.cached_table("results", large, ("A100 QServe",))
     row = table[table["system"] == "A100 QServe"].iloc[0].to_dict()
     assert throughput.loaded(row, large)["device"] == "2xa100-80gb"

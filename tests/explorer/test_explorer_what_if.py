@@ -133,10 +133,10 @@ def test_a_batch_that_does_not_fit_at_once_says_so():
 
 
 def test_command_line_prints_the_same_numbers(capsys):
-    asked = replace(
-        DEFAULT, quantizer="sinkq", parameters="bits=4,group=32", batch=48, input=1000, output=300,
-        admission="paged", weights_bits=8,
-    )  # fmt: skip
+    asked = request.of({
+        "quantizer": "sinkq", "parameters": "bits=4,group=32", "batch": 48, "input": 1000, "output": 300,
+        "admission": "paged", "weights_bits": 8,
+    })  # fmt: skip
     words = shlex.split(request.command(asked))
     assert words[0] == "dse"
     with pytest.raises(SystemExit) as stop:
@@ -157,7 +157,7 @@ def test_another_design_is_as_the_first_but_for_what_it_sets():
     asked["2.device"] = "h100"
     first, second = (what_if.request_of(place, asked) for place in (1, 2))
     assert first.device == "a100-80gb"
-    assert (second.device, second.batch, second.key_quantizer_text) == ("h100", 32, "kivi:bits=4")
+    assert (second.device, second.work.batch, second.key_quantizer_text) == ("h100", 32, "kivi:bits=4")
 
 
 def test_parameters_and_edits_stay_with_their_choice():
@@ -247,7 +247,7 @@ def test_the_usable_memory_is_marked_where_it_is_not_the_whole():
     assert marks == {"usable memory": (70e9,), "device memory": (80e9,)}  # 0.9 * 80 GB - 2 GB
     batch = result["max_batch"]
     for n, fits in ((batch, True), (batch + 1, False)):
-        asked = replace(request.DEFAULT, edits="usable_frac=0.9,runtime_overhead=2 GB", batch=n)
+        asked = request.of({"edits": "usable_frac=0.9,runtime_overhead=2 GB", "batch": n})
         (panel,) = design_bars.memory([("a", request.answer(asked).result)]).panels
         *parts, usable, _ = panel.series
         assert (sum(part.x[0] for part in parts) <= usable.x[0]) == fits
@@ -262,9 +262,10 @@ def test_the_usable_memory_is_marked_where_it_is_not_the_whole():
     ],
 )
 def test_what_fits_together_is_the_largest_batch(admission, said):
-    asked = request.Request(
-        device="a100-40gb", model="llama2-13b", quantizer="fp16", batch=32, input=300, output=1024, admission=admission
-    )
+    asked = request.of({
+        "device": "a100-40gb", "model": "llama2-13b", "quantizer": "fp16", "batch": 32, "input": 300, "output": 1024,
+        "admission": admission,
+    })  # fmt: skip
     result = request.answer(asked).result
     assert not result["fits_whole_batch"]
     text = what_if.together(result)

@@ -22,13 +22,13 @@ TEXTS = {
 }  # fmt: skip
 CHOICES = {
     "device": "h100", "model": "llama2-13b", "quantizer": "nqkv", "value_quantizer": "fp8", "tokens": "h2o",
-    "model_kind": "calibrated", "stack": "vllm", "lab_quantizer": "fp8", "pareto_kind": "auto",
+    "model_kind": "calibrated", "stack": "vllm", "dequant_path": "fused", "lab_quantizer": "fp8", "pareto_kind": "auto",
     "pareto_maximize": ["max_batch"], "pareto_minimize": ["kv_bytes"],
 }  # fmt: skip
-#: moved on their own: another choice takes them back, or they are drawn when there is a front
-LATER = ("edits", "parameters", "filter")
-#: layers and heads that the dump has
-NUMBERS = {"lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2}
+#: moved on their own: another choice takes them back, they are drawn when there is a front, or exclude another
+LATER = ("edits", "parameters", "filter", "kv_cache")
+#: shares, and layers and heads that the dump has
+NUMBERS = {"cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2}
 
 
 def other(field):

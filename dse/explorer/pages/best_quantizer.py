@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from dse.core.errors import DseError
 from dse.explorer import common_fields as shared
 from dse.explorer import downloads as beside
 from dse.explorer import figure, request, state, uploads, widgets
@@ -34,8 +35,7 @@ MEASURE = Field(
 #: what the page asks for
 FIELDS = (
     shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, MEASURE, shared.QUANTIZER, shared.PARAMETERS, AGAINST,
-    shared.BATCH, shared.INPUT, shared.OUTPUT, shared.ADMISSION, shared.WEIGHTS_BITS, shared.MODEL_KIND, shared.STACK,
-    shared.TOKENS, shared.TOKEN_PARAMETERS,
+    *shared.WORK_FIRST, *shared.WORK_MORE,
 )  # fmt: skip
 #: searches of the crossover lines: each decides every whole number between
 BATCHES, INPUTS = (1, 16, 64, 256), (512, 2048, 8192, 32768)
@@ -68,20 +68,29 @@ def render() -> None:
         "From which batch and prompt on is a quantizer worth its errors and its unpacking, and how sure is that?"
     )
     with st.sidebar:
-        for field in FIELDS:
-            widgets.draw(field)
+        widgets.draw_some(FIELDS, shared.WORK_MORE)
     names, against = tuple(values[QUANTIZERS.key]), values[AGAINST.key]
     files = tuple((name, file) for name in (*names, against) if (file := uploads.text_of(name))[1])
-    asked = Asked(request.of(values), names, against, values[MEASURE.key], files)
+    try:
+        asked = Asked(request.of(values), names, against, values[MEASURE.key], files)
+    except DseError as error:
+        widgets.problem(error)
+        return
     show_map(asked, state.address(PAGE, FIELDS, values))
     show_tornado(asked, state.address(PAGE, FIELDS, values))
     show_lines(asked, state.address(PAGE, FIELDS, values))
 
 
+def _anywhere(design: Request) -> Request:
+    """The design at the smallest batch and prompt: what the map is cached by, which has its own."""
+    shortest = max(design.work.prefix_tokens, 1)
+    return replace(design, work=replace(design.work, batch=1, input_tokens=shortest))
+
+
 @part
 def show_map(asked: Asked, address: str) -> None:
     """The best quantizer at each batch and prompt length."""
-    everywhere = replace(asked, design=request.unquantized(replace(asked.design, batch=1, input=1)))
+    everywhere = replace(asked, design=request.unquantized(_anywhere(asked.design)))
     with widgets.said():
         answer = cached_map(everywhere)
         made = MadeBy(commands(asked)["map"], python(asked, "map"), address)
@@ -130,7 +139,7 @@ _HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
 def cached_map(asked: Asked) -> best_map.BestMap:
     """The map of the quantizers. Raises DseError."""
     designs = [_design(asked.stored(name)) for name in asked.quantizers]
-    return best_map.best_map(designs, asked.design.work(), common.measure(asked.measure))
+    return best_map.best_map(designs, asked.design.work, common.measure(asked.measure))
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
@@ -138,7 +147,7 @@ def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
     """What moves the design's result against the other's. Raises DseError."""
     one, other = _design(asked.design), _design(asked.stored(asked.against))
     return sensitivity.sensitivity(
-        one, asked.design.work(), common.measure(asked.measure), None if one == other else other
+        one, asked.design.work, common.measure(asked.measure), None if one == other else other
     )
 
 
@@ -146,7 +155,7 @@ def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
 def cached_lines(asked: Asked) -> crossing.Crossing:
     """Where the design pays against the other. Raises DseError."""
     return crossing.crossing(
-        _design(asked.design), _design(asked.stored(asked.against)), asked.design.work(),
+        _design(asked.design), _design(asked.stored(asked.against)), asked.design.work,
         common.measure(asked.measure, crossing.MEASURES), BATCHES, INPUTS,
     )  # fmt: skip
 

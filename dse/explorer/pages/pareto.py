@@ -35,6 +35,7 @@ from dse.model.results import RESULT_UNITS
 from dse.quantizers import layered
 from dse.specs import catalog
 from dse.specs.measurements import Bits
+from dse.specs.workload import Workload
 from dse.sweep import axes as sweep_axes
 from dse.sweep import conditions as sweep_where
 from dse.sweep import spec as sweep_spec
@@ -59,7 +60,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASC
 _NUMBER_AND_UNIT = re.compile(r"([-+.0-9]*(?:e[-+]?[0-9]+)?)\s*(.*)", re.ASCII | re.DOTALL)
 _WAYS = ("step", "factor", "count")
 #: columns of numbers that are chosen, not found
-COUNTED = ("batch", "input_tokens", "output_tokens", "weights_bits")
+COUNTED = tuple(sorted(pareto_designs.COUNTS))
 _LIMITS = (
     "Results by their words above or their names, numbers with a unit or in base units, semicolons between: "
     "measured_error = 20 %; Decode step = 50 ms; kv_bytes = 40 GB."
@@ -591,9 +592,7 @@ def draw(shown: DesignFront, made: MadeBy, asked: Asked) -> None:
         "front", chart, lambda: source_of(shown).table, made, drawn=figure.faint(chart, design_front.OTHERS),
         on_select="rerun", selection_mode="points",
     )  # fmt: skip
-    without = not_loaded(asked.sweep())
-    lost = f" What if has no field for {', '.join(without)}: it takes the default." if without else ""
-    st.caption(widgets.escaped(f"Click a design of the front to open it in What if.{lost}"))
+    st.caption("Click a design of the front to open it in What if.")
     clicked = event["selection"]["points"] if event else []
     row = at(shown, float(clicked[0]["x"]), float(clicked[0]["y"])) if clicked else None
     if row is not None:
@@ -601,11 +600,6 @@ def draw(shown: DesignFront, made: MadeBy, asked: Asked) -> None:
         state.go("what-if")
 
 
-#: column -> field of What if
-_WHAT_IF = {
-    "batch": "batch", "input_tokens": "input", "output_tokens": "output", "admission": "admission",
-    "weights_bits": "weights_bits", "model_kind": "model_kind", "stack": "stack",
-}  # fmt: skip
 #: columns that say nothing of a design on the front
 _HIDDEN = ("row", "feasible", "infeasible_code")
 #: relative distance within which a click belongs to a point
@@ -686,7 +680,6 @@ def loaded(row: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     given = {name: row[name] for name in sweep.axis if name in row and not pd.isna(row[name])}
     key = _quantizer(given, asked, "key_quantizer" if "key_quantizer" in given else "quantizer")
     value = _quantizer(given, asked, "value_quantizer" if "value_quantizer" in given else "quantizer")
-    policy, _, share = str(given.get("tokens", "full")).partition(":")
     numbers = [axis for axis in sweep.axes if axis.role == "device_field"]
     edits = [f"{axis.name}={given[axis.name]!r} {axis.unit}".strip() for axis in numbers]
     found = {
@@ -694,21 +687,17 @@ def loaded(row: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
         "edits": ",".join(edits),
         "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[given["model"]],
         "quantizer": key[0], "parameters": key[1], "value_quantizer": None, "value_parameters": "",
-        "tokens": policy, "token_parameters": share, "admission": "reserve", "weights_bits": 16, "stack": None,
-        "measurements": asked.measurements,
+        "measurements": asked.measurements, **shared.work_values(_work(given, sweep)),
     }  # fmt: skip
     if value != key:
         found.update(value_quantizer=value[0], value_parameters=value[1])
-    for column, field in _WHAT_IF.items():
-        if column in given:
-            number = given[column]
-            found[field] = number if isinstance(number, str) else int(number)
-    return {**found, "stack": None if found["stack"] == sweep_axes.AUTO else found["stack"]}
+    return found
 
 
-def not_loaded(sweep: Sweep) -> list[str]:
-    """Axes of a sweep that What if has no field for."""
-    return [axis.name for axis in sweep.axes if axis.role == "workload" and axis.name not in (*_WHAT_IF, "tokens")]
+def _work(given: Mapping[str, Any], sweep: Sweep) -> Workload:
+    """The workload of a row with these values of axes."""
+    axes = [axis for axis in sweep.axes if axis.role == "workload" and axis.name in given]
+    return Workload(**{axis.name: axis.items[axis.values.index(given[axis.name])] for axis in axes})
 
 
 def _quantizer(given: Mapping[str, Any], asked: Asked, name: str) -> tuple[str, str]:

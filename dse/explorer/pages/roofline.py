@@ -22,8 +22,7 @@ PAGE = "roofline"
 QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
 #: what the page asks for
 FIELDS = (
-    shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, shared.BATCH, shared.INPUT, shared.OUTPUT,
-    shared.ADMISSION, shared.WEIGHTS_BITS, shared.MODEL_KIND, shared.STACK,
+    shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, *shared.WORK_FIRST, *shared.WORK_MORE,
 )  # fmt: skip
 #: numbers of the table below the figure: title and unit
 SHOWN = {
@@ -39,8 +38,7 @@ def render() -> None:
     st.title("Roofline", anchor=False)
     st.caption("What do reading and multiplying allow each operation of a decode step, and what do real kernels reach?")
     with st.sidebar:
-        for field in FIELDS:
-            widgets.draw(field)
+        widgets.draw_some(FIELDS, shared.WORK_MORE)
     try:
         asked = request.of(values)
         each = tuple(request.with_quantizer(asked, name, uploads.text_of(name)) for name in values[QUANTIZERS.key])
@@ -65,7 +63,7 @@ def render() -> None:
 def cached_table(each: tuple[Request, ...]) -> pd.DataFrame:
     """The operations of a design under each quantizer. Raises DseError."""
     plans = [asked.plan() for asked in each]
-    return tables_operations.decode_step(each[0].device_spec(), plans, each[0].work()) if plans else pd.DataFrame()
+    return tables_operations.decode_step(each[0].device_spec(), plans, each[0].work) if plans else pd.DataFrame()
 
 
 def command(each: tuple[Request, ...]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import streamlit as st
@@ -21,6 +21,7 @@ from dse.figures.drawing.chart import Chart
 from dse.model import evaluate as point
 from dse.questions import systems, tables
 from dse.questions.systems import System
+from dse.specs.workload import Workload
 from dse.sweep import sweeps as sweep
 
 PAGE = "throughput"
@@ -123,23 +124,21 @@ def loaded(row: dict[str, Any], asked: Request) -> dict[str, Any]:
     family, _, parameters = system.quantizer.partition(":")
     device = system.device_for(asked.model_spec()).name.lower()
     return {
-        **found, "device": device, "edits": "", "quantizer": family, "parameters": parameters,
-        "value_quantizer": None, "value_parameters": "", "weights_bits": 16, "stack": None, "tokens": "full",
-        "token_parameters": "", "model_kind": _kind(asked),
+        **shared.work_values(Workload(model_kind=_kind(asked))), **found, "device": device, "edits": "",
+        "quantizer": family, "parameters": parameters, "value_quantizer": None, "value_parameters": "",
     }  # fmt: skip
 
 
-def _kind(asked: Request) -> str:
+def _kind(asked: Request) -> Literal["auto", "ideal"]:
     """Accelerators have no calibrated kernels: calibrated means auto for systems of several kinds."""
-    return "ideal" if asked.model_kind == "ideal" else "auto"
+    return "ideal" if asked.work.model_kind == "ideal" else "auto"
 
 
 def report_request(asked: Request, labels: tuple[str, ...]) -> tables.Request:
     """What the report would be asked for the same systems and workload."""
-    kind: Any = _kind(asked)
     return tables.Request(
-        tuple(BY_LABEL[label] for label in labels), (asked.model_spec(),), request.CURVE, asked.input, asked.output,
-        is_default=False, model_kind=kind,
+        tuple(BY_LABEL[label] for label in labels), (asked.model_spec(),), request.CURVE, asked.work.input_tokens,
+        asked.work.output_tokens, is_default=False, model_kind=_kind(asked),
     )  # fmt: skip
 
 
@@ -148,7 +147,7 @@ def cached_table(name: str, asked: Request, labels: tuple[str, ...]) -> pd.DataF
     """A table of the report for the systems, and the reader's design at the same workloads. Raises DseError."""
     wanted = report_request(asked, labels)
     parts = [tables.one(name, wanted)] if labels else []
-    device, kv, work = asked.device_spec(), asked.plan(), asked.work()
+    device, kv, work = asked.device_spec(), asked.plan(), asked.work
     jobs = tables.POINTS[name](replace(wanted, systems=(BY_LABEL[next(iter(BY_LABEL))],)))
     own = sweep.to_table(
         point.evaluate(device, kv, replace(
@@ -178,19 +177,24 @@ def command(asked: Request, labels: tuple[str, ...]) -> str:
 def _of_system(system: System, asked: Request) -> Request:
     device = system.device_for(asked.model_spec()).name.lower()
     plain = Request(
-        device=device, model=asked.model, batch=asked.batch, input=asked.input, output=asked.output,
-        admission=system.admission, model_kind=_kind(asked), model_file=asked.model_file,
+        device=device, model=asked.model, model_file=asked.model_file,
+        work=Workload(
+            asked.work.batch, asked.work.input_tokens, asked.work.output_tokens, system.admission,
+            model_kind=_kind(asked),
+        ),
     )  # fmt: skip
     return request.with_quantizer(plain, system.quantizer)
 
 
 def python(asked: Request, labels: tuple[str, ...]) -> str:
     """The systems' points in Python, ending with `result`. Raises InputError."""
+    work = asked.work
     return "\n".join([
         "from dse.specs import catalog\nfrom dse.questions import systems, tables", "",
         f"chosen = [system for system in systems.DEFAULT if system.label in {list(labels)!r}]",
         "request = tables.Request(",
-        f"    tuple(chosen), (catalog.model({asked.model_text!r}),), {request.CURVE!r}, {asked.input}, {asked.output},",
+        f"    tuple(chosen), (catalog.model({asked.model_text!r}),), {request.CURVE!r}, {work.input_tokens}, "
+        f"{work.output_tokens},",
         f"    is_default=False, model_kind={_kind(asked)!r},", ")",
         'result = tables.one("results", request)',
     ])  # fmt: skip

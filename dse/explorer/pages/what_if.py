@@ -3,7 +3,7 @@
 The first design stands alone; the others are as the first but for what they set, and are compared with it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from dse.model.results import RESULT_UNITS
 from dse.quantizers import layered
 from dse.report.present import change, number, position_note
 from dse.specs import tokens as token_policies
+from dse.specs.workload import ASKED
 
 PAGE = "what-if"
 MAX_DESIGNS = 4
@@ -151,10 +152,7 @@ def cached_curve(asked: Request) -> pd.DataFrame:
 
 #: in this order on the page; the rest under "More"
 _FIRST = ("model", "quantizer", "parameters", "batch", "input", "output")
-_MORE = (
-    "value_quantizer", "value_parameters", "admission", "weights_bits", "tokens", "token_parameters", "model_kind",
-    "stack", "measurements",
-)  # fmt: skip
+_MORE = tuple(field.key for field in shared.DESIGN if field.key not in ("device", "edits", *_FIRST))
 
 
 def draw_sidebar(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> None:
@@ -184,7 +182,7 @@ def draw_sidebar(values: Mapping[str, Any], wrong: Mapping[int, DseError]) -> No
         for which, error in wrong.items():
             st.text(f"Design {which}:" if values["designs"] > 1 else "This cannot be answered:")
             problem(error)
-        with st.expander("More: values, admission, weights, tokens, times, measurements"):
+        with st.expander("More: values, memory, weights, tokens, times, measurements"):
             for name in _MORE:
                 widgets.draw(fields[name])
                 if name == "tokens":
@@ -308,8 +306,8 @@ def title(asked: Request, place: int, alone: bool) -> str:
     values = kept.numbered(asked.value_quantizer_text, asked.value_quantizer or asked.quantizer)
     stored = keys if keys == values else f"{keys} / {values}"
     model, device = kept.numbered(asked.model_text, asked.model), kept.numbered(asked.device_text, asked.device)
-    text = f"{model} on {device}, KV cache in {stored}, batch {asked.batch:,}, "
-    text += f"{asked.input:,} tokens in, {asked.output:,} out"
+    text = f"{model} on {device}, KV cache in {stored}, batch {asked.work.batch:,}, "
+    text += f"{asked.work.input_tokens:,} tokens in, {asked.work.output_tokens:,} out"
     return text if alone else f"{place}: {text}"
 
 
@@ -451,18 +449,33 @@ def _rows(found: Designs) -> list[tuple[str, dict[str, Any]]]:
     return list(zip(_names(found), results, strict=True))
 
 
+#: fields of a workload that a figure's names say in the words of tables
+_UNWORDED = tuple(name for name in ASKED if name not in (
+    "batch", "input_tokens", "output_tokens", "admission", "weights_bits", "model_kind", "stack", "tokens"
+))  # fmt: skip
+
+
+def _in_words(name: str, asked: Request) -> str:
+    value = getattr(asked.work, name)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return ASKED[name].label if value else f"no {ASKED[name].label}"
+    return f"{ASKED[name].title or ASKED[name].label.lower()} {value}"
+
+
 def short(asked: Request, others: Sequence[Request]) -> str:
     """What tells a design from the others, for the figures; its quantizer where all are the same."""
-    ways = (
+    ways: tuple[Callable[[Request], str], ...] = (
         lambda r: kept.numbered(r.device_text, r.device), lambda r: kept.numbered(r.model_text, r.model),
         lambda r: " / ".join(dict.fromkeys((
             kept.numbered(r.key_quantizer_text, r.quantizer),
             kept.numbered(r.value_quantizer_text, r.value_quantizer or r.quantizer),
         ))),
-        lambda r: f"batch {r.batch:,}", lambda r: f"{r.input:,} in", lambda r: f"{r.output:,} out",
-        lambda r: r.admission, lambda r: f"{r.weights_bits}-bit weights", lambda r: r.model_kind,
-        lambda r: r.stack or "", lambda r: r.tokens_text,
-        lambda r: r.measurements,
+        lambda r: f"batch {r.work.batch:,}", lambda r: f"{r.work.input_tokens:,} in",
+        lambda r: f"{r.work.output_tokens:,} out", lambda r: r.work.admission,
+        lambda r: f"{r.work.weights_bits}-bit weights", lambda r: r.work.model_kind, lambda r: r.work.stack or "",
+        lambda r: r.work.tokens, *(partial(_in_words, name) for name in _UNWORDED), lambda r: r.measurements,
     )  # fmt: skip
     differing = [way(asked) for way in ways if len({way(other) for other in others}) > 1]
     return ", ".join(text for text in differing if text) or asked.key_quantizer_text

@@ -12,6 +12,7 @@ import pandas as pd
 
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
+from dse.specs.workload import ASKED
 from dse.sweep import axes as sweep_axes
 from dse.sweep import pareto
 from dse.sweep import run as sweep_run
@@ -27,7 +28,7 @@ MAX_CSV_BYTES = 2**30
 #: rows of fronts of parts that are held before they are merged
 MERGE_ROWS = 500_000
 #: columns whose name says their unit to a reader
-COUNTS = ("batch", "input_tokens", "output_tokens", "page_tokens", "prefix_tokens", "weights_bits")
+COUNTS = frozenset(name for name, asked in ASKED.items() if asked.unit not in ("", "1"))
 #: designs of the front so far that those of the next part are compared with first
 MAX_RIVALS = 8
 #: files of a sweep that are read at a time, and as many wait

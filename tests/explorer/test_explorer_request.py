@@ -1,0 +1,62 @@
+"""What a page asks for: a field of a workload, declared once, is in its values, its command and its script."""
+
+import json
+import shlex
+
+import pytest
+
+from dse.core.errors import InputError
+from dse.explorer import common_fields as shared
+from dse.explorer import request
+from dse.specs import workload
+from dse.specs.workload import ASKED, Workload
+
+#: names have no values of their own to choose from
+NAMES = {"stack": "sglang", "tokens": "window:tokens=512"}
+#: what another value of a field needs beside it
+BESIDE = {"activation_bits": {"weights_bits": 8}, "cached_input_discount": {"prefix_tokens": 64}}
+
+
+def other(name):
+    """A value that a field does not have by itself."""
+    asked = ASKED[name]
+    if asked.kind == workload.SWITCH:
+        return not asked.default
+    if asked.kind == workload.SHARE:
+        return 0.25
+    if asked.kind == workload.WHOLE:
+        return asked.default + 16
+    return NAMES[name] if name in NAMES else next(each for each in reversed(asked.choices) if each != asked.default)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_field_of_a_workload_reaches_the_request_the_command_and_the_script(name, run):
+    work = Workload(**BESIDE.get(name, {}), **{name: other(name)})
+    stored = "kivi" if work.kv_cache else "fp16"
+    values = {"device": "h100", "quantizer": stored, **shared.work_values(work)}
+    assert set(shared.work_values(work)) <= {field.key for field in shared.DESIGN}
+    asked = request.of(values)
+    assert asked.work == work
+    result = request.answer(asked).result
+    status, out, err = run(*shlex.split(request.command(asked))[1:], "--json")
+    assert (status, err) == (0, "")
+    assert {key: json.loads(out)[key] for key in result} == result
+    space = {}
+    exec(request.python(asked), space)
+    assert space["result"] == result
+
+
+def test_a_page_asks_within_the_range_of_the_workload():
+    for name, field in shared.WORK.items():
+        asked = ASKED[name]
+        if asked.kind == workload.WHOLE:
+            assert (field.low, field.high) == (asked.low, asked.high), name
+        assert field.problem(field.default, {}) == "", name
+        assert field.help, name
+
+
+def test_what_has_no_effect_is_refused_as_by_the_command(run):
+    asked = request.of({"cached_input_discount": 0.5})
+    with pytest.raises(InputError, match="nothing is cached: give --prefix"):
+        request.answer(asked)
+    assert run(*shlex.split(request.command(asked))[1:])[0] == 2
