@@ -1,11 +1,13 @@
 """A batch served to the end: throughput, latency, what binds, utilisation, energy and cost over all of its waves."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import energy, throughput, utilisation
 from dse.model.operations import DECODE, PREFILL, decode_operations, prompt_operations, total_of
+from dse.model.records import MISSING
 from dse.model.step import unshared_prompts_s
 
 #: what a time is bound by; ties go to the first
@@ -40,7 +42,8 @@ class Totals(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Shares of the peak rates in the largest wave, energy by parts and cost over all; nan where not known."""
+    """Shares of the peak rates and busy times in the largest wave, energy by parts and cost over all; nan where not
+    known."""
 
     compute_utilisation: float
     bandwidth_utilisation: float
@@ -51,6 +54,8 @@ class Spent(NamedTuple):
     idle_joules_per_token: float
     joules_per_token_by_parts: float
     usd_per_request: float
+    quantize_busy_s: float
+    dequantize_busy_s: float
 
 
 @inlined
@@ -63,6 +68,28 @@ def totals_of(batch, output_tokens, waves, wave_s, smaller_s, is_paged, device):
         total_s, rate, energy.joules_per_token(device.board_power_w, rate),
         energy.usd_per_million_tokens(device.usd_per_hour, rate),
     )  # fmt: skip
+
+
+@compilable
+def busy_cores(design, running):
+    """Cores that decode, each a sequence; MISSING where tokens are not computed by cores of their own."""
+    cores = design.device.token_cores if design.load.has_cache else 0
+    return min(int(running), cores) if cores else MISSING
+
+
+#: results that are counts, by name: of a design, the sequences that run at once, and the waves, 0 where there are none
+SERVED: dict[str, Callable[..., Any]] = {
+    "running_batch": lambda design, running, n_waves: int(running),
+    "n_waves": lambda design, running, n_waves: int(n_waves) if n_waves > 0 else MISSING,
+    "busy_cores": lambda design, running, n_waves: busy_cores(design, running),
+}
+#: results that are waits, by name: of a design, the seconds of a prompt alone, and of a decode step
+WAITS: dict[str, Callable[..., Any]] = {
+    "ttft_s": lambda design, alone_s, step_s: throughput.ttft_s(alone_s, step_s if design.load.has_cache else 0.0),
+    "tpot_s": lambda design, alone_s, step_s: step_s,
+}
+for _result in (*SERVED.values(), *WAITS.values()):
+    compilable(_result)
 
 
 @compilable
@@ -159,5 +186,6 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
     return Spent(
         _utilised(step.compute_at_peak_s, step.seconds), _utilised(step.read_at_peak_s, step.seconds),
         _utilised(prompt.compute_at_peak_s, prompt.seconds), _utilised(prompt.read_at_peak_s, prompt.seconds),
-        memory, compute, idle, energy.joules_per_token_by_parts(memory, compute, idle), usd,
+        memory, compute, idle, energy.joules_per_token_by_parts(memory, compute, idle), usd, run.quantize_busy_s,
+        run.dequantize_busy_s,
     )  # fmt: skip

@@ -1,9 +1,12 @@
 """What fits beside the weights: the largest batch, its waves, and the smallest memory for a whole batch."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import capacity, weights
+from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context
+from dse.model.records import MISSING
 
 
 @compilable
@@ -72,6 +75,29 @@ def min_capacity_bytes(design, made, batch):
     return capacity.min_capacity_bytes(
         to_bytes(design, needed), device.usable_frac, weight_bytes(design), device.overhead_bytes
     )
+
+
+@compilable
+def max_context_tokens(design, batch):
+    """Longest context at which the whole batch fits, with every shorter one; MISSING where there is no limit."""
+    longest = longest_context(design, free_bytes(design) * 8 * design.model.den, batch)
+    return MISSING if longest == NO_CONTEXT_LIMIT else longest
+
+
+#: results that are sizes, by name: of a design, what a sequence stores, a batch, and how many requests fit
+SIZES: dict[str, Callable[..., Any]] = {
+    "kv_bytes": lambda design, made, batch, most: kv_bytes(design, made, batch),
+    "peak_kv_bytes_per_sequence": lambda design, made, batch, most: to_bytes(design, made.peak_bits),
+    "weight_bytes": lambda design, made, batch, most: weight_bytes(design),
+    "activation_bytes": lambda design, made, batch, most: batch * made.activation_bytes,
+    "workspace_bytes": lambda design, made, batch, most: batch * made.workspace_bytes,
+    "free_bytes": lambda design, made, batch, most: free_bytes(design),
+    "min_capacity_bytes": lambda design, made, batch, most: min_capacity_bytes(design, made, batch),
+    "max_batch": lambda design, made, batch, most: most,
+    "max_context_tokens": lambda design, made, batch, most: max_context_tokens(design, batch),
+}
+for _size in SIZES.values():
+    compilable(_size)
 
 
 class Waves(NamedTuple):

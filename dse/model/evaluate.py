@@ -1,6 +1,5 @@
 """One design point: a device, a model laid out with its quantizers, and a workload, evaluated into named results."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -10,16 +9,16 @@ from typing import Any
 from dse.core import units
 from dse.core.errors import LimitError
 from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory
-from dse.model.batch import BOUNDS, Spent, Totals, bounds_of, spent_of, totals_of
-from dse.model.formulas import effective_bits, throughput
+from dse.model.batch import BOUNDS, SERVED, WAITS, Bounds, Spent, Totals, bounds_of, spent_of, totals_of
+from dse.model.formulas import effective_bits
 from dse.model.generation import MAX_PIECES, Generation, generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import design_of, laid_out, path_text, stack_of, weights_by_operation
 from dse.model.measured import measured
 from dse.model.operations import ATTENTION, DECODE, PREFILL, decode_operations, prompt_operations, total_of
-from dse.model.records import Design
+from dse.model.records import MISSING, Design
 from dse.model.results import RESULT_UNITS
-from dse.model.step import Run, Terms, one_prompt_s, run_of, terms_of
+from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
 from dse.specs.workload import Workload
 
@@ -35,12 +34,8 @@ ROOM_BYTES = 2**53
 ROOM_RESULTS = ("throughput_tokens_per_s", "decode_step_s", "bound")
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
-    "running_batch": 0, "n_waves": None, "bound": "capacity",
-    **dict.fromkeys((
-        "linear_bound", "attention_bound", "linear_s", "attention_s", "quantize_s", "dequantize_s", "quantize_busy_s",
-        "dequantize_busy_s", "busy_cores", "decode_step_s", "prefill_s", "ttft_s", "tpot_s", *Totals._fields,
-        *Spent._fields,
-    )),
+    **dict.fromkeys((*SERVED, *WAITS, *Wave._fields, *Totals._fields, *Spent._fields, *Bounds._fields)),
+    "running_batch": 0, "bound": "capacity",
 }  # fmt: skip
 
 
@@ -153,8 +148,7 @@ class Point:
     @cached_property
     def max_context_tokens(self) -> int | None:
         """Longest context at which the whole batch fits, with every shorter one; None where there is no limit."""
-        longest = peak_memory.longest_context(self.design, self.free_bytes * self.unit, self.work.batch)
-        return None if longest == peak_memory.NO_CONTEXT_LIMIT else longest
+        return _known(capacity.max_context_tokens(self.design, self.work.batch))  # type: ignore[no-any-return]
 
     @property
     def page_tokens(self) -> int:
@@ -237,6 +231,10 @@ class Point:
         lengths = {"batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
         found = {**self.lowered.results, **lengths, **self._sizes(), **self._times()}
         found["assumptions"] = [*found["assumptions"]]
+        if missing := [name for name in RESULT_UNITS if name not in found]:
+            raise AssertionError(
+                f"{', '.join(missing)}: in RESULTS, and no function gives it (docs/house.md, How to add)"
+            )
         return {name: found[name] for name in RESULT_UNITS}
 
     def assumptions(self, device: HardwareSpec) -> list[str]:
@@ -246,19 +244,12 @@ class Point:
     def _sizes(self) -> dict[str, Any]:
         """Tokens, bits and bytes, and what fits."""
         design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
-        context = kv_bytes.context_of(design, made.limits)
-        stored, read = (Fraction(n, context.n_layers) for n in (context.stored_tokens, context.read_tokens))
+        contents = kv_bytes.contents_of(design, made)._asdict()
+        for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
+            contents[name] = int(contents[name]) if contents[name].is_integer() else contents[name]
         return {
-            "stored_tokens": int(stored) if stored.denominator == 1 else float(stored),
-            "read_tokens": int(read) if read.denominator == 1 else float(read),
-            "stored_bits": effective_bits.stored_bits(made.final_bits / self.unit, made.n_elements),
-            "page_tail_bits": context.padding_bits / (self.plan.den * made.n_elements),
-            "kv_bytes_per_token": context.kv_bytes_per_token, "kv_bytes": capacity.kv_bytes(design, made, batch),
-            "peak_kv_bytes_per_sequence": self.to_bytes(made.peak_bits), "weight_bytes": self.weight_bytes,
-            "activation_bytes": batch * made.activation_bytes, "workspace_bytes": batch * made.workspace_bytes,
-            "free_bytes": self.free_bytes, "min_capacity_bytes": capacity.min_capacity_bytes(design, made, batch),
+            **contents, **{name: _known(size(design, made, batch, most)) for name, size in capacity.SIZES.items()},
             "feasible": most > 0, "infeasible_reason": self.infeasible_reason, "fits_whole_batch": most >= batch,
-            "max_batch": most, "max_context_tokens": self.max_context_tokens,
         }  # fmt: skip
 
     def _times(self) -> dict[str, Any]:
@@ -266,25 +257,17 @@ class Point:
         if not self.max_batch:
             return NO_TIMES
         design, run, waves = self.design, self.largest_wave, self.waves
-        wave, has_cache, running = run.wave, design.load.has_cache, int(waves.running)
         bounds = bounds_of(design, run, self.work.batch)
         spent = spent_of(
             design, self.made, self.terms, run, self.smaller_wave, waves, float(self.work.batch), self.totals.total_s
         )
-        cores = design.device.token_cores if has_cache else 0
-        numbers = {
-            "linear_s": wave.linear_s, "attention_s": wave.attention_s, "quantize_s": wave.quantize_s,
-            "dequantize_s": wave.dequantize_s, "quantize_busy_s": run.quantize_busy_s,
-            "dequantize_busy_s": run.dequantize_busy_s, "decode_step_s": wave.decode_step_s,
-            "prefill_s": wave.prefill_s,
-            "ttft_s": throughput.ttft_s(one_prompt_s(design, self.terms), wave.decode_step_s if has_cache else 0.0),
-            "tpot_s": wave.decode_step_s, **self.totals._asdict(), **spent._asdict(),
-        }  # fmt: skip
+        alone_s, step_s = one_prompt_s(design, self.terms), run.wave.decode_step_s
+        waits = {name: wait(design, alone_s, step_s) for name, wait in WAITS.items()}
+        served = {name: count(design, waves.running, waves.n_waves) for name, count in SERVED.items()}
+        numbers = {**run.wave._asdict(), **waits, **self.totals._asdict(), **spent._asdict(), **served}
         return {
-            "running_batch": running, "n_waves": int(waves.n_waves) or None, "bound": BOUNDS[bounds.bound],
-            "linear_bound": BOUNDS[bounds.linear_bound], "attention_bound": BOUNDS[bounds.attention_bound],
-            "busy_cores": min(running, cores) if cores else None,
-            **{name: None if math.isnan(number) else number for name, number in numbers.items()},
+            **{name: _known(number) for name, number in numbers.items()},
+            **{name: BOUNDS[place] for name, place in bounds._asdict().items()},
         }  # fmt: skip
 
     def operations(self) -> list[dict[str, Any]]:
@@ -317,6 +300,11 @@ class Point:
             "compute_utilisation", "bandwidth_utilisation",
         )  # fmt: skip
         return [{key: op[key] for key in order} for op in found]
+
+
+def _known(number: Any) -> Any:
+    """A number of the core as results show it: None for one that there is not."""
+    return None if number == MISSING or number != number else number
 
 
 def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:

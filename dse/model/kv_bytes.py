@@ -6,7 +6,7 @@ Sums over tensors of formulas of `dse.model.formulas`, under the limits that a t
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
-from dse.model.formulas import kv_cache, memory_unit, tokens
+from dse.model.formulas import effective_bits, kv_cache, memory_unit, tokens
 from dse.model.records import NO_LIMIT
 
 
@@ -322,22 +322,22 @@ def causal_flops(layers, first, last):
     return total
 
 
-class Context(NamedTuple):
-    """One sequence at its final length: sums over the layers, and what its pages leave unused."""
+class Contents(NamedTuple):
+    """One sequence at its final length: results by name. Tokens are means over the layers, bits over the elements."""
 
-    n_layers: int
-    stored_tokens: int
-    read_tokens: int
-    padding_bits: int
+    stored_tokens: float
+    read_tokens: float
+    stored_bits: float
+    page_tail_bits: float
     #: mean over the tokens, summed over the layers
     kv_bytes_per_token: float
 
 
 @compilable
-def context_of(design, limits):
+def contents_of(design, made):
     """Tokens and bits of one sequence at its final length; no bits without a cache."""
     n, unit, has_cache = design.input_tokens + design.output_tokens, 8 * design.model.den, design.load.has_cache
-    padding = n_layers = stored = read = 0
+    limits, padding, n_layers, stored, read = made.limits, 0, 0, 0, 0
     per_token = 0.0
     for g in design.tensors:
         kept = stored_tokens(g, limits, n)
@@ -350,4 +350,7 @@ def context_of(design, limits):
             n_layers += g.n_read_layers
             stored += g.n_read_layers * kept
             read += g.n_read_layers * read_tokens(g, limits, n)
-    return Context(n_layers, stored, read, padding, per_token)
+    return Contents(
+        stored / n_layers, read / n_layers, effective_bits.stored_bits(made.final_bits / unit, made.n_elements),
+        padding / (design.model.den * made.n_elements), per_token,
+    )  # fmt: skip

@@ -6,7 +6,7 @@ stretches of one array, so that each loop over it is compiled into vector instru
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any, NamedTuple, get_type_hints
@@ -16,12 +16,12 @@ import numpy as np
 from dse.core.compiling import compilable, inlined, registered, source_stamp
 from dse.model import capacity
 from dse.model.attention import Sums, sums_of
-from dse.model.batch import CAPACITY, Spent, Totals, bounds_of, spent_of, totals_of
-from dse.model.formulas import effective_bits, throughput
+from dse.model.batch import CAPACITY, SERVED, WAITS, Bounds, Spent, Totals, bounds_of, spent_of, totals_of
 from dse.model.generation import MAX_PIECES, generation_of, is_exact
-from dse.model.kv_bytes import context_of
-from dse.model.peak_memory import NO_CONTEXT_LIMIT, WIDE, longest_context
+from dse.model.kv_bytes import Contents, contents_of
+from dse.model.peak_memory import WIDE
 from dse.model.records import (
+    MISSING,
     Design,
     Device,
     Kernel,
@@ -75,23 +75,20 @@ N_ROW = N_WAVE + ROW * len(Given._fields)
 #: numbers of sequences at most for which sums are kept apart
 MAX_KEYS = 2**14
 
-#: columns by kind; a whole number that is missing is MISSING, another nan, a code -1
-WHOLE = (
-    "kv_bytes", "peak_kv_bytes_per_sequence", "weight_bytes", "activation_bytes", "workspace_bytes", "free_bytes",
-    "min_capacity_bytes", "max_batch", "max_context_tokens", "running_batch", "n_waves", "busy_cores",
-)  # fmt: skip
-#: one value for a whole run, then by point
-OF_RUN = ("stored_tokens", "read_tokens", "stored_bits", "page_tail_bits", "kv_bytes_per_token")
-OF_WAVE = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "decode_step_s", "prefill_s")
-OF_TOTAL = ("total_s", "throughput_tokens_per_s", "joules_per_token", "usd_per_million_tokens")
-OF_RUNS = ("quantize_busy_s", "dequantize_busy_s", *get_type_hints(Spent))
-FLOAT = (*OF_RUN, *OF_WAVE, *OF_TOTAL, "tpot_s", "ttft_s", *OF_RUNS)
-CODE = ("bound", "linear_bound", "attention_bound")
+#: columns by kind, each a result of one name; a whole number that is missing is MISSING, another nan, a code -1
+WHOLE = (*capacity.SIZES, *SERVED)
+FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *WAITS, *Spent._fields)
+CODE = Bounds._fields
 COLUMNS = (*WHOLE, *FLOAT, *CODE)
-#: rows of the output arrays by column, -1 for one that is not wanted; `any_of_runs` tells that some of `OF_RUNS` are
-Wanted = NamedTuple("Wanted", [(name, int) for name in (*COLUMNS, "any_of_runs")])  # type: ignore[misc]
+#: where groups of columns begin among those of their kind
+OF_SERVED = len(capacity.SIZES)
+OF_WAVE = len(Contents._fields)
+OF_TOTALS = OF_WAVE + len(Wave._fields)
+OF_WAITS = OF_TOTALS + len(Totals._fields)
+OF_SPENT = OF_WAITS + len(WAITS)
+#: those that are not missing where nothing runs
+RUNNING, BOUND = WHOLE.index("running_batch"), CODE.index("bound")
 
-MISSING = np.iinfo(np.int64).min
 #: states of a point; LEFT: its whole numbers may not fit int64
 FEASIBLE, WEIGHTS_TOO_LARGE, REQUEST_TOO_LARGE, LEFT = 0, 1, 2, -1
 
@@ -141,10 +138,18 @@ class Room(NamedTuple):
     known: Any
 
 
-class Found(NamedTuple):
-    """Columns that are filled; `wanted` are the rows of the other three by name."""
+class Places(NamedTuple):
+    """Rows of columns in `Found` by kind, -1 for one that is not wanted."""
 
-    wanted: Any
+    whole: Any
+    floats: Any
+    codes: Any
+
+
+class Found(NamedTuple):
+    """Columns that are filled, by kind."""
+
+    places: Any
     whole: Any
     floats: Any
     codes: Any
@@ -332,57 +337,6 @@ def _run_at(case, row, i, by_n):
     )  # fmt: skip
 
 
-@compilable
-def _fill_sizes(case, points, most, found, first, m):
-    """Columns of memory; `max_context_tokens` of equal batches is sought once."""
-    design, made, batch, wanted, whole = case.design, case.made, points.batch, found.wanted, found.whole
-    free_bytes = capacity.free_bytes(design)
-    unit = 8 * design.model.den
-    if wanted.kv_bytes >= 0:
-        for i in range(m):
-            whole[wanted.kv_bytes, first + i] = capacity.kv_bytes(design, made, batch[first + i])
-    if wanted.peak_kv_bytes_per_sequence >= 0:
-        whole[wanted.peak_kv_bytes_per_sequence, first : first + m] = capacity.to_bytes(design, made.peak_bits)
-    if wanted.weight_bytes >= 0:
-        whole[wanted.weight_bytes, first : first + m] = capacity.weight_bytes(design)
-    if wanted.activation_bytes >= 0:
-        for i in range(m):
-            whole[wanted.activation_bytes, first + i] = batch[first + i] * made.activation_bytes
-    if wanted.workspace_bytes >= 0:
-        for i in range(m):
-            whole[wanted.workspace_bytes, first + i] = batch[first + i] * made.workspace_bytes
-    if wanted.free_bytes >= 0:
-        whole[wanted.free_bytes, first : first + m] = free_bytes
-    if wanted.max_batch >= 0:
-        whole[wanted.max_batch, first : first + m] = most
-    if wanted.min_capacity_bytes >= 0:
-        for i in range(m):
-            whole[wanted.min_capacity_bytes, first + i] = capacity.min_capacity_bytes(design, made, batch[first + i])
-    if wanted.max_context_tokens >= 0:
-        longest = 0
-        for i in range(m):
-            if i == 0 or batch[first + i] != batch[first + i - 1]:
-                longest = longest_context(design, free_bytes * unit, batch[first + i])
-            whole[wanted.max_context_tokens, first + i] = MISSING if longest == NO_CONTEXT_LIMIT else longest
-
-
-@compilable
-def _fill_context(case, found, first, m):
-    design, made, wanted, floats = case.design, case.made, found.wanted, found.floats
-    context = context_of(design, made.limits)
-    if wanted.stored_tokens >= 0:
-        floats[wanted.stored_tokens, first : first + m] = context.stored_tokens / context.n_layers
-    if wanted.read_tokens >= 0:
-        floats[wanted.read_tokens, first : first + m] = context.read_tokens / context.n_layers
-    if wanted.stored_bits >= 0:
-        bits = made.final_bits / (8 * design.model.den)
-        floats[wanted.stored_bits, first : first + m] = effective_bits.stored_bits(bits, made.n_elements)
-    if wanted.page_tail_bits >= 0:
-        floats[wanted.page_tail_bits, first : first + m] = context.padding_bits / (design.model.den * made.n_elements)
-    if wanted.kv_bytes_per_token >= 0:
-        floats[wanted.kv_bytes_per_token, first : first + m] = context.kv_bytes_per_token
-
-
 @inlined
 def _copy(out, place, first, row, at, m):
     """A row into a column, where that is wanted."""
@@ -392,62 +346,118 @@ def _copy(out, place, first, row, at, m):
             column[i] = row[at + i]
 
 
+def _size(at: int, value: Any) -> Callable[..., None]:
+    """Fills a column of memory; equal batches share a value, since the longest context is sought."""
+
+    @compilable
+    def fill(case, points, most, row, found, first, m):
+        place = found.places.whole[at]
+        if place >= 0:
+            column, batch, last = found.whole[place], points.batch, 0
+            for i in range(first, first + m):
+                if i == first or batch[i] != batch[i - 1]:
+                    last = value(case.design, case.made, batch[i], most)
+                column[i] = last
+
+    return fill
+
+
+def _count(at: int, value: Any) -> Callable[..., None]:
+    """Fills a column of what is served together."""
+
+    @compilable
+    def fill(case, points, most, row, found, first, m):
+        place, design = found.places.whole[OF_SERVED + at], case.design
+        if place >= 0:
+            column = found.whole[place]
+            for i in range(m):
+                n_waves = 0.0 if design.load.is_paged else row[GIVEN.n_waves + i]
+                column[first + i] = value(design, row[GIVEN.running + i], n_waves)
+
+    return fill
+
+
+def _wait(at: int, value: Any) -> Callable[..., None]:
+    """Fills a column of a latency."""
+
+    @compilable
+    def fill(case, points, most, row, found, first, m):
+        place, design = found.places.floats[OF_WAITS + at], case.design
+        if place >= 0:
+            column, alone_s = found.floats[place], one_prompt_s(design, case.terms)
+            for i in range(m):
+                column[first + i] = value(design, alone_s, row[AT.decode_step_s + i])
+
+    return fill
+
+
+def _all_of(fills: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    """One function that calls each of `fills`, which compiled code has no loop for."""
+    head, *rest = fills
+    if not rest:
+        return head
+    others = _all_of(rest)
+
+    @compilable
+    def fill(case, points, most, row, found, first, m):
+        head(case, points, most, row, found, first, m)
+        others(case, points, most, row, found, first, m)
+
+    return fill
+
+
+_fill_sizes = _all_of([_size(at, value) for at, value in enumerate(capacity.SIZES.values())])
+_fill_served = _all_of([
+    *(_count(at, value) for at, value in enumerate(SERVED.values())),
+    *(_wait(at, value) for at, value in enumerate(WAITS.values())),
+])  # fmt: skip
+
+
 @compilable
-def _fill_times(case, room, found, first, m):
+def _any(places, first, last):
+    """True where one of the columns first..last-1 is wanted."""
+    largest = -1
+    for at in range(first, last):
+        largest = max(largest, places[at])
+    return largest >= 0
+
+
+@compilable
+def _fill_contents(case, found, first, m):
+    """Columns at the final length, which do not depend on the batch."""
+    contents = contents_of(case.design, case.made)
+    for at in range(OF_WAVE):
+        place = found.places.floats[at]
+        if place >= 0:
+            found.floats[place, first : first + m] = contents[at]
+
+
+@compilable
+def _fill_times(room, found, first, m):
     """Columns of times and totals."""
-    design, terms, row, totals = case.design, case.terms, room.row, room.totals
-    wanted, whole, floats = found.wanted, found.whole, found.floats
-    _copy(floats, wanted.linear_s, first, row, AT.linear_s, m)
-    _copy(floats, wanted.attention_s, first, row, AT.attention_s, m)
-    _copy(floats, wanted.quantize_s, first, row, AT.quantize_s, m)
-    _copy(floats, wanted.dequantize_s, first, row, AT.dequantize_s, m)
-    _copy(floats, wanted.decode_step_s, first, row, AT.decode_step_s, m)
-    _copy(floats, wanted.tpot_s, first, row, AT.decode_step_s, m)
-    _copy(floats, wanted.prefill_s, first, row, AT.prefill_s, m)
-    _copy(floats, wanted.total_s, first, totals, TOTAL.total_s, m)
-    _copy(floats, wanted.throughput_tokens_per_s, first, totals, TOTAL.throughput_tokens_per_s, m)
-    _copy(floats, wanted.joules_per_token, first, totals, TOTAL.joules_per_token, m)
-    _copy(floats, wanted.usd_per_million_tokens, first, totals, TOTAL.usd_per_million_tokens, m)
-    if wanted.ttft_s >= 0:
-        alone_s, has_cache = one_prompt_s(design, terms), design.load.has_cache
-        for i in range(m):
-            step_s = row[AT.decode_step_s + i] if has_cache else 0.0
-            floats[wanted.ttft_s, first + i] = throughput.ttft_s(alone_s, step_s)
-    if wanted.running_batch >= 0:
-        for i in range(m):
-            whole[wanted.running_batch, first + i] = int(row[GIVEN.running + i])
-    if wanted.n_waves >= 0:
-        for i in range(m):
-            whole[wanted.n_waves, first + i] = MISSING if design.load.is_paged else int(row[GIVEN.n_waves + i])
-    if wanted.busy_cores >= 0:
-        cores = design.device.token_cores if design.load.has_cache else 0
-        for i in range(m):
-            whole[wanted.busy_cores, first + i] = min(int(row[GIVEN.running + i]), cores) if cores else MISSING
+    places, floats = found.places.floats, found.floats
+    for at in range(len(AT)):
+        _copy(floats, places[OF_WAVE + at], first, room.row, at * ROW, m)
+    for at in range(len(TOTAL)):
+        _copy(floats, places[OF_TOTALS + at], first, room.totals, at * ROW, m)
 
 
 @compilable
-def _fill_runs(case, room, found, first, m):
+def _fill_runs(case, room, found, first, m, wants_spent):
     """Columns that need the whole run of each point: what binds, utilisation, energy by parts, cost of a request."""
     design, made, terms, row = case.design, case.made, case.terms, room.row
-    wanted, floats, codes = found.wanted, found.floats, found.codes
+    places, floats, codes = found.places, found.floats, found.codes
     run = _run_at(case, row, 0, room.by_n)
     for i in range(m):
         if row[GIVEN.running + i] != run.n:  # of batches that wait for room, as many run
             run = _run_at(case, row, i, room.by_n)
         batch = row[GIVEN.batch + i]
         bounds = bounds_of(design, run, batch)
-        if wanted.bound >= 0:
-            codes[wanted.bound, first + i] = bounds.bound
-        if wanted.linear_bound >= 0:
-            codes[wanted.linear_bound, first + i] = bounds.linear_bound
-        if wanted.attention_bound >= 0:
-            codes[wanted.attention_bound, first + i] = bounds.attention_bound
-        if wanted.any_of_runs < 0:
+        for at in range(len(places.codes)):
+            if places.codes[at] >= 0:
+                codes[places.codes[at], first + i] = bounds[at]
+        if not wants_spent:
             continue
-        if wanted.quantize_busy_s >= 0:
-            floats[wanted.quantize_busy_s, first + i] = run.quantize_busy_s
-        if wanted.dequantize_busy_s >= 0:
-            floats[wanted.dequantize_busy_s, first + i] = run.dequantize_busy_s
         waves = capacity.Waves(
             row[GIVEN.running + i], row[GIVEN.n_waves + i], row[GIVEN.n_full + i], row[GIVEN.n_smaller + i]
         )
@@ -455,44 +465,25 @@ def _fill_runs(case, room, found, first, m):
         if waves.n_smaller > 0:
             smaller = _run_at(case, room.less, i, room.by_n)
         spent = spent_of(design, made, terms, run, smaller, waves, batch, room.totals[i])
-        if wanted.compute_utilisation >= 0:
-            floats[wanted.compute_utilisation, first + i] = spent.compute_utilisation
-        if wanted.bandwidth_utilisation >= 0:
-            floats[wanted.bandwidth_utilisation, first + i] = spent.bandwidth_utilisation
-        if wanted.prefill_compute_utilisation >= 0:
-            floats[wanted.prefill_compute_utilisation, first + i] = spent.prefill_compute_utilisation
-        if wanted.prefill_bandwidth_utilisation >= 0:
-            floats[wanted.prefill_bandwidth_utilisation, first + i] = spent.prefill_bandwidth_utilisation
-        if wanted.memory_joules_per_token >= 0:
-            floats[wanted.memory_joules_per_token, first + i] = spent.memory_joules_per_token
-        if wanted.compute_joules_per_token >= 0:
-            floats[wanted.compute_joules_per_token, first + i] = spent.compute_joules_per_token
-        if wanted.idle_joules_per_token >= 0:
-            floats[wanted.idle_joules_per_token, first + i] = spent.idle_joules_per_token
-        if wanted.joules_per_token_by_parts >= 0:
-            floats[wanted.joules_per_token_by_parts, first + i] = spent.joules_per_token_by_parts
-        if wanted.usd_per_request >= 0:
-            floats[wanted.usd_per_request, first + i] = spent.usd_per_request
+        for at in range(len(spent)):
+            place = places.floats[OF_SPENT + at]
+            if place >= 0:
+                floats[place, first + i] = spent[at]
 
 
 @compilable
 def _nothing_runs(found, first, m):
     """Columns of points in which not one request fits."""
-    wanted, whole, floats, codes = found.wanted, found.whole, found.floats, found.codes
-    for column in (wanted.n_waves, wanted.busy_cores):
-        if column >= 0:
-            whole[column, first : first + m] = MISSING
-    if wanted.running_batch >= 0:
-        whole[wanted.running_batch, first : first + m] = 0
-    for column in range(len(floats)):
-        of_context = (
-            column == wanted.stored_tokens or column == wanted.read_tokens or column == wanted.stored_bits
-            or column == wanted.page_tail_bits or column == wanted.kv_bytes_per_token
-        )  # fmt: skip
-        if not of_context:
-            floats[column, first : first + m] = np.nan
-    for column in range(len(codes)):
-        codes[column, first : first + m] = CAPACITY if column == wanted.bound else -1
+    places, whole, floats, codes = found.places, found.whole, found.floats, found.codes
+    for at in range(OF_SERVED, len(places.whole)):
+        if places.whole[at] >= 0:
+            whole[places.whole[at], first : first + m] = 0 if at == RUNNING else MISSING
+    for at in range(OF_WAVE, len(places.floats)):
+        if places.floats[at] >= 0:
+            floats[places.floats[at], first : first + m] = np.nan
+    for at in range(len(places.codes)):
+        if places.codes[at] >= 0:
+            codes[places.codes[at], first : first + m] = CAPACITY if at == BOUND else -1
 
 
 @compilable
@@ -507,20 +498,6 @@ def _fits_int64(case, most_batch):
     return free < WIDE and free * steps < 2 * WIDE and float(most_batch) * largest < 2 * WIDE
 
 
-@compilable
-def _wants_runs(wanted):
-    """True where a column needs the whole run of each point."""
-    bounds = wanted.bound >= 0 or wanted.linear_bound >= 0 or wanted.attention_bound >= 0
-    return bounds or wanted.any_of_runs >= 0
-
-
-@compilable
-def _wants_context(wanted):
-    """True where a column is a mean at the final length."""
-    tokens = wanted.stored_tokens >= 0 or wanted.read_tokens >= 0 or wanted.kv_bytes_per_token >= 0
-    return tokens or wanted.stored_bits >= 0 or wanted.page_tail_bits >= 0
-
-
 def evaluate_points(points, tables, n_keys, found, state, version):
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
@@ -532,7 +509,9 @@ def evaluate_points(points, tables, n_keys, found, state, version):
     begin, last, last_device, exact, known_case = 0, -1, -1, False, False
     for column in range(len(found.codes)):
         found.codes[column, :] = -1
-    wants_runs, wants_context = _wants_runs(found.wanted), _wants_context(found.wanted)
+    places = found.places
+    wants_contents, wants_spent = _any(places.floats, 0, OF_WAVE), _any(places.floats, OF_SPENT, len(places.floats))
+    wants_runs = wants_spent or _any(places.codes, 0, len(places.codes))
     while begin < n:
         first, at, device = begin, points.case[begin], points.device[begin]
         n_input, n_output, most_batch = points.n_input[begin], points.n_output[begin], points.batch[begin]
@@ -571,9 +550,9 @@ def evaluate_points(points, tables, n_keys, found, state, version):
             room.by_n.append(room.by_n[0])
         free_bytes = capacity.free_bytes(case.design)
         most = capacity.max_batch(case.design, case.made, free_bytes * 8 * case.design.model.den)
-        _fill_sizes(case, points, most, found, first, m)
-        if wants_context:
-            _fill_context(case, found, first, m)
+        _fill_sizes(case, points, most, room.row, found, first, m)
+        if wants_contents:
+            _fill_contents(case, found, first, m)
         if most == 0:
             state[first:begin] = WEIGHTS_TOO_LARGE if free_bytes < 0 else REQUEST_TOO_LARGE
             _nothing_runs(found, first, m)
@@ -581,9 +560,10 @@ def evaluate_points(points, tables, n_keys, found, state, version):
         for i in range(m):
             room.row[GIVEN.batch + i] = points.batch[first + i]
         _fill_run(m, float(most), case, room)
-        _fill_times(case, room, found, first, m)
+        _fill_times(room, found, first, m)
+        _fill_served(case, points, most, room.row, found, first, m)
         if wants_runs:
-            _fill_runs(case, room, found, first, m)
+            _fill_runs(case, room, found, first, m, wants_spent)
 
 
 #: columns that `scan_points` writes
@@ -681,6 +661,25 @@ def _compiled() -> Callable[..., Any]:
 
 
 _loaded = threading.Event()
+
+
+def found_for(names: Collection[str], n_points: int) -> Found:
+    """Columns to fill, those of `names`."""
+    places, arrays = [], []
+    for kind, numbers in ((WHOLE, np.int64), (FLOAT, np.float64), (CODE, np.int8)):
+        kept = [name for name in kind if name in names]
+        places.append(np.array([kept.index(name) if name in kept else -1 for name in kind], np.int64))
+        arrays.append(np.empty((len(kept), n_points), numbers))
+    return Found(Places(*places), *arrays)  # type: ignore[call-arg]
+
+
+def columns_of(found: Found) -> dict[str, Any]:
+    """The columns that are filled, by name."""
+    kinds = zip((WHOLE, FLOAT, CODE), found.places, found[1:], strict=True)
+    return {
+        name: column[place] for names, places, column in kinds for name, place in zip(names, places, strict=True)
+        if place >= 0
+    }  # fmt: skip
 
 
 def evaluate(*arguments: Any) -> None:

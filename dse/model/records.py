@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 if TYPE_CHECKING:
     import numpy as np
 
+#: a whole number that there is not
+MISSING = -(2**63)
 #: stands for "no window" and "no limit": beyond any length that the tool accepts
 NO_LIMIT = 2**61
 #: dequantisation paths

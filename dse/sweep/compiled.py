@@ -36,7 +36,6 @@ OF_POINT = frozenset({
     *many.COLUMNS, *BY_POINT, "capacity_bytes", "fits_whole_batch", "effective_bandwidth_bytes_per_s",
     "effective_capacity_bytes", "assumptions",
 })  # fmt: skip
-_NOWHERE = -1
 
 
 @dataclass(frozen=True)
@@ -178,20 +177,10 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
     prefixes = np.array([case.design.load.prefix_tokens if case.design else 0 for case in points.cases])
     if prefixes.any():  # no prefix is longer than its prompt
         state[(state == FEASIBLE) & (prefixes[points.case] > points.n_input)] = NOT_ALLOWED
-    kinds = ((many.WHOLE, np.int64), (many.FLOAT, np.float64), (many.CODE, np.int8))
-    rows: list[Any] = []
-    places: dict[str, int] = {}
-    for names, kind in kinds:
-        kept = [name for name in names if _is_wanted(sweep, name)]
-        places |= {name: kept.index(name) if name in kept else _NOWHERE for name in names}
-        rows.append(np.empty((len(kept), len(state)), kind))
-    any_of_runs = 1 if set(many.OF_RUNS).intersection(sweep.keep) else _NOWHERE
-    wanted: Any = many.Wanted
-    many.evaluate(*points.numbers(), many.Found(wanted(**places, any_of_runs=any_of_runs), *rows), state)
-    by_name = {
-        name: column[places[name]]
-        for (names, _), column in zip(kinds, rows, strict=True) for name in names if places[name] >= 0
-    }  # fmt: skip
+    wanted = {*sweep.keep, *(["max_batch"] if "fits_whole_batch" in sweep.keep else [])}
+    found = many.found_for(wanted, len(state))
+    many.evaluate(*points.numbers(), found, state)
+    by_name = many.columns_of(found)
     columns: Columns = {name: _column(name, points, by_name) for name in sweep.keep}
     absent = state > many.REQUEST_TOO_LARGE
     if absent.any():
@@ -204,10 +193,6 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
         for name, column in columns.items():
             columns[name] = _merged(column, rest[name], left)
     return columns
-
-
-def _is_wanted(sweep: Sweep, name: str) -> bool:
-    return name in sweep.keep or (name == "max_batch" and "fits_whole_batch" in sweep.keep)
 
 
 def _column(name: str, points: Points, by_name: dict[str, Any]) -> Any:

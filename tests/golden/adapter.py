@@ -62,6 +62,7 @@ def evaluate_compiled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] 
     from dse.core.errors import DseError
     from dse.model import many
     from dse.model.batch import BOUNDS
+    from dse.model.results import RESULT_UNITS
 
     found: list[dict[str, Any] | None] = [None] * len(rows)
     asked = []
@@ -81,17 +82,15 @@ def evaluate_compiled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] 
     each, state = np.arange(n), np.zeros(n, np.int8)
     work = [np.array([getattr(point.work, name) for _, point in asked])
             for name in ("input_tokens", "output_tokens", "batch")]  # fmt: skip
-    columns = [np.zeros((len(names), n), kind)
-               for names, kind in ((many.WHOLE, np.int64), (many.FLOAT, np.float64), (many.CODE, np.int8))]  # fmt: skip
-    wanted = many.Wanted(*(*range(len(many.WHOLE)), *range(len(many.FLOAT)), *range(len(many.CODE))), any_of_runs=1)
-    many.evaluate(many.Points(each, each, *work), tables, n_keys, many.Found(wanted, *columns), state)
-    whole, floats, codes = (column.T.tolist() for column in columns)
+    filled = many.found_for(RESULT_UNITS, n)
+    many.evaluate(many.Points(each, each, *work), tables, n_keys, filled, state)
+    columns = {name: column.tolist() for name, column in many.columns_of(filled).items()}
     for at, (i, point) in enumerate(asked):
         if state[at] == many.LEFT:
             continue
-        result = dict(zip(many.WHOLE, (None if value == many.MISSING else value for value in whole[at]), strict=True))
-        result |= zip(many.FLOAT, (None if value != value else value for value in floats[at]), strict=True)
-        result |= zip(many.CODE, (None if code < 0 else BOUNDS[code] for code in codes[at]), strict=True)
+        result = {name: column[at] for name, column in columns.items()}
+        result = {name: None if value == many.MISSING or value != value else value for name, value in result.items()}
+        result |= {name: None if result[name] < 0 else BOUNDS[result[name]] for name in many.CODE}
         for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
             result[name] = int(result[name]) if result[name].is_integer() else result[name]
         result["feasible"] = bool(state[at] == many.FEASIBLE)
