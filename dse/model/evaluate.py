@@ -1,7 +1,7 @@
 """One design point: a device, a model laid out with its quantizers, and a workload, evaluated into named results."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -55,6 +55,8 @@ class Lowered:
     design: Design
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
+    #: what others make of it, by name
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Lowered":
@@ -148,7 +150,7 @@ class Point:
     @cached_property
     def max_context_tokens(self) -> int | None:
         """Longest context at which the whole batch fits, with every shorter one; None where there is no limit."""
-        return _known(capacity.max_context_tokens(self.design, self.work.batch))  # type: ignore[no-any-return]
+        return known(capacity.max_context_tokens(self.design, self.work.batch))  # type: ignore[no-any-return]
 
     @property
     def page_tokens(self) -> int:
@@ -227,9 +229,18 @@ class Point:
     @cached_property
     def results(self) -> dict[str, Any]:
         """All results, named and ordered as `RESULT_UNITS`. Times are None where nothing fits."""
+        return self.named({**self._sizes(), **self._times()})
+
+    def named(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """All results, of which `numbers` are those that the core computes."""
         work = self.work
         lengths = {"batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
-        found = {**self.lowered.results, **lengths, **self._sizes(), **self._times()}
+        most = numbers["max_batch"]
+        fits = {"feasible": most > 0, "fits_whole_batch": most >= work.batch}
+        fits["infeasible_reason"] = None if most else self.infeasible_reason
+        found = {**self.lowered.results, **lengths, **numbers, **fits}
+        for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
+            found[name] = int(found[name]) if found[name].is_integer() else found[name]
         found["assumptions"] = [*found["assumptions"]]
         if missing := [name for name in RESULT_UNITS if name not in found]:
             raise AssertionError(
@@ -245,11 +256,8 @@ class Point:
         """Tokens, bits and bytes, and what fits."""
         design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
         contents = kv_bytes.contents_of(design, made)._asdict()
-        for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
-            contents[name] = int(contents[name]) if contents[name].is_integer() else contents[name]
         return {
-            **contents, **{name: _known(size(design, made, batch, most)) for name, size in capacity.SIZES.items()},
-            "feasible": most > 0, "infeasible_reason": self.infeasible_reason, "fits_whole_batch": most >= batch,
+            **contents, **{name: known(size(design, made, batch, most)) for name, size in capacity.SIZES.items()},
         }  # fmt: skip
 
     def _times(self) -> dict[str, Any]:
@@ -266,7 +274,7 @@ class Point:
         served = {name: count(design, waves.running, waves.n_waves) for name, count in SERVED.items()}
         numbers = {**run.wave._asdict(), **waits, **self.totals._asdict(), **spent._asdict(), **served}
         return {
-            **{name: _known(number) for name, number in numbers.items()},
+            **{name: known(number) for name, number in numbers.items()},
             **{name: BOUNDS[place] for name, place in bounds._asdict().items()},
         }  # fmt: skip
 
@@ -302,7 +310,11 @@ class Point:
         return [{key: op[key] for key in order} for op in found]
 
 
-def _known(number: Any) -> Any:
+#: results of a point by compiled code, once that is at hand; None where it has none (`dse.model.many` sets it)
+quick: Callable[[Point], dict[str, Any] | None] | None = None
+
+
+def known(number: Any) -> Any:
     """A number of the core as results show it: None for one that there is not."""
     return None if number == MISSING or number != number else number
 
@@ -312,7 +324,8 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, An
 
     Raises InputError where device, plan and workload do not go together, LimitError beyond what can be counted.
     """
-    return Point(device, plan, work).results
+    point = Point(device, plan, work)
+    return (quick(point) if quick else None) or point.results
 
 
 def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import numpy as np
 
 from dse.core.compiling import compilable, inlined, registered, source_stamp
 from dse.model import capacity
+from dse.model import evaluate as model
 from dse.model.attention import Sums, sums_of
-from dse.model.batch import CAPACITY, SERVED, WAITS, Bounds, Spent, Totals, bounds_of, spent_of, totals_of
+from dse.model.batch import BOUNDS, CAPACITY, SERVED, WAITS, Bounds, Spent, Totals, bounds_of, spent_of, totals_of
 from dse.model.generation import MAX_PIECES, generation_of, is_exact
 from dse.model.kv_bytes import Contents, contents_of
 from dse.model.peak_memory import WIDE
@@ -34,6 +35,7 @@ from dse.model.records import (
     Tensor,
     dtype_of,
 )  # fmt: skip
+from dse.model.results import RESULT_UNITS
 from dse.model.step import (
     Wave,
     cached_run,
@@ -663,10 +665,13 @@ def _compiled() -> Callable[..., Any]:
 _loaded = threading.Event()
 
 
+_KINDS = (np.int64, np.float64, np.int8)
+
+
 def found_for(names: Collection[str], n_points: int) -> Found:
     """Columns to fill, those of `names`."""
     places, arrays = [], []
-    for kind, numbers in ((WHOLE, np.int64), (FLOAT, np.float64), (CODE, np.int8)):
+    for kind, numbers in zip((WHOLE, FLOAT, CODE), _KINDS, strict=True):
         kept = [name for name in kind if name in names]
         places.append(np.array([kept.index(name) if name in kept else -1 for name in kind], np.int64))
         arrays.append(np.empty((len(kept), n_points), numbers))
@@ -686,6 +691,36 @@ def evaluate(*arguments: Any) -> None:
     """`evaluate_points`, compiled; the code is kept on disk for the formulas as they are now."""
     _compiled()(*arguments)
     _loaded.set()
+    model.quick = results_of
+
+
+#: columns of all results, each in a row of its own
+_ALL = found_for(RESULT_UNITS, 1).places
+
+
+def results_of(point: model.Point) -> dict[str, Any] | None:
+    """All results of a point by compiled code; None where nothing fits, or int64 might not hold what does."""
+    if "tables" not in point.lowered.kept:
+        try:
+            point.lowered.kept["tables"] = tables_of([point.lowered.design], [point.design.device])
+        except OverflowError:
+            point.lowered.kept["tables"] = None
+    tables, work = point.lowered.kept["tables"], point.work
+    if tables is None:
+        return None
+    found = Found(_ALL, *(np.empty((places.max() + 1, 1), kind) for places, kind in zip(_ALL, _KINDS, strict=True)))  # type: ignore[call-arg]
+    state, first = np.zeros(1, np.int8), np.zeros(1, np.int64)
+    lengths = (np.array([number]) for number in (work.input_tokens, work.output_tokens, work.batch))
+    evaluate(Points(first, first, *lengths), tables, n_keys_of(tables), found, state)  # type: ignore[call-arg]
+    if state[0] != FEASIBLE:
+        return None
+    numbers = {name: model.known(column.item()) for name, column in columns_of(found).items()}
+    return point.named({**numbers, **{name: BOUNDS[numbers[name]] for name in CODE}})
+
+
+def n_keys_of(tables: Tables) -> int:
+    """More than any number of sequences on which sums depend one by one."""
+    return 2 + max(int(tables.stacks["n_cores"].max()), int(tables.devices["token_cores"].max()), 2)
 
 
 def is_loaded() -> bool:

@@ -106,11 +106,7 @@ class Points:
         depend one by one."""
         tables = many.tables_of([case.design for case in self.cases], [device_of(spec) for spec in self.specs])
         columns = many.Points(self.case, self.device, self.n_input, self.n_output, self.batch)
-        return (
-            columns,
-            tables,
-            2 + max(int(tables.stacks["n_cores"].max()), int(tables.devices["token_cores"].max()), 2),
-        )
+        return columns, tables, many.n_keys_of(tables)
 
 
 def points_at(sweep: Sweep, digits: Digits) -> Points | None:
