@@ -28,7 +28,7 @@ def test_the_examples_in_the_docstrings_are_true():
 
 
 def test_every_public_name_is_there():
-    assert {*api.__all__} <= {*dir(dse)}
+    assert {*api.__all__} == {*dse._FUNCTIONS} <= {*dir(dse)}
     for name in api.__all__:
         assert getattr(dse, name) is not None
 
