@@ -1,7 +1,7 @@
 """Design-space exploration of KV-cache quantization for LLM serving.
 
-`dse.device`, `dse.model`, `dse.quantizer`, `dse.Workload`, `dse.evaluate`, `dse.sweep`, `dse.front` and `dse.report`
-(dse/api.py) are what scripts and notebooks use.
+The functions of dse/api.py are what scripts and notebooks use: `dse.evaluate`, `dse.grid`, `dse.sweep`, `dse.front`,
+`dse.crossover`, `dse.need`, `dse.sensitivity`, `dse.best_map`, `dse.plot`, ...
 """
 
 import importlib
@@ -11,7 +11,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_FUNCTIONS = ("Workload", "device", "evaluate", "front", "model", "quantizer", "report", "results", "sweep")
+_FUNCTIONS = (
+    "Workload", "best_map", "check", "claims", "crossover", "device", "errors", "evaluate", "front", "grid", "model",
+    "need", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep", "units",
+)  # fmt: skip
 #: those that a package has the name of
 _PACKAGES = ("model", "report", "sweep")
 

@@ -4,32 +4,49 @@ Devices, models and quantizers are names or files as the command line takes them
 return. Times are in seconds, sizes in bytes: every result with its unit is in `dse.results`.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dse.core.errors import InputError, did_you_mean, show
+from dse.core import errors, units
+from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.model import evaluate as design_point
 from dse.model import kv_layout
 from dse.model.results import RESULTS
-from dse.quantizers import QuantizerSpec, parse
+from dse.quantizers import QuantizerSpec
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dse.questions.best_map import BestMap
+    from dse.questions.common import Design
+    from dse.questions.crossing import Crossing
+    from dse.questions.need import Need, NeedBits
+    from dse.questions.sensitivity import Sensitivity
     from dse.sweep.pareto.designs import DesignFront
     from dse.sweep.run import Stored
 
-__all__ = ["Workload", "device", "evaluate", "front", "model", "quantizer", "report", "results", "sweep"]
+__all__ = [
+    "Workload", "best_map", "check", "claims", "crossover", "device", "errors", "evaluate", "front", "grid", "model",
+    "need", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep", "units",
+]  # fmt: skip
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
 results = RESULTS
 
+#: a device, a model or a quantizer: by name, or what `device`, `model` and `quantizer` return
+Device = str | Path | HardwareSpec
+Model = str | Path | ModelSpec
+Quantizer = str | QuantizerSpec
 
-def device(name: str) -> HardwareSpec:
+
+def device(name: str | Path) -> HardwareSpec:
     """A shipped device, or one from a TOML file; numbers change on the spot.
 
     >>> dse.device("h100").memory_bandwidth.si
@@ -39,10 +56,10 @@ def device(name: str) -> HardwareSpec:
 
     Raises InputError for a name that is not known, SpecError for a file that is not right.
     """
-    return catalog.device(name)
+    return catalog.device(str(name))
 
 
-def model(name: str) -> ModelSpec:
+def model(name: str | Path) -> ModelSpec:
     """A shipped language model, or one from a `config.json` or TOML file.
 
     >>> dse.model("llama2-13b").parameters
@@ -50,11 +67,11 @@ def model(name: str) -> ModelSpec:
 
     Raises InputError for a name that is not known, SpecError for a file that is not right.
     """
-    return catalog.model(name)
+    return catalog.model(str(name))
 
 
 def quantizer(name: str) -> QuantizerSpec:
-    """A KV quantizer with its options.
+    """A KV quantizer with its options, and with its errors as measured on the shipped sample.
 
     >>> dse.quantizer("kivi:bits=2").name
     'kivi'
@@ -63,16 +80,29 @@ def quantizer(name: str) -> QuantizerSpec:
 
     Raises InputError with what is allowed.
     """
-    return parse(name)
+    return CLOSED.quantizer(name)
+
+
+def check(file: str | Path) -> str:
+    """What `dse check` says of a good device file, model file or plan by layer: every number with its source.
+
+    >>> dse.check("h100").splitlines()[0]
+    'device H100: no problem found'
+
+    Raises SpecError with all problems of a bad one: its `lines()` have one each.
+    """
+    from dse.report import listing
+
+    return listing.check(str(file))
 
 
 def evaluate(
-    device: str | HardwareSpec,
-    model: str | ModelSpec,
-    quantizer: str | QuantizerSpec = "fp16",
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
     workload: Workload | None = None,
     *,
-    value_quantizer: str | QuantizerSpec | None = None,
+    value_quantizer: Quantizer | None = None,
     **asked: Any,
 ) -> dict[str, Any]:
     """All results of one design: memory, what fits, times, throughput, energy, cost; None for what there is not.
@@ -85,17 +115,41 @@ def evaluate(
 
     Raises InputError and SpecError for names and values, LimitError beyond what can be counted.
     """
-    if workload is not None and asked:
-        raise InputError(f"workload: cannot stand beside {show(next(iter(asked)))}: give one of both")
-    unknown = [name for name in asked if name not in Workload.__dataclass_fields__]
-    if unknown:
-        raise InputError(f"unknown {show(unknown[0])}: {did_you_mean(unknown[0], Workload.__dataclass_fields__)}")
-    spec = catalog.device(device) if isinstance(device, str) else device
-    shape = catalog.model(model) if isinstance(model, str) else model
-    keys = parse(quantizer) if isinstance(quantizer, str) else quantizer
-    values = value_quantizer or keys
-    values = parse(values) if isinstance(values, str) else values
-    return design_point.evaluate(spec, kv_layout.build(shape, keys, values), workload or Workload(**asked))
+    work = _workload(workload, asked)
+    keys = _quantizer(quantizer)
+    values = _quantizer(value_quantizer) if value_quantizer is not None else keys
+    return design_point.evaluate(_device(device), kv_layout.build(_model(model), keys, values), work)
+
+
+def grid(
+    device: Device | Iterable[Device],
+    model: Model | Iterable[Model],
+    quantizer: Quantizer | Iterable[Quantizer] = "fp16",
+    **asked: Any,
+) -> "pd.DataFrame":
+    """All results of several designs, a row each: as `evaluate`, with a list wherever more than one is meant.
+
+    Every combination is a row, the last list varies fastest. Designs that do not fit stay, with their reason.
+    `sweep` is for millions of designs, a few columns each.
+
+    >>> table = dse.grid(["a100-80gb", "h100"], "llama2-13b", ["fp16", "qserve"], batch=[16, 256])
+    >>> table.groupby("device")["max_batch"].max().to_dict()
+    {'A100-80GB': 121, 'H100': 121}
+
+    Raises InputError and SpecError for names and values, LimitError for more than a million designs.
+    """
+    from dse.sweep import sweeps
+
+    axes = [_list(values) for values in (device, model, quantizer, *asked.values())]
+    if (n_points := math.prod(map(len, axes))) > sweeps.MAX_POINTS:
+        raise LimitError(f"grid of {n_points:,} designs: at most {sweeps.MAX_POINTS:,} fit in one table: see dse.sweep")
+    devices, models, quantizers, *fields = axes
+    works = [_workload(None, dict(zip(asked, values, strict=True))) for values in itertools.product(*fields)]
+    specs, kinds = [_device(one) for one in devices], [_quantizer(one) for one in quantizers]
+    plans = [[kv_layout.build(shape, kind, kind) for kind in kinds] for shape in map(_model, models)]
+    return sweeps.to_table(
+        design_point.evaluate(spec, plan, work) for spec in specs for own in plans for plan in own for work in works
+    )
 
 
 def sweep(
@@ -121,17 +175,21 @@ def sweep(
 
 
 def front(
-    designs: "pd.DataFrame | str | Path",
+    designs: "pd.DataFrame | Stored | str | Path",
     maximize: Sequence[str] = (),
     minimize: Sequence[str] = (),
     by: Sequence[str] = (),
     at_most: Sequence[str] = (),
     at_least: Sequence[str] = (),
+    *,
+    objectives: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> "DesignFront":
-    """The designs that no other beats, of a table, a file, or the directory of a sweep; its `table` has them.
+    """The designs that no other beats, of a table, a file, or a sweep's directory; its `table` has them.
 
     `at_most` and `at_least` are limits such as `["decode_step_s=0.05"]` in base units; `by` makes a front for each
-    value of a column.
+    value of a column, of which `only(COLUMN=VALUE)` takes one. `objectives` says both senses at once, as in
+    `{"power_w": "min"}`, in the order of a figure's axes. `units` are base units of columns of your own.
 
     >>> table = dse.sweep({"device": ["a100-80gb", "h100"], "model": "llama2-13b", "batch": [16, 64]})
     >>> dse.front(table, maximize=["throughput_tokens_per_s"]).table["device"].tolist()
@@ -142,11 +200,206 @@ def front(
     from dse.sweep import pareto
     from dse.sweep.pareto import designs as of
     from dse.sweep.pareto import limits
+    from dse.sweep.run import Stored
 
-    objectives, within = pareto.objectives_of(maximize, minimize), limits.parse(at_most, at_least)
-    if isinstance(designs, str | Path):
-        return of.of_file(designs, objectives, by, limits=within)
-    return of.of_table(designs, objectives, by, limits=within)
+    if objectives is None:
+        objectives = pareto.objectives_of(maximize, minimize)
+    elif maximize or minimize:
+        raise InputError("objectives: cannot stand beside maximize and minimize: give one of both")
+    for name, sense in objectives.items():
+        if sense not in ("max", "min"):
+            raise InputError(f"objectives: {show(name)} = {show(sense)}: must be max or min")
+    senses: Any = dict(objectives)
+    within = limits.parse(at_most, at_least)
+    place = designs.folder if isinstance(designs, Stored) else designs
+    if not isinstance(place, str | Path):
+        return of.of_table(place, senses, by, units=units, limits=within)
+    if units is not None:
+        raise InputError("units: are for a table: a file's columns are results and axes")
+    return of.of_file(place, senses, by, limits=within)
+
+
+def crossover(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer,
+    workload: Workload | None = None,
+    *,
+    against: Quantizer = "fp16",
+    measure: str = "throughput",
+    batches: Sequence[int] | None = None,
+    inputs: Sequence[int] | None = None,
+    **asked: Any,
+) -> "Crossing":
+    """From which batch (at each prompt of `inputs`) and prompt (at each of `batches`) on does a quantizer pay, and why?
+
+    All batches and prompts up to the largest are decided. `measure` is "throughput" or "step"; the default lists are
+    those of `dse ask cross`. The answer has `text()`, `table()` and `to_json()`, and `plot` draws it.
+
+    >>> found = dse.crossover("h100", "llama2-13b", "nqkv", batches=[8], inputs=[512], dequant_path="fused")
+    >>> [(run.first, run.last, run.verdict) for run in found.from_batch[0].runs]
+    [(1, 6, 'no'), (7, 8, 'speed')]
+
+    Raises InputError and SpecError for names and values, LimitError for a batch or prompt too large to search.
+    """
+    from dse.questions import common, crossing
+
+    work = _workload(workload, asked, searched={"batch": "batches", "input_tokens": "inputs"})
+    return crossing.crossing(
+        _design(device, model, quantizer), _design(device, model, against), work,
+        common.measure(measure, crossing.MEASURES), crossing.BATCHES if batches is None else batches,
+        crossing.INPUTS if inputs is None else inputs,
+    )  # fmt: skip
+
+
+def need(
+    what: str,
+    device: Device,
+    model: Model,
+    quantizer: Quantizer | None = None,
+    workload: Workload | None = None,
+    *,
+    throughput: float | None = None,
+    step_ms: float | None = None,
+    quantizers: Sequence[Quantizer] | None = None,
+    **asked: Any,
+) -> "Need | NeedBits":
+    """The smallest "bandwidth", "capacity" or "flops" of a device for a target, or the most "bits" that meet it.
+
+    The target is a `throughput` in token/s or a `step_ms` of the whole batch. For bits, `quantizers` are those to
+    choose from (default: all families). `value` is None where nothing meets the target, and `why()` says why.
+
+    >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
+    >>> dse.units.human(found.value, found.unit)
+    '8.129 TB/s'
+    >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1400, batch=128, admission="paged").best["quantizer"]
+    'sinkq:bits=4'
+
+    Raises InputError and SpecError for names and values.
+    """
+    from dse.questions import need as needs
+
+    goal, work = needs.target(throughput, step_ms), _workload(workload, asked)
+    if what != "bits":
+        if quantizers is not None:
+            raise InputError(f"quantizers: have no effect on {show(what)}: give one quantizer")
+        return needs.smallest(_design(device, model, quantizer or "fp16"), work, what, goal)
+    if quantizer is not None:
+        raise InputError("quantizer: has no effect on bits: give quantizers to choose from")
+    names = needs.CANDIDATES if quantizers is None else quantizers
+    return needs.most_bits([_design(device, model, name) for name in names], work, goal)
+
+
+def sensitivity(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    against: Quantizer | None = None,
+    measure: str = "throughput",
+    ranges: Sequence[str] = (),
+    **asked: Any,
+) -> "Sensitivity":
+    """Which number of the device, each inside its range, moves a result, or which of two quantizers wins `against`?
+
+    `measure` is "throughput", "step", "energy" or "cost"; `ranges` are your own, as in `["fused_rate=x0.2:x2"]`.
+
+    >>> found = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
+    ('qserve', ['fused_rate'])
+
+    Raises InputError and SpecError for names and values, and where the design does not run as given.
+    """
+    from dse.questions import common
+    from dse.questions import sensitivity as module
+
+    designs = [_design(device, model, name) for name in (quantizer, against) if name is not None]
+    return module.sensitivity(
+        designs[0], _workload(workload, asked), common.measure(measure), designs[1] if against is not None else None,
+        ranges, as_measured=[module.with_measured_bits(design) for design in designs],
+    )  # fmt: skip
+
+
+def best_map(
+    device: Device,
+    model: Model,
+    quantizers: Sequence[Quantizer] | None = None,
+    workload: Workload | None = None,
+    *,
+    measure: str = "throughput",
+    batches: Sequence[int] | None = None,
+    inputs: Sequence[int] | None = None,
+    **asked: Any,
+) -> "BestMap":
+    """Which of several quantizers is best at each batch and prompt, and by how much? Ties name all.
+
+    `measure` is "throughput", "step", "energy" or "cost"; the default lists are those of `dse ask map`.
+
+    >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "kivi:bits=4"], batches=[1, 256], inputs=[512, 8192])
+    >>> found.table()["best"].tolist()
+    ['fp16', 'kivi:bits=4', 'fp16', 'kivi:bits=4']
+
+    Raises InputError and SpecError for names and values, LimitError for too many cells.
+    """
+    from dse.questions import best_map as module
+    from dse.questions import common
+
+    work = _workload(workload, asked, searched={"batch": "batches", "input_tokens": "inputs"})
+    names = module.QUANTIZERS if quantizers is None else quantizers
+    return module.best_map(
+        [_design(device, model, name) for name in names], work, common.measure(measure),
+        module.BATCHES if batches is None else batches, module.INPUTS if inputs is None else inputs,
+    )  # fmt: skip
+
+
+def plot(source: Any, kind: str | None = None) -> Any:
+    """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
+
+    >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
+    >>> len(dse.plot(table, "throughput_batch").data) > 0
+    True
+
+    Raises InputError for a kind that is not known, a table that lacks its columns, and what has no figure.
+    """
+    if kind is None:
+        from dse.figures.plot import answer
+
+        return answer.figure(source)
+    from dse.figures.drawing import to_plotly
+    from dse.figures.plot import load
+
+    return to_plotly.figure(load.of_table(kind, source))
+
+
+def claims(prefix: str = "") -> "pd.DataFrame":
+    """What the papers print beside what this tool computes: claims whose id begins with `prefix`, a row each.
+
+    >>> dse.claims("text-attn-MHA-70b-4k")[["unit", "published", "ours", "verdict"]].values.tolist()
+    [['GiB', '5.0', 10.0, 'erratum']]
+
+    Raises InputError where no id begins so.
+    """
+    from dse.validate import claims as published
+
+    return published.table(prefix)
+
+
+def report_table(name: str, **options: Any) -> "pd.DataFrame":
+    """One table of the report by its name, such as "results" or "roofline"; a wrong one is answered with all.
+
+    `options` are those of `dse report`, as `report` takes them; by default the systems and models of the Oaken paper.
+
+    >>> table = dse.report_table("results", devices=["lpu-hbm"], models=["llama2-13b"], batches=[16, 64])
+    >>> table["system"].unique().tolist()
+    ['LPU-HBM FP16']
+
+    Raises InputError and SpecError for names and values, LimitError for too many points.
+    """
+    from dse.questions import tables
+    from dse.report import throughput
+
+    return tables.one(name, throughput.ask(**options))
 
 
 def report(out: str, **options: Any) -> str:
@@ -157,3 +410,43 @@ def report(out: str, **options: Any) -> str:
     from dse.report import throughput
 
     return throughput.write(out, **options)
+
+
+def _device(given: Device) -> HardwareSpec:
+    return given if isinstance(given, HardwareSpec) else device(given)
+
+
+def _model(given: Model) -> ModelSpec:
+    return given if isinstance(given, ModelSpec) else model(given)
+
+
+def _quantizer(given: Quantizer) -> QuantizerSpec:
+    return given if isinstance(given, QuantizerSpec) else quantizer(given)
+
+
+def _design(device: Device, model: Model, quantizer: Quantizer) -> "Design":
+    from dse.questions.common import Design
+
+    kind = _quantizer(quantizer)
+    return Design(_device(device), kv_layout.build(_model(model), kind, kind))
+
+
+def _workload(
+    workload: Workload | None, asked: Mapping[str, Any], searched: Mapping[str, str] | None = None
+) -> Workload:
+    """The workload given, or one of the fields `asked`; a question gives fields that it searches by other names."""
+    if workload is not None and asked:
+        raise InputError(f"workload: cannot stand beside {show(next(iter(asked)))}: give one of both")
+    known = Workload.__dataclass_fields__
+    for name in asked:
+        if searched and name in searched:
+            raise InputError(f"{name}: is what the question searches: give {searched[name]}")
+        if name not in known:
+            raise InputError(f"unknown {show(name)}: {did_you_mean(name, known)}")
+    return workload or Workload(**asked)
+
+
+def _list(values: Any) -> list[Any]:
+    """Several values as they come, one as a list of it."""
+    is_one = isinstance(values, str | HardwareSpec | ModelSpec) or not isinstance(values, Iterable)
+    return [values] if is_one else list(values)

@@ -1,14 +1,24 @@
 """The public face: its examples, the packages that share a name with a function, and what it refuses."""
 
+import ast
 import doctest
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import plotly.graph_objects
 import pytest
 
 import dse
 from dse import api
-from dse.core.errors import InputError
+from dse.core.errors import InputError, LimitError
+
+ROOT = Path(__file__).parents[1]
+#: the last notebook is a study of its own
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("0[1-6]_*.ipynb"))
+WORK = {"batch": 128, "admission": "paged"}
 
 
 def test_the_examples_in_the_docstrings_are_true():
@@ -18,7 +28,7 @@ def test_the_examples_in_the_docstrings_are_true():
 
 
 def test_every_public_name_is_there():
-    assert {*api.__all__} <= {*dir(dse)}
+    assert {*api.__all__} == {*dse._FUNCTIONS} <= {*dir(dse)}
     for name in api.__all__:
         assert getattr(dse, name) is not None
 
@@ -42,6 +52,109 @@ def test_import_loads_nothing():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def python_of(path):
+    """The Python of a page or notebook, block by block."""
+    if path.suffix == ".md":
+        return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.M | re.S)
+    cells = json.loads(path.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *NOTEBOOKS], ids=lambda path: path.stem)
+def test_readme_and_notebooks_need_nothing_deeper(path):
+    """Of `dse` they import the package alone, and use public names of it."""
+    imported, used = set(), set()
+    for code in python_of(path):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "dse":
+                used.add(node.attr)
+    assert {name for name in imported if name.partition(".")[0] == "dse"} == {"dse"}
+    assert used
+    assert used <= {*api.__all__}
+
+
+def test_specs_and_names_are_the_same():
+    names = "a100-80gb", "llama2-13b", "qserve"
+    specs = dse.device(names[0]), dse.model(names[1]), dse.quantizer(names[2])
+    assert dse.evaluate(*specs, **WORK) == dse.evaluate(*names, **WORK)
+    goal = {"throughput": 1000, **WORK}
+    assert dse.need("capacity", *specs, **goal).to_json() == dse.need("capacity", *names, **goal).to_json()
+    assert dse.grid(*specs, **WORK).equals(dse.grid(*([name] for name in names), **WORK))
+
+
+def test_a_design_has_the_errors_measured_on_the_shipped_sample():
+    found = dse.evaluate("h100", "llama2-7b", "kivi:bits=4")
+    assert 0 < found["measured_error"] < 1
+    assert "synthetic" in found["measured_on"]
+
+
+def test_a_grid_holds_what_evaluate_gives():
+    table = dse.grid(["h100", "lpu-hbm"], "llama2-7b", ["fp16", "oaken"], batch=[1, 8], weights_bits=[16, 4])
+    assert len(table) == 16
+    for row in table.to_dict("records"):
+        one = dse.evaluate(
+            row["device"].lower(), row["model"], row["quantizer"], batch=row["batch"], weights_bits=row["weights_bits"]
+        )
+        for name in ("kv_bytes", "max_batch", "decode_step_s", "throughput_tokens_per_s", "measured_error"):
+            assert row[name] == one[name], name
+    with pytest.raises(LimitError, match=r"1,000,001 designs.*dse\.sweep"):
+        dse.grid("h100", "llama2-7b", "fp16", batch=range(1, 1_000_002))
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments", "options"),
+    [
+        ("crossover", ["h100", "llama2-7b", "fp8"], {"batches": [4], "inputs": [64]}),
+        ("need", ["flops", "h100", "llama2-7b"], {"step_ms": 10, "batch": 4}),
+        ("need", ["bits", "h100", "llama2-7b"], {"throughput": 10, "quantizers": ["fp16", "fp8"]}),
+        ("sensitivity", ["h100", "llama2-7b"], {"measure": "energy", "batch": 4}),
+        ("best_map", ["h100", "llama2-7b", ["fp16", "fp8"]], {"batches": [1, 4], "inputs": [64]}),
+    ],
+)
+def test_every_answer_has_a_text_and_a_figure(question, arguments, options):
+    answer = getattr(dse, question)(*arguments, **options)
+    assert answer.text()
+    assert isinstance(dse.plot(answer), plotly.graph_objects.Figure)
+
+
+def test_sensitivity_is_that_of_the_command(capsys):
+    from dse.cli import main as cli
+
+    words = "ask sensitivity --device oaken-lpddr --model llama2-13b --quantizer oaken --against qserve --batch 64"
+    with pytest.raises(SystemExit):
+        cli.main(words.split())
+    answer = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    assert capsys.readouterr().out == answer.text() + "\n"
+    assert "stored_bits" in answer.text()
+
+
+def test_a_front_of_a_table_of_one_s_own_keeps_the_order_of_its_objectives():
+    table = dse.sweep({"device": "h100", "model": "llama2-7b", "batch": [1, 8, 64]})
+    table = table.assign(power_w=table["batch"] * 2.0)
+    senses = {"power_w": "min", "throughput_tokens_per_s": "max"}
+    found = dse.front(table, objectives=senses, units={"power_w": "W"})
+    assert list(found.objectives) == list(senses)
+    assert found.units["power_w"] == "W"
+    assert list(dse.front(table, ["throughput_tokens_per_s"], ["power_w"]).objectives) == [*senses][::-1]
+    assert isinstance(dse.plot(found), plotly.graph_objects.Figure)
+    with pytest.raises(InputError, match="cannot stand beside"):
+        dse.front(table, ["batch"], objectives=senses)
+    with pytest.raises(InputError, match="'least': must be max or min"):
+        dse.front(table, objectives={"batch": "least"})
+
+
+def test_a_front_of_a_stored_sweep(tmp_path):
+    stored = dse.sweep({"device": "h100", "model": "llama2-7b", "batch": [1, 8]}, tmp_path / "designs")
+    best = dse.front(stored, maximize=["throughput_tokens_per_s"])
+    assert best.table.equals(dse.front(stored.folder, maximize=["throughput_tokens_per_s"]).table)
+    with pytest.raises(InputError, match="units"):
+        dse.front(stored, maximize=["throughput_tokens_per_s"], units={"batch": "1"})
+
+
 def test_what_is_not_known_is_refused_in_one_line():
     with pytest.raises(InputError, match=r"unknown 'batches'.*batch"):
         dse.evaluate("h100", "llama2-7b", batches=3)
@@ -49,3 +162,23 @@ def test_what_is_not_known_is_refused_in_one_line():
         dse.evaluate("h100", "llama2-7b", "fp16", dse.Workload(), batch=3)
     with pytest.raises(AttributeError, match="nothing"):
         dse.nothing  # noqa: B018
+    with pytest.raises(InputError, match="batch: is what the question searches: give batches"):
+        dse.crossover("h100", "llama2-7b", "fp8", batch=3)
+    with pytest.raises(InputError, match="quantizer: has no effect on bits"):
+        dse.need("bits", "h100", "llama2-7b", "fp8", throughput=10)
+    with pytest.raises(InputError, match="quantizers: have no effect on 'bandwidth'"):
+        dse.need("bandwidth", "h100", "llama2-7b", quantizers=["fp8"], throughput=10)
+    with pytest.raises(InputError, match="did you mean bandwidth"):
+        dse.need("bandwith", "h100", "llama2-7b", throughput=10)
+    with pytest.raises(InputError, match="no answer with a figure of its own"):
+        dse.plot(dse.grid("h100", "llama2-7b"))
+    with pytest.raises(InputError, match="lacks"):
+        dse.plot(dse.sweep({"device": "h100", "model": "llama2-7b"}), "throughput_batch")
+    with pytest.raises(InputError, match="not from a str"):
+        dse.plot("report", "throughput_batch")
+    with pytest.raises(InputError, match="unknown figure"):
+        dse.plot(dse.grid("h100", "llama2-7b"), "throughput")
+    with pytest.raises(InputError, match="table = 'result'"):
+        dse.report_table("result")
+    with pytest.raises(dse.errors.SpecError):
+        dse.check(ROOT / "pyproject.toml")

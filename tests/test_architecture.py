@@ -67,6 +67,22 @@ def test_glossary_names_every_column_and_parameter():
     assert not missing
 
 
+def test_glossary_gives_every_result_its_unit():
+    """A row has one unit for all of its names, or one for each, in their order."""
+    units = {}
+    for row in re.findall(r"^\|(.*)\|$", (ROOT / "README.md").read_text().split("## Glossary", 1)[1], re.M)[2:]:
+        _, names, unit, _ = (cell.strip() for cell in row.split("|"))
+        names = re.findall(r"`([a-z0-9_]+)`", names)
+        given = [text.strip() for text in unit.split(",")]
+        given *= len(names) if len(given) == 1 else 1
+        if not {*names} & {*RESULT_UNITS}:
+            continue
+        assert len(given) == len(names), row
+        units.update(zip(names, given, strict=True))
+    assert not {*RESULT_UNITS} - {*units}
+    assert {name: units[name] for name in RESULT_UNITS} == RESULT_UNITS
+
+
 def test_glossary_names_nothing_that_is_gone():
     parameters = {name for f in FORMULAS.values() for name in inspect.signature(f).parameters}
     words = {"bit_ledger", "operations", "reserve", "paged", "ideal", "calibrated", "closed", "measured"}

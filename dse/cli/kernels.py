@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable
 import click
 
 from dse.cli.options import WHOLE, progress_bar
-
-_MAX_BYTES = 4 * 2**30
+from dse.measure import MAX_BYTES
 
 
 def dump_options(function: Callable[..., None]) -> Callable[..., None]:
     """Options of every command that reads dumps."""
     return click.option(
-        "--max-bytes", type=WHOLE, default=_MAX_BYTES, show_default=True, help="Largest size of all tensors of a file."
+        "--max-bytes", type=WHOLE, default=MAX_BYTES, show_default=True, help="Largest size of all tensors of a file."
     )(function)
 
 

@@ -208,19 +208,9 @@ def report(
 @click.argument("file")
 def check(file: str) -> None:
     """Say all that is wrong with a device file, a model file or a plan by layer."""
-    from dse import quantizers
-    from dse.core import specfile
     from dse.report import listing
-    from dse.specs import catalog
 
-    known = {**catalog.device_files(), **catalog.model_files()}
-    document = specfile.read(known.get(file.lower(), file))
-    if catalog.looks_like_device(document.data):
-        click.echo(listing.device_summary(catalog.device_from(document)))
-    elif quantizers.layered.looks_like_plan(document.data):
-        click.echo(listing.plan_summary(quantizers.layered.of(document, quantizers.parse)))
-    else:
-        click.echo(listing.model_summary(catalog.model_from(document)))
+    click.echo(listing.check(file))
 
 
 @cli.command("list", short_help="Devices, models, quantizers or token policies by name.")

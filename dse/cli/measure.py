@@ -10,6 +10,7 @@ import click
 from dse.cli.options import WHOLE, command_line, progress_bar, split_list
 from dse.cli.unused import refuse
 from dse.core.errors import InputError, clean, show
+from dse.measure import MAX_BYTES
 
 #: problems that --check prints
 MAX_LINES = 20
@@ -37,7 +38,7 @@ MAX_LINES = 20
               help="What to do with NaN and infinities: refuse, or take them as 0 and +-65504.")  # fmt: skip
 @click.option("--partial", is_flag=True, help="Take a dump that lacks layers, keys or values.")
 @click.option("--synthetic", is_flag=True, help="Mark the measurement as one of synthetic data.")
-@click.option("--max-bytes", type=WHOLE, default=4 * 2**30, show_default=True, help="Largest size of one layer.")
+@click.option("--max-bytes", type=WHOLE, default=MAX_BYTES, show_default=True, help="Largest size of one layer.")
 @click.option("--static", type=click.Choice(["auto", "kaleido", "matplotlib"]), default="auto", show_default=True,
               help="What draws PNG, SVG and PDF.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")

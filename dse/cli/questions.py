@@ -161,7 +161,6 @@ def sensitivity(
     as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
     rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
     """
-    from dse.model import kv_layout as plan
     from dse.questions import common
     from dse.questions import sensitivity as module
     from dse.specs import catalog
@@ -173,10 +172,7 @@ def sensitivity(
     other = common.design(spec, lm, against, bits=source) if against else None
     counted = []
     if bits == "closed":
-        as_measured = bits_from("measured", measurements)
-        for each in (one, other) if other else (one,):
-            sides = [as_measured.quantizer(q.name) for q in (each.plan.key_quantizer, each.plan.value_quantizer)]
-            counted.append(common.Design(spec, plan.build(lm, *sides)))
+        counted = [module.with_measured_bits(each, measurements) for each in (one, other) if each]
     found = module.sensitivity(one, Workload(**work), common.measure(measure), other, ranges, progress_bar, counted)
     _answer(found, as_json, out, static)
 

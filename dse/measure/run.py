@@ -11,6 +11,7 @@ import numpy as np
 from dse import __version__
 from dse.core import files
 from dse.core.errors import InputError, show
+from dse.measure import MAX_BYTES
 from dse.measure import errors as measure_errors
 from dse.measure import kernels as measure
 from dse.measure import source as measure_source
@@ -49,7 +50,7 @@ class Asked:
     synthetic: bool = False
     partial: bool = False
     #: of one layer
-    max_bytes: int = 4 * 2**30
+    max_bytes: int = MAX_BYTES
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import lower
+from dse.model import kv_layout, lower
 from dse.questions.common import (
     THROUGHPUT,
     Design,
@@ -26,6 +26,7 @@ from dse.questions.common import (
 )
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
+from dse.specs.measurements import bits_from
 from dse.specs.quantity import ASSUMED, Quantity
 from dse.specs.stack import Fit
 from dse.specs.workload import Workload
@@ -330,6 +331,14 @@ def sensitivity(
         design.name, other.name if other else "", values[0], values[1] if other else None, first, tuple(effects),
         assumption_text(base, measure),
     )  # fmt: skip
+
+
+def with_measured_bits(design: Design, measurements: str | None = None) -> Design:
+    """The same design with outliers and sinks as they were measured, by default on the shipped sample."""
+    measured = bits_from("measured", measurements)
+    plan = design.plan
+    sides = [measured.quantizer(side.name) for side in (plan.key_quantizer, plan.value_quantizer)]
+    return Design(design.device, kv_layout.build(plan.model, *sides))
 
 
 def _bits_effect(

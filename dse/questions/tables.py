@@ -262,13 +262,13 @@ def table(name: str, models: Sequence[str] = MODELS, **fields: Any) -> pd.DataFr
 
     Raises InputError for an unknown name of a table or model, LimitError as `check`.
     """
-    if name not in (known := [*POINTS, *OTHERS]):
-        raise InputError(f"table = {show(name)}: {did_you_mean(name, known)}")
     return one(name, Request(models=tuple(catalog.model(model) for model in models), **fields))
 
 
 def one(name: str, request: Request) -> pd.DataFrame:
-    """The table of `build` by that name alone. Raises LimitError."""
+    """The table of `build` by that name alone. Raises InputError for an unknown one, LimitError as `check`."""
+    if name not in (known := [*POINTS, *OTHERS]):
+        raise InputError(f"table = {show(name)}: {did_you_mean(name, known)}")
     check(request)
     if name in OTHERS:
         return _name_systems(OTHERS[name](request), request)

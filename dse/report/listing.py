@@ -11,7 +11,7 @@ from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
-from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, parse
+from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, layered, parse
 from dse.specs import catalog
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
@@ -275,6 +275,16 @@ def shipped_text(name: str) -> str:
     if name.lower() not in files:
         raise InputError(f"unknown shipped file {show_value(name)}: {did_you_mean(name, files)}")
     return files[name.lower()].read_text(encoding="utf-8")
+
+
+def check(name: str) -> str:
+    """What `dse check` says of a good device file, model file or plan by layer. Raises SpecError with all problems."""
+    document = specfile.read({**catalog.device_files(), **catalog.model_files()}.get(name.lower(), name))
+    if catalog.looks_like_device(document.data):
+        return device_summary(catalog.device_from(document))
+    if layered.looks_like_plan(document.data):
+        return plan_summary(layered.of(document, parse))
+    return model_summary(catalog.model_from(document))
 
 
 def device_summary(device: HardwareSpec) -> str:

@@ -9,7 +9,7 @@ from dse.model import assumptions
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import GIVEN, RESULT_UNITS, SECTIONS, section
+from dse.model.results import GIVEN, RESULT_UNITS, RESULTS, SECTIONS, section
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -45,6 +45,11 @@ def number(value: Any, unit: str) -> str:
     if unit == "token":
         return f"{value:,} tokens"
     return units.human(value, unit) if unit else str(value)
+
+
+def line(label: str, text: str) -> str:
+    """A line of a section: what it is, and its number in a column where the label leaves room for it."""
+    return f"  {label:<39} {text}"
 
 
 def bit_ledger(point: Point) -> dict[str, float]:
@@ -84,7 +89,7 @@ def point_text(
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if shown:
             lines += ["", title]
-            lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+            lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
         if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
             lines.append(
                 f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
@@ -150,7 +155,7 @@ def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
     for title, entries in _RING_SECTIONS:
         shown = [(label, name) for label, name in entries if result[name] is not None]
         if shown:
-            lines += ["", title, *(f"  {label:<40}{number(result[name], RING_UNITS[name])}" for label, name in shown)]
+            lines += ["", title, *(line(label, number(result[name], RING_UNITS[name])) for label, name in shown)]
     lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"]
     return "\n".join([*lines, *position_note(model, result["input_tokens"] + result["output_tokens"])])
 
@@ -178,9 +183,9 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         lines += ["", f"Measured on {result['measured_on']}"]
         shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error, packed elements", "mse"),
                  ("signal to quantization noise", "sqnr_db"))  # fmt: skip
-        lines += [f"  {label:<40}{number(result[name], RESULT_UNITS[name])}" for label, name in shown]
+        lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
         if result["measured_error"] is not None:
-            lines.append(f"  {'relative error of the attention output':<40}{result['measured_error']:.4g}")
+            lines.append(line("relative error of the attention output", f"{result['measured_error']:.4g}"))
         lines += [f"  {note}" for note in _other_shapes(plan)]
         if result["mse"] is None and plan.key_quantizer.layers and not plan.key_quantizer.measured:
             lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
@@ -279,17 +284,22 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 
     visit(name)
     if not steps:
+        equation, source = _without_formula(name, result)
         steps.append(
-            {
-                "name": name,
-                "value": value,
-                "unit": known[name],
-                "terms": [],
-                "source": "input",
-                "equation": "given" if name in GIVEN else "as asked, else as the device says: see docs/model.md",
-            }
+            {"name": name, "value": value, "unit": known[name], "terms": [], "source": source, "equation": equation}
         )
     return {"name": name, "value": value, "unit": known[name], "steps": steps}
+
+
+def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:
+    """Where a result comes from that no formula gave, and the source of that."""
+    if name in GIVEN:
+        return "given", "input"
+    if name in ("model_kind", "stack"):
+        return "as given; auto: calibrated where the device has kernels of a stack, else ideal", "input"
+    if not result["feasible"]:
+        return f"the design does not run: {result['infeasible_reason']}", "docs/model.md, Capacity"
+    return ("this design has none" if result[name] is None else RESULTS[name].title), "docs/model.md"
 
 
 def _with_kind(quantity: Quantity) -> str:

@@ -205,7 +205,7 @@ def text(result: dict[str, Any]) -> str:
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
         ("sent back for memory", f"{plural(r['n_preempted'], 'time')}, {again} computed again"),
     )  # fmt: skip
-    lines += ["", "Whole run", *(f"  {label:<40}{value}" for label, value in whole)]
+    lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
     if r["is_stable"] is False:
         lines += [
             "",

@@ -1,7 +1,6 @@
 """The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -46,13 +45,8 @@ def write(
     Everything is checked before the first file is written: names (InputError, SpecError), the number of points
     (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last.
     """
-    Workload(model_kind=model_kind, stack=stack)  # type: ignore[arg-type]
-    policies = tuple(dict.fromkeys(token_policies.parse(name).name for name in tokens)) if tokens else None
-    request = replace(
-        ask(devices, models, quantizers, batches, input_tokens, output_tokens), bits=bits_from(bits, measurements),
-        model_kind="ideal" if model_kind == "ideal" else "auto", stack=stack,
-        tokens=policies,
-    )  # fmt: skip
+    request = ask(devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements, model_kind,
+                  stack, tokens)  # fmt: skip
     tables.check(request)
     report_static.check(static)
     folder = files.prepare(out)
@@ -77,15 +71,22 @@ def write(
 
 
 def ask(
-    devices: Sequence[str] | None,
-    models: Sequence[str] | None,
-    names: Sequence[str] | None,
-    batches: Sequence[int] | None,
-    input_tokens: int,
-    output_tokens: int,
+    devices: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
+    batches: Sequence[int] | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    bits: str = "closed",
+    measurements: str | None = None,
+    model_kind: str = "auto",
+    stack: str | None = None,
+    tokens: Sequence[str] | None = None,
 ) -> Request:
     """The request behind the options, every name resolved and every number checked."""
-    for option, given in (("devices", devices), ("models", models), ("quantizers", names), ("batches", batches)):
+    Workload(model_kind=model_kind, stack=stack)  # type: ignore[arg-type]
+    policies = tuple(dict.fromkeys(token_policies.parse(name).name for name in tokens)) if tokens else None
+    for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
         if given is not None and not given:
             raise InputError(f"{option} = []: must name at least one")
     sizes = tuple(dict.fromkeys(batches or systems.BATCHES))
@@ -93,8 +94,9 @@ def ask(
         Workload(batch=size, input_tokens=input_tokens, output_tokens=output_tokens)
     specs = {spec.name: spec for spec in map(catalog.model, models or systems.MODELS)}
     return Request(
-        systems.chosen(devices, names), tuple(specs.values()), tuple(sorted(sizes)), input_tokens, output_tokens,
-        is_default=devices is None and names is None,
+        systems.chosen(devices, quantizers), tuple(specs.values()), tuple(sorted(sizes)), input_tokens, output_tokens,
+        devices is None and quantizers is None, bits_from(bits, measurements),
+        "ideal" if model_kind == "ideal" else "auto", stack, policies,
     )  # fmt: skip
 
 

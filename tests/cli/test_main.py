@@ -284,6 +284,22 @@ def test_every_number_can_be_explained(run, name):
     assert "source" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "equation"),
+    [
+        ((), "batch", "given"),
+        ((), "model_kind", "as given; auto: calibrated where the device has kernels of a stack, else ideal"),
+        (("--no-kv-cache",), "prefill_compute_utilisation", "this design has none"),
+        (("--device", "oaken-hbm", "--model", "mixtral-8x7b"), "decode_step_s",
+         "the design does not run: weights need 93.41 GB, 13.41 GB more than the 80 GB that Oaken-HBM has for them"),
+    ],
+)  # fmt: skip
+def test_a_result_that_no_formula_gives_says_why(run, words, name, equation):
+    code, out, _ = run(*(GOOD if "--device" not in words else ("point",)), *words, "--explain", name)
+    assert code == 0
+    assert f"formula  {equation}\n" in out
+
+
 def test_explanation_names_the_source_of_a_constant(run):
     _, out, _ = run(*GOOD, "--explain", "linear_s")
     assert "bandwidth_bytes_per_s = 2e+12 B/s = 2 TB/s   [Oaken (ISCA 2025), Table 1" in out

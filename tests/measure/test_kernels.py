@@ -19,7 +19,7 @@ from dse.measure.dumps import Tensor
 from dse.measure.kernels import Settings
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
-from dse.quantizers import TensorShape
+from dse.quantizers import Family, QuantizerSpec, TensorShape
 from dse.specs import measurements
 from dse.specs.workload import Workload
 from factories import device, layer, model
@@ -104,6 +104,17 @@ def test_every_family_has_a_kernel_but_those_that_store_what_they_get():
     assert set(quantizers.FAMILIES) - set(measure.RUN) == {"fp16", "bf16"}
     with pytest.raises(InputError, match=r"fp16.*has no kernel: it stores what it is given"):
         measure.check(quantizers.parse("fp16"), Settings())
+
+
+def test_a_family_in_closed_form_alone_says_that_its_error_is_not_known():
+    """As a new one is until its kernel is written: its bits count, in design points too."""
+    family = Family("halved", "8 of 16 bits", "none", lambda values, shape: quantizers.parse("int8").layout(shape))
+    spec = QuantizerSpec(family, (), "halved")
+    result = point.evaluate(device(), plan.build(model(layer()), spec, spec), Workload())
+    assert result["stored_bits"] < 16
+    assert result["measured_error"] is None
+    with pytest.raises(InputError, match="'halved': has no kernel: its bits are known, its error is not; known: nqkv"):
+        measure.check(spec, Settings())
 
 
 def test_errors_by_hand():

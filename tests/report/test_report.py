@@ -17,6 +17,7 @@ from dse.figures import FIGURES, REPORT
 from dse.figures.drawing import to_matplotlib
 from dse.figures.export import static as report_static
 from dse.questions import tables
+from dse.report import present
 from dse.report import throughput as report
 from dse.specs.workload import Workload
 from dse.sweep import sweeps as sweep
@@ -214,3 +215,10 @@ def test_text_that_a_spreadsheet_would_run_is_quoted():
     lines = files.csv_of(table).decode().splitlines()
     assert lines[1:6] == ["'=cmd(),-1.0,'=cmd()", "'+a,-1.0,'+a", "'-a,-1.0,'-a", "'@x,-1.0,'@x", "'\tx,-1.0,'\tx"]
     assert lines[6:] == ["plain,-1.0,plain", "-,-1.0,-", "-5,-1.0,-5", ",-1.0,"]
+
+
+@pytest.mark.parametrize("n_letters", [1, 38, 39, 40, 60])
+def test_a_label_of_any_length_leaves_a_space_before_its_number(n_letters):
+    label = "x" * n_letters
+    line = present.line(label, "5 ms")
+    assert line == f"  {label} ".ljust(42) + "5 ms"

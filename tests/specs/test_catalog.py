@@ -1,6 +1,7 @@
 """The shipped devices and models: every file loads, is sourced, and holds the numbers its sources print."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,50 +16,47 @@ MODEL_FILES = sorted((Path(hwspecs.__file__).parent / "models").glob("*.toml"))
 DEVICES = {path.stem: specs.load(specfile.read(path), specs.HardwareSpec) for path in DEVICE_FILES}
 MODELS = {path.stem: specs.load(specfile.read(path), specs.ModelFile) for path in MODEL_FILES}
 
-GPUS = ["A100-80GB", "2xA100-80GB", "A100-40GB", "A800-80GB", "H100", "H200", "B200", "L40S"]
-ACCELERATORS = ["Oaken-HBM", "Oaken-LPDDR", "LPU-HBM", "LPU-LPDDR", "Tender-A100"]
-MODEL_NAMES = [
-    *("opt-125m", "opt-1.3b", "opt-6.7b", "opt-13b", "opt-30b", "opt-175b"),
-    *("llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b", "llama3.1-8b", "llama3.1-70b", "llama3.1-405b"),
-    *("mistral-7b", "mixtral-8x7b"),
-]
-
-# sums over the released checkpoints; OPT-175B is as its paper prints it
-PUBLISHED_PARAMETERS = {
-    "opt-125m": 125_239_296,
-    "opt-1.3b": 1_315_758_080,
-    "opt-6.7b": 6_658_473_984,
-    "opt-13b": 12_853_473_280,
-    "opt-30b": 29_974_540_288,
-    "opt-175b": 175_000_000_000,
-    "llama2-7b": 6_738_415_616,
-    "llama2-13b": 13_015_864_320,
-    "llama2-70b": 68_976_648_192,
-    "llama3-8b": 8_030_261_248,
-    "llama3.1-8b": 8_030_261_248,
-    "llama3.1-70b": 70_553_706_496,
-    "llama3.1-405b": 405_853_388_800,
-    "mistral-7b": 7_241_732_096,
-    "mixtral-8x7b": 46_702_792_704,
+#: FLOP of a core in a cycle, of which a GPU's peak gives its clock
+GPUS = {
+    "A100-80GB": 2048,
+    "2xA100-80GB": 2048,
+    "A100-40GB": 2048,
+    "A800-80GB": 2048,
+    "H100": 4096,
+    "H200": 4096,
+    "B200": 8192,
+    "L40S": 1024,
 }
+ACCELERATORS = ["Oaken-HBM", "Oaken-LPDDR", "LPU-HBM", "LPU-LPDDR", "Tender-A100"]
 
-# FP16 bytes that one token adds over all layers, by hand: 2 (key and value) * layers * kv heads * head_dim * 2 B
-KV_BYTES = {
-    "opt-125m": 36_864,  # 2 * 12 * 768 * 2
-    "opt-1.3b": 196_608,  # 2 * 24 * 2048 * 2
-    "opt-6.7b": 524_288,  # 2 * 32 * 4096 * 2
-    "opt-13b": 819_200,  # 2 * 40 * 5120 * 2
-    "opt-30b": 1_376_256,  # 2 * 48 * 7168 * 2
-    "opt-175b": 4_718_592,  # 2 * 96 * 12288 * 2
-    "llama2-7b": 524_288,  # 2 * 32 * 4096 * 2
-    "llama2-13b": 819_200,  # 2 * 40 * 5120 * 2
-    "llama2-70b": 327_680,  # 2 * 80 * 8 * 128 * 2
-    "llama3-8b": 131_072,  # 2 * 32 * 8 * 128 * 2
-    "llama3.1-8b": 131_072,
-    "llama3.1-70b": 327_680,
-    "llama3.1-405b": 516_096,  # 2 * 126 * 8 * 128 * 2
-    "mistral-7b": 131_072,
-    "mixtral-8x7b": 131_072,
+
+class Shipped(NamedTuple):
+    """What a model's sources print, and what follows by hand."""
+
+    #: sum over the released checkpoint; OPT-175B is as its paper prints it
+    parameters: int
+    #: FP16 bytes that one token adds over all layers, by hand: 2 (key and value) * layers * kv heads * head_dim * 2 B
+    kv_bytes: int
+    window: int | None = None
+
+
+#: a row a model
+BY_HAND = {
+    "opt-125m": Shipped(125_239_296, 36_864),  # 2 * 12 * 768 * 2
+    "opt-1.3b": Shipped(1_315_758_080, 196_608),  # 2 * 24 * 2048 * 2
+    "opt-6.7b": Shipped(6_658_473_984, 524_288),  # 2 * 32 * 4096 * 2
+    "opt-13b": Shipped(12_853_473_280, 819_200),  # 2 * 40 * 5120 * 2
+    "opt-30b": Shipped(29_974_540_288, 1_376_256),  # 2 * 48 * 7168 * 2
+    "opt-175b": Shipped(175_000_000_000, 4_718_592),  # 2 * 96 * 12288 * 2
+    "llama2-7b": Shipped(6_738_415_616, 524_288),  # 2 * 32 * 4096 * 2
+    "llama2-13b": Shipped(13_015_864_320, 819_200),  # 2 * 40 * 5120 * 2
+    "llama2-70b": Shipped(68_976_648_192, 327_680),  # 2 * 80 * 8 * 128 * 2
+    "llama3-8b": Shipped(8_030_261_248, 131_072),  # 2 * 32 * 8 * 128 * 2
+    "llama3.1-8b": Shipped(8_030_261_248, 131_072),
+    "llama3.1-70b": Shipped(70_553_706_496, 327_680),
+    "llama3.1-405b": Shipped(405_853_388_800, 516_096),  # 2 * 126 * 8 * 128 * 2
+    "mistral-7b": Shipped(7_241_732_096, 131_072, window=4096),  # Oaken 6.1
+    "mixtral-8x7b": Shipped(46_702_792_704, 131_072, window=4096),  # Oaken 6.1
 }
 
 
@@ -83,7 +81,7 @@ def number(spec, field):
 
 def test_names_are_the_lists():
     assert {spec.name for spec in DEVICES.values()} == {*GPUS, *ACCELERATORS}
-    assert {spec.name for spec in MODELS.values()} == set(MODEL_NAMES)
+    assert {spec.name for spec in MODELS.values()} == set(BY_HAND)
 
 
 @pytest.mark.parametrize("path", [*DEVICE_FILES, *MODEL_FILES], ids=lambda path: path.stem)
@@ -99,7 +97,7 @@ def test_catalog_finds_the_device(name):
     assert catalog.device(name).name == name
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_catalog_finds_the_model(name):
     assert catalog.model(name).name == name
 
@@ -196,8 +194,7 @@ def test_power_of_oaken_is_44_percent_below_the_a100():
 def test_gpus(name):
     device = catalog.device(name)
     # docs/calibration.md: 13.73 elements a cycle and core; peak FLOP/s over FLOP a cycle and core gives the clock
-    flop_per_cycle = {"A100": 2048, "A800": 2048, "2xA1": 2048, "H100": 4096, "H200": 4096, "L40S": 1024, "B200": 8192}
-    rate = 13.73 * number(device, "peak_flops").si / flop_per_cycle[device.name[:4]]
+    rate = 13.73 * number(device, "peak_flops").si / GPUS[name]
     assert number(device, "fused_rate").si == pytest.approx(rate, rel=6e-3)
     assert device.engine_rate is None
     assert device.kernel_launch.si == pytest.approx(5e-6)
@@ -227,30 +224,29 @@ def test_whole_memory_is_counted_and_the_file_says_so(name):
     assert spec.runtime_overhead.si == 0
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_parameters_are_the_published_ones(name):
     model = catalog.model(name)
-    assert model.published_parameters == PUBLISHED_PARAMETERS[name]
+    assert model.published_parameters == BY_HAND[name].parameters
     if name == "opt-175b":  # its paper prints 175B; no exact count is published
         assert model.parameters == pytest.approx(model.published_parameters, rel=5e-3)
     else:
         assert model.parameters == model.published_parameters
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_kv_bytes_per_token(name):
     n_bytes = sum(
         layer.n_layers * layer.n_kv_heads * (layer.key_dim + layer.value_dim) * 2
         for layer in catalog.model(name).layers
     )
-    assert n_bytes == KV_BYTES[name]
+    assert n_bytes == BY_HAND[name].kv_bytes
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_windows_and_families(name):
     spec = MODELS[name]
-    sliding = name in ("mistral-7b", "mixtral-8x7b")  # Oaken 6.1
-    assert (spec.window.count if spec.window else None) == (4096 if sliding else None)
+    assert (spec.window.count if spec.window else None) == BY_HAND[name].window
     is_opt = name.startswith("opt-")
     assert (spec.ffn, spec.norm) == (("plain", "layernorm") if is_opt else ("gated", "rmsnorm"))
     assert spec.biases == spec.tied_embeddings == (spec.learned_positions is not None) == is_opt

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dse.core.errors import InputError
 from dse.figures import FIGURES, Figure
 from dse.figures.drawing import to_plotly
 from dse.figures.drawing.chart import Chart
@@ -9,8 +10,11 @@ from dse.figures.registry import Source
 
 
 def figure_of(answer: object) -> Figure:
-    """The figure that draws answers of that type."""
-    return next(one for one in FIGURES.values() if one.answer is type(answer))
+    """The figure that draws answers of that type. Raises InputError where none does."""
+    for one in FIGURES.values():
+        if one.answer is type(answer):
+            return one
+    raise InputError(f"{type(answer).__name__}: is no answer with a figure of its own: name a kind that draws it")
 
 
 def source_of(answer: object) -> Source:

@@ -62,6 +62,19 @@ def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.Dat
     return found, source.table
 
 
+def of_table(name: str, table: pd.DataFrame) -> Chart:
+    """The chart of a figure from a table at hand. Raises InputError."""
+    one = find(name)
+    if not isinstance(table, pd.DataFrame):
+        raise InputError(f"{one.name}: is drawn from a table, not from a {type(table).__name__}")
+    _check(one, Source(table), "table")
+    with drawing(one, "table"):
+        found = one.draw(Source(table))
+    if found is None:
+        raise InputError(f"the table holds nothing that {one.name} draws")
+    return found
+
+
 def _check_beside(one: Figure, where: str) -> None:
     """What must stand beside a table is there, before the table is read."""
     file = Path(where)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dse.core.errors import show
+from dse.measure import MAX_BYTES
 from dse.measure.dumps.source import Source
 
 #: bytes of one value in the file
@@ -21,7 +22,7 @@ _MAX_ELEMENTS = 2**60
 class Limits:
     """What a dump may ask for: `max_bytes` of tensors in all, and `max_ratio` times what a zip member takes on disk."""
 
-    max_bytes: int = 4 * 2**30
+    max_bytes: int = MAX_BYTES
     max_ratio: int = 200
 
     def __post_init__(self) -> None:

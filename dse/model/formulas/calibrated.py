@@ -67,6 +67,15 @@ def attention_compute_s(flops, peak_flops_per_s):
     return flops / (ATTENTION_FLOPS_FRAC * peak_flops_per_s)
 
 
+@formula("s", "launch + copy * copies + (split if s > 128)", _FORM)
+def attention_fixed_s(n_tokens, n_copies, launch_s, split_s, copy_s):
+    """Seconds of one layer that do not depend on what it reads: starts, layout copies, joining what was split."""
+    fixed_s = launch_s + copy_s * n_copies
+    if n_tokens > SPLIT_TOKENS:
+        fixed_s = fixed_s + split_s
+    return fixed_s
+
+
 @formula(
     "s",
     "launch + copy * copies + (split if s > 128) + sqrt(memory^2 + unit^2 + core^2 + compute^2)",
@@ -99,9 +108,7 @@ def attention_layer_s(
     schedule_s = attention_unit_s(n_units, unit_s, n_cores)
     unpack_s = attention_core_s(n_tokens, n_elements, n_units, core_rate_per_s, n_cores)
     compute_s = attention_compute_s(flops, peak_flops_per_s)
-    fixed_s = launch_s + copy_s * n_copies
-    if n_tokens > SPLIT_TOKENS:
-        fixed_s = fixed_s + split_s
+    fixed_s = attention_fixed_s(n_tokens, n_copies, launch_s, split_s, copy_s)
     return fixed_s + sqrt(memory_s * memory_s + schedule_s * schedule_s + unpack_s * unpack_s + compute_s * compute_s)
 
 
