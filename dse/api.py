@@ -18,7 +18,7 @@ from dse.model.results import RESULTS
 from dse.quantizers import QuantizerSpec
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
-from dse.specs.measurements import CLOSED
+from dse.specs.measurements import bits_from
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Workload", "best_map", "check", "claims", "crossover", "device", "errors", "evaluate", "front", "grid", "model",
-    "need", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep", "units",
+    "need", "operations", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep", "units",
 ]  # fmt: skip
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
@@ -70,8 +70,10 @@ def model(name: str | Path) -> ModelSpec:
     return catalog.model(str(name))
 
 
-def quantizer(name: str) -> QuantizerSpec:
+def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpec:
     """A KV quantizer with its options, and with its errors as measured on the shipped sample.
+
+    `measurements` is a file of `dse measure` or `dse quantize`, whose data then stand for the sample.
 
     >>> dse.quantizer("kivi:bits=2").name
     'kivi'
@@ -80,7 +82,7 @@ def quantizer(name: str) -> QuantizerSpec:
 
     Raises InputError with what is allowed.
     """
-    return CLOSED.quantizer(name)
+    return bits_from("closed", None if measurements is None else str(measurements)).quantizer(name)
 
 
 def check(file: str | Path) -> str:
@@ -351,6 +353,28 @@ def best_map(
         [_design(device, model, name) for name in names], work, common.measure(measure),
         module.BATCHES if batches is None else batches, module.INPUTS if inputs is None else inputs,
     )  # fmt: skip
+
+
+def operations(
+    device: Device,
+    model: Model,
+    quantizers: Sequence[Quantizer] = ("fp16",),
+    workload: Workload | None = None,
+    **asked: Any,
+) -> "pd.DataFrame":
+    """The operations of a decode step under each quantizer, and where the roofline lets them run; a row each.
+
+    >>> found = dse.operations("a100-80gb", "llama2-13b", ["fp16", "qserve"], batch=64)
+    >>> found[found["operation"] == "attention"]["quantizer"].unique().tolist()
+    ['fp16', 'qserve']
+
+    Raises InputError and SpecError for names and values.
+    """
+    from dse.questions.operations import decode_step
+
+    shape, kinds = _model(model), [_quantizer(name) for name in quantizers]
+    plans = [kv_layout.build(shape, kind, kind) for kind in kinds]
+    return decode_step(_device(device), plans, _workload(workload, asked))
 
 
 def plot(source: Any, kind: str | None = None) -> Any:

@@ -103,6 +103,19 @@ def test_compiled_code_gives_every_design_the_numbers_of_the_table():
     assert left < 0.03 * len(each)
 
 
+def test_a_point_by_compiled_code_is_bit_for_bit_that_by_the_interpreter():
+    rows = [row for row, expected in designs()[::20] if expected["error"] is None and expected["feasible"]]
+    left = 0
+    for row in rows:
+        quick, interpreted = adapter.evaluate_quick(row)
+        left += quick is None
+        assert quick in (None, interpreted), asked(row)
+        assert quick is None or {name: type(value) for name, value in quick.items()} == {
+            name: type(value) for name, value in interpreted.items()
+        }, asked(row)
+    assert left < 0.05 * len(rows)
+
+
 def test_the_table_has_every_result_and_input_and_all_that_there_is_by_name():
     rows, known = designs(), adapter.names()
     fits = [(row, result) for row, result in rows if result["feasible"]]

@@ -1,7 +1,8 @@
 """What a page asks for: one design from the fields, as a command line, as Python, and its answer."""
 
 import shlex
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -166,25 +167,28 @@ def command(request: Request) -> str:
     return shlex.join(words)
 
 
-#: what every script starts with
-IMPORTS = (
-    "from dse.model import evaluate as point\nfrom dse.model import kv_layout as plan\nfrom dse.specs import catalog"
-)
+def call(name: str, arguments: Sequence[str]) -> str:
+    """A script that ends with `result`, what a function of the package gives."""
+    text = textwrap.fill(", ".join(arguments), 100, break_long_words=False, break_on_hyphens=False)
+    return f"import dse\n\nresult = dse.{name}(\n{textwrap.indent(text, '    ')},\n)"
+
+
+def work_arguments(request: Request, without: Collection[str] = ()) -> list[str]:
+    """The workload as arguments of a function of the package, but for some fields."""
+    return [f"{name}={given!r}" for name, given in _given(request).items() if name not in without]
 
 
 def python(request: Request) -> str:
     """The same in Python: a script that ends with `result`, a dictionary in SI base units. Raises InputError."""
-    key, value = (spec.name for spec in request.quantizer_specs())
-    work = ", ".join(f"{name}={given!r}" for name, given in _given(request).items())
     own = request.measurements_file
-    bits, used = (f"bits_from('closed', {own.name!r})", "bits") if own else ("CLOSED", "CLOSED")
-    return "\n".join([
-        IMPORTS, f"from dse.specs.measurements import {bits.partition('(')[0]}",
-        "from dse.specs.workload import Workload", "",
-        f"device = catalog.device({request.device_text!r})", f"model = catalog.model({request.model_text!r})",
-        *([f"bits = {bits}"] if own else []),
-        f"kv = plan.build(model, {used}.quantizer({key!r}), {used}.quantizer({value!r}))",
-        f"result = point.evaluate(device, kv, Workload({work}))",
+
+    def stored(name: str) -> str:
+        return f"dse.quantizer({name!r}, measurements={own.name!r})" if own else repr(name)
+
+    key, value = (spec.name for spec in request.quantizer_specs())
+    return call("evaluate", [
+        repr(request.device_text), repr(request.model_text), stored(key),
+        *([f"value_quantizer={stored(value)}"] if value != key else []), *work_arguments(request),
     ])  # fmt: skip
 
 

@@ -337,7 +337,7 @@ def with_measured_bits(design: Design, measurements: str | None = None) -> Desig
     """The same design with outliers and sinks as they were measured, by default on the shipped sample."""
     measured = bits_from("measured", measurements)
     plan = design.plan
-    sides = [measured.quantizer(side.name) for side in (plan.key_quantizer, plan.value_quantizer)]
+    sides = map(measured.attached, (plan.key_quantizer, plan.value_quantizer))
     return Design(design.device, kv_layout.build(plan.model, *sides))
 
 

@@ -146,9 +146,11 @@ def cached_map(asked: Asked) -> best_map.BestMap:
 def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
     """What moves the design's result against the other's. Raises DseError."""
     one, other = _design(asked.design), _design(asked.stored(asked.against))
+    designs = [one] if one == other else [one, other]
     return sensitivity.sensitivity(
-        one, asked.design.work, common.measure(asked.measure), None if one == other else other
-    )
+        one, asked.design.work, common.measure(asked.measure), designs[1] if len(designs) > 1 else None,
+        as_measured=[sensitivity.with_measured_bits(design) for design in designs],
+    )  # fmt: skip
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
@@ -178,29 +180,26 @@ def commands(asked: Asked) -> dict[str, str]:
 
 
 def _without(words: list[str], *options: str) -> list[str]:
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return [word for option, value in pairs if option not in options for word in (option, value)]
-
-
-_CALLS = {
-    "map": "best_map.best_map([common.design(device, model, name) for name in {names}], work, measure)",
-    "sensitivity": "sensitivity.sensitivity(design, work, measure, other)",
-    "cross": "crossing.crossing(design, other, work, measure, {batches}, {inputs})",
-}
+    """Words of a command without some options; one that says no has no value behind it."""
+    found, left = [], list(words)
+    while left:
+        n = 1 if left[0].startswith("--no-") else 2
+        found += left[:n] if left[0] not in options else []
+        left = left[n:]
+    return found
 
 
 def python(asked: Asked, question: str) -> str:
     """A question in Python, ending with `result`. Raises InputError."""
-    lines = request.python(asked.design).splitlines()
-    device = next(line for line in lines if line.startswith("device = "))
-    model = next(line for line in lines if line.startswith("model = "))
-    work = lines[-1].removeprefix("result = point.evaluate(device, kv, ").removesuffix(")")
+    design, measure = asked.design, f"measure={asked.measure!r}"
+    of_all = [repr(design.device_text), repr(design.model_text)]
+    own, against = (repr(one.key_quantizer_text) for one in (design, asked.stored(asked.against)))
     names = [asked.stored(name).key_quantizer_text for name in asked.quantizers]
-    call = _CALLS[question].format(names=names, batches=BATCHES, inputs=INPUTS)
-    return "\n".join([
-        "from dse.specs import catalog", "from dse.questions import best_map, common, crossing, sensitivity",
-        "from dse.specs.workload import Workload", "", device, model, f"work = {work}",
-        f"measure = common.measure({asked.measure!r})",
-        f"design = common.design(device, model, {asked.design.quantizer_specs()[0].name!r})",
-        f"other = common.design(device, model, {asked.stored(asked.against).key_quantizer_text!r})", f"result = {call}",
+    whole, searched = request.work_arguments(design), request.work_arguments(design, ("batch", "input_tokens"))
+    if question == "map":
+        return request.call("best_map", [*of_all, repr(names), measure, *searched])
+    if question == "sensitivity":
+        return request.call("sensitivity", [*of_all, own, f"against={against}", measure, *whole])
+    return request.call("crossover", [
+        *of_all, own, f"against={against}", measure, f"batches={BATCHES}", f"inputs={INPUTS}", *searched,
     ])  # fmt: skip

@@ -73,17 +73,9 @@ def command(each: tuple[Request, ...]) -> str:
 
 def python(asked: Request, each: tuple[Request, ...]) -> str:
     """The table in Python, ending with `result`. Raises InputError."""
-    first, _, last = request.python(asked).rpartition("result = point.evaluate(device, kv, ")
-    head = "\n".join(line for line in first.splitlines() if not line.startswith("kv = "))
-    head = head.replace(
-        "from dse.model import evaluate as point\n", "from dse.questions import operations as tables_operations\n"
-    )
     names = [one.key_quantizer_text for one in each]
-    return "\n".join([
-        head, f"quantizers = [CLOSED.quantizer(name) for name in {names}]",
-        "plans = [plan.build(model, quantizer, quantizer) for quantizer in quantizers]",
-        f"result = tables_operations.decode_step(device, plans, {last}",
-    ])  # fmt: skip
+    of_all = [repr(asked.device_text), repr(asked.model_text), repr(names)]
+    return request.call("operations", [*of_all, *request.work_arguments(asked)])
 
 
 def show_ceilings(device: HardwareSpec) -> None:
