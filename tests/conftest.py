@@ -18,7 +18,7 @@ MODEL = ("sweep", "serving")
 QUANTIZERS = ("kernels_ref", "measure")
 
 
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(items):
     """One process compiles the model, the other quantizers: the first of two begins with the first test, the second in
     the middle (`--dist worksteal`). What needs either comes after, and finds it kept."""
     tests = Path(__file__).parent
