@@ -5,9 +5,14 @@ import pickle
 import stat
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: processes that start together compile each for itself
+    fcntl = None  # type: ignore[assignment]
 
 # Waiting OpenMP threads spin by default; where the cores are shared, a small kernel then takes milliseconds. Read when
 # the threads start, so it must be set before.
@@ -70,10 +75,39 @@ def _compiled(function: Callable[..., Any], parallel: bool, cache: bool) -> Call
         return compile_(function)
     try:
         with _private_files():
-            return numba.njit(parallel=parallel, error_model="numpy", nogil=True, cache=True)(function)
+            return _in_turn(numba.njit(parallel=parallel, error_model="numpy", nogil=True, cache=True)(function))
     except (RuntimeError, OSError) as error:  # nowhere to write
         _warn(str(error).splitlines()[0])
         return compile_(function)
+
+
+def _in_turn(dispatcher: Any) -> Any:
+    """`dispatcher`, which compiles while no other process does: others that start then wait and load what is kept."""
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]  # the plain function
+        return dispatcher
+    compile_ = dispatcher.compile
+    path = Path(dispatcher.stats.cache_path) / f"{dispatcher.__module__}.{dispatcher.__qualname__}.lock"
+
+    def compile_in_turn(signature: Any) -> Any:
+        with _locked(path):
+            return compile_(signature)
+
+    dispatcher.compile = compile_in_turn
+    return dispatcher
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which its process loses as it ends; without one where files cannot be locked."""
+    with ExitStack() as held:
+        if fcntl is not None:
+            try:
+                with _private_files():
+                    file = held.enter_context(path.open("a"))
+                fcntl.lockf(file, fcntl.LOCK_EX)
+            except OSError:  # as on some shared folders
+                pass
+        yield
 
 
 @contextmanager

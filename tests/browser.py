@@ -22,6 +22,8 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get
 
 START_S = 60
 WAIT_MS = 30_000
+#: options of every page: no animations, each of whose pictures the processor would draw while a page is waited for
+STILL = {"reduced_motion": "reduce"}
 ROOT = Path(__file__).parents[1]
 
 
@@ -84,9 +86,8 @@ def chromium():
     """Debian's Chromium; it takes this thread's event loop until it is closed."""
     sync_api.expect.set_options(timeout=WAIT_MS)
     with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=WAIT_MS
-        )
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=WAIT_MS)
         try:
             yield found
         finally:
@@ -102,7 +103,7 @@ def is_complaint(message):
 @contextmanager
 def watched(browser, address, **options):
     """A fresh page; fails when it logs an error, raises one, opens a dialog, or asks another host for anything."""
-    opened = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, **options})
+    opened = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, **STILL, **options})
     opened.set_default_timeout(WAIT_MS)
     complaints = []
     opened.on("console", lambda message: complaints.extend([message.text] * is_complaint(message)))

@@ -2,6 +2,7 @@
 and the report's tables, charts and pictures, made once a process."""
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,26 @@ from dse.cli import main as cli
 
 settings.register_profile("dse", deadline=None, max_examples=100)
 settings.load_profile("dse")
+
+
+#: tests that compile the model, and tests that compile quantizers: half a minute or more each where nothing is kept yet
+MODEL = ("sweep", "serving")
+QUANTIZERS = ("kernels_ref", "measure")
+
+
+def pytest_collection_modifyitems(items):
+    """One process compiles the model, the other quantizers: the first of two begins with the first test, the second in
+    the middle (`--dist worksteal`). What needs either comes after, and finds it kept."""
+    tests = Path(__file__).parent
+
+    def those_of(folders):
+        return [item for item in items if item.path.relative_to(tests).parts[0] in folders]
+
+    model, quantizers = those_of(MODEL), those_of(QUANTIZERS)
+    first = set(model + quantizers)
+    rest = [item for item in items if item not in first]
+    n_before = max(0, len(items) // 2 - len(model))
+    items[:] = model + rest[:n_before] + quantizers + rest[n_before:]
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -12,9 +10,6 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-#: the one that takes longest is started first
-LONGEST = "03_pareto_sweep"
-N_KERNELS = 2
 #: a cell that takes longer than this is given up
 GIVE_UP_S = 300
 PICTURES = ROOT / "docs" / "images"
@@ -69,19 +64,9 @@ def run(path: Path, folder: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-@pytest.fixture(scope="module")
-def executed(request, tmp_path_factory) -> Iterator[dict[Path, Future]]:
-    """The notebooks that are asked for, run in two kernels at a time."""
-    tests = [item for item in request.session.items if item.name.startswith("test_runs[")]
-    paths = sorted((item.callspec.params["path"] for item in tests), key=lambda path: path.stem != LONGEST)
-    folders = {path: tmp_path_factory.mktemp(path.stem) for path in paths}
-    with ThreadPoolExecutor(N_KERNELS) as pool:
-        yield {path: pool.submit(run, path, folders[path]) for path in paths}
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs(path, executed):
-    notebook = executed[path].result()
+def test_runs(path, tmp_path):
+    notebook = run(path, tmp_path)
     figures = [
         cell
         for cell in notebook.cells

@@ -33,6 +33,8 @@ FORMULAS: dict[str, Formula] = {}
 #: functions that compiled code may call, and whether each is merged into its caller
 _FUNCTIONS: dict[Callable[..., Any], bool] = {}
 _registered: set[Callable[..., Any]] = set()
+#: where marked functions may be, in `dse`
+SOURCES = ("core/compiling.py", "model/**/*.py", "quantizers/base.py", "specs/tokens.py")
 
 
 def formula(unit: str, equation: str, source: str) -> Callable[[Callable[..., Any]], Formula]:
@@ -93,10 +95,14 @@ def array(function: Formula) -> Callable[..., Any]:
     return registered().vectorize(function)
 
 
+def sources() -> list[Path]:
+    """Files of compiled code, imported or not: each command imports the formulas that it needs, and all share code."""
+    return sorted(path for pattern in SOURCES for path in Path(__file__).parents[1].glob(pattern))
+
+
 def source_stamp() -> int:
     """A number that changes with the source of any function that compiled code may be made of."""
-    files = {function.__code__.co_filename for function in _FUNCTIONS}
     digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(Path(name).read_bytes())
+    for path in sources():
+        digest.update(path.read_bytes())
     return int.from_bytes(digest.digest()[:4], "big")

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from browser import ROOT, START_S, WAIT_MS, idle, needs_browser, open_beside, open_page, opened_as, started, sync_api
+from browser import (
+    ROOT,
+    START_S,
+    STILL,
+    WAIT_MS,
+    idle,
+    needs_browser,
+    open_beside,
+    open_page,
+    opened_as,
+    started,
+    sync_api,
+)
 
 pytestmark = needs_browser
 
@@ -53,7 +65,7 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, brows
     idle(page)
     second = throughput(page)
     assert second != first
-    again = browser.new_page()
+    again = browser.new_page(**STILL)
     try:
         again.set_default_timeout(WAIT_MS)
         open_page(again, page.url)
@@ -267,7 +279,7 @@ def test_tabs_at_once_each_show_their_own(browser, server):
 
     A batch has 3 devices, 6 quantizers, 6 prompts, 6 lengths.
     """
-    context = browser.new_context()
+    context = browser.new_context(**STILL)
     context.set_default_timeout(4 * WAIT_MS)
     try:
         tabs = {n: context.new_page() for n in range(100, 108)}

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from browser import ROOT, idle, needs_browser, open_beside, open_page, opened_as, sync_api, wait_for_figure
+from browser import ROOT, STILL, idle, needs_browser, open_beside, open_page, opened_as, sync_api, wait_for_figure
 from dse.explorer.pages import roofline
 
 pytestmark = needs_browser
@@ -49,7 +49,7 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, browser
     idle(page)
     text = downloaded(page, page.get_by_role("button", name="Download sweep.toml")).read_text()
     assert "batch = [16, 64]" in text
-    again = browser.new_page()
+    again = browser.new_page(**STILL)
     try:
         again.goto(page.url)
         again.get_by_text("beyond the limits").wait_for(timeout=FIRST_MS)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -28,12 +29,12 @@ KERNEL = CODE.format(
 PRINTED = {METHOD: "[[56, 56, 56, 56], [56, 56, 56, 56]]", KERNEL: "[5.0, 7.0, 6.0]"}
 
 
-def start(folder, code=KERNEL):
+def start(folder, code=KERNEL, printed=None):
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "NUMBA_CACHE_DIR": str(folder)}
     )
     assert done.returncode == 0, done.stderr
-    assert PRINTED[code] in done.stdout
+    assert PRINTED[printed or code] in done.stdout
     return done.stdout
 
 
@@ -83,6 +84,13 @@ def test_damaged_files_are_compiled_again(tmp_path):
         path.write_bytes(b"\x80\x04garbage")
     out = start(folder)
     assert out[0] in "01"
+
+
+def test_two_processes_at_once_compile_once(tmp_path):
+    code = KERNEL + "print(sum(look_up._compiled.stats.cache_misses.values()))"
+    with ThreadPoolExecutor(2) as both:
+        told = list(both.map(lambda folder: start(folder, code, KERNEL), [tmp_path / "cache"] * 2))
+    assert sorted(text.split()[-1] for text in told) == ["0", "1"]
 
 
 def test_warnings_come_once():

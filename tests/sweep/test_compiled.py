@@ -1,7 +1,11 @@
 """The compiled evaluation of sweeps: every column that a sweep can keep has the bits of `evaluate`."""
 
+import importlib
 import itertools
 import math
+import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dse
+import dse.model
 from dse.core import compiling
 from dse.core.errors import DseError
 from dse.model import operations
@@ -195,6 +199,18 @@ def test_compiled_code_depends_on_every_source_it_is_made_of(monkeypatch):
         assert compiling.source_stamp() != before
     monkeypatch.setattr(Path, "read_bytes", read)
     assert compiling.source_stamp() == before
+
+
+def test_compiled_code_is_the_same_whatever_was_imported():
+    """Or each command would compile for itself. Here every formula is imported, there those of a sweep."""
+    for module in pkgutil.walk_packages(dse.model.__path__, "dse.model."):
+        importlib.import_module(module.name)
+    files = {Path(function.__code__.co_filename) for function in compiling._FUNCTIONS}
+    assert len(files) > 30
+    assert files <= set(compiling.sources())
+    code = "from dse.core import compiling; import dse.model.many; print(compiling.source_stamp())"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(there) == compiling.source_stamp()
 
 
 def test_operations_are_added_from_left_to_right():
