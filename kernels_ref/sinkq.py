@@ -65,7 +65,8 @@ def _replace(rows, marks, total, mean):
         mean[c] = half.from_f32(np.float32(total[c] / rows.shape[0]))
     for t in range(rows.shape[0]):
         if marks[t]:
-            rows[t, :] = mean
+            for c in range(mean.size):  # numba compiles three seconds of broadcasting for `rows[t] = mean`
+                rows[t, c] = mean[c]
 
 
 @kernel
