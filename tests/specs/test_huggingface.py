@@ -215,6 +215,13 @@ def test_active_parameters(name):
     assert float(load(name).active_parameters) / 1e9 == pytest.approx(billions, abs=tolerance)
 
 
+def test_of_three_layers_the_second_has_experts_where_every_second_has(tmp_path):
+    """Of an even number of layers as many have experts whichever comes first."""
+    data = raw("llama-4-maverick")
+    data["text_config"] |= {"num_hidden_layers": 3, "no_rope_layers": [1, 1, 1]}
+    assert parse(data, tmp_path).expert_parameters == 1 * 128 * 3 * 5120 * 8192
+
+
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_by_layer(name):
     each = [g.window for g in load(name).layers for _ in range(g.n_layers)]
