@@ -230,6 +230,15 @@ def test_packed_rows_give_launch_and_core_rate(tmp_path):
     assert packed.parameters["core_rate"] == pytest.approx(15e9, rel=0.05)
 
 
+def test_one_packed_row_gives_no_launch(tmp_path):
+    """Of two rows one is held out; the other would fit whatever it says. Of three, two can contradict each other."""
+    row = f"H100-SXM5,vllm,1.0,64,8,8,128,8192,fp8,{naive_attention_s(64, 8, 8, 128, 8192, 8, TRUE, H100) * 1e6:.4f}"
+    (attention,) = fit(table(tmp_path, [*rows(100, 20), row, row]))
+    (note,) = [note for note in attention.notes if note.startswith("fp8: not fitted")]
+    assert note.endswith("kv.fp8: 1 usable rows for 1 parameters: measure more")
+    assert [one.part for one in fit(table(tmp_path, [*rows(100, 20), row, row, row]))] == ["attention", "kv.fp8"]
+
+
 def test_matrix_products(tmp_path):
     lines = []
     rng = np.random.default_rng(3)

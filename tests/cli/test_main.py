@@ -243,6 +243,12 @@ def test_point_text_is_grouped(run):
     assert "(12.55 GiB)" in out  # 13,476,831,232 B of weights
 
 
+@pytest.mark.parametrize(("admission", "is_paged"), [("reserve", False), ("paged", True)])
+def test_point_text_says_how_paged_requests_are_counted(run, admission, is_paged):
+    _, out, _ = run(*GOOD, "--admission", admission)
+    assert ("\n  paged: requests are taken as staggered" in out) is is_paged
+
+
 def test_point_says_what_binds_with_room_for_all(run):
     work = ["point", "--device", "a100-80gb", "--model", "llama2-13b", "--batch", "128"]
     _, out, _ = run(*work)

@@ -124,6 +124,8 @@ def _answers():
     )
     yield sensitivity.sensitivity(of("qserve"), work, measures["step"], ranges=["memory_capacity=x0.1:x2"])
     yield sensitivity.sensitivity(of("oaken", "oaken-lpddr"), work, measures["energy"])
+    long = Workload(input_tokens=200_000, output_tokens=16)  # of FP16 not one request fits: one design is drawn
+    yield sensitivity.sensitivity(of("kivi"), long, measures["throughput"], of("fp16"))
     designs = [of(name) for name in ("fp16", "bf16", "kivi:bits=4", "qserve")]
     yield best_map.best_map(designs, work, measures["throughput"], (1, 512), (256, 10**5))
     yield best_map.best_map(designs, work, measures["step"], (1, 512), (256, 10**5))

@@ -3,6 +3,8 @@
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from dse.explorer import launch
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,15 @@ def test_every_setting_is_known_to_streamlit():
     known = config.get_config_options()
     assert not [name for name in launch.SETTINGS if name not in known]
     assert launch.SETTINGS["server.address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "is_open"),
+    [("127.0.0.1", False), ("localhost", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("10.0.0.7", True)],
+)
+def test_an_address_that_others_reach_is_warned_about(address, is_open, capsys):
+    launch.check(["--server.address", address])
+    assert ("can use the explorer" in capsys.readouterr().err) is is_open
 
 
 def test_app_py_is_the_same_script():

@@ -192,6 +192,19 @@ def test_a_table_without_systems_is_drawn_too(small: dict[str, pd.DataFrame]):
     assert chart.panels[0].series[0].name == "A100-80GB fp16"
 
 
+def test_notes_say_which_devices_page_their_memory():
+    columns = ["device", "model", "quantizer", "admission", "capacity_bytes"]
+    reserved, paged = ("h100", "m", "fp16", "reserve", 80e9), ("oaken-lpddr", "m", "oaken", "paged", 256e9)
+
+    def notes(*each):
+        return rows.run_notes(pd.DataFrame(each, columns=columns))
+
+    assert notes(reserved) == ()
+    assert notes(paged) == ("All devices page their memory: requests are staggered, each at its mean size.",)
+    (note,) = notes(reserved, paged)
+    assert note == "Paged memory (staggered requests at their mean size): oaken-lpddr; reserved: the others."
+
+
 def test_more_systems_than_styles_are_left_out_with_a_note(small: dict[str, pd.DataFrame]):
     many = pd.concat([small["results"].assign(system=f"system {i}") for i in range(style.MAX_SYSTEMS + 3)])
     shown = rows.drawn(many)
@@ -253,6 +266,27 @@ def test_names_are_text_in_both_libraries(sketch):
     assert "<b>$" not in text
     assert "</script>" not in text
     assert sketch(chart).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["bar", "hbar"])
+def test_bars_stand_on_their_base(kind, sketch):
+    """One of length 1 and, on top of it, one of length 2: of their colours the second fills twice as many pixels."""
+    from PIL import Image
+
+    along, across = Axis("x", "s", 0.0, 4.0, ((0.0, "0"),)), Axis("y", "", -1.0, 1.0, ((0.0, "a"),))
+    red, blue = "#FF0000", "#0000FF"
+
+    def bar(name, length, base, colour):
+        x, y = ((0.0,), (length,)) if kind == "bar" else ((length,), (0.0,))
+        return Series(name, kind, x, y, colour, base=(base,), in_legend=False)
+
+    x, y = (across, along) if kind == "bar" else (along, across)
+    chart = Chart("", (Panel("", x, y, (bar("a", 1.0, 0.0, red), bar("b", 2.0, 1.0, blue))),))
+    pixels = Image.open(io.BytesIO(sketch(chart))).convert("RGB").get_flattened_data()
+    counts = [sum(pixel == colour for pixel in pixels) for colour in ((255, 0, 0), (0, 0, 255))]
+    assert counts[1] == pytest.approx(2 * counts[0], rel=0.2)  # less their white edges
+    first, second = (trace for trace in to_plotly.figure(chart).data if trace.base is not None)
+    assert (first.base, second.base) == ((0.0,), (1.0,))
 
 
 def test_a_system_looks_the_same_in_every_figure(charts: dict[str, Chart]):

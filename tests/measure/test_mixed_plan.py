@@ -122,6 +122,10 @@ def test_sweeps_take_plans_by_point_and_by_kernel(tmp_path):
         ('objective = ["mse"]\n', "objective = ['mse']: must be text"),
         ('[predicted]\nerror = -1\n', "error = -1: must be a number from 0 on"),
         ('[[layers]]\nlayer = 0\nkey = "kivi"\nvalue = "fp16"\n', "has 1 layers, llama2-7b has 32"),
+        (
+            "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "fp16"\n' for i in range(33)),
+            "has 33 layers, llama2-7b has 32",
+        ),
     ],
 )  # fmt: skip
 def test_a_bad_plan_is_one_line(text, says, tmp_path):

@@ -195,6 +195,8 @@ def test_without_a_cache_memory_holds_no_keys_and_all_activations():
 def test_without_a_cache_nothing_is_quantised_or_shared():
     with pytest.raises(InputError, match="quantizer = nqkv: without a KV cache nothing is stored: use fp16"):
         at(A100, build("opt-6.7b", "nqkv"), kv_cache=False)
+    with pytest.raises(InputError, match="without a KV cache nothing is stored: use fp16"):
+        at(A100, build("opt-6.7b", "fp16", "nqkv"), kv_cache=False)
     with pytest.raises(InputError, match="prefix = 4: without a KV cache no prefix is kept"):
         Workload(prefix_tokens=4, kv_cache=False)
 
@@ -225,6 +227,14 @@ def test_utilisation_of_llama2_13b_by_hand():
     assert result["bandwidth_utilisation"] == pytest.approx(1)
     assert result["prefill_compute_utilisation"] == pytest.approx(1)
     assert P13 - qkv - out - head > FFN * HIDDEN * 3 * LAYERS  # input embeddings and norms count with it
+
+
+def test_products_of_grouped_queries_by_hand():
+    """Llama3-8B, 32 layers of 4,096 channels: 32 query heads of 128, all of which the output projection takes; 8 KV
+    heads."""
+    _, ops = of(A100, build("llama3-8b", "fp16"), batch=1, input_tokens=16, output_tokens=1, **IDEAL)
+    assert ops["decode", "qkv"]["n_bytes"] == 2 * 32 * 4096 * (32 * 128 + 2 * 8 * 128)
+    assert ops["decode", "output_projection"]["n_bytes"] == 2 * 32 * 32 * 128 * 4096
 
 
 @given(PLANS, st.integers(1, 12), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1e9, 1e11]))

@@ -107,6 +107,16 @@ def test_the_kernel_is_its_naive_twin(case, prompt_step):
     same(*both(case, prompt_step))
 
 
+@pytest.mark.parametrize(("prompt_step", "is_one_step"), [(9, True), (8, True), (7, False)])
+def test_prompts_that_fill_a_step_exactly_are_computed_together(prompt_step, is_one_step):
+    """Prompts of 3 and 5 tokens that wait from the start: with room for 8 their first tokens come at once."""
+    requests = Requests(np.zeros(2), np.array([3, 5]), np.array([4, 4]))
+    work = Workload(batch=2, model_kind="ideal")
+    found, wanted, memory = both((requests, work, "fp16", 60, "continuous", 16), prompt_step)
+    assert (found.first_s[0] == found.first_s[1]) == is_one_step
+    same(found, wanted, memory)
+
+
 @settings(max_examples=40)
 @given(case=cases())
 def test_compiled_is_its_naive_twin(case):

@@ -187,6 +187,23 @@ def test_kv_bytes_per_token(name):
     assert sum(g.n_layers * g.n_kv_heads * (g.key_dim + g.value_dim) * 2 for g in stored) == KV_BYTES[name]
 
 
+@pytest.mark.parametrize(
+    ("model_type", "more", "kv_heads"),
+    [
+        ("RefinedWeb", {"n_head_kv": 8}, 8),  # the first file of Falcon 40B: groups, though multi_query is true
+        ("RefinedWeb", {}, 1),
+        ("RefinedWebModel", {}, 1),  # of Falcon 7B
+        ("falcon", {"n_head_kv": 8}, 1),  # later files say new_decoder_architecture instead
+        ("falcon", {"n_head_kv": 8, "new_decoder_architecture": True}, 8),
+    ],
+)
+def test_kv_heads_of_falcon_before_and_after_it_had_a_model_type(tmp_path, model_type, more, kv_heads):
+    old = {"model_type": model_type, "hidden_size": 8192, "n_head": 128, "n_layer": 60, "vocab_size": 65024}
+    (group,) = parse({**old, "multi_query": True, "alibi": False, "bias": False, "parallel_attn": True, **more},
+                     tmp_path).layers  # fmt: skip
+    assert (group.n_layers, group.n_kv_heads, group.key_dim) == (60, kv_heads, 64)
+
+
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_within_half_a_percent(name):
     assert load(name).parameters == pytest.approx(PARAMETERS[name], rel=0.005)
@@ -196,6 +213,13 @@ def test_parameters_within_half_a_percent(name):
 def test_active_parameters(name):
     billions, tolerance = ACTIVE[name]
     assert float(load(name).active_parameters) / 1e9 == pytest.approx(billions, abs=tolerance)
+
+
+def test_of_three_layers_the_second_has_experts_where_every_second_has(tmp_path):
+    """Of an even number of layers as many have experts whichever comes first."""
+    data = raw("llama-4-maverick")
+    data["text_config"] |= {"num_hidden_layers": 3, "no_rope_layers": [1, 1, 1]}
+    assert parse(data, tmp_path).expert_parameters == 1 * 128 * 3 * 5120 * 8192
 
 
 @pytest.mark.parametrize("name", WINDOWS)

@@ -273,6 +273,29 @@ def test_missing_objectives_are_named_or_left_out(small, tmp_path, monkeypatch):
     assert done.n_rows == len(whole.table)
 
 
+@pytest.mark.parametrize(("energy", "n_missing"), [([1.0, np.nan, 3.0, 4.0], 2), ([1.0, 2.0, 3.0, 4.0], 1)])
+def test_points_without_one_objective_or_the_other_are_left_out_and_counted(
+    run, tmp_path, monkeypatch, energy, n_missing
+):
+    """Batches of 1, 2, 4 and 8: of the first the throughput is missing, of the second the energy or nothing is."""
+    columns = {"throughput_tokens_per_s": np.array([np.nan, 2.0, 3.0, 4.0]), "joules_per_token": np.array(energy)}
+
+    def with_holes(found, digits, check=None):
+        n = len(digits["batch"])
+        codes = {"feasible": np.ones(n, bool), "infeasible_code": np.zeros(n, np.int8)}
+        return codes | {name: columns[name][digits["batch"]] for name in found.keep}
+
+    monkeypatch.setattr(sweep_points, "evaluate_points", with_holes)
+    axes = {"device": ["h100"], "model": ["llama2-7b"], "quantizer": ["fp16"], "batch": [1, 2, 4, 8]}
+    (tmp_path / "spec.json").write_text(json.dumps({"axes": axes, "keep": list(columns)}))
+    wanted = ["--maximize", "throughput_tokens_per_s", "--minimize", "joules_per_token", "--drop-missing"]
+    status, out, err = run("sweep", tmp_path / "spec.json", "--out", tmp_path / "out", "--keep", "front", *wanted)
+    assert (status, err) == (0, "")
+    assert f"\n  {n_missing} points left out: an objective is unknown" in out
+    # what is faster takes more energy: no other is beaten
+    assert pq.read_table(tmp_path / "out" / "front.parquet")["point"].to_pylist() == list(range(n_missing, 4))
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -214,6 +214,17 @@ def test_conditions_drop_what_python_says(axes, text):
     assert len(digits["admission"]) == len(kept)
 
 
+@pytest.mark.parametrize(
+    ("text", "batches"),
+    [("-batch < -2", [3, 4]), ("8 - -batch == 11", [3]), ("+batch - 3 == -1", [2]), ("batch * -1 + 4 > 2", [1])],
+)
+def test_signs_in_conditions(text, batches):
+    axes = {"device": ["h100"], "model": ["llama2-7b"], "quantizer": ["fp16"], "batch": [1, 2, 3, 4]}
+    found = sweep_spec.from_dict({"axes": axes, "where": [text]})
+    digits = sweep_points.kept_digits(found, 0, found.n_points)
+    assert [found.axis["batch"].values[i] for i in digits["batch"]] == batches
+
+
 def test_a_condition_says_nothing_about_points_without_its_axis():
     axes = {**BASE, "quantizer": ["fp16", "oaken"], "oaken": {"outer": [0.0, 0.1]}, "batch": [1, 2]}
     found = sweep_spec.from_dict({"axes": axes, "where": ["oaken.outer > 0.05"]})
@@ -340,6 +351,21 @@ def test_the_numbers_of_a_device_file_are_in_the_hash(tmp_path):
         path.write_text(text.replace("value = 3.35", f"value = {bandwidth}"))
         found.append(sweep.from_dict({"axes": {**BASE, "device": [str(path)]}}).sha256)
     assert found[0] == sweep.from_dict({"axes": BASE}).sha256 != found[1]
+
+
+@pytest.mark.parametrize(
+    ("n_batches", "n_lengths", "part"),
+    [(2, 2, 4096), (512, 512, 4096), (512, 513, 8192), (1024, 1024, 16384), (1025, 1024, 32768)],
+)
+def test_parts_are_about_64_of_a_power_of_two(n_batches, n_lengths, part):
+    """512 * 512 points are 64 times 4,096, the smallest part; more points, and parts are twice as large.
+
+    Files depend on it: a directory that was begun is gone on with in the same parts.
+    """
+    axes = {"device": ["h100"], "model": ["llama2-7b"], "quantizer": ["fp16"]}
+    axes["batch"] = {"from": 1, "to": n_batches, "step": 1}
+    axes["input_tokens"] = {"from": 1, "to": n_lengths, "step": 1}
+    assert sweep_spec.from_dict({"axes": axes}).part_points == part
 
 
 def test_the_example_has_about_ten_million_points():
