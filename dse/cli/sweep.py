@@ -194,9 +194,11 @@ def _front_summary(done: Any, n_bytes: int) -> str:
     ]
     lines += [f"  {n:,} points: {text}" for n, text in zip(manifest.codes, CODES, strict=False) if n]
     n_beyond = sum(part.n_beyond for part in manifest.parts.values())
-    lines += [f"  {n_beyond:,} points left out: beyond the limits"] if n_beyond else []
+    lines += [f"  {n_beyond:,} point{'s' if n_beyond != 1 else ''} left out: beyond the limits"] if n_beyond else []
     n_missing = sum(part.n_missing for part in manifest.parts.values())
-    lines += [f"  {n_missing:,} points left out: an objective is unknown"] if n_missing else []
+    lines += (
+        [f"  {n_missing:,} point{'s' if n_missing != 1 else ''} left out: an objective is unknown"] if n_missing else []
+    )
     return "\n".join(lines)
 
 

@@ -143,7 +143,7 @@ def _read_toml(name: str, text: str) -> Document:
     skeleton = _blank_strings(text)
     _check_depth(name, skeleton)
     for number, line in enumerate(skeleton.split("\n"), 1):
-        if re.match(r"[^={]*", line).group().count(".") > MAX_DEPTH:  # type: ignore[union-attr]
+        if re.match(r"[^={]*", line).group().count(".") >= MAX_DEPTH:  # type: ignore[union-attr]
             raise InputError(f"{name}:{number}: a dotted key of more than {MAX_DEPTH} parts: flatten it")
     try:
         data = tomllib.loads(text)

@@ -123,10 +123,11 @@ RESULTS_FROM = ("core", "quantizers", "specs", "model", "sweep", "data")
 def code_sha256() -> str:
     """Hash of the sources that results depend on: rows of other formulas must not be mixed, whatever the version says.
 
-    The packages of RESULTS_FROM, and no others: commands, figures and pages change no result.
+    The packages of RESULTS_FROM, and no others: commands, figures and pages change no result. Nor does `__pycache__`,
+    where compiled code is kept.
     """
     folder, digest = Path(dse.__file__).parent, hashlib.sha256()
-    paths = [path for name in RESULTS_FROM for path in (folder / name).rglob("*.*") if path.suffix != ".pyc"]
+    paths = [path for name in RESULTS_FROM for path in (folder / name).rglob("*.*") if "__pycache__" not in path.parts]
     for path in filter(Path.is_file, sorted(paths)):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

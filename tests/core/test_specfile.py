@@ -128,3 +128,13 @@ def test_a_longer_fuzz_of_the_loader_with_a_fixed_seed(path):
             start = rng.randrange(max(len(content), 1))
             content[start : start + rng.randint(0, 40)] = rng.choice(TOKENS) * rng.choice((1, 1, 1, 3, 50))
         assert_loads_or_says_why(path, bytes(content))
+
+
+@pytest.mark.parametrize(("n_parts", "reads"), [(16, True), (17, False)])
+def test_a_dotted_key_has_at_most_sixteen_parts(path, n_parts, reads):
+    path.write_text(".".join(["a"] * n_parts) + " = 1\n")
+    if reads:
+        assert specfile.read(path).data["a"]
+    else:
+        with pytest.raises(InputError, match="a dotted key of more than 16 parts"):
+            specfile.read(path)

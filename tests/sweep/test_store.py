@@ -481,3 +481,15 @@ def test_same_bytes_in_other_processes(tmp_path):
         assert done.returncode == 0, done.stderr
         found.append(files_of(tmp_path / f"out{i}"))
     assert found[0] == found[1]
+
+
+def test_a_directory_is_stamped_by_sources_and_not_by_what_was_compiled_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_store.dse, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "model" / "__pycache__").mkdir(parents=True)
+    source, kept = tmp_path / "model" / "step.py", tmp_path / "model" / "__pycache__" / "step.run-1.py311.nbi"
+    source.write_text("a = 1\n")
+    stamp = sweep_store.code_sha256.__wrapped__()
+    kept.write_bytes(b"machine code")
+    assert sweep_store.code_sha256.__wrapped__() == stamp
+    source.write_text("a = 2\n")
+    assert sweep_store.code_sha256.__wrapped__() != stamp
