@@ -89,7 +89,7 @@ WAITS: dict[str, Callable[..., Any]] = {
     "tpot_s": lambda design, alone_s, step_s: step_s,
 }
 for _result in (*SERVED.values(), *WAITS.values()):
-    compilable(_result)
+    inlined(_result)
 
 
 @compilable

@@ -97,7 +97,7 @@ SIZES: dict[str, Callable[..., Any]] = {
     "max_context_tokens": lambda design, made, batch, most: max_context_tokens(design, batch),
 }
 for _size in SIZES.values():
-    compilable(_size)
+    inlined(_size)
 
 
 class Waves(NamedTuple):

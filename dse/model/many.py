@@ -348,17 +348,20 @@ def _copy(out, place, first, row, at, m):
             column[i] = row[at + i]
 
 
+# The functions below are handed what they need and no more, and take nothing apart before they know that their column
+# is wanted: each record that is taken apart costs compiled code the counting of its arrays.
+
+
 def _size(at: int, value: Any) -> Callable[..., None]:
     """Fills a column of memory; equal batches share a value, since the longest context is sought."""
 
-    @compilable
-    def fill(case, points, most, row, found, first, m):
-        place = found.places.whole[at]
-        if place >= 0:
-            column, batch, last = found.whole[place], points.batch, 0
+    @inlined
+    def fill(design, made, batch, most, places, columns, first, m):
+        if places[at] >= 0:
+            column, last = columns[places[at]], 0
             for i in range(first, first + m):
                 if i == first or batch[i] != batch[i - 1]:
-                    last = value(case.design, case.made, batch[i], most)
+                    last = value(design, made, batch[i], most)
                 column[i] = last
 
     return fill
@@ -367,13 +370,12 @@ def _size(at: int, value: Any) -> Callable[..., None]:
 def _count(at: int, value: Any) -> Callable[..., None]:
     """Fills a column of what is served together."""
 
-    @compilable
-    def fill(case, points, most, row, found, first, m):
-        place, design = found.places.whole[OF_SERVED + at], case.design
-        if place >= 0:
-            column = found.whole[place]
+    @inlined
+    def fill(design, made, row, n_waves_at, places, columns, first, m):
+        if places[at] >= 0:
+            column = columns[places[at]]
             for i in range(m):
-                n_waves = 0.0 if design.load.is_paged else row[GIVEN.n_waves + i]
+                n_waves = row[n_waves_at + i] if n_waves_at >= 0 else 0.0
                 column[first + i] = value(design, row[GIVEN.running + i], n_waves)
 
     return fill
@@ -382,11 +384,10 @@ def _count(at: int, value: Any) -> Callable[..., None]:
 def _wait(at: int, value: Any) -> Callable[..., None]:
     """Fills a column of a latency."""
 
-    @compilable
-    def fill(case, points, most, row, found, first, m):
-        place, design = found.places.floats[OF_WAITS + at], case.design
-        if place >= 0:
-            column, alone_s = found.floats[place], one_prompt_s(design, case.terms)
+    @inlined
+    def fill(design, made, row, alone_s, places, columns, first, m):
+        if places[at] >= 0:
+            column = columns[places[at]]
             for i in range(m):
                 column[first + i] = value(design, alone_s, row[AT.decode_step_s + i])
 
@@ -400,19 +401,17 @@ def _all_of(fills: Sequence[Callable[..., None]]) -> Callable[..., None]:
         return head
     others = _all_of(rest)
 
-    @compilable
-    def fill(case, points, most, row, found, first, m):
-        head(case, points, most, row, found, first, m)
-        others(case, points, most, row, found, first, m)
+    @inlined
+    def fill(design, made, row, more, places, columns, first, m):
+        head(design, made, row, more, places, columns, first, m)
+        others(design, made, row, more, places, columns, first, m)
 
     return fill
 
 
 _fill_sizes = _all_of([_size(at, value) for at, value in enumerate(capacity.SIZES.values())])
-_fill_served = _all_of([
-    *(_count(at, value) for at, value in enumerate(SERVED.values())),
-    *(_wait(at, value) for at, value in enumerate(WAITS.values())),
-])  # fmt: skip
+_fill_counts = _all_of([_count(OF_SERVED + at, value) for at, value in enumerate(SERVED.values())])
+_fill_waits = _all_of([_wait(OF_WAITS + at, value) for at, value in enumerate(WAITS.values())])
 
 
 @compilable
@@ -450,10 +449,14 @@ def _fill_runs(case, room, found, first, m, wants_spent):
     design, made, terms, row = case.design, case.made, case.terms, room.row
     places, floats, codes = found.places, found.floats, found.codes
     run = _run_at(case, row, 0, room.by_n)
+    wants_parts = wants_spent or _any(places.codes, BOUND + 1, len(places.codes))
     for i in range(m):
+        batch = row[GIVEN.batch + i]
+        if not wants_parts and row[GIVEN.running + i] < batch:  # what waits for room is bound by it, whatever runs
+            codes[places.codes[BOUND], first + i] = CAPACITY
+            continue
         if row[GIVEN.running + i] != run.n:  # of batches that wait for room, as many run
             run = _run_at(case, row, i, room.by_n)
-        batch = row[GIVEN.batch + i]
         bounds = bounds_of(design, run, batch)
         for at in range(len(places.codes)):
             if places.codes[at] >= 0:
@@ -514,6 +517,8 @@ def evaluate_points(points, tables, n_keys, found, state, version):
     places = found.places
     wants_contents, wants_spent = _any(places.floats, 0, OF_WAVE), _any(places.floats, OF_SPENT, len(places.floats))
     wants_runs = wants_spent or _any(places.codes, 0, len(places.codes))
+    wants_sizes, wants_counts = _any(places.whole, 0, OF_SERVED), _any(places.whole, OF_SERVED, len(places.whole))
+    wants_waits = _any(places.floats, OF_WAITS, OF_SPENT)
     while begin < n:
         first, at, device = begin, points.case[begin], points.device[begin]
         n_input, n_output, most_batch = points.n_input[begin], points.n_output[begin], points.batch[begin]
@@ -552,7 +557,8 @@ def evaluate_points(points, tables, n_keys, found, state, version):
             room.by_n.append(room.by_n[0])
         free_bytes = capacity.free_bytes(case.design)
         most = capacity.max_batch(case.design, case.made, free_bytes * 8 * case.design.model.den)
-        _fill_sizes(case, points, most, room.row, found, first, m)
+        if wants_sizes:
+            _fill_sizes(design, made, points.batch, most, places.whole, found.whole, first, m)
         if wants_contents:
             _fill_contents(case, found, first, m)
         if most == 0:
@@ -563,7 +569,12 @@ def evaluate_points(points, tables, n_keys, found, state, version):
             room.row[GIVEN.batch + i] = points.batch[first + i]
         _fill_run(m, float(most), case, room)
         _fill_times(room, found, first, m)
-        _fill_served(case, points, most, room.row, found, first, m)
+        if wants_counts:
+            n_waves_at = -1 if design.load.is_paged else GIVEN.n_waves
+            _fill_counts(design, made, room.row, n_waves_at, places.whole, found.whole, first, m)
+        if wants_waits:
+            alone_s = one_prompt_s(design, case.terms)
+            _fill_waits(design, made, room.row, alone_s, places.floats, found.floats, first, m)
         if wants_runs:
             _fill_runs(case, room, found, first, m, wants_spent)
 
