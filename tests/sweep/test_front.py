@@ -291,7 +291,8 @@ def test_points_without_one_objective_or_the_other_are_left_out_and_counted(
     wanted = ["--maximize", "throughput_tokens_per_s", "--minimize", "joules_per_token", "--drop-missing"]
     status, out, err = run("sweep", tmp_path / "spec.json", "--out", tmp_path / "out", "--keep", "front", *wanted)
     assert (status, err) == (0, "")
-    assert f"\n  {n_missing} points left out: an objective is unknown" in out
+    points = "1 point" if n_missing == 1 else f"{n_missing} points"
+    assert f"\n  {points} left out: an objective is unknown" in out
     # what is faster takes more energy: no other is beaten
     assert pq.read_table(tmp_path / "out" / "front.parquet")["point"].to_pylist() == list(range(n_missing, 4))
 
