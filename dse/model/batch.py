@@ -1,8 +1,7 @@
 """A batch served to the end: throughput, latency, what binds, utilisation, energy and cost over all of its waves."""
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import energy, throughput, utilisation
@@ -41,6 +40,21 @@ class Totals(NamedTuple):
     usd_per_million_tokens: float
 
 
+class Served(NamedTuple):
+    """How a batch is served: counts, MISSING where there are none."""
+
+    running_batch: int
+    n_waves: int
+    busy_cores: int
+
+
+class Waits(NamedTuple):
+    """What a request waits for its first token and for each next one."""
+
+    ttft_s: float
+    tpot_s: float
+
+
 class Spent(NamedTuple):
     """Shares of the peak rates and busy times in the largest wave, energy by parts and cost over all; nan where not
     known."""
@@ -77,19 +91,16 @@ def busy_cores(design, running):
     return min(int(running), cores) if cores else MISSING
 
 
-#: results that are counts, by name: of a design, the sequences that run at once, and the waves, 0 where there are none
-SERVED: dict[str, Callable[..., Any]] = {
-    "running_batch": lambda design, running, n_waves: int(running),
-    "n_waves": lambda design, running, n_waves: int(n_waves) if n_waves > 0 else MISSING,
-    "busy_cores": lambda design, running, n_waves: busy_cores(design, running),
-}
-#: results that are waits, by name: of a design, the seconds of a prompt alone, and of a decode step
-WAITS: dict[str, Callable[..., Any]] = {
-    "ttft_s": lambda design, alone_s, step_s: throughput.ttft_s(alone_s, step_s if design.load.has_cache else 0.0),
-    "tpot_s": lambda design, alone_s, step_s: step_s,
-}
-for _result in (*SERVED.values(), *WAITS.values()):
-    inlined(_result)
+@compilable
+def served_of(design, running, n_waves):
+    """How a batch is served, `running` sequences at once; `n_waves` is 0 where requests are replaced one by one."""
+    return Served(int(running), int(n_waves) if n_waves > 0 else MISSING, busy_cores(design, running))
+
+
+@compilable
+def waits_of(design, alone_s, step_s):
+    """The waits of a request: `alone_s` is its prompt alone, `step_s` a decode step."""
+    return Waits(throughput.ttft_s(alone_s, step_s if design.load.has_cache else 0.0), step_s)
 
 
 @compilable

@@ -1,7 +1,6 @@
 """What fits beside the weights: the largest batch, its waves, and the smallest memory for a whole batch."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import capacity, weights
@@ -84,20 +83,28 @@ def max_context_tokens(design, batch):
     return MISSING if longest == NO_CONTEXT_LIMIT else longest
 
 
-#: results that are sizes, by name: of a design, what a sequence stores, a batch, and how many requests fit
-SIZES: dict[str, Callable[..., Any]] = {
-    "kv_bytes": lambda design, made, batch, most: kv_bytes(design, made, batch),
-    "peak_kv_bytes_per_sequence": lambda design, made, batch, most: to_bytes(design, made.peak_bits),
-    "weight_bytes": lambda design, made, batch, most: weight_bytes(design),
-    "activation_bytes": lambda design, made, batch, most: batch * made.activation_bytes,
-    "workspace_bytes": lambda design, made, batch, most: batch * made.workspace_bytes,
-    "free_bytes": lambda design, made, batch, most: free_bytes(design),
-    "min_capacity_bytes": lambda design, made, batch, most: min_capacity_bytes(design, made, batch),
-    "max_batch": lambda design, made, batch, most: most,
-    "max_context_tokens": lambda design, made, batch, most: max_context_tokens(design, batch),
-}
-for _size in SIZES.values():
-    inlined(_size)
+class Sizes(NamedTuple):
+    """What a batch takes of the memory, and what fits into it."""
+
+    kv_bytes: int
+    peak_kv_bytes_per_sequence: int
+    weight_bytes: int
+    activation_bytes: int
+    workspace_bytes: int
+    free_bytes: int
+    min_capacity_bytes: int
+    max_batch: int
+    max_context_tokens: int
+
+
+@compilable
+def sizes_of(design, made, batch, most, seeks_context):
+    """The sizes of a batch, of which `most` fit; the longest context is searched for only where it is asked for."""
+    return Sizes(
+        kv_bytes(design, made, batch), to_bytes(design, made.peak_bits), weight_bytes(design),
+        batch * made.activation_bytes, batch * made.workspace_bytes, free_bytes(design),
+        min_capacity_bytes(design, made, batch), most, max_context_tokens(design, batch) if seeks_context else MISSING,
+    )  # fmt: skip
 
 
 class Waves(NamedTuple):

@@ -9,7 +9,19 @@ from typing import Any
 from dse.core import units
 from dse.core.errors import LimitError
 from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory
-from dse.model.batch import BOUNDS, SERVED, WAITS, Bounds, Spent, Totals, bounds_of, spent_of, totals_of
+from dse.model.batch import (
+    BOUNDS,
+    Bounds,
+    Served,
+    Spent,
+    Totals,
+    Waits,
+    bounds_of,
+    served_of,
+    spent_of,
+    totals_of,
+    waits_of,
+)
 from dse.model.formulas import effective_bits
 from dse.model.generation import MAX_PIECES, Generation, generation_of
 from dse.model.kv_layout import KvPlan
@@ -34,7 +46,7 @@ ROOM_BYTES = 2**53
 ROOM_RESULTS = ("throughput_tokens_per_s", "decode_step_s", "bound")
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
-    **dict.fromkeys((*SERVED, *WAITS, *Wave._fields, *Totals._fields, *Spent._fields, *Bounds._fields)),
+    **{name: None for kind in (Served, Waits, Wave, Totals, Spent, Bounds) for name in kind._fields},
     "running_batch": 0, "bound": "capacity",
 }  # fmt: skip
 
@@ -255,9 +267,9 @@ class Point:
     def _sizes(self) -> dict[str, Any]:
         """Tokens, bits and bytes, and what fits."""
         design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
-        contents = kv_bytes.contents_of(design, made)._asdict()
+        sizes = capacity.sizes_of(design, made, batch, most, True)._asdict()
         return {
-            **contents, **{name: known(size(design, made, batch, most)) for name, size in capacity.SIZES.items()},
+            **kv_bytes.contents_of(design, made)._asdict(), **{name: known(size) for name, size in sizes.items()},
         }  # fmt: skip
 
     def _times(self) -> dict[str, Any]:
@@ -270,9 +282,9 @@ class Point:
             design, self.made, self.terms, run, self.smaller_wave, waves, float(self.work.batch), self.totals.total_s
         )
         alone_s, step_s = one_prompt_s(design, self.terms), run.wave.decode_step_s
-        waits = {name: wait(design, alone_s, step_s) for name, wait in WAITS.items()}
-        served = {name: count(design, waves.running, waves.n_waves) for name, count in SERVED.items()}
-        numbers = {**run.wave._asdict(), **waits, **self.totals._asdict(), **spent._asdict(), **served}
+        served, waits = served_of(design, waves.running, waves.n_waves), waits_of(design, alone_s, step_s)
+        parts = (run.wave, waits, self.totals, spent, served)
+        numbers = {name: number for part in parts for name, number in part._asdict().items()}
         return {
             **{name: known(number) for name, number in numbers.items()},
             **{name: BOUNDS[place] for name, place in bounds._asdict().items()},

@@ -17,7 +17,20 @@ from dse.core.compiling import compilable, inlined, registered, source_stamp
 from dse.model import capacity
 from dse.model import evaluate as model
 from dse.model.attention import Sums, sums_of
-from dse.model.batch import BOUNDS, CAPACITY, SERVED, WAITS, Bounds, Spent, Totals, bounds_of, spent_of, totals_of
+from dse.model.batch import (
+    BOUNDS,
+    CAPACITY,
+    Bounds,
+    Served,
+    Spent,
+    Totals,
+    Waits,
+    bounds_of,
+    served_of,
+    spent_of,
+    totals_of,
+    waits_of,
+)  # fmt: skip
 from dse.model.generation import MAX_PIECES, generation_of, is_exact
 from dse.model.kv_bytes import Contents, contents_of
 from dse.model.peak_memory import WIDE
@@ -78,16 +91,18 @@ N_ROW = N_WAVE + ROW * len(Given._fields)
 MAX_KEYS = 2**14
 
 #: columns by kind, each a result of one name; a whole number that is missing is MISSING, another nan, a code -1
-WHOLE = (*capacity.SIZES, *SERVED)
-FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *WAITS, *Spent._fields)
+WHOLE = (*capacity.Sizes._fields, *Served._fields)
+FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *Waits._fields, *Spent._fields)
 CODE = Bounds._fields
 COLUMNS = (*WHOLE, *FLOAT, *CODE)
 #: where groups of columns begin among those of their kind
-OF_SERVED = len(capacity.SIZES)
+OF_SERVED = len(capacity.Sizes._fields)
 OF_WAVE = len(Contents._fields)
 OF_TOTALS = OF_WAVE + len(Wave._fields)
 OF_WAITS = OF_TOTALS + len(Totals._fields)
-OF_SPENT = OF_WAITS + len(WAITS)
+OF_SPENT = OF_WAITS + len(Waits._fields)
+#: the size that takes a search
+CONTEXT = WHOLE.index("max_context_tokens")
 #: those that are not missing where nothing runs
 RUNNING, BOUND = WHOLE.index("running_batch"), CODE.index("bound")
 
@@ -201,16 +216,16 @@ def _fill_alike(row, m, one, peak, terms):
     if terms.has_gemm:
         if terms.quantises:
             for i in range(m):
-                _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, True, True))
+                _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 1, 1))
         else:
             for i in range(m):
-                _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, True, False))
+                _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 1, 0))
     elif terms.quantises:
         for i in range(m):
-            _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, False, True))
+            _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 0, 1))
     else:
         for i in range(m):
-            _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, False, False))
+            _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 0, 0))
 
 
 @compilable
@@ -326,7 +341,7 @@ def _wave_at(row, i):
     )  # fmt: skip
 
 
-@inlined
+@compilable
 def _run_at(case, row, i, by_n):
     """The run of the point at `i`, from its wave."""
     design, terms, n = case.design, case.terms, int(row[GIVEN.running + i])
@@ -348,70 +363,39 @@ def _copy(out, place, first, row, at, m):
             column[i] = row[at + i]
 
 
-# The functions below are handed what they need and no more, and take nothing apart before they know that their column
-# is wanted: each record that is taken apart costs compiled code the counting of its arrays.
+@compilable
+def _fill_sizes(case, most, batch, found, first, m):
+    """Columns of memory; equal batches share their sizes, since the longest context is sought."""
+    places, columns = found.places.whole, found.whole
+    for i in range(first, first + m):
+        if i == first or batch[i] != batch[i - 1]:
+            sizes = capacity.sizes_of(case.design, case.made, batch[i], most, places[CONTEXT] >= 0)
+        for at in range(len(sizes)):
+            if places[at] >= 0:
+                columns[places[at], i] = sizes[at]
 
 
-def _size(at: int, value: Any) -> Callable[..., None]:
-    """Fills a column of memory; equal batches share a value, since the longest context is sought."""
-
-    @inlined
-    def fill(design, made, batch, most, places, columns, first, m):
-        if places[at] >= 0:
-            column, last = columns[places[at]], 0
-            for i in range(first, first + m):
-                if i == first or batch[i] != batch[i - 1]:
-                    last = value(design, made, batch[i], most)
-                column[i] = last
-
-    return fill
+@compilable
+def _fill_counts(case, row, found, first, m):
+    """Columns of how batches are served."""
+    places, columns, is_paged = found.places.whole, found.whole, case.design.load.is_paged
+    for i in range(m):
+        n_waves = 0.0 if is_paged else row[GIVEN.n_waves + i]
+        served = served_of(case.design, row[GIVEN.running + i], n_waves)
+        for at in range(len(served)):
+            if places[OF_SERVED + at] >= 0:
+                columns[places[OF_SERVED + at], first + i] = served[at]
 
 
-def _count(at: int, value: Any) -> Callable[..., None]:
-    """Fills a column of what is served together."""
-
-    @inlined
-    def fill(design, made, row, n_waves_at, places, columns, first, m):
-        if places[at] >= 0:
-            column = columns[places[at]]
-            for i in range(m):
-                n_waves = row[n_waves_at + i] if n_waves_at >= 0 else 0.0
-                column[first + i] = value(design, row[GIVEN.running + i], n_waves)
-
-    return fill
-
-
-def _wait(at: int, value: Any) -> Callable[..., None]:
-    """Fills a column of a latency."""
-
-    @inlined
-    def fill(design, made, row, alone_s, places, columns, first, m):
-        if places[at] >= 0:
-            column = columns[places[at]]
-            for i in range(m):
-                column[first + i] = value(design, alone_s, row[AT.decode_step_s + i])
-
-    return fill
-
-
-def _all_of(fills: Sequence[Callable[..., None]]) -> Callable[..., None]:
-    """One function that calls each of `fills`, which compiled code has no loop for."""
-    head, *rest = fills
-    if not rest:
-        return head
-    others = _all_of(rest)
-
-    @inlined
-    def fill(design, made, row, more, places, columns, first, m):
-        head(design, made, row, more, places, columns, first, m)
-        others(design, made, row, more, places, columns, first, m)
-
-    return fill
-
-
-_fill_sizes = _all_of([_size(at, value) for at, value in enumerate(capacity.SIZES.values())])
-_fill_counts = _all_of([_count(OF_SERVED + at, value) for at, value in enumerate(SERVED.values())])
-_fill_waits = _all_of([_wait(OF_WAITS + at, value) for at, value in enumerate(WAITS.values())])
+@compilable
+def _fill_waits(case, row, found, first, m):
+    """Columns of latencies."""
+    places, columns, alone_s = found.places.floats, found.floats, one_prompt_s(case.design, case.terms)
+    for i in range(m):
+        waits = waits_of(case.design, alone_s, row[AT.decode_step_s + i])
+        for at in range(len(waits)):
+            if places[OF_WAITS + at] >= 0:
+                columns[places[OF_WAITS + at], first + i] = waits[at]
 
 
 @compilable
@@ -558,7 +542,7 @@ def evaluate_points(points, tables, n_keys, found, state, version):
         free_bytes = capacity.free_bytes(case.design)
         most = capacity.max_batch(case.design, case.made, free_bytes * 8 * case.design.model.den)
         if wants_sizes:
-            _fill_sizes(design, made, points.batch, most, places.whole, found.whole, first, m)
+            _fill_sizes(case, most, points.batch, found, first, m)
         if wants_contents:
             _fill_contents(case, found, first, m)
         if most == 0:
@@ -570,11 +554,9 @@ def evaluate_points(points, tables, n_keys, found, state, version):
         _fill_run(m, float(most), case, room)
         _fill_times(room, found, first, m)
         if wants_counts:
-            n_waves_at = -1 if design.load.is_paged else GIVEN.n_waves
-            _fill_counts(design, made, room.row, n_waves_at, places.whole, found.whole, first, m)
+            _fill_counts(case, room.row, found, first, m)
         if wants_waits:
-            alone_s = one_prompt_s(design, case.terms)
-            _fill_waits(design, made, room.row, alone_s, places.floats, found.floats, first, m)
+            _fill_waits(case, room.row, found, first, m)
         if wants_runs:
             _fill_runs(case, room, found, first, m, wants_spent)
 
