@@ -91,13 +91,13 @@ def busy_cores(design, running):
     return min(int(running), cores) if cores else MISSING
 
 
-@compilable
+@inlined
 def served_of(design, running, n_waves):
     """How a batch is served, `running` sequences at once; `n_waves` is 0 where requests are replaced one by one."""
     return Served(int(running), int(n_waves) if n_waves > 0 else MISSING, busy_cores(design, running))
 
 
-@compilable
+@inlined
 def waits_of(design, alone_s, step_s):
     """The waits of a request: `alone_s` is its prompt alone, `step_s` a decode step."""
     return Waits(throughput.ttft_s(alone_s, step_s if design.load.has_cache else 0.0), step_s)

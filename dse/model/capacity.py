@@ -22,7 +22,7 @@ def free_bytes(design):
     return capacity.free_bytes(device.capacity_bytes, device.usable_frac, weight_bytes(design), device.overhead_bytes)
 
 
-@compilable
+@inlined
 def to_bytes(design, bits):
     """Bits over the model's denominator as whole bytes, rounded up."""
     return -(-bits // (8 * design.model.den))
@@ -43,7 +43,7 @@ def max_batch(design, made, free):
     return most
 
 
-@compilable
+@inlined
 def kv_bytes(design, made, batch):
     """Keys and values of the whole batch at the final length."""
     return to_bytes(design, made.final_shared_bits + batch * (made.final_bits - made.final_shared_bits))
@@ -83,28 +83,47 @@ def max_context_tokens(design, batch):
     return MISSING if longest == NO_CONTEXT_LIMIT else longest
 
 
-class Sizes(NamedTuple):
-    """What a batch takes of the memory, and what fits into it."""
+class Fit(NamedTuple):
+    """What fits beside the weights, whatever the batch."""
 
-    kv_bytes: int
     peak_kv_bytes_per_sequence: int
     weight_bytes: int
+    free_bytes: int
+    max_batch: int
+
+
+class Sizes(NamedTuple):
+    """What a batch takes of the memory."""
+
+    kv_bytes: int
     activation_bytes: int
     workspace_bytes: int
-    free_bytes: int
+
+
+class Needs(NamedTuple):
+    """What would hold a batch, which takes a search."""
+
     min_capacity_bytes: int
-    max_batch: int
     max_context_tokens: int
 
 
 @compilable
-def sizes_of(design, made, batch, most, seeks_context):
-    """The sizes of a batch, of which `most` fit; the longest context is searched for only where it is asked for."""
-    return Sizes(
-        kv_bytes(design, made, batch), to_bytes(design, made.peak_bits), weight_bytes(design),
-        batch * made.activation_bytes, batch * made.workspace_bytes, free_bytes(design),
-        min_capacity_bytes(design, made, batch), most, max_context_tokens(design, batch) if seeks_context else MISSING,
-    )  # fmt: skip
+def fit_of(design, made, most):
+    """What fits, of which `most` requests at once."""
+    return Fit(to_bytes(design, made.peak_bits), weight_bytes(design), free_bytes(design), most)
+
+
+@inlined
+def sizes_of(design, made, batch):
+    """The sizes of a batch."""
+    return Sizes(kv_bytes(design, made, batch), batch * made.activation_bytes, batch * made.workspace_bytes)
+
+
+@compilable
+def needs_of(design, made, batch, seeks_context):
+    """What a batch needs; the longest context is searched for only where it is asked for."""
+    longest = max_context_tokens(design, batch) if seeks_context else MISSING
+    return Needs(min_capacity_bytes(design, made, batch), longest)
 
 
 class Waves(NamedTuple):

@@ -267,10 +267,11 @@ class Point:
     def _sizes(self) -> dict[str, Any]:
         """Tokens, bits and bytes, and what fits."""
         design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
-        sizes = capacity.sizes_of(design, made, batch, most, True)._asdict()
-        return {
-            **kv_bytes.contents_of(design, made)._asdict(), **{name: known(size) for name, size in sizes.items()},
-        }  # fmt: skip
+        parts = (
+            kv_bytes.contents_of(design, made), capacity.fit_of(design, made, most),
+            capacity.sizes_of(design, made, batch), capacity.needs_of(design, made, batch, True),
+        )  # fmt: skip
+        return {name: known(number) for part in parts for name, number in part._asdict().items()}
 
     def _times(self) -> dict[str, Any]:
         """The results from `running_batch` on."""

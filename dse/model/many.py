@@ -91,17 +91,19 @@ N_ROW = N_WAVE + ROW * len(Given._fields)
 MAX_KEYS = 2**14
 
 #: columns by kind, each a result of one name; a whole number that is missing is MISSING, another nan, a code -1
-WHOLE = (*capacity.Sizes._fields, *Served._fields)
+WHOLE = (*capacity.Fit._fields, *capacity.Sizes._fields, *capacity.Needs._fields, *Served._fields)
 FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *Waits._fields, *Spent._fields)
 CODE = Bounds._fields
 COLUMNS = (*WHOLE, *FLOAT, *CODE)
 #: where groups of columns begin among those of their kind
-OF_SERVED = len(capacity.Sizes._fields)
+OF_SIZES = len(capacity.Fit._fields)
+OF_NEEDS = OF_SIZES + len(capacity.Sizes._fields)
+OF_SERVED = OF_NEEDS + len(capacity.Needs._fields)
 OF_WAVE = len(Contents._fields)
 OF_TOTALS = OF_WAVE + len(Wave._fields)
 OF_WAITS = OF_TOTALS + len(Totals._fields)
 OF_SPENT = OF_WAITS + len(Waits._fields)
-#: the size that takes a search
+#: the column that takes longest
 CONTEXT = WHOLE.index("max_context_tokens")
 #: those that are not missing where nothing runs
 RUNNING, BOUND = WHOLE.index("running_batch"), CODE.index("bound")
@@ -341,7 +343,7 @@ def _wave_at(row, i):
     )  # fmt: skip
 
 
-@compilable
+@inlined
 def _run_at(case, row, i, by_n):
     """The run of the point at `i`, from its wave."""
     design, terms, n = case.design, case.terms, int(row[GIVEN.running + i])
@@ -365,14 +367,24 @@ def _copy(out, place, first, row, at, m):
 
 @compilable
 def _fill_sizes(case, most, batch, found, first, m):
-    """Columns of memory; equal batches share their sizes, since the longest context is sought."""
-    places, columns = found.places.whole, found.whole
-    for i in range(first, first + m):
-        if i == first or batch[i] != batch[i - 1]:
-            sizes = capacity.sizes_of(case.design, case.made, batch[i], most, places[CONTEXT] >= 0)
-        for at in range(len(sizes)):
-            if places[at] >= 0:
-                columns[places[at], i] = sizes[at]
+    """Columns of memory; equal batches share what they need, which takes a search."""
+    places, columns, fit = found.places.whole, found.whole, capacity.fit_of(case.design, case.made, most)
+    for at in range(len(fit)):
+        if places[at] >= 0:
+            columns[places[at], first : first + m] = fit[at]
+    if _any(places, OF_SIZES, OF_NEEDS):
+        for i in range(first, first + m):
+            sizes = capacity.sizes_of(case.design, case.made, batch[i])
+            for at in range(len(sizes)):
+                if places[OF_SIZES + at] >= 0:
+                    columns[places[OF_SIZES + at], i] = sizes[at]
+    if _any(places, OF_NEEDS, OF_SERVED):
+        for i in range(first, first + m):
+            if i == first or batch[i] != batch[i - 1]:
+                needs = capacity.needs_of(case.design, case.made, batch[i], places[CONTEXT] >= 0)
+            for at in range(len(needs)):
+                if places[OF_NEEDS + at] >= 0:
+                    columns[places[OF_NEEDS + at], i] = needs[at]
 
 
 @compilable
