@@ -7,15 +7,16 @@ return. Times are in seconds, sizes in bytes: every result with its unit is in `
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dse.core import errors, units
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.model import evaluate as design_point
 from dse.model import kv_layout
 from dse.model.results import RESULTS
-from dse.quantizers import QuantizerSpec
+from dse.quantizers import QuantizerSpec, layered
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
@@ -118,9 +119,8 @@ def evaluate(
     Raises InputError and SpecError for names and values, LimitError beyond what can be counted.
     """
     work = _workload(workload, asked)
-    keys = _quantizer(quantizer)
-    values = _quantizer(value_quantizer) if value_quantizer is not None else keys
-    return design_point.evaluate(_device(device), kv_layout.build(_model(model), keys, values), work)
+    values = quantizer if value_quantizer is None else value_quantizer
+    return design_point.evaluate(_device(device), _plan(model, quantizer, values), work)
 
 
 def grid(
@@ -446,6 +446,23 @@ def _model(given: Model) -> ModelSpec:
 
 def _quantizer(given: Quantizer) -> QuantizerSpec:
     return given if isinstance(given, QuantizerSpec) else quantizer(given)
+
+
+def _plan(model: Model, keys: Quantizer, values: Quantizer) -> kv_layout.KvPlan:
+    if isinstance(model, str) and model in catalog.model_files() and _is_fixed(keys) and _is_fixed(values):
+        return _shipped_plan(model, keys, values)
+    return kv_layout.build(_model(model), _quantizer(keys), _quantizer(values))
+
+
+def _is_fixed(quantizer: Quantizer) -> TypeGuard[str]:
+    """True for a name that no file can change."""
+    return isinstance(quantizer, str) and not quantizer.strip().lower().startswith(layered.PREFIX)
+
+
+@lru_cache(maxsize=256)
+def _shipped_plan(model: str, keys: str, values: str) -> kv_layout.KvPlan:
+    """A plan of names that mean the same all along, with what is computed of it."""
+    return kv_layout.build(catalog.model(model), quantizer(keys), quantizer(values))
 
 
 def _design(device: Device, model: Model, quantizer: Quantizer) -> "Design":

@@ -14,6 +14,7 @@ import pytest
 import dse
 from dse import api
 from dse.core.errors import InputError, LimitError
+from factories import plan_file
 
 ROOT = Path(__file__).parents[1]
 #: the last notebook is a study of its own
@@ -182,3 +183,12 @@ def test_what_is_not_known_is_refused_in_one_line():
         dse.report_table("result")
     with pytest.raises(dse.errors.SpecError):
         dse.check(ROOT / "pyproject.toml")
+
+
+@pytest.mark.parametrize("prefix", ["plan:", " PLAN:"])
+def test_a_file_that_changes_between_two_calls_is_read_again(tmp_path, prefix):
+    found = []
+    for name in ("fp8", "int4"):
+        path = plan_file(tmp_path, [(name, name)] * 32)
+        found.append(dse.evaluate("h100", "llama2-7b", f"{prefix}{path}")["stored_bits"])
+    assert found == [dse.evaluate("h100", "llama2-7b", name)["stored_bits"] for name in ("fp8", "int4")]

@@ -5,6 +5,7 @@ field names (`dtype_of`). Bits are whole numbers over the common denominator `La
 shares give fractions of a bit.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 if TYPE_CHECKING:
@@ -215,6 +216,7 @@ class Design(NamedTuple):
     output_tokens: int
 
 
+@cache
 def dtype_of(record: type[Any]) -> "np.dtype[Any]":
     """The row of an array that holds such a record."""
     import numpy as np  # not needed for one point
