@@ -10,8 +10,8 @@ from dse.model.records import MISSING
 from dse.model.step import unshared_prompts_s
 
 #: what a time is bound by; ties go to the first
-BOUNDS = ("bandwidth", "compute", "latency", "dequantization", "capacity")
-BANDWIDTH, COMPUTE, LATENCY, DEQUANTIZATION, CAPACITY = range(5)
+BOUNDS = ("bandwidth", "compute", "latency", "dequantization", "capacity", "communication")
+BANDWIDTH, COMPUTE, LATENCY, DEQUANTIZATION, CAPACITY, COMMUNICATION = range(6)
 
 
 class Bounds(NamedTuple):
@@ -29,6 +29,7 @@ class Shares(NamedTuple):
     compute: float
     latency: float
     dequantization: float
+    communication: float
 
 
 class Totals(NamedTuple):
@@ -73,14 +74,14 @@ class Spent(NamedTuple):
 
 
 @inlined
-def totals_of(batch, output_tokens, waves, wave_s, smaller_s, is_paged, device):
+def totals_of(batch, output_tokens, waves, wave_s, smaller_s, is_paged, device, n_devices):
     """Seconds of all requests, and what follows from it; `smaller_s` is a wave of one sequence less."""
     waves_s = waves.n_full * wave_s + waves.n_smaller * smaller_s
     total_s = throughput.paged_total_s(batch, waves.running, wave_s) if is_paged else waves_s
     rate = throughput.throughput_tokens_per_s(batch, output_tokens, total_s)
     return Totals(
-        total_s, rate, energy.joules_per_token(device.board_power_w, rate),
-        energy.usd_per_million_tokens(device.usd_per_hour, rate),
+        total_s, rate, energy.joules_per_token(n_devices * device.board_power_w, rate),
+        energy.usd_per_million_tokens(n_devices * device.usd_per_hour, rate),
     )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def step_shares(run):
     else:
         by_bandwidth += wave.attention_s - run.attention_latency_s
     latency = run.linear_latency_s + run.attention_latency_s
-    return Shares(by_bandwidth, by_compute, latency, wave.dequantize_s + wave.quantize_s)
+    return Shares(by_bandwidth, by_compute, latency, wave.dequantize_s + wave.quantize_s, wave.collective_s)
 
 
 @compilable
@@ -143,20 +144,23 @@ def shares_of(design, run):
     return Shares(
         step.bandwidth + bandwidth / n_steps, step.compute + compute / n_steps,
         step.latency + run.linear_latency_s / n_steps, wave.prompt_quantize_s / n_steps + step.dequantization,
+        wave.prompt_collective_s / n_steps + step.communication,
     )  # fmt: skip
 
 
 @compilable
-def bounds_of(design, run, batch):
-    """What the whole, the matrix products and attention of a run wait for."""
+def bounds_of(design, run, running, batch):
+    """What the whole, the matrix products and attention of a run wait for, `running` of the batch running at once."""
     linear = _largest(run.linear_read_s, run.wave.linear_compute_s, run.linear_latency_s)
     attended = _largest(run.attention_read_s, run.attention_compute_s, run.attention_latency_s)
-    if run.n < batch:
+    if running < batch:
         return Bounds(CAPACITY, linear, attended)
     shares = shares_of(design, run)
     whole = _largest(shares.bandwidth, shares.compute, shares.latency)
     if shares.dequantization > max(shares.bandwidth, shares.compute, shares.latency):
         whole = DEQUANTIZATION
+    if shares.communication > max(shares.bandwidth, shares.compute, shares.latency, shares.dequantization):
+        whole = COMMUNICATION
     return Bounds(whole, linear, attended)
 
 
@@ -171,6 +175,10 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
     device, n_steps = design.device, float(design.output_tokens)
     step = total_of(decode_operations(design, terms, run), DECODE, run.wave.decode_step_s)
     prompt = total_of(prompt_operations(design, terms, run), PREFILL, run.wave.prefill_s)
+    # a run is all stages of one of the devices that a layer is split over: every batch in flight passes all of them
+    split = design.deployment
+    of_all = float(split.n_devices // split.n_stages * split.n_in_flight)
+    busy = split.n_in_flight / split.n_stages
     n_bytes = waves.n_full * (n_steps * step.n_bytes + prompt.n_bytes)
     at_peak_s = waves.n_full * (n_steps * step.compute_at_peak_s + prompt.compute_at_peak_s)
     prompts_s = waves.n_full * run.wave.prefill_s
@@ -181,9 +189,10 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
         at_peak_s += waves.n_smaller * (n_steps * less.compute_at_peak_s + prompt_less.compute_at_peak_s)
         prompts_s += waves.n_smaller * smaller.wave.prefill_s
     n_tokens = batch * n_steps
+    n_bytes, at_peak_s = of_all * n_bytes, of_all * at_peak_s
     memory = energy.memory_joules_per_token(n_bytes, device.energy_per_byte, n_tokens)
     compute = energy.compute_joules_per_token(at_peak_s, terms.peak_flops_per_s, device.energy_per_flop, n_tokens)
-    idle = energy.idle_joules_per_token(device.idle_power_w, total_s, n_tokens)
+    idle = energy.idle_joules_per_token(split.n_devices * device.idle_power_w, total_s, n_tokens)
     generation_s, discount = (total_s - prompts_s) / batch, design.load.cached_input_discount
     if math.isnan(discount):
         discount = 0.0
@@ -192,11 +201,17 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
         if waves.n_smaller:
             prompts_s += waves.n_smaller * unshared_prompts_s(design, made, terms, float(smaller.n))
     usd = energy.usd_per_request(
-        device.usd_per_hour, generation_s, prompts_s / batch, design.input_tokens, made.prefix_tokens, discount
+        split.n_devices * device.usd_per_hour,
+        generation_s,
+        prompts_s / batch,
+        design.input_tokens,
+        made.prefix_tokens,
+        discount,
     )
     return Spent(
-        _utilised(step.compute_at_peak_s, step.seconds), _utilised(step.read_at_peak_s, step.seconds),
-        _utilised(prompt.compute_at_peak_s, prompt.seconds), _utilised(prompt.read_at_peak_s, prompt.seconds),
+        _utilised(busy * step.compute_at_peak_s, step.seconds), _utilised(busy * step.read_at_peak_s, step.seconds),
+        _utilised(busy * prompt.compute_at_peak_s, prompt.seconds),
+        _utilised(busy * prompt.read_at_peak_s, prompt.seconds),
         memory, compute, idle, energy.joules_per_token_by_parts(memory, compute, idle), usd, run.quantize_busy_s,
         run.dequantize_busy_s,
     )  # fmt: skip

@@ -3,16 +3,18 @@
 from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
-from dse.model.formulas import capacity, weights
+from dse.model.formulas import capacity, deployment, weights
+from dse.model.kv_bytes import unit_of
 from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context
 from dse.model.records import MISSING
 
 
 @compilable
 def weight_bytes(design):
-    """Bytes of all weights."""
+    """Bytes of all weights that a device holds."""
     model = design.model
-    return weights.weight_bytes(model.dense_parameters + model.expert_parameters, design.load.weights_bits)
+    n_bytes = weights.weight_bytes(model.dense_parameters + model.expert_parameters, design.load.weights_bits)
+    return deployment.stage_bytes(n_bytes, design.deployment.n_stages)
 
 
 @compilable
@@ -24,14 +26,21 @@ def free_bytes(design):
 
 @inlined
 def to_bytes(design, bits):
-    """Bits over the model's denominator as whole bytes, rounded up."""
-    return -(-bits // (8 * design.model.den))
+    """Bits over the model's denominator, of all stages, as whole bytes of a device, rounded up."""
+    return -(-bits // unit_of(design))
+
+
+@compilable
+def requests_of(design, batch):
+    """Requests of a batch whose keys and values a device holds."""
+    return deployment.requests_per_device(batch, design.deployment.n_groups)
 
 
 @compilable
 def max_batch(design, made, free):
-    """Most requests that fit at once into `free` (in the unit of bits) under the admission rule; 0 when none does."""
-    most = -1
+    """Most requests that fit at once into `free` (in the unit of bits) of every device under the admission rule; 0 when
+    none does."""
+    most, n_groups = -1, design.deployment.n_groups
     for size in made.sizes:
         if size.shared + size.own > free:
             return 0
@@ -39,14 +48,15 @@ def max_batch(design, made, free):
         most = fitting if most < 0 else min(most, fitting)
     if design.load.is_paged:
         room = (free - made.largest_shared_bits) * design.output_tokens
-        return max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
-    return most
+        most = max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
+    return most * n_groups
 
 
 @inlined
 def kv_bytes(design, made, batch):
-    """Keys and values of the whole batch at the final length."""
-    return to_bytes(design, made.final_shared_bits + batch * (made.final_bits - made.final_shared_bits))
+    """Keys and values of a device, of the whole batch at the final length."""
+    own = made.final_bits - made.final_shared_bits
+    return to_bytes(design, made.final_shared_bits + requests_of(design, batch) * own)
 
 
 @compilable
@@ -60,10 +70,11 @@ def request_bytes(design, made):
 
 @compilable
 def min_capacity_bytes(design, made, batch):
-    """Smallest memory in which the whole batch runs at once under the admission rule.
+    """Smallest memory of a device in which the whole batch runs at once under the admission rule.
 
     Paged, one request alone counts at its largest, not its mean.
     """
+    batch = requests_of(design, batch)
     needed, n_sequences = 0, 1 if design.load.is_paged else batch
     for size in made.sizes:
         needed = max(needed, size.shared + n_sequences * size.own)
@@ -79,7 +90,7 @@ def min_capacity_bytes(design, made, batch):
 @compilable
 def max_context_tokens(design, batch):
     """Longest context at which the whole batch fits, with every shorter one; MISSING where there is no limit."""
-    longest = longest_context(design, free_bytes(design) * 8 * design.model.den, batch)
+    longest = longest_context(design, free_bytes(design) * unit_of(design), requests_of(design, batch))
     return MISSING if longest == NO_CONTEXT_LIMIT else longest
 
 
@@ -116,7 +127,8 @@ def fit_of(design, made, most):
 @inlined
 def sizes_of(design, made, batch):
     """The sizes of a batch."""
-    return Sizes(kv_bytes(design, made, batch), batch * made.activation_bytes, batch * made.workspace_bytes)
+    n = requests_of(design, batch)
+    return Sizes(kv_bytes(design, made, batch), n * made.activation_bytes, n * made.workspace_bytes)
 
 
 @compilable

@@ -23,11 +23,21 @@ from dse.model.batch import (
     waits_of,
 )
 from dse.model.formulas import effective_bits
+from dse.model.formulas.deployment import micro_batch
 from dse.model.generation import MAX_PIECES, Generation, generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import design_of, laid_out, path_text, stack_of, weights_by_operation
 from dse.model.measured import measured
-from dse.model.operations import ATTENTION, DECODE, PREFILL, decode_operations, prompt_operations, total_of
+from dse.model.operations import (
+    ATTENTION,
+    COLLECTIVES,
+    DECODE,
+    PREFILL,
+    QUANTIZATION,
+    decode_operations,
+    prompt_operations,
+    total_of,
+)
 from dse.model.records import MISSING, Design
 from dse.model.results import RESULT_UNITS
 from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
@@ -39,6 +49,7 @@ WHY_BOUND = {
     "bandwidth": "reading weights, keys and values", "compute": "arithmetic, the prompt included",
     "latency": "launching and scheduling kernels: take a larger batch",
     "dequantization": "packing and unpacking keys and values",
+    "communication": "devices that exchange their results",
 }  # fmt: skip
 #: memory that holds every batch of interest
 ROOM_BYTES = 2**53
@@ -84,7 +95,7 @@ class Lowered:
             "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
             "write_amplification": memory_unit.write_amplification(plan), **measured(plan),
-            "capacity_bytes": device.capacity_bytes,
+            "n_devices": work.n_devices, "capacity_bytes": device.capacity_bytes,
             "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(
                 device.memory_bandwidth.si, bits
             ),
@@ -141,8 +152,8 @@ class Point:
 
     @cached_property
     def unit(self) -> int:
-        """Bits per byte times the common denominator of fractional bits."""
-        return 8 * self.plan.den
+        """Bits per byte times the common denominator of fractional bits, of all stages."""
+        return 8 * self.plan.den * self.work.pp
 
     @cached_property
     def free_bytes(self) -> int:
@@ -211,8 +222,10 @@ class Point:
         )
 
     def run(self, n_sequences: int) -> Run:
-        """`n_sequences` that run together, whether or not they fit."""
-        run: Run = run_of(self.design, self.made, self.terms, n_sequences)
+        """`n_sequences` that run together, whether or not they fit: what one device does for its part of them."""
+        split = self.design.deployment
+        n = int(micro_batch(n_sequences, split.n_groups, split.n_in_flight))
+        run: Run = run_of(self.design, self.made, self.terms, n)
         return run
 
     @cached_property
@@ -235,7 +248,7 @@ class Point:
         """Time of all waves, and throughput, energy and cost that follow from it."""
         return totals_of(  # type: ignore[no-any-return]
             float(self.work.batch), self.work.output_tokens, self.waves, self.largest_wave.wave.wave_s,
-            self.smaller_wave.wave.wave_s, self.design.load.is_paged, self.design.device,
+            self.smaller_wave.wave.wave_s, self.design.load.is_paged, self.design.device, self.work.n_devices,
         )  # fmt: skip
 
     @cached_property
@@ -278,7 +291,7 @@ class Point:
         if not self.max_batch:
             return NO_TIMES
         design, run, waves = self.design, self.largest_wave, self.waves
-        bounds = bounds_of(design, run, self.work.batch)
+        bounds = bounds_of(design, run, waves.running, self.work.batch)
         spent = spent_of(
             design, self.made, self.terms, run, self.smaller_wave, waves, float(self.work.batch), self.totals.total_s
         )
@@ -298,7 +311,7 @@ class Point:
         """
         if not self.max_batch:
             return []
-        names = [name for name, _ in weights_by_operation(self.plan.model)]
+        names = [name for name, _ in weights_by_operation(self.plan.model, self.work)]
         run, found = self.largest_wave, []
         for phase, each, seconds in (
             ("decode", decode_operations(self.design, self.terms, run), run.wave.decode_step_s),
@@ -308,7 +321,7 @@ class Point:
                 continue
             for op in (*each, total_of(each, DECODE if phase == "decode" else PREFILL, seconds)):
                 name = "all" if op.kind < 0 else names[op.kind] if op.kind < ATTENTION else "attention"
-                name = "quantization" if op.kind > ATTENTION else name
+                name = {QUANTIZATION: "quantization", COLLECTIVES: "collectives"}.get(op.kind, name)
                 shares = [
                     part / op.seconds if op.seconds else 0.0 for part in (op.compute_at_peak_s, op.read_at_peak_s)
                 ]
@@ -352,7 +365,7 @@ def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
     if not point.max_batch:
         return {**found, **{name: NO_TIMES[name] for name in names}}
     run, totals = point.largest_wave, point.totals
-    values = (run.n, run.wave.decode_step_s, totals.total_s, totals.throughput_tokens_per_s)
+    values = (int(point.waves.running), run.wave.decode_step_s, totals.total_s, totals.throughput_tokens_per_s)
     return {**found, **dict(zip(names, values, strict=True))}
 
 

@@ -20,6 +20,12 @@ class Limits(NamedTuple):
 
 
 @compilable
+def unit_of(design):
+    """Bits of the sums over all layers, over the model's denominator, that make a byte of one stage's device."""
+    return 8 * design.model.den * design.deployment.n_stages
+
+
+@compilable
 def limits_for(policy, input_tokens):
     """The limits of a policy for a prompt of `input_tokens`."""
     kept, dropped, window = policy.prompt_kept_tokens, policy.dropped_tokens, policy.window_tokens
@@ -345,7 +351,7 @@ def contents_of(design, made):
             unused = padding_bits(g, kept, design.load.page_tokens)
             padding += g.n_stored_layers * unused
             bits = bits_of(g, kept) + kept * g.index_bits
-            per_token += g.n_stored_layers * ((bits + unused) / (unit * kept))
+            per_token += g.n_stored_layers * ((bits + unused) / (unit_of(design) * kept))
         if g.side == 0:
             n_layers += g.n_read_layers
             stored += g.n_read_layers * kept

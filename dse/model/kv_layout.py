@@ -78,6 +78,10 @@ class KvPlan:
     den: int
     #: layer shapes by `shape_index`, and how many layers of the model have them
     layers: tuple[tuple[LayerKV, int], ...]
+    #: devices that share the tokens of the cache
+    token_shards: int = 1
+    #: of which this is what one device has
+    whole: "KvPlan | None" = None
 
     def once(self, key: Hashable, build: Callable[[], T]) -> T:
         """What `build` gives, built once for a `key`: the points of a curve ask the same of a plan again and again."""
@@ -118,7 +122,7 @@ class KvPlan:
         parts = {part: Fraction(0) for part in PARTS}
         for g, kept in zip(self.groups, kept_tokens, strict=True):
             for part, bits in g.layout.ledger(kept).items():
-                parts[part] += g.n_stored_layers * bits
+                parts[part] += g.n_stored_layers * bits / self.token_shards
         return parts
 
     def bits(self, n_tokens: int) -> int:

@@ -31,11 +31,13 @@ from dse.model.batch import (
     totals_of,
     waits_of,
 )  # fmt: skip
+from dse.model.formulas import deployment
 from dse.model.generation import MAX_PIECES, generation_of, is_exact
-from dse.model.kv_bytes import Contents, contents_of
+from dse.model.kv_bytes import Contents, contents_of, unit_of
 from dse.model.peak_memory import WIDE
 from dse.model.records import (
     MISSING,
+    Deployment,
     Design,
     Device,
     Kernel,
@@ -77,6 +79,8 @@ class Given(NamedTuple):
 
     batch: int
     running: int
+    #: those that pass a device together
+    together: int
     n_waves: int
     n_full: int
     n_smaller: int
@@ -124,6 +128,7 @@ class Tables(NamedTuple):
     policies: Any
     stacks: Any
     loads: Any
+    deployments: Any
     #: rows of `Device`
     devices: Any
 
@@ -189,7 +194,9 @@ def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) 
     single = [
         np.array([getattr(design, name) if design else (0,) * len(get_type_hints(record)) for design in designs],
                  dtype_of(record))
-        for name, record in (("model", LanguageModel), ("policy", Policy), ("stack", Stack), ("load", Load))
+        for name, record in (("model", LanguageModel), ("policy", Policy), ("stack", Stack), ("load", Load),
+            ("deployment", Deployment),
+        )
     ]  # fmt: skip
     return Tables(*arrays, np.array(ends, np.int64), *single, np.array(list(devices), dtype_of(Device)))  # type: ignore[call-arg]
 
@@ -202,11 +209,13 @@ def _put(row, i, wave):
     row[AT.attention_s + i] = wave.attention_s
     row[AT.quantize_s + i] = wave.quantize_s
     row[AT.dequantize_s + i] = wave.dequantize_s
+    row[AT.collective_s + i] = wave.collective_s
     row[AT.decode_step_s + i] = wave.decode_step_s
     row[AT.prompt_products_s + i] = wave.prompt_products_s
     row[AT.prompt_matrix_s + i] = wave.prompt_matrix_s
     row[AT.prompt_compute_s + i] = wave.prompt_compute_s
     row[AT.prompt_quantize_s + i] = wave.prompt_quantize_s
+    row[AT.prompt_collective_s + i] = wave.prompt_collective_s
     row[AT.prefill_s + i] = wave.prefill_s
     row[AT.wave_s + i] = wave.wave_s
 
@@ -214,7 +223,7 @@ def _put(row, i, wave):
 @compilable
 def _fill_alike(row, m, one, peak, terms):
     """Waves that share the sums of a sequence: a loop for each kind of model, in which nothing is decided by point."""
-    n, read, prompt = GIVEN.running, GIVEN.read_s, GIVEN.prompt_read_s
+    n, read, prompt = GIVEN.together, GIVEN.read_s, GIVEN.prompt_read_s
     if terms.has_gemm:
         if terms.quantises:
             for i in range(m):
@@ -233,7 +242,10 @@ def _fill_alike(row, m, one, peak, terms):
 @compilable
 def _fill_waves(row, m, case, room):
     """All times of the waves of the sequences in `row`."""
-    design, terms, by_n, known, running = case.design, case.terms, room.by_n, room.known, GIVEN.running
+    design, terms, by_n, known, running = case.design, case.terms, room.by_n, room.known, GIVEN.together
+    n_groups, n_in_flight = design.deployment.n_groups, design.deployment.n_in_flight
+    for i in range(m):
+        row[running + i] = deployment.micro_batch(row[GIVEN.running + i], n_groups, n_in_flight)
     if design.load.has_cache == 0:
         wave = uncached_run(design, terms, int(row[running])).wave
         for i in range(m):
@@ -294,18 +306,21 @@ def _split(row, m, most, is_paged):
 def _fill_totals(row, less, totals, m, design):
     """Totals over all waves; `less` has those of one sequence less."""
     device, n_steps, n, n_waves = design.device, design.output_tokens, GIVEN.running, GIVEN.n_waves
+    n_devices = design.deployment.n_devices
     full, small = GIVEN.n_full, GIVEN.n_smaller
     if design.load.is_paged:
         for i in range(m):
             waves = capacity.Waves(row[n + i], 0.0, row[full + i], 0.0)
             _put_totals(
-                totals, i, totals_of(row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], 0.0, True, device)
+                totals,
+                i,
+                totals_of(row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], 0.0, True, device, n_devices),
             )
     else:
         for i in range(m):
             waves = capacity.Waves(row[n + i], row[n_waves + i], row[full + i], row[small + i])
             _put_totals(totals, i, totals_of(
-                row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], less[AT.wave_s + i], False, device
+                row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], less[AT.wave_s + i], False, device, n_devices
             ))  # fmt: skip
 
 
@@ -337,16 +352,16 @@ def _fill_run(m, most, case, room):
 def _wave_at(row, i):
     return Wave(
         row[AT.linear_compute_s + i], row[AT.linear_s + i], row[AT.attention_s + i], row[AT.quantize_s + i],
-        row[AT.dequantize_s + i], row[AT.decode_step_s + i], row[AT.prompt_products_s + i],
-        row[AT.prompt_matrix_s + i], row[AT.prompt_compute_s + i], row[AT.prompt_quantize_s + i],
-        row[AT.prefill_s + i], row[AT.wave_s + i],
+        row[AT.dequantize_s + i], row[AT.collective_s + i], row[AT.decode_step_s + i],
+        row[AT.prompt_products_s + i], row[AT.prompt_matrix_s + i], row[AT.prompt_compute_s + i],
+        row[AT.prompt_quantize_s + i], row[AT.prompt_collective_s + i], row[AT.prefill_s + i], row[AT.wave_s + i],
     )  # fmt: skip
 
 
 @inlined
 def _run_at(case, row, i, by_n):
     """The run of the point at `i`, from its wave."""
-    design, terms, n = case.design, case.terms, int(row[GIVEN.running + i])
+    design, terms, n = case.design, case.terms, int(row[GIVEN.together + i])
     if design.load.has_cache == 0:
         return uncached_run(design, terms, n)
     touched = row[GIVEN.touched + i] if terms.has_experts else 1.0
@@ -451,9 +466,9 @@ def _fill_runs(case, room, found, first, m, wants_spent):
         if not wants_parts and row[GIVEN.running + i] < batch:  # what waits for room is bound by it, whatever runs
             codes[places.codes[BOUND], first + i] = CAPACITY
             continue
-        if row[GIVEN.running + i] != run.n:  # of batches that wait for room, as many run
+        if row[GIVEN.together + i] != run.n:  # of batches that wait for room, as many run
             run = _run_at(case, row, i, room.by_n)
-        bounds = bounds_of(design, run, batch)
+        bounds = bounds_of(design, run, row[GIVEN.running + i], batch)
         for at in range(len(places.codes)):
             if places.codes[at] >= 0:
                 codes[places.codes[at], first + i] = bounds[at]
@@ -491,7 +506,7 @@ def _nothing_runs(found, first, m):
 def _fits_int64(case, most_batch):
     """False where capacity and what batches need might not fit int64."""
     design, made = case.design, case.made
-    unit, steps = 8.0 * design.model.den, design.output_tokens if design.load.is_paged else 1
+    unit, steps = float(unit_of(design)), design.output_tokens if design.load.is_paged else 1
     largest = float(max(made.final_bits, made.sum_of_own_bits))
     for size in made.sizes:
         largest = max(largest, float(size.own) + float(size.shared))
@@ -534,7 +549,7 @@ def evaluate_points(points, tables, n_keys, found, state, version):
             design = Design(
                 tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
                 tables.products[start[3] : end[3]], tables.models[at], tables.policies[at], tables.stacks[at],
-                tables.devices[device], tables.loads[at], n_input, n_output,
+                tables.devices[device], tables.loads[at], tables.deployments[at], n_input, n_output,
             )  # fmt: skip
             if not same:
                 exact = is_exact(design)
@@ -552,7 +567,7 @@ def evaluate_points(points, tables, n_keys, found, state, version):
         while len(room.by_n) <= case.terms.same_from:
             room.by_n.append(room.by_n[0])
         free_bytes = capacity.free_bytes(case.design)
-        most = capacity.max_batch(case.design, case.made, free_bytes * 8 * case.design.model.den)
+        most = capacity.max_batch(case.design, case.made, free_bytes * unit_of(case.design))
         if wants_sizes:
             _fill_sizes(case, most, points.batch, found, first, m)
         if wants_contents:
@@ -616,7 +631,8 @@ def scan_points(first, last, points, tables, n_keys, found, version):
         design = Design(
             tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
             tables.products[start[3] : end[3]], tables.models[at], tables.policies[at], tables.stacks[at],
-            tables.devices[points.device[k]], tables.loads[at], points.n_input[k], points.n_output[k],
+            tables.devices[points.device[k]], tables.loads[at], tables.deployments[at], points.n_input[k],
+            points.n_output[k],
         )  # fmt: skip
         if not is_exact(design):
             continue
@@ -624,7 +640,7 @@ def scan_points(first, last, points, tables, n_keys, found, version):
         case = Case(design, made, terms_of(design, made))
         if case.terms.same_from >= n_keys or not _fits_int64(case, most_batch):
             continue
-        most = capacity.max_batch(design, made, capacity.free_bytes(design) * 8 * design.model.den)
+        most = capacity.max_batch(design, made, capacity.free_bytes(design) * unit_of(design))
         at_once[k] = 0
         if most == 0:
             continue

@@ -7,7 +7,7 @@ from dse.model.formulas import attention, linear, weights
 from dse.model.step import product_peak, share_touched
 
 #: what an operation is: a product with weights counts by its place in `Design.products`
-ATTENTION, QUANTIZATION = 100, 101
+ATTENTION, QUANTIZATION, COLLECTIVES = 100, 101, 102
 DECODE, PREFILL = 0, 1
 
 
@@ -73,6 +73,8 @@ def decode_operations(design, terms, run):
     if packing_s != 0 or moved != 0:
         at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
         found.append(Operation(DECODE, QUANTIZATION, packing_s, 0.0, moved, 0.0, at_peak_s))
+    if run.wave.collective_s != 0:
+        found.append(Operation(DECODE, COLLECTIVES, run.wave.collective_s, 0.0, 0.0, 0.0, 0.0))
     return found
 
 
@@ -90,6 +92,8 @@ def prompt_operations(design, terms, run):
     _add_products(found, design, terms, PREFILL, n_tokens, touched, 1.0, attended)
     if wave.prompt_quantize_s != 0:
         found.append(Operation(PREFILL, QUANTIZATION, wave.prompt_quantize_s, 0.0, 0.0, 0.0, 0.0))
+    if wave.prompt_collective_s != 0:
+        found.append(Operation(PREFILL, COLLECTIVES, wave.prompt_collective_s, 0.0, 0.0, 0.0, 0.0))
     return found
 
 

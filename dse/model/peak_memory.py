@@ -16,6 +16,7 @@ from dse.model.kv_bytes import (
     read_tokens,
     sequence_bits,
     shared_bits,
+    unit_of,
     window_of,
 )  # fmt: skip
 from dse.model.records import MATERIALISED
@@ -85,7 +86,7 @@ def workspace_bytes(design, limits, n_tokens):
 def extra_bits(design, limits, n_tokens):
     """Activations and workspace of one sequence, in the unit of its bits."""
     n_bytes = activation_bytes(design, n_tokens) + workspace_bytes(design, limits, n_tokens)
-    return 8 * design.model.den * n_bytes
+    return unit_of(design) * n_bytes
 
 
 @compilable
@@ -242,7 +243,7 @@ def most_bits(design, n_tokens):
     """No sequence of `n_tokens` takes more, with what is worked on; a quick bound, in floats."""
     policy, model, load = design.policy, design.model, design.load
     n = float(n_tokens) + max(-policy.dropped_tokens, 0)
-    most, per_byte = 0.0, 8.0 * model.den
+    most, per_byte = 0.0, float(unit_of(design))
     for g in design.tensors:
         kept = min(n, float(g.window_tokens)) + load.page_tokens + g.step_tokens
         bits = float(max(g.packed_bits, g.full_bits)) + g.index_bits

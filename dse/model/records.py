@@ -200,6 +200,21 @@ class Load(NamedTuple):
     cached_input_discount: float
 
 
+class Deployment(NamedTuple):
+    """How the model lies on several devices; all else in a design is what one of them has, of all stages."""
+
+    n_devices: int
+    #: stages that the layers are split over
+    n_stages: int
+    #: groups of requests whose KV lies apart
+    n_groups: int
+    #: batches that are in the pipeline at once
+    n_in_flight: int
+    #: seconds of a pass of all layers that devices exchange results: to start, and for a token of the batch
+    start_s: float
+    token_s: float
+
+
 class Design(NamedTuple):
     """All of it: what every function of the model takes."""
 
@@ -212,6 +227,7 @@ class Design(NamedTuple):
     stack: Any
     device: Any
     load: Any
+    deployment: Any
     input_tokens: int
     output_tokens: int
 

@@ -17,9 +17,10 @@ _ATTENTION = (*_MEMORY, *_BANDWIDTH, *_STACK, "peak_flops", "n_cores", "token_co
 _RATES = ("engine_rate", "fused_rate")
 _PACKING = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
 _STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING)))
-_PROMPT = tuple(name for name in _STEP if name != "token_cores")
+_PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth")
+_LINKS = (*_MEMORY, "link_bandwidth")
 #: everything that a time from first prompt to last token depends on
-_ALL = (*_STEP, "kv_burst")
+_ALL = (*_STEP, "kv_burst", "link_bandwidth")
 _BUSY = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "n_cores", "token_policy")
 
 
@@ -60,6 +61,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("value_quantizer", "", NAME, "quantizer of values"),
     *(_asked(name) for name in _FIRST),
     *(_asked(name) for name, asked in workload.ASKED.items() if asked.title and name not in _FIRST),
+    _r("n_devices", "device", WHOLE, "devices"),
     _r("key_dequant_path", "", NAME, "unpacking of keys"),
     _r("value_dequant_path", "", NAME, "unpacking of values"),
     _r("stored_tokens", "token", NUMBER, "stored tokens"),
@@ -103,13 +105,15 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Time", 5, "quantize, exposed"), reads=(*_PACKING, "kv_burst")),
     _r("dequantize_s", "s", NUMBER, "unpacking, exposed",
        line=("Time", 6, "dequantize, exposed"), reads=(*_PACKING, "peak_flops")),
+    _r("collective_s", "s", NUMBER, "exchange between devices",
+       line=("Time", 7, "exchange between devices"), reads=_LINKS),
     _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
     _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
     _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_MEMORY, "token_cores")),
-    _r("decode_step_s", "s", NUMBER, "decode step", line=("Time", 7, "decode step (mean): time per token"), reads=_ALL),
-    _r("prefill_s", "s", NUMBER, "prompt of a running batch", line=("Time", 8, "prefill"), reads=_PROMPT),
-    _r("total_s", "s", NUMBER, "total time", line=("Time", 9, "total, all waves"), shown="s", reads=_ALL),
-    _r("ttft_s", "s", NUMBER, "time to first token", line=("Time", 10, "time to first token, no queue"), reads=_ALL),
+    _r("decode_step_s", "s", NUMBER, "decode step", line=("Time", 8, "decode step (mean): time per token"), reads=_ALL),
+    _r("prefill_s", "s", NUMBER, "prompt of a running batch", line=("Time", 9, "prefill"), reads=_PROMPT),
+    _r("total_s", "s", NUMBER, "total time", line=("Time", 10, "total, all waves"), shown="s", reads=_ALL),
+    _r("ttft_s", "s", NUMBER, "time to first token", line=("Time", 11, "time to first token, no queue"), reads=_ALL),
     _r("tpot_s", "s", NUMBER, "time per output token", reads=_ALL),
     _r("throughput_tokens_per_s", "token/s", NUMBER, "throughput", line=("Throughput", 1, "throughput"), reads=_ALL),
     _r("bound", "", NAME, "bound by", reads=_ALL),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
-from dse.model.formulas import attention, dequantize, generation, linear, prefill, throughput, weights
+from dse.model.formulas import attention, deployment, dequantize, generation, linear, prefill, throughput, weights
 from dse.model.kv_bytes import causal_flops
 
 
@@ -65,6 +65,9 @@ class Terms(NamedTuple):
     read_launch_s: float
     copy_launch_s: float
     pack_launch_s: float
+    #: of a pass of all layers: what devices take to exchange results, to start and for a token
+    collective_start_s: float
+    collective_token_s: float
     prompt: PromptTerms
 
 
@@ -76,11 +79,14 @@ class Wave(NamedTuple):
     attention_s: float
     quantize_s: float
     dequantize_s: float
+    #: devices exchange their results
+    collective_s: float
     decode_step_s: float
     prompt_products_s: float
     prompt_matrix_s: float
     prompt_compute_s: float
     prompt_quantize_s: float
+    prompt_collective_s: float
     prefill_s: float
     wave_s: float
 
@@ -132,7 +138,9 @@ def share_touched(design, n_tokens):
     """Share of the experts that a pass over `n_tokens` tokens reads; all of a dense model."""
     if design.model.expert_parameters == 0:
         return 1.0
-    return weights.expert_share_touched(n_tokens, design.model.n_experts, design.model.n_active_experts)
+    return weights.expert_share_touched(
+        n_tokens * design.deployment.n_groups, design.model.n_experts, design.model.n_active_experts
+    )
 
 
 @compilable
@@ -161,7 +169,7 @@ def terms_of(design, made):
         stack.gemm_flops_frac, stack.flops_frac, device.peak_flops * device.peak_flops_unit,
         product_peak(design, max(device.token_cores, 1)), device.bandwidth_bytes_per_s, reached, made.score_bytes,
         made.choice_bytes, float(model.burst_bits), float(8 * model.den), buffer_s, uncached_flops, read_launch_s,
-        copy_launch_s, pack_launch_s,
+        copy_launch_s, pack_launch_s, design.deployment.start_s, design.deployment.token_s,
         prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
     )  # fmt: skip
 
@@ -178,7 +186,8 @@ def products_s(n_tokens, read_s, peak, terms, has_gemm):
 
 @inlined
 def prompt_s(n, n_prefixes, prompt_read_s, terms, prompt, has_gemm, quantises):
-    """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising).
+    """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising,
+    exchanging results).
 
     `n_prefixes` is 0 where the common prefix is cached already.
     """
@@ -192,7 +201,8 @@ def prompt_s(n, n_prefixes, prompt_read_s, terms, prompt, has_gemm, quantises):
         materialised_s = n_prefixes * prompt.prefix_materialised_s + n * prompt.own_materialised_s
         engine_s = n_prefixes * prompt.prefix_engine_s + n * prompt.own_engine_s
         quantize_s = fused_s + materialised_s + dequantize.exposed_s(engine_s, compute_s) + prompt.launch_s
-    return products, matrix_s, compute_s, quantize_s
+    collective_s = deployment.collectives_s(n_tokens, terms.collective_start_s, terms.collective_token_s)
+    return products, matrix_s, compute_s, quantize_s, collective_s
 
 
 @inlined
@@ -216,14 +226,16 @@ def wave_of(n, read_s, prompt_read_s, sums, peak, terms, has_gemm, quantises):
             n * sums.unpack_s / n_steps + scale * terms.score_bytes / terms.reached_bytes_per_s
             + terms.read_launch_s + terms.copy_launch_s
         )  # fmt: skip
-    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s)
-    products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
+    collective_s = deployment.collectives_s(n, terms.collective_start_s, terms.collective_token_s)
+    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, collective_s)
+    products, matrix_s, prompt_compute_s, prompt_quantize_s, prompt_collective_s = prompt_s(
         n, 1, prompt_read_s, terms, terms.prompt, has_gemm, quantises
     )
-    prefill_s = prompt_compute_s + prompt_quantize_s
+    prefill_s = prompt_compute_s + prompt_quantize_s + prompt_collective_s
     return Wave(
-        compute_s, linear_s, attention_s, quantize_s, dequantize_s, decode_step_s, products, matrix_s,
-        prompt_compute_s, prompt_quantize_s, prefill_s, throughput.wave_s(n_steps, decode_step_s, prefill_s),
+        compute_s, linear_s, attention_s, quantize_s, dequantize_s, collective_s, decode_step_s, products, matrix_s,
+        prompt_compute_s, prompt_quantize_s, prompt_collective_s, prefill_s,
+        throughput.wave_s(n_steps, decode_step_s, prefill_s),
     )  # fmt: skip
 
 
@@ -235,7 +247,7 @@ def one_prompt_s(design, terms):
         return 0.0
     read_s = weight_read_s(design, share_touched(design, own))
     found = prompt_s(1.0, 0, read_s, terms, terms.prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3]
+    return found[2] + found[3] + found[4]
 
 
 @compilable
@@ -244,11 +256,11 @@ def unshared_prompts_s(design, made, terms, n):
     prompt = prompt_terms(design, made, 0, 0, terms.prompt.launch_s)
     read_s = weight_read_s(design, share_touched(design, int(n) * design.input_tokens))
     found = prompt_s(n, 1, read_s, terms, prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3]
+    return found[2] + found[3] + found[4]
 
 
 class Run(NamedTuple):
-    """`n` sequences that run together: their times, what these wait for, and what is moved and calculated.
+    """`n` sequences that pass the devices together: their times, what these wait for, and what is moved and calculated.
 
     All are means of a decode step, but for `wave.prompt_*`, `wave.prefill_s` and `prompt_read_s`.
     """
@@ -323,20 +335,22 @@ def uncached_run(design, terms, n):
     flops = float(n) * terms.uncached_flops / n_steps
     linear_s = (total + launch_s) / n_steps
     attention_s = attention.time_at_rate(flops, terms.attention_flops_frac * terms.peak_flops_per_s)
-    step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0)
+    n_tokens = n * (design.input_tokens + (n_steps + 1) / 2)
+    collective_s = deployment.collectives_s(n_tokens, terms.collective_start_s, terms.collective_token_s)
+    step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s)
     wave = Wave(
-        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, step_s, 0.0, 0.0, 0.0, 0.0, 0.0,
+        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, collective_s, step_s, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
         throughput.wave_s(n_steps, step_s, 0.0),
     )  # fmt: skip
     return Run(
         n, wave, attention.time_at_rate(all_bytes, reached) / n_steps, launch_s / n_steps, 0.0, 0.0, attention_s, 0.0,
-        0.0, 0.0, 0.0, n * (design.input_tokens + (n_steps + 1) / 2), all_touched / n_steps, 0.0, flops, 0.0,
+        0.0, 0.0, 0.0, n_tokens, all_touched / n_steps, 0.0, flops, 0.0,
     )  # fmt: skip
 
 
 @compilable
 def run_of(design, made, terms, n):
-    """`n` sequences that run together, with their KV cache or without."""
+    """`n` sequences that pass the devices together (`micro_batch`), with their KV cache or without."""
     if design.load.has_cache == 0:
         return uncached_run(design, terms, n)
     prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)

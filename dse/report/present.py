@@ -79,6 +79,8 @@ def point_text(
         f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
         + ("" if result["kv_cache"] else "  no KV cache")
     ]
+    if result["n_devices"] > 1:
+        lines.append(_deployment_text(result))
     policy = token_policies.parse(result["tokens"]).family
     if policy.validity:
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
@@ -87,6 +89,8 @@ def point_text(
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
     for title in SECTIONS:
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
+        if result["n_devices"] == 1:
+            shown = [row for row in shown if row[1] != "collective_s"]
         if shown:
             lines += ["", title]
             lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
@@ -172,6 +176,13 @@ def operations_text(operations: list[dict[str, Any]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def _deployment_text(result: dict[str, Any]) -> str:
+    """How the model lies on several devices; memory and bytes are those of one."""
+    ways = [f"{name} {result[name]}" for name in ("tp", "pp", "ep", "dcp") if result[name] > 1]
+    ways += ["attention data parallel"] if result["dp_attention"] else []
+    return f"{result['n_devices']} devices: {', '.join(ways)}; memory is that of each"
 
 
 def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:

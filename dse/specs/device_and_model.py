@@ -219,6 +219,8 @@ class ModelSpec(BaseModel):
     #: parameters outside the routed experts, and of all routed experts together
     dense_parameters: int = Field(ge=0)
     expert_parameters: int = Field(default=0, ge=0)
+    #: of those outside the experts, the parameters of attention; None: not known
+    attention_parameters: int | None = Field(default=None, ge=0)
     n_experts: int = Field(default=1, ge=1)
     n_active_experts: int = Field(default=1, ge=1)
     #: elements live at once per token in the widest operation of a layer (or the output head)
@@ -320,6 +322,7 @@ class ModelFile(Spec):
                     score_dim=2 * head_dim,
                 ),
             ),
+            attention_parameters=n_layers * attention,
             dense_parameters=outside + (n_layers * one_ffn if experts == 1 else 0),
             expert_parameters=n_layers * experts * one_ffn if experts > 1 else 0,
             n_experts=experts,

@@ -16,6 +16,8 @@ MAX_BATCH = 2**24
 MAX_INPUT_TOKENS = 2**30
 MAX_OUTPUT_TOKENS = 2**24
 MAX_PAGE_TOKENS = 4096
+#: devices along one way of splitting a model
+MAX_DEVICES = 1024
 
 #: kinds of a field: a whole number, a share from 0 to 1, yes or no, one of `choices`, a name or what a parser takes
 WHOLE, SHARE, SWITCH, CHOICE, NAME = "whole", "share", "switch", "choice", "name"
@@ -153,6 +155,40 @@ class Workload:
         "which may be more.",
         unit="1", metavar="FRAC", open_means="what sharing saves",
     )  # fmt: skip
+    # how the model lies on several devices (dse/specs/deployment.py); names as vLLM and SGLang use them
+    tp: int = _asked(
+        1, "tp", WHOLE, "tensor parallel", "Tensor parallel (tp)",
+        "Devices that every layer is split over: weights, query heads, and KV heads until there is one a device.",
+        unit="device", low=1, high=MAX_DEVICES,
+    )  # fmt: skip
+    pp: int = _asked(
+        1, "pp", WHOLE, "pipeline parallel", "Pipeline stages (pp)",
+        "Stages that the layers are split over, each of tp devices; a token passes all of them.",
+        unit="device", low=1, high=MAX_DEVICES,
+    )  # fmt: skip
+    pp_batches: int | None = _asked(
+        None, "pp-batches", WHOLE, "batches in the pipeline", "Batches in the pipeline",
+        "Parts of the running batch that are in different stages at once: 1 to pp; default: pp, a full pipeline.",
+        unit="1", low=1, high=MAX_DEVICES, open_means="as many as stages",
+    )  # fmt: skip
+    ep: int = _asked(
+        1, "ep", WHOLE, "expert parallel", "Expert parallel (ep)",
+        "Of the tp devices, groups that hold whole experts, in place of a slice of every one.",
+        unit="device", low=1, high=MAX_DEVICES,
+    )  # fmt: skip
+    expert_skew: float = _asked(
+        0.0, "expert-skew", SHARE, "skew of experts", "Skew of experts",
+        "How much more than the mean the busiest of the ep devices is sent, 0 to 1.", unit="1", metavar="FRAC",
+    )  # fmt: skip
+    dp_attention: bool = _asked(
+        False, "dp-attention", SWITCH, "attention data parallel", "Attention data parallel",
+        "Each of the tp devices holds the whole KV of its own requests, and all of attention's weights.",
+    )  # fmt: skip
+    dcp: int = _asked(
+        1, "dcp", WHOLE, "decode context parallel", "Decode context parallel (dcp)",
+        "Of the tp devices that would hold copies of the same KV heads, so many share their tokens.",
+        unit="device", low=1, high=MAX_DEVICES,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name, asked in ASKED.items():
@@ -169,6 +205,10 @@ class Workload:
             )
         if self.stack is not None and self.model_kind == "ideal":
             raise InputError(f"stack = {show(self.stack)}: the ideal model has no software stack: leave it out")
+        if self.pp_batches is not None and self.pp_batches > self.pp:
+            raise InputError(f"pp-batches = {self.pp_batches}: must be at most pp = {self.pp}: more would wait")
+        if self.dp_attention and self.dcp > 1:
+            raise InputError(f"dcp = {self.dcp}: with dp-attention every device has its own requests: use dcp 1")
         parse(self.tokens)
 
     def refuse_idle(self) -> None:
@@ -182,6 +222,11 @@ class Workload:
     def token_policy(self) -> TokenPolicy:
         """Which tokens are stored and read."""
         return parse(self.tokens)
+
+    @property
+    def n_devices(self) -> int:
+        """Devices that serve it together."""
+        return self.tp * self.pp
 
     @property
     def final_tokens(self) -> int:

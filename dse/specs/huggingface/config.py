@@ -87,6 +87,7 @@ def from_document(document: Document) -> ModelSpec:
         vocab_size=vocab,
         n_q_heads=max(q_heads),
         layers=_runs(shape, windows, stored),
+        attention_parameters=hf_params.count_attention(shape),
         dense_parameters=dense,
         expert_parameters=routed,
         n_experts=experts.n if routed and experts else 1,

@@ -359,6 +359,11 @@ def _ffn(shape: Shape, width: int) -> int:
     return matrices * shape.hidden * width + shape.rules.ffn_bias * ((matrices - 1) * width + shape.hidden)
 
 
+def count_attention(shape: Shape) -> int:
+    """Parameters of attention in all layers."""
+    return sum(_attention(shape, layer) for layer in range(len(shape.ffn)))
+
+
 def count(shape: Shape) -> tuple[int, int]:
     """(parameters outside the routed experts, parameters of all routed experts)."""
     rules, hidden, experts = shape.rules, shape.hidden, shape.experts

@@ -1,0 +1,104 @@
+"""How a model lies on several devices, and what one of them has of it.
+
+Every layer is split over `tp` devices, and the layers over `pp` stages of such devices. Where `dp_attention` is asked
+for, each of the `tp` devices attends to requests of its own; where `dcp` is, those that would hold copies of the same
+KV heads share their tokens. `ep` says how experts are split, whole or in slices: their bytes are the same.
+"""
+
+from dse.core.errors import InputError, show
+from dse.specs.device_and_model import LayerKV, ModelSpec
+from dse.specs.workload import Workload
+
+
+def is_single(work: Workload) -> bool:
+    """True where one device has it all."""
+    return work.n_devices == work.ep == work.dcp == 1 and not work.dp_attention
+
+
+def _divisors(number: int, most: int = 64) -> str:
+    return ", ".join(str(n) for n in range(1, min(number, most) + 1) if number % n == 0)
+
+
+def check(model: ModelSpec, work: Workload) -> None:
+    """Raises InputError for what cannot be split so, with what would do."""
+    tp, pp, ep, dcp = work.tp, work.pp, work.ep, work.dcp
+    heads = {layer.n_kv_heads for layer in model.layers}
+    if work.dp_attention and tp == 1:
+        raise InputError("dp-attention: has devices to itself only where tp is above 1: add --tp")
+    if not work.dp_attention:
+        if model.n_q_heads % tp:
+            raise InputError(
+                f"tp = {tp}: does not divide the {model.n_q_heads} query heads of {model.name}: "
+                f"use one of {_divisors(model.n_q_heads)}"
+            )
+        for n_heads in heads:
+            if n_heads % tp and tp % n_heads:
+                would = [n for n in range(1, model.n_q_heads + 1) if not model.n_q_heads % n]
+                good = ", ".join(str(n) for n in would if not n_heads % n or not n % n_heads)
+                raise InputError(
+                    f"tp = {tp}: neither divides the {n_heads} KV heads of {model.name} nor is a multiple of them: "
+                    f"use one of {good}"
+                )
+    if model.n_layers % pp:
+        raise InputError(
+            f"pp = {pp}: does not divide the {model.n_layers} layers of {model.name}: "
+            f"use one of {_divisors(model.n_layers)}"
+        )
+    if ep > 1:
+        if model.n_experts == 1:
+            raise InputError(f"ep = {ep}: {model.name} has no experts: leave it out")
+        if tp % ep or model.n_experts % ep:
+            raise InputError(
+                f"ep = {ep}: must divide tp = {tp} and the {model.n_experts} experts of {model.name}: use one of "
+                + ", ".join(str(n) for n in range(1, tp + 1) if tp % n == 0 and model.n_experts % n == 0)
+            )
+    elif work.expert_skew:
+        raise InputError(f"expert-skew = {work.expert_skew:g}: skews what ep devices are sent: add --ep")
+    if dcp > 1:
+        most = min(tp // n_heads if tp % n_heads == 0 else 1 for n_heads in heads)
+        if dcp > most or most % dcp:
+            copies = f"there are {most}" if most > 1 else "there are none"
+            raise InputError(
+                f"dcp = {dcp}: shares the tokens of KV heads that tp = {tp} devices hold copies of, and {copies}: use "
+                + (f"one of {_divisors(most)}" if most > 1 else "dcp 1")
+            )
+        if work.tokens != "full":
+            raise InputError(f"dcp = {dcp}: a token policy ({show(work.tokens)}) chooses among all tokens: use full")
+
+
+def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
+    """What one of the `tp` devices has of the model, of all stages together.
+
+    KV heads are split until there is one a device, then copied with the weights that make them; latent (MLA) heads are
+    copied. With `dp_attention` all of attention is on every device. The rest of the weights, the embeddings and the
+    experts are split evenly; biases and norms, which engines copy, are less than a hundredth of a percent.
+
+    Raises InputError for what cannot be split so.
+    """
+    check(model, work)
+    tp = work.tp
+    if tp == 1:
+        return model
+    attention = model.attention_parameters or 0
+    if work.dp_attention and not attention:
+        raise InputError(f"dp-attention: the parameters of attention in {model.name} are not known: use tp alone")
+    layers, q_heads, own = model.layers, model.n_q_heads, attention
+    if not work.dp_attention:
+        layers = tuple(layer.model_copy(update={"n_kv_heads": -(-layer.n_kv_heads // tp)}) for layer in model.layers)
+        q_heads = model.n_q_heads // tp
+        own = -(-(attention + sum(_copied_parameters(model, layer, tp) for layer in model.layers)) // tp)
+    row = 2 * model.hidden_size
+    inner = model.activation_elements - row
+    return model.model_copy(update={
+        "layers": layers, "n_q_heads": q_heads, "vocab_size": -(-model.vocab_size // tp),
+        "attention_parameters": own,
+        "dense_parameters": own - (-(model.dense_parameters - attention) // tp),
+        "expert_parameters": -(-model.expert_parameters // tp),
+        "activation_elements": row + (inner if work.dp_attention else -(-inner // tp)),
+    })  # fmt: skip
+
+
+def _copied_parameters(model: ModelSpec, layer: LayerKV, tp: int) -> int:
+    """Parameters of keys and values that copies of KV heads add over all devices, in layers of this shape."""
+    copies = -(-layer.n_kv_heads // tp) * tp - layer.n_kv_heads
+    return layer.n_layers * model.hidden_size * copies * (layer.key_dim + layer.value_dim)
