@@ -26,9 +26,9 @@ else:
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
-#: where no collective was measured: a ring whose start and share of the link are round numbers near those of
-#: A100, H100 and B200 (NCCL, two devices: start 6 to 10 us, share 0.59 to 0.71; each device more: 1.6 to 2.4 us)
-ASSUMED_START_S, ASSUMED_STEP_S, ASSUMED_LINK_SHARE = 6e-6, 2e-6, 0.65
+#: where no collective was measured: round numbers near those of NCCL's all-reduce on A100, H100, H200 and B200 (start
+#: 4.4 to 8.3 us, step 1.6 to 2.5 us, two devices at 0.69 to 0.73 of the link, chunk_share 0.50 to 0.66)
+ASSUMED_START_S, ASSUMED_STEP_S, ASSUMED_LINK_SHARE, ASSUMED_CHUNK_SHARE = 6e-6, 2e-6, 0.7, 0.6
 #: one exchange between nodes over a network; assumed
 INTER_NODE_START_S = 10e-6
 
@@ -164,8 +164,8 @@ def _assumed(device: "HardwareSpec", kind: Collective, n_devices: int) -> LinkTe
     if device.link_bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
     rate = ASSUMED_LINK_SHARE * device.link_bandwidth.si
-    found = library_terms(kind, n_devices, ASSUMED_START_S, ASSUMED_STEP_S, rate, 0.0, 0.0)
-    return found._replace(kind=ASSUMED, source="assumed: a ring at 0.65 of link_bandwidth, start 6 us + 2 us a device")
+    found = library_terms(kind, n_devices, ASSUMED_START_S, ASSUMED_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
+    return found._replace(kind=ASSUMED, source="assumed: a ring at 0.7 of link_bandwidth, start 6 us and 2 us a device, as on measured devices")
 
 
 def _between_nodes(device: "HardwareSpec", links: LinksSpec, kind: Collective, n_devices: int) -> LinkTerms:
