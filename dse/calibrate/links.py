@@ -147,9 +147,7 @@ def fit_library(kind: Collective, rows: Rows, link_bytes_per_s: float) -> LinkOu
     return _outcome(kind, rows, LIBRARY_SPACE, free, parameters, predict)[0]
 
 
-def fit_custom(
-    stack: str, rows: Rows, library: dict[str, float], link_bytes_per_s: float
-) -> LinkOutcome | None:
+def fit_custom(stack: str, rows: Rows, library: dict[str, float], link_bytes_per_s: float) -> LinkOutcome | None:
     """Parameters of a stack's own all-reduce beside NCCL's; None where these rows are described as well without."""
 
     def parameters(point: Floats, with_split: bool) -> dict[str, float]:

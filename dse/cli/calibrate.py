@@ -14,7 +14,7 @@ from dse.cli.options import command_line, progress_bar
 @click.option("--stack", metavar="NAME", help="Software stack, such as vllm; default: the one the table names.")
 @click.option("--out", required=True, metavar="FILE.toml", help="Device file to write, with the fitted stack in it.")
 @click.option("--kernel", type=click.Choice(["attention", "gemm", "links"]), default="attention", show_default=True,
-              help="What to read from aiconfigurator-core (links: collectives); a CSV file says so by its columns.")  # fmt: skip
+              help="What to read from aiconfigurator-core (links: collectives); a CSV file's columns say.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
 def calibrate(table: str, device: str, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.

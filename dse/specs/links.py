@@ -90,7 +90,7 @@ class LinksSpec(Spec):
 
 
 class LinkTerms(NamedTuple):
-    """Arguments of `collective_s` but for the bytes, in SI units, and what they rest on. A rate of 0: no such kernel."""
+    """Arguments of `collective_s` but for the bytes, in SI units, and what they rest on; rate 0: no such kernel."""
 
     start_s: float
     bytes_per_s: float
@@ -165,7 +165,8 @@ def _assumed(device: "HardwareSpec", kind: Collective, n_devices: int) -> LinkTe
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
     rate = ASSUMED_LINK_SHARE * device.link_bandwidth.si
     found = library_terms(kind, n_devices, ASSUMED_START_S, ASSUMED_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
-    return found._replace(kind=ASSUMED, source="assumed: a ring at 0.7 of link_bandwidth, start 6 us and 2 us a device, as on measured devices")
+    source = "assumed: a ring at 0.7 of link_bandwidth, start 6 us and 2 us a device, as on measured devices"
+    return found._replace(kind=ASSUMED, source=source)
 
 
 def _between_nodes(device: "HardwareSpec", links: LinksSpec, kind: Collective, n_devices: int) -> LinkTerms:

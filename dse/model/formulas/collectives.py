@@ -39,9 +39,7 @@ def split_all_reduce_s(n_bytes, direct_start_s, split_bytes_per_s):
 
 
 @formula("s", "the least of library, direct and split", _FORM + ": engines choose by size")
-def collective_s(
-    n_bytes, start_s, bytes_per_s, chunk_share, direct_start_s, direct_bytes_per_s, split_bytes_per_s
-):
+def collective_s(n_bytes, start_s, bytes_per_s, chunk_share, direct_start_s, direct_bytes_per_s, split_bytes_per_s):
     """Seconds of one collective on a tensor of n_bytes by the fastest way that the stack has; arguments as `terms`."""
     seconds = library_collective_s(n_bytes, start_s, bytes_per_s, chunk_share)
     if direct_bytes_per_s > 0:
