@@ -227,12 +227,8 @@ def _version_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.]|(?<=\d)(?=[a-z])", name)]
 
 
-def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
-    """The newest table of a device and framework from an installed `aiconfigurator-core` (extra `calibrate`).
-
-    Attention: full context, head dimension 128, for each type of keys and values the kernel with most rows. Matrix
-    products: 16 bits, at most 1,024 rows. Its times are milliseconds and its context is `isl` + `step`.
-    """
+def package_folder(device: str) -> Path:
+    """The folder of a device in an installed `aiconfigurator-core`. Raises InputError where there is none."""
     try:
         from importlib.resources import files
 
@@ -241,21 +237,36 @@ def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
         raise InputError(f'{PACKAGE} is not installed: pip install -c constraints.txt -e ".[calibrate]"') from error
     if device not in _FOLDERS:
         raise InputError(f"device = {show(device)}: not in {PACKAGE}: {did_you_mean(device, _FOLDERS)}")
-    top = root / _FOLDERS[device] / kind
+    return root / _FOLDERS[device]
+
+
+def newest(folder: Path, name: str) -> Path | None:
+    """The table called `name` of the newest version: `folder` has a folder a version."""
+    found = sorted(folder.glob(f"*/{name}"), key=lambda path: _version_key(path.parent.name))
+    return found[-1] if found else None
+
+
+def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
+    """The newest table of a device and framework from an installed `aiconfigurator-core` (extra `calibrate`).
+
+    Attention: full context, head dimension 128, for each type of keys and values the kernel with most rows. Matrix
+    products: 16 bits, at most 1,024 rows. Its times are milliseconds and its context is `isl` + `step`.
+    """
+    top = package_folder(device) / kind
     have = sorted(path.name for path in top.glob("*") if path.is_dir())
     if stack not in have:
         raise InputError(f"stack = {show(stack)}: not in {PACKAGE} for {device}: {did_you_mean(stack, have)}")
     name = "generation_attention_perf.parquet" if kind == "attention" else "gemm_perf.parquet"
-    found = sorted((top / stack).glob(f"*/{name}"), key=lambda path: _version_key(path.parent.name))
-    if not found:
+    found = newest(top / stack, name)
+    if found is None:
         raise InputError(f"{PACKAGE} has no {kind} table of {device} and {show(stack)}: give a CSV file")
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(found[-1])
+        frame = pd.read_parquet(found)
         return _attention_frame(frame, stack) if kind == "attention" else _gemm_frame(frame, stack)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{found[-1]}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
+        raise InputError(f"{found}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
 
 
 def _attention_frame(frame: Any, stack: str) -> Table:

@@ -55,13 +55,18 @@ def _check_device(table: Table, device: HardwareSpec) -> None:
         )
 
 
+def cited() -> str:
+    """The installed package as a source names it."""
+    from importlib.metadata import version
+
+    return _CITED % version(PACKAGE)
+
+
 def origin(table: Table) -> str:
     """Where rows come from, as a source names it."""
     where = os.path.basename(table.path)
     if table.path == PACKAGE:
-        from importlib.metadata import version
-
-        where = _CITED % version(PACKAGE)
+        where = cited()
     kinds = []
     if table.kind == "attention":
         kinds = [

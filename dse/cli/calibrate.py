@@ -13,8 +13,8 @@ from dse.cli.options import command_line, progress_bar
 @click.option("--device", required=True, metavar="NAME|FILE", help="The device that was measured.")
 @click.option("--stack", metavar="NAME", help="Software stack, such as vllm; default: the one the table names.")
 @click.option("--out", required=True, metavar="FILE.toml", help="Device file to write, with the fitted stack in it.")
-@click.option("--kernel", type=click.Choice(["attention", "gemm"]), default="attention", show_default=True,
-              help="What to read from aiconfigurator-core; a CSV file says so by its columns.")  # fmt: skip
+@click.option("--kernel", type=click.Choice(["attention", "gemm", "links"]), default="attention", show_default=True,
+              help="What to read from aiconfigurator-core (links: collectives); a CSV file's columns say.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
 def calibrate(table: str, device: str, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.
@@ -23,6 +23,12 @@ def calibrate(table: str, device: str, stack: str | None, out: str, kernel: str,
     installed. A fifth of the rows is held out to measure the error. A plot of predicted against measured times is
     written beside FILE.toml. A fit that cannot be trusted writes nothing.
     """
+    if kernel == "links":
+        from dse.calibrate import links
+
+        done = links.run(table, device, out)
+        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else links.text(done))
+        return
     from dse.calibrate import write as calibrate_write
 
     def draw(outcomes: list[Any], device: str, stack: str) -> tuple[bytes, bytes]:

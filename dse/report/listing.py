@@ -4,7 +4,7 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dse.core import specfile, units
@@ -15,6 +15,7 @@ from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, layered,
 from dse.specs import catalog
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
+from dse.specs.stack import Fit
 
 Rows = list[dict[str, Any]]
 #: width of tables where there is no terminal, and of a wrapped last column at least
@@ -188,7 +189,7 @@ def _device_rows(device: HardwareSpec) -> Rows:
             "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
             "source": f"{source}; see docs/model.md, Dequantisation",
         })  # fmt: skip
-    return rows + _area_rows(device) + _stack_rows(device)
+    return rows + _area_rows(device) + _stack_rows(device) + _link_rows(device)
 
 
 def _area_rows(device: HardwareSpec) -> Rows:
@@ -212,19 +213,34 @@ def _stack_rows(device: HardwareSpec) -> Rows:
     rows: Rows = []
     for stack, spec in device.stacks.items():
         for part, fit in spec.fits().items():
-            place = f"stacks.{stack}.{part}"
-            kind = next(iter(fit.quantities().values())).kind
-            rows += [{**row, "name": f"{place}.{row['name']}"} for row in _quantity_rows(fit.quantities())]
             shares = {"held_out_error": fit.held_out_error, "serving_error": fit.serving_error}
-            rows.append({
-                "name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": kind,
-                "source": fit.fitted_on,
-            })  # fmt: skip
-            rows += [
-                {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": kind,
-                 "source": "mean error of rows held out of the fit; see docs/calibration.md"}
-                for name, share in shares.items() if share is not None
-            ]  # fmt: skip
+            rows += _fit_rows(f"stacks.{stack}.{part}", fit, shares)
+    return rows
+
+
+def _link_rows(device: HardwareSpec) -> Rows:
+    """How devices and nodes are joined, and the parameters of collectives with the error of each fit."""
+    if device.links is None:
+        return []
+    rows = [{**row, "name": f"links.{row['name']}"} for row in _quantity_rows(device.links.quantities())]
+    for part, fit in device.links.fits().items():
+        shares = {"decode_error": fit.decode_error, "prompt_error": fit.prompt_error}
+        rows += _fit_rows(f"links.{part}", fit, shares)
+    return rows
+
+
+def _fit_rows(place: str, fit: Fit, shares: Mapping[str, float | None]) -> Rows:
+    """Parameters of a fit, how many rows it saw, and its errors."""
+    kind = next(iter(fit.quantities().values())).kind
+    rows: Rows = [{**row, "name": f"{place}.{row['name']}"} for row in _quantity_rows(fit.quantities())]
+    rows.append({
+        "name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": kind, "source": fit.fitted_on,
+    })  # fmt: skip
+    rows += [
+        {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": kind,
+         "source": "mean error of rows held out of the fit; see docs/calibration.md"}
+        for name, share in shares.items() if share is not None
+    ]  # fmt: skip
     return rows
 
 

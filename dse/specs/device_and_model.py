@@ -16,6 +16,8 @@ from dse.core.errors import SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.quantizers import FAMILIES
 from dse.quantizers.base import Path
+from dse.specs import links as link_specs
+from dse.specs.links import LinksSpec
 from dse.specs.quantity import (
     ASSUMED,
     Area,
@@ -117,6 +119,8 @@ class HardwareSpec(Spec):
     stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
     #: a shipped device whose stacks are taken to hold here: the same chip, or one known by its data sheet alone
     stacks_of: Name | None = None
+    #: nodes, and measured collectives between devices
+    links: LinksSpec | None = None
     #: modules of a compute core and the core itself, where published; the areas of modules do not add up to the core's
     core_area: dict[ModuleName, Area] = Field(default_factory=dict)
 
@@ -362,6 +366,8 @@ def load(document: Document, model: type[BaseModel]) -> Any:
     def known(prefix: KeyPath) -> list[str]:
         if len(prefix) > 1 and prefix[0] == "stacks":
             return keys_at(prefix[1:])
+        if prefix and prefix[0] == "links":
+            return link_specs.keys_at(prefix[1:])
         return list((Quantity if prefix else model).model_fields)
 
     try:

@@ -13,7 +13,7 @@ PACKED_CODES: tuple[PackedCode, ...] = get_args(PackedCode)
 #: a framework's name, as a key of a TOML table
 StackName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
-_ErrorShare = Annotated[float, Field(ge=0, le=100)]
+ErrorShare = Annotated[float, Field(ge=0, le=100)]
 
 
 class Spec(BaseModel):
@@ -34,9 +34,9 @@ class Fit(Spec):
     """
 
     n_points: int = Field(ge=1)
-    held_out_error: _ErrorShare
-    serving_error: _ErrorShare | None = None
-    serving_p90: _ErrorShare | None = None
+    held_out_error: ErrorShare
+    serving_error: ErrorShare | None = None
+    serving_p90: ErrorShare | None = None
     fitted_on: str = Field(min_length=1, max_length=300)
 
 
