@@ -12,7 +12,7 @@ _PARTS = ("energy_per_byte", "energy_per_flop", "idle_power")
 
 def of(
     device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None,
-    activation_bits: int = units.FP16_BITS,
+    activation_bits: int = units.FP16_BITS, has_assumed_links: bool = False,
 ) -> list[str]:  # fmt: skip
     """Names of the assumed numbers that any result of a point rests on.
 
@@ -33,6 +33,7 @@ def of(
     fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops"]
     if activation_bits < units.FP16_BITS:  # the faster of both counts
         fields += ["peak_flops_fp8", "peak_ops_int8"]
+    fields += ["link_bandwidth"] if has_assumed_links else []
     fields += ["n_cores"] if stack or ("fused" in used and device.fused_rate is None) else []
     fields += ["runtime_overhead"] if device.runtime_overhead.si else []
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
@@ -42,6 +43,8 @@ def of(
         found.append("eight_bit_kernels")
     if not stack:
         found.append("peak_rates")
+    if has_assumed_links:
+        found.append("exchanges")
     if device.usable_frac.kind == ASSUMED:
         found.append("usable_frac")
     return found

@@ -22,6 +22,7 @@ from dse.model.batch import (
     totals_of,
     waits_of,
 )
+from dse.model.deployed import rests_on_assumed_links
 from dse.model.formulas import effective_bits
 from dse.model.formulas.deployment import micro_batch
 from dse.model.generation import MAX_PIECES, Generation, generation_of
@@ -100,17 +101,25 @@ class Lowered:
                 device.memory_bandwidth.si, bits
             ),
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
-            "assumptions": _assumptions(device, plan, paths, stack, work),
+            "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }  # fmt: skip
-        return cls(device, plan, paths, stack_name, stack, design_of(device, plan, work, paths, stack), results)
+        return cls(
+            device, plan, paths, stack_name, stack, design_of(device, plan, work, paths, stack, stack_name), results
+        )
 
 
 def _assumptions(
-    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, work: Workload
+    device: HardwareSpec,
+    plan: KvPlan,
+    paths: Mapping[str, str],
+    stack: StackSpec | None,
+    work: Workload,
+    stack_name: str | None,
 ) -> list[str]:
     """Names of the assumed numbers that any result rests on."""
     policy = ["token_policy"] if work.token_policy.family.validity else []
-    return [*assumptions.of(device, plan, paths, stack, work.activation_bits), *policy]
+    has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
+    return [*assumptions.of(device, plan, paths, stack, work.activation_bits, has_assumed_links), *policy]
 
 
 class Point:
@@ -275,7 +284,7 @@ class Point:
 
     def assumptions(self, device: HardwareSpec) -> list[str]:
         """Names of the assumed numbers that any result rests on, for another device with the same layout."""
-        return _assumptions(device, self.plan, self.paths, self.stack, self.work)
+        return _assumptions(device, self.plan, self.paths, self.stack, self.work, self.stack_name)
 
     def _sizes(self) -> dict[str, Any]:
         """Tokens, bits and bytes, and what fits."""

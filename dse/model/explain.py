@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula
-from dse.model import lower
+from dse.model import deployed, lower
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
 from dse.model.evaluate import Point
@@ -502,6 +502,13 @@ def _assumed(point: Point, name: str) -> str:
     said = {
         "peak_rates": "memory and arithmetic are taken to reach the peak of their data sheet",
         "token_policy": f"{policy.name}: {policy.family.validity}",
+        "exchanges": "; ".join(
+            dict.fromkeys(
+                found.source
+                for *_, found in deployed.exchanges(device, point.plan.model, point.work, point.stack_name)
+                if found.kind == "assumed"
+            )
+        ),
         "stacks_of": f"kernels as fitted on {device.stacks_of or lower.DEFAULT_STACKS_OF}",
         "eight_bit_kernels": (
             "products of 8 bits are taken to reach the share of their peak that 16-bit ones were fitted to"

@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dse.core.errors import InputError, show
 from dse.core.units import UNITS
-from dse.model import kv_layout, memory_unit
+from dse.model import deployed, memory_unit
 from dse.model.formulas import attention, calibrated, linear
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import (
     NO_LIMIT,
     NONE,
     PATHS,
-    Deployment,
     Design,
     Device,
     Kernel,
@@ -25,7 +23,7 @@ from dse.model.records import (
     Stack,
     Tensor,
 )  # fmt: skip
-from dse.specs import catalog, deployment
+from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.stack import PackedFit, StackSpec
 from dse.specs.tokens import TokenPolicy
@@ -65,45 +63,12 @@ def path_text(paths: Mapping[str, str], which: str) -> str:
     return ", ".join(dict.fromkeys(own)) or "none"
 
 
-def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
-    """What one of several devices has of a plan, of all stages together. Raises InputError for what cannot be split.
-
-    Groups of a quantizer inside a token are those of the heads that the device has: a split cuts none, but makes more
-    of those that span all heads (Oaken, NQKV).
-    """
-    whole = plan.whole or plan
-    if deployment.is_single(work):
-        return whole
-    asked = (work.tp, work.pp, work.ep, work.expert_skew, work.dp_attention, work.dcp, work.tokens)
-
-    def split() -> KvPlan:
-        rank = deployment.rank_of(whole.model, work)
-        found = replace(kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer), whole=whole)
-        return found if work.dcp == 1 else _tokens_shared(found, work.dcp)
-
-    return whole.once(("devices", *asked), split)
-
-
-def _tokens_shared(plan: KvPlan, n_devices: int) -> KvPlan:
-    """The plan of one of `n_devices` that each hold as many tokens: of every token, one part in `n_devices`."""
-    for g in plan.groups:
-        if (g.step_tokens, g.residual_tokens) != (1, 0) or g.pool_bits or g.once_bits:
-            raise InputError(
-                f"dcp = {n_devices}: {g.quantizer.name} packs tokens together, which devices would cut: use a "
-                "quantizer of single tokens, such as fp8 or fp16"
-            )
-        if g.n_elements % n_devices:
-            raise InputError(f"dcp = {n_devices}: does not divide the {g.n_elements} elements of a token")
-    groups = tuple(replace(g, n_elements=g.n_elements // n_devices) for g in plan.groups)
-    return replace(plan, groups=groups, den=plan.den * n_devices, token_shards=n_devices)
-
-
 def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
     """The plan in the pages of this device, and its dequantisation paths.
 
     Raises InputError where nothing is stored but something would have to be packed.
     """
-    plan = on_one_device(plan, work)
+    plan = deployed.on_one_device(plan, work)
     paths = dequant_paths(device, plan, work)
     if not work.kv_cache and any(g.layout.needs_unpacking for g in plan.groups):
         raise InputError(f"quantizer = {plan.quantizer_name}: without a KV cache nothing is stored: use fp16")
@@ -140,7 +105,12 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
 
 
 def design_of(
-    device: HardwareSpec, plan: KvPlan, work: Workload, paths: Mapping[str, str], stack: StackSpec | None
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    paths: Mapping[str, str],
+    stack: StackSpec | None,
+    stack_name: str | None = None,
 ) -> Design:
     """The design of a plan as `laid_out` on the device. Raises InputError for 8-bit products that it lacks."""
     if device.product_peak(work.activation_bits) is None:
@@ -156,9 +126,10 @@ def design_of(
     )
     layers = layers_of(plan.model, policy)
     products = tuple(product for _, product in weights_by_operation(plan.model, work))
+    exchanges = tuple(exchange for _, exchange, _ in deployed.exchanges(device, plan.model, work, stack_name))
     return Design(
-        tensors, layers, kernels, products, model_of(plan, work), policy, kernels_reach(device, stack),
-        device_of(device), load_of(work), deployment_of(device, plan, work, stack),
+        tensors, layers, kernels, products, exchanges, model_of(plan, work), policy, kernels_reach(device, stack),
+        device_of(device), load_of(work), deployed.deployment_of(work),
         work.input_tokens, work.output_tokens,
     )  # fmt: skip
 
@@ -197,30 +168,6 @@ def tensor_of(
     )  # fmt: skip
 
 
-def active_parameters(model: ModelSpec, work: Workload) -> float:
-    """Parameters of one device that the token of one of its requests is multiplied with.
-
-    With `dp_attention` the weights outside attention meet the tokens of all groups. The busiest of `ep` devices counts.
-    """
-    skew, n_groups = 1.0 + work.expert_skew, n_groups_of(work)
-    if skew == 1.0 and n_groups == 1:
-        return float(model.active_parameters)
-    experts = model.expert_parameters * model.n_active_experts / model.n_experts
-    own = model.attention_parameters or 0
-    return own + n_groups * (model.dense_parameters - own + experts * skew)
-
-
-def n_groups_of(work: Workload) -> int:
-    """Groups of requests whose KV lies apart."""
-    return work.tp if work.dp_attention else 1
-
-
-def deployment_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None) -> Deployment:
-    """How the model lies on the devices, and what they take to exchange results."""
-    n_in_flight = work.pp if work.pp_batches is None else work.pp_batches
-    return Deployment(work.n_devices, work.pp, n_groups_of(work), n_in_flight, 0.0, 0.0)
-
-
 def model_of(plan: KvPlan, work: Workload) -> LanguageModel:
     """The model as a whole, with the denominator of its plan."""
     model = plan.model
@@ -229,7 +176,7 @@ def model_of(plan: KvPlan, work: Workload) -> LanguageModel:
         plan.den, model.n_q_heads, model.dense_parameters, model.expert_parameters, model.n_experts,
         model.n_active_experts, model.activation_elements,
         min(model.activation_elements, 2 * model.hidden_size + model.vocab_size),
-        linear.matrix_products(model.n_layers), burst_bits, active_parameters(model, work),
+        linear.matrix_products(model.n_layers), burst_bits, deployed.active_parameters(model, work),
     )  # fmt: skip
 
 
@@ -328,7 +275,7 @@ def weights_by_operation(model: ModelSpec, work: Workload) -> list[tuple[str, Pr
 
     Latent attention (MLA) has projections of other shapes: there all layers are one operation.
     """
-    n_layers, n_groups, skew = model.n_layers, n_groups_of(work), 1.0 + work.expert_skew
+    n_layers, n_groups, skew = model.n_layers, deployed.n_groups_of(work), 1.0 + work.expert_skew
 
     def product(name: str, dense: int, experts: int, n_products: int, own: int = 0) -> tuple[str, Product]:
         """Of which `own` parameters meet the tokens of the device's own requests alone."""

@@ -40,6 +40,7 @@ from dse.model.records import (
     Deployment,
     Design,
     Device,
+    Exchange,
     Kernel,
     LanguageModel,
     Layer,
@@ -54,6 +55,7 @@ from dse.model.results import RESULT_UNITS
 from dse.model.step import (
     Wave,
     cached_run,
+    exchanges_s,
     one_prompt_s,
     product_peak,
     share_touched,
@@ -87,6 +89,8 @@ class Given(NamedTuple):
     read_s: int
     prompt_read_s: int
     touched: int
+    exchange_s: int
+    prompt_exchange_s: int
 
 
 GIVEN = Given(*(N_WAVE + ROW * place for place in range(len(Given._fields))))
@@ -117,12 +121,13 @@ FEASIBLE, WEIGHTS_TOO_LARGE, REQUEST_TOO_LARGE, LEFT = 0, 1, 2, -1
 
 
 class Tables(NamedTuple):
-    """Cases (designs but for device, batch and lengths) below each other; `ends` are their rows in the first four."""
+    """Cases (designs but for device, batch and lengths) below each other; `ends` are their rows in the first five."""
 
     tensors: Any
     layers: Any
     kernels: Any
     products: Any
+    exchanges: Any
     ends: Any
     models: Any
     policies: Any
@@ -179,7 +184,7 @@ class Found(NamedTuple):
     codes: Any
 
 
-_ROWS = (Tensor, Layer, Kernel, Product)
+_ROWS = (Tensor, Layer, Kernel, Product, Exchange)
 
 
 def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) -> Tables:
@@ -223,20 +228,46 @@ def _put(row, i, wave):
 @compilable
 def _fill_alike(row, m, one, peak, terms):
     """Waves that share the sums of a sequence: a loop for each kind of model, in which nothing is decided by point."""
-    n, read, prompt = GIVEN.together, GIVEN.read_s, GIVEN.prompt_read_s
+    n, read, prompt, step, fill = (
+        GIVEN.together, GIVEN.read_s, GIVEN.prompt_read_s, GIVEN.exchange_s, GIVEN.prompt_exchange_s,
+    )  # fmt: skip
     if terms.has_gemm:
         if terms.quantises:
             for i in range(m):
-                _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 1, 1))
+                _put(
+                    row,
+                    i,
+                    wave_of(
+                        row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 1, 1
+                    ),
+                )
         else:
             for i in range(m):
-                _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 1, 0))
+                _put(
+                    row,
+                    i,
+                    wave_of(
+                        row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 1, 0
+                    ),
+                )
     elif terms.quantises:
         for i in range(m):
-            _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 0, 1))
+            _put(
+                row,
+                i,
+                wave_of(
+                    row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 0, 1
+                ),
+            )
     else:
         for i in range(m):
-            _put(row, i, wave_of(row[n + i], row[read + i], row[prompt + i], one, peak, terms, 0, 0))
+            _put(
+                row,
+                i,
+                wave_of(
+                    row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 0, 0
+                ),
+            )
 
 
 @compilable
@@ -264,6 +295,18 @@ def _fill_waves(row, m, case, room):
             row[GIVEN.touched + i] = touched
             row[GIVEN.read_s + i] = weight_read_s(design, touched)
             row[GIVEN.prompt_read_s + i] = weight_read_s(design, share_touched(design, prefix + n * own))
+    prefix, own, exchanges = (
+        terms.prompt.prefix_tokens,
+        terms.input_tokens - terms.prompt.prefix_tokens,
+        design.exchanges,
+    )
+    for i in range(m):
+        row[GIVEN.exchange_s + i] = row[GIVEN.prompt_exchange_s + i] = 0.0
+    if len(exchanges):
+        for i in range(m):
+            n = row[running + i]
+            row[GIVEN.exchange_s + i] = exchanges_s(design, n, 0)
+            row[GIVEN.prompt_exchange_s + i] = exchanges_s(design, prefix + n * own, 1)
     n_few, same_from = 0, terms.same_from
     if same_from > 1:
         for i in range(m):
@@ -278,8 +321,8 @@ def _fill_waves(row, m, case, room):
         if known[n] == 0:
             by_n[n], known[n] = sums_of(design, case.made, n), 1
         _put(row, i, wave_of(
-            row[running + i], row[GIVEN.read_s + i], row[GIVEN.prompt_read_s + i], by_n[n], product_peak(design, n),
-            terms, terms.has_gemm, terms.quantises,
+            row[running + i], row[GIVEN.read_s + i], row[GIVEN.prompt_read_s + i], row[GIVEN.exchange_s + i],
+            row[GIVEN.prompt_exchange_s + i], by_n[n], product_peak(design, n), terms, terms.has_gemm, terms.quantises,
         ))  # fmt: skip
 
 
@@ -548,7 +591,8 @@ def evaluate_points(points, tables, n_keys, found, state, version):
             start, end = tables.ends[at], tables.ends[at + 1]
             design = Design(
                 tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
-                tables.products[start[3] : end[3]], tables.models[at], tables.policies[at], tables.stacks[at],
+                tables.products[start[3] : end[3]], tables.exchanges[start[4] : end[4]],
+                tables.models[at], tables.policies[at], tables.stacks[at],
                 tables.devices[device], tables.loads[at], tables.deployments[at], n_input, n_output,
             )  # fmt: skip
             if not same:
@@ -630,7 +674,8 @@ def scan_points(first, last, points, tables, n_keys, found, version):
         start, end = tables.ends[at], tables.ends[at + 1]
         design = Design(
             tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
-            tables.products[start[3] : end[3]], tables.models[at], tables.policies[at], tables.stacks[at],
+            tables.products[start[3] : end[3]], tables.exchanges[start[4] : end[4]],
+                tables.models[at], tables.policies[at], tables.stacks[at],
             tables.devices[points.device[k]], tables.loads[at], tables.deployments[at], points.n_input[k],
             points.n_output[k],
         )  # fmt: skip

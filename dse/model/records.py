@@ -100,6 +100,22 @@ class Product(NamedTuple):
     n_products: int
 
 
+class Exchange(NamedTuple):
+    """Equal collectives of a pass of all layers; what they take is in dse/model/formulas/collectives.py."""
+
+    n_per_pass: int
+    #: bytes of the whole tensor for a token of a device's batch
+    token_bytes: int
+    #: 0: only for tokens that are generated
+    in_prompt: int
+    start_s: float
+    bytes_per_s: float
+    chunk_share: float
+    direct_start_s: float
+    direct_bytes_per_s: float
+    split_bytes_per_s: float
+
+
 class LanguageModel(NamedTuple):
     """The model as a whole, and the denominator of all bits."""
 
@@ -210,9 +226,6 @@ class Deployment(NamedTuple):
     n_groups: int
     #: batches that are in the pipeline at once
     n_in_flight: int
-    #: seconds of a pass of all layers that devices exchange results: to start, and for a token of the batch
-    start_s: float
-    token_s: float
 
 
 class Design(NamedTuple):
@@ -222,6 +235,7 @@ class Design(NamedTuple):
     layers: Any
     kernels: Any
     products: Any
+    exchanges: Any
     model: Any
     policy: Any
     stack: Any

@@ -17,10 +17,10 @@ _ATTENTION = (*_MEMORY, *_BANDWIDTH, *_STACK, "peak_flops", "n_cores", "token_co
 _RATES = ("engine_rate", "fused_rate")
 _PACKING = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
 _STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING)))
-_PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth")
-_LINKS = (*_MEMORY, "link_bandwidth")
+_PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth", "exchanges")
+_LINKS = (*_MEMORY, "link_bandwidth", "exchanges")
 #: everything that a time from first prompt to last token depends on
-_ALL = (*_STEP, "kv_burst", "link_bandwidth")
+_ALL = (*_STEP, "kv_burst", "link_bandwidth", "exchanges")
 _BUSY = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "n_cores", "token_policy")
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
-from dse.model.formulas import attention, deployment, dequantize, generation, linear, prefill, throughput, weights
+from dse.model.formulas import attention, collectives, dequantize, generation, linear, prefill, throughput, weights
 from dse.model.kv_bytes import causal_flops
 
 
@@ -65,9 +65,6 @@ class Terms(NamedTuple):
     read_launch_s: float
     copy_launch_s: float
     pack_launch_s: float
-    #: of a pass of all layers: what devices take to exchange results, to start and for a token
-    collective_start_s: float
-    collective_token_s: float
     prompt: PromptTerms
 
 
@@ -169,9 +166,22 @@ def terms_of(design, made):
         stack.gemm_flops_frac, stack.flops_frac, device.peak_flops * device.peak_flops_unit,
         product_peak(design, max(device.token_cores, 1)), device.bandwidth_bytes_per_s, reached, made.score_bytes,
         made.choice_bytes, float(model.burst_bits), float(8 * model.den), buffer_s, uncached_flops, read_launch_s,
-        copy_launch_s, pack_launch_s, design.deployment.start_s, design.deployment.token_s,
+        copy_launch_s, pack_launch_s,
         prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
     )  # fmt: skip
+
+
+@compilable
+def exchanges_s(design, n_tokens, is_prompt):
+    """Seconds that the devices exchange results in one pass of all layers over `n_tokens` tokens."""
+    total = 0.0
+    for exchange in design.exchanges:
+        if exchange.in_prompt or not is_prompt:
+            total += exchange.n_per_pass * collectives.collective_s(
+                float(n_tokens) * exchange.token_bytes, exchange.start_s, exchange.bytes_per_s, exchange.chunk_share,
+                exchange.direct_start_s, exchange.direct_bytes_per_s, exchange.split_bytes_per_s,
+            )  # fmt: skip
+    return total
 
 
 @inlined
@@ -186,8 +196,7 @@ def products_s(n_tokens, read_s, peak, terms, has_gemm):
 
 @inlined
 def prompt_s(n, n_prefixes, prompt_read_s, terms, prompt, has_gemm, quantises):
-    """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising,
-    exchanging results).
+    """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising).
 
     `n_prefixes` is 0 where the common prefix is cached already.
     """
@@ -201,15 +210,15 @@ def prompt_s(n, n_prefixes, prompt_read_s, terms, prompt, has_gemm, quantises):
         materialised_s = n_prefixes * prompt.prefix_materialised_s + n * prompt.own_materialised_s
         engine_s = n_prefixes * prompt.prefix_engine_s + n * prompt.own_engine_s
         quantize_s = fused_s + materialised_s + dequantize.exposed_s(engine_s, compute_s) + prompt.launch_s
-    collective_s = deployment.collectives_s(n_tokens, terms.collective_start_s, terms.collective_token_s)
-    return products, matrix_s, compute_s, quantize_s, collective_s
+    return products, matrix_s, compute_s, quantize_s
 
 
 @inlined
-def wave_of(n, read_s, prompt_read_s, sums, peak, terms, has_gemm, quantises):
+def wave_of(n, read_s, prompt_read_s, exchange_s, prompt_exchange_s, sums, peak, terms, has_gemm, quantises):
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
-    `has_gemm` and `quantises` are those of `terms`, apart so that a loop can fix them.
+    `exchange_s` is `exchanges_s` of a step and of the prompts. `has_gemm` and `quantises` are those of `terms`, apart
+    so that a loop can fix them.
     """
     n_steps = terms.output_tokens
     linear_s, compute_s = products_s(n, read_s, peak, terms, has_gemm)
@@ -226,15 +235,14 @@ def wave_of(n, read_s, prompt_read_s, sums, peak, terms, has_gemm, quantises):
             n * sums.unpack_s / n_steps + scale * terms.score_bytes / terms.reached_bytes_per_s
             + terms.read_launch_s + terms.copy_launch_s
         )  # fmt: skip
-    collective_s = deployment.collectives_s(n, terms.collective_start_s, terms.collective_token_s)
-    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, collective_s)
-    products, matrix_s, prompt_compute_s, prompt_quantize_s, prompt_collective_s = prompt_s(
+    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, exchange_s)
+    products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
         n, 1, prompt_read_s, terms, terms.prompt, has_gemm, quantises
     )
-    prefill_s = prompt_compute_s + prompt_quantize_s + prompt_collective_s
+    prefill_s = prompt_compute_s + prompt_quantize_s + prompt_exchange_s
     return Wave(
-        compute_s, linear_s, attention_s, quantize_s, dequantize_s, collective_s, decode_step_s, products, matrix_s,
-        prompt_compute_s, prompt_quantize_s, prompt_collective_s, prefill_s,
+        compute_s, linear_s, attention_s, quantize_s, dequantize_s, exchange_s, decode_step_s, products, matrix_s,
+        prompt_compute_s, prompt_quantize_s, prompt_exchange_s, prefill_s,
         throughput.wave_s(n_steps, decode_step_s, prefill_s),
     )  # fmt: skip
 
@@ -247,7 +255,7 @@ def one_prompt_s(design, terms):
         return 0.0
     read_s = weight_read_s(design, share_touched(design, own))
     found = prompt_s(1.0, 0, read_s, terms, terms.prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3] + found[4]
+    return found[2] + found[3] + exchanges_s(design, own, 1)
 
 
 @compilable
@@ -256,7 +264,7 @@ def unshared_prompts_s(design, made, terms, n):
     prompt = prompt_terms(design, made, 0, 0, terms.prompt.launch_s)
     read_s = weight_read_s(design, share_touched(design, int(n) * design.input_tokens))
     found = prompt_s(n, 1, read_s, terms, prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3] + found[4]
+    return found[2] + found[3] + exchanges_s(design, n * design.input_tokens, 1)
 
 
 class Run(NamedTuple):
@@ -336,7 +344,7 @@ def uncached_run(design, terms, n):
     linear_s = (total + launch_s) / n_steps
     attention_s = attention.time_at_rate(flops, terms.attention_flops_frac * terms.peak_flops_per_s)
     n_tokens = n * (design.input_tokens + (n_steps + 1) / 2)
-    collective_s = deployment.collectives_s(n_tokens, terms.collective_start_s, terms.collective_token_s)
+    collective_s = exchanges_s(design, n_tokens, 1)
     step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s)
     wave = Wave(
         compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, collective_s, step_s, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
@@ -357,5 +365,17 @@ def run_of(design, made, terms, n):
     touched, sums = share_touched(design, n), sums_of(design, made, n)
     read_s, prompt_read_s = weight_read_s(design, touched), weight_read_s(design, share_touched(design, prompt_tokens))
     peak = product_peak(design, n)
-    wave = wave_of(float(n), read_s, prompt_read_s, sums, peak, terms, terms.has_gemm, terms.quantises)
+    exchange_s, prompt_exchange_s = exchanges_s(design, n, 0), exchanges_s(design, prompt_tokens, 1)
+    wave = wave_of(
+        float(n),
+        read_s,
+        prompt_read_s,
+        exchange_s,
+        prompt_exchange_s,
+        sums,
+        peak,
+        terms,
+        terms.has_gemm,
+        terms.quantises,
+    )
     return cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched)

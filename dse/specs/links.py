@@ -159,6 +159,20 @@ def terms(device: "HardwareSpec", kind: Collective, n_devices: int, stack: str |
     return own._replace(source=f"{custom.fitted_on}; {fit.fitted_on}")
 
 
+def send_terms(device: "HardwareSpec", n_devices: int) -> LinkTerms:
+    """Arguments of `collective_s` for a tensor that one device sends to the next; assumed.
+
+    Between nodes where `n_devices` are more than a node has. Raises InputError where the bandwidth is missing.
+    """
+    links, bandwidth, start_s = device.links, device.link_bandwidth, ASSUMED_START_S
+    if links and n_devices > links.node_devices.count:
+        bandwidth, start_s = links.inter_node_bandwidth, INTER_NODE_START_S
+    if bandwidth is None:
+        raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
+    source = "assumed: a start, and the bytes at the bandwidth of the link"
+    return LinkTerms(start_s, bandwidth.si, 0.0, kind=ASSUMED, source=source)
+
+
 def _assumed(device: "HardwareSpec", kind: Collective, n_devices: int) -> LinkTerms:
     """A ring over the device's link. Raises InputError where it has none."""
     if device.link_bandwidth is None:

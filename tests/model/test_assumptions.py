@@ -34,12 +34,13 @@ SYSTEMS = {
     "just one that fits": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 2, "input_tokens": 395_000}),
     "nothing packed, paged": ("h100", "llama3-8b", "fp16", {"batch": 400, "admission": "paged"}),
     "no fit": ("h100", "llama2-70b", "fp16", {"batch": 16}),
+    "two devices": ("a100-40gb", "llama2-7b", "fp16", {"batch": 64, "tp": 2}),
     "without a cache": ("a100-80gb", "llama2-7b", "fp16", {"batch": 4, "kv_cache": False, "model_kind": "ideal"}),
 }  # fmt: skip
 #: results that only tell designs apart, or are given
 NAMES = ("device", "model", "quantizer", "assumptions")
 #: what a perfect machine, another device's kernels, an untimed choice are: no numbers that could be varied
-PSEUDO = {"peak_rates", "stacks_of", "eight_bit_kernels", "token_policy"}
+PSEUDO = {"peak_rates", "stacks_of", "eight_bit_kernels", "token_policy", "exchanges"}
 
 
 def moved(a, b):

@@ -19,9 +19,3 @@ def micro_batch(n_running, n_groups, n_in_flight):
 def stage_bytes(n_bytes, n_stages):
     """Bytes of one stage of what all stages have together; exact in integers."""
     return -(-n_bytes // n_stages)
-
-
-@formula("s", "start_s + n_tokens * token_s", "docs/calibration.md, Collectives: straight lines of the tokens")
-def collectives_s(n_tokens, start_s, token_s):
-    """Seconds that the devices exchange results in one pass of all layers over `n_tokens` tokens."""
-    return start_s + n_tokens * token_s

@@ -1,0 +1,117 @@
+"""What one of several devices has of a plan, what its tokens meet, and what the devices exchange in a pass."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dse.core.errors import InputError
+from dse.model import kv_layout
+from dse.model.kv_layout import KvPlan
+from dse.model.records import Deployment, Exchange
+from dse.specs import deployment, links
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.workload import Workload
+
+#: bytes of an activation that devices exchange
+VALUE_BYTES = 2
+
+
+def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
+    """What one of several devices has of a plan, of all stages together. Raises InputError for what cannot be split.
+
+    Groups of a quantizer inside a token are those of the heads that the device has: a split cuts none, but makes more
+    of those that span all heads (Oaken, NQKV).
+    """
+    whole = plan.whole or plan
+    if deployment.is_single(work):
+        return whole
+    asked = (work.tp, work.pp, work.ep, work.expert_skew, work.dp_attention, work.dcp, work.tokens)
+
+    def split() -> KvPlan:
+        rank = deployment.rank_of(whole.model, work)
+        found = replace(kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer), whole=whole)
+        return found if work.dcp == 1 else _tokens_shared(found, work.dcp)
+
+    return whole.once(("devices", *asked), split)
+
+
+def _tokens_shared(plan: KvPlan, n_devices: int) -> KvPlan:
+    """The plan of one of `n_devices` that each hold as many tokens: of every token, one part in `n_devices`."""
+    for g in plan.groups:
+        if (g.step_tokens, g.residual_tokens) != (1, 0) or g.pool_bits or g.once_bits:
+            raise InputError(
+                f"dcp = {n_devices}: {g.quantizer.name} packs tokens together, which devices would cut: use a "
+                "quantizer of single tokens, such as fp8 or fp16"
+            )
+        if g.n_elements % n_devices:
+            raise InputError(f"dcp = {n_devices}: does not divide the {g.n_elements} elements of a token")
+    groups = tuple(replace(g, n_elements=g.n_elements // n_devices) for g in plan.groups)
+    return replace(plan, groups=groups, den=plan.den * n_devices, token_shards=n_devices)
+
+
+def active_parameters(model: ModelSpec, work: Workload) -> float:
+    """Parameters of one device that the token of one of its requests is multiplied with.
+
+    With `dp_attention` the weights outside attention meet the tokens of all groups. The busiest of `ep` devices counts.
+    """
+    skew, n_groups = 1.0 + work.expert_skew, n_groups_of(work)
+    if skew == 1.0 and n_groups == 1:
+        return float(model.active_parameters)
+    experts = model.expert_parameters * model.n_active_experts / model.n_experts
+    own = model.attention_parameters or 0
+    return own + n_groups * (model.dense_parameters - own + experts * skew)
+
+
+def n_groups_of(work: Workload) -> int:
+    """Groups of requests whose KV lies apart."""
+    return work.tp if work.dp_attention else 1
+
+
+def deployment_of(work: Workload) -> Deployment:
+    """How the model lies on the devices."""
+    n_in_flight = work.pp if work.pp_batches is None else work.pp_batches
+    return Deployment(work.n_devices, work.pp, n_groups_of(work), n_in_flight)
+
+
+def exchanges(
+    device: HardwareSpec, rank: ModelSpec, work: Workload, stack_name: str | None
+) -> Iterator[tuple[str, Exchange, links.LinkTerms]]:
+    """What the devices exchange in a pass of all layers, by name, with what its times rest on.
+
+    tp: an all-reduce after attention and one after the feed-forward of each layer, one of the embeddings, and the
+    logits of every new token gathered. With `dp_attention` the feed-forward gathers the tokens of all devices and
+    scatters its results; with `ep` too, experts are sent what they are chosen for. dcp: queries are gathered and
+    results scattered in every layer. pp: a stage sends its results to the next.
+
+    Raises InputError for a device without links.
+    """
+    tp, n_layers, row = work.tp, rank.n_layers, VALUE_BYTES * rank.hidden_size
+
+    def exchange(
+        name: str, kind: links.Collective, n_devices: int, n_per_pass: int, token_bytes: int, in_prompt: bool = True
+    ) -> tuple[str, Exchange, links.LinkTerms]:
+        found = links.terms(device, kind, n_devices, stack_name)
+        return name, Exchange(n_per_pass, token_bytes, int(in_prompt), *found[:6]), found
+
+    if tp > 1 and not work.dp_attention:
+        yield exchange("layers", "all_reduce", tp, 2 * n_layers + 1, row)
+    elif tp > 1 and work.ep > 1:
+        yield exchange("experts", "all_to_all", work.ep, 2 * n_layers, rank.n_active_experts * row)
+    elif tp > 1:
+        yield exchange("tokens of all", "all_gather", tp, n_layers, tp * row)
+        yield exchange("results of all", "reduce_scatter", tp, n_layers, tp * row)
+    if tp > 1:
+        logits = VALUE_BYTES * rank.vocab_size * tp * (tp if work.dp_attention else 1)
+        yield exchange("logits", "all_gather", tp, 1, logits, in_prompt=False)
+    if work.dcp > 1:
+        widest = max(layer.score_dim for layer in rank.layers)
+        queries = VALUE_BYTES * rank.n_q_heads * work.dcp * widest // 2
+        yield exchange("queries", "all_gather", work.dcp, n_layers, queries, in_prompt=False)
+        yield exchange("shared tokens", "reduce_scatter", work.dcp, n_layers, queries, in_prompt=False)
+    if work.pp > 1:
+        found = links.send_terms(device, work.n_devices)
+        yield "stages", Exchange(work.pp - 1, row, 1, *found[:6]), found
+
+
+def rests_on_assumed_links(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> bool:
+    """True where a time of an exchange was not measured."""
+    return any(found.kind == links.ASSUMED for *_, found in exchanges(device, plan.model, work, stack_name))
