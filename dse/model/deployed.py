@@ -84,6 +84,11 @@ def exchanges(
 
     Raises InputError for a device without links.
     """
+    if work.n_devices > 1 and device.n_devices.count > 1:
+        raise InputError(
+            f"device {device.name} stands for {device.n_devices.count} devices already: name one of them, or use "
+            "tp 1 and pp 1"
+        )
     tp, n_layers, row = work.tp, rank.n_layers, VALUE_BYTES * rank.hidden_size
 
     def exchange(

@@ -16,7 +16,7 @@ from dse.model import deployed, lower
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
 from dse.model.evaluate import Point
-from dse.model.formulas import activations, attention, calibrated, capacity, kv_cache, prefill, weights
+from dse.model.formulas import activations, attention, calibrated, capacity, collectives, kv_cache, prefill, weights
 from dse.model.kv_bytes import (
     NO_LIMIT,
     attention_flops,
@@ -180,7 +180,7 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         ),
         _note(
             "weight_bytes", point.weight_bytes, weights.weight_bytes.equation, weights.weight_bytes.source,
-            n_parameters=model.parameters, weights_bits=work.weights_bits,
+            n_parameters=model.parameters, weights_bits=work.weights_bits, **_split(point),
         ),
         _note(
             "kv_bytes", results["kv_bytes"],
@@ -243,6 +243,32 @@ def _token_bytes(point: Point, g: Tensor, n_tokens: int) -> float:
     return float(bits / (point.unit * kept))
 
 
+def _split(point: Point) -> dict[str, int]:
+    """How the model lies on several devices; nothing for one."""
+    split = point.design.deployment
+    return {} if split.n_devices == 1 else split._asdict()
+
+
+def _exchange_note(point: Point) -> Step:
+    """What the devices exchange in a step."""
+    device, work, run = point.device, point.work, point.largest_wave
+    parts: dict[str, Any] = {}
+    for name, exchange, found in deployed.exchanges(device, point.plan.model, work, point.stack_name):
+        name = name.replace(" ", "_")
+        n_bytes = run.product_tokens * exchange.token_bytes
+        each_s = collectives.collective_s(n_bytes, *exchange[3:])
+        parts |= {f"{name}_per_step": exchange.n_per_pass, f"{name}_bytes": n_bytes, f"{name}_each_s": each_s,
+                  f"{name}_rests_on": found.source}  # fmt: skip
+    return _note(
+        "collective_s",
+        run.wave.collective_s,
+        f"sum over exchanges of their number * {collectives.collective_s.equation}" if parts else "one device: none",
+        collectives.collective_s.source,
+        **_split(point),
+        **parts,
+    )
+
+
 def _tiles(point: Point) -> dict[str, int]:
     """What padding the token dimension costs one sequence (NQKV Figure 7), in elements: of the layer in work, and if
     the stored cache were padded, of every layer."""
@@ -264,7 +290,7 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
     n_steps, last, running = work.output_tokens, work.final_tokens, results["running_batch"]
     cores = design.device.token_cores
     fitted = point.stack and point.stack.attention
-    found = [_waves_note(point, results), *_bound_notes(point, results)]
+    found = [_waves_note(point, results), *_bound_notes(point, results), _exchange_note(point)]
     if work.admission == "paged":
         found.append(_note("n_waves", None, "paged admission has no waves", _CAPACITY))
     found.append(_note(
@@ -281,7 +307,8 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
     unpacked = sum(
         g.n_read_layers * g.n_elements * reading_of(g, made.limits, last).packed for g in design.tensors if g.is_packed
     )
-    read = sum(g.n_read_layers * reading_of(g, made.limits, last).bits for g in design.tensors) / point.unit
+    read = sum(g.n_read_layers * reading_of(g, made.limits, last).bits for g in design.tensors)
+    read /= terms.per_byte
     form = calibrated.attention_layer_s if fitted else attention.attention_s
     rates, unpack_rates = _rates(point), _unpack_rates(point)
     paths = ", ".join(sorted(set(point.paths.values())))
@@ -339,10 +366,11 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
             )
         ),
         _note(
-            "prefill_s", wave.prefill_s, "prefill_compute_s + quantising the prompt's keys and values",
+            "prefill_s", wave.prefill_s, "prefill_compute_s + quantising the prompt's keys and values + exchange",
             prefill.prefill_compute_s.source,
             prefill_tokens=made.prefix_tokens + n * (work.input_tokens - made.prefix_tokens),
             prefill_compute_s=wave.prompt_compute_s, quantize_s=wave.prompt_quantize_s,
+            exchange_s=wave.prompt_collective_s,
         ),
         _note(
             "busy_cores", results["busy_cores"], FORMULAS["busy_cores"].equation if cores else

@@ -16,7 +16,7 @@ from dse.model.lower import dequant_paths
 from dse.model.peak_memory import workspace_bytes
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
-from dse.specs.workload import Workload
+from dse.specs.workload import ASKED, Workload
 from factories import PLANS, Sequence, at, build, device, layer, loop, model, point_of, scores_s, sequence
 
 GB = 10**9
@@ -391,9 +391,7 @@ def test_every_result_explains_itself(quantizer, admission):
     work = Workload(batch=8, admission=admission)
     result, steps = explained(point.Point(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work))
     given = {
-        "stack", "device", "model", "quantizer", "key_quantizer", "value_quantizer", "model_kind", "batch",
-        "input_tokens", "output_tokens", "admission", "page_tokens", "prefix_tokens", "weights_bits", "capacity_bytes",
-        "tokens", "activation_bits", "prompt_chunk_tokens", "kv_cache", "cached_input_discount",
+        *ASKED, "device", "model", "quantizer", "key_quantizer", "value_quantizer", "capacity_bytes", "n_devices",
     }  # fmt: skip
     assert set(result) - given <= set(steps)
     for name in set(result) & set(steps) - {"effective_bits"}:

@@ -259,7 +259,7 @@ def test_operations_of_calibrated_and_quantised_designs_add_up():
 
 def test_latent_attention_is_not_split():
     latent = layer().model_copy(update={"value_dim": 0})
-    found = weights_by_operation(model(latent).model_copy(update={"dense_parameters": 10**6}))
+    found = weights_by_operation(model(latent).model_copy(update={"dense_parameters": 10**6}), Workload())
     assert [name for name, _ in found] == ["layers", "head"]
 
 
@@ -361,14 +361,14 @@ def test_price_of_waves_is_the_sum_over_them():
 def test_products_start_as_many_kernels_as_a_pass():
     for name in ("llama2-13b", "mixtral-8x7b", "opt-125m"):
         found = catalog.model(name)
-        parts = [part for _, part in weights_by_operation(found)]
+        parts = [part for _, part in weights_by_operation(found, Workload())]
         assert sum(part.n_products for part in parts) == 4 * found.n_layers + 1
         assert sum(part.dense for part in parts) == found.dense_parameters
         assert sum(part.experts for part in parts) == found.expert_parameters
     latent = model(layer().model_copy(update={"value_dim": 0})).model_copy(update={"dense_parameters": 10**6})
     tiny = latent.model_copy(update={"dense_parameters": 10})  # less than a head: not split at all
     for found in (latent, tiny):
-        assert sum(part.n_products for _, part in weights_by_operation(found)) == 4 * found.n_layers + 1
+        assert sum(part.n_products for _, part in weights_by_operation(found, Workload())) == 4 * found.n_layers + 1
 
 
 @pytest.mark.parametrize(

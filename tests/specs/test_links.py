@@ -177,7 +177,7 @@ def test_links_are_shown_with_their_sources():
     from dse.report import listing
 
     shown = {row["name"]: row for row in listing.show("h100")}
-    assert shown["links.inter_node_bandwidth"]["kind"] == "datasheet"
+    assert shown["links.inter_node_bandwidth"]["kind"] == "published"
     assert shown["links.custom_all_reduce.sglang.direct_rate"]["kind"] == "measured"
     assert shown["links.all_to_all.prompt_error"]["unit"] == "%"
 

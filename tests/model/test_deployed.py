@@ -1,0 +1,272 @@
+"""A model on several devices: bytes of a device counted by hand, limits that must hold, and what cannot be split."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.model import evaluate, kv_layout, many
+from dse.specs import catalog
+from dse.specs.quantity import Quantity
+from dse.specs.workload import Workload
+
+CONFIGS = Path(__file__).parents[1] / "golden" / "hf_configs"
+HUGE = Quantity(value=10_000, unit="GB", source="test", kind="assumed")
+
+
+def point(model, device="h100", quantizer="fp16", **asked):
+    spec, work = quantizers.parse(quantizer), Workload(**{"input_tokens": 1000, "output_tokens": 24, **asked})
+    found = catalog.model(model) if isinstance(model, str) else model
+    return evaluate.Point(catalog.device(device), kv_layout.build(found, spec, spec), work)
+
+
+def results(model, device="h100", quantizer="fp16", **asked):
+    return point(model, device, quantizer, **asked).results
+
+
+def config(name):
+    return str(CONFIGS / f"{name}.json")
+
+
+@pytest.fixture
+def gpt_oss_120b(tmp_path):
+    """36 layers and 128 experts in place of 24 and 32: all else is the smaller model (arXiv:2508.10925, Table 1)."""
+    data = json.loads((CONFIGS / "gpt-oss-20b.json").read_text())
+    data |= {"num_hidden_layers": 36, "num_local_experts": 128, "layer_types": (data["layer_types"] * 2)[:36]}
+    path = tmp_path / "gpt-oss-120b.json"
+    path.write_text(json.dumps(data))
+    return str(path)
+
+
+# bytes of a token: layers * (key + value) * heads * head dimension * 2 bytes; 70B: 80 * 2 * 8 * 128 * 2 = 327,680
+@pytest.mark.parametrize(
+    ("model", "asked", "token_bytes"),
+    [
+        ("llama3.1-70b", {}, 327_680),
+        ("llama3.1-70b", {"tp": 2}, 163_840),
+        ("llama3.1-70b", {"tp": 4}, 81_920),
+        ("llama3.1-70b", {"tp": 8}, 40_960),
+        ("llama3.1-70b", {"tp": 16}, 40_960),  # one KV head each, held twice
+        ("llama3.1-70b", {"tp": 16, "dcp": 2}, 20_480),  # and its tokens shared again
+        ("llama3.1-70b", {"tp": 4, "pp": 2}, 40_960),  # half of the layers
+        ("llama3.1-70b", {"tp": 8, "dp_attention": True}, 327_680),
+        # one latent of 512 + 64 in each of 61 layers: 61 * 576 * 2 = 70,272, on every device
+        ("deepseek-v3", {"tp": 8}, 70_272),
+        ("deepseek-v3", {"tp": 8, "dp_attention": True}, 70_272),
+        ("deepseek-v3", {"tp": 8, "dcp": 8}, 8_784),
+        # 48 * 2 * 4 * 128 * 2 = 98,304
+        ("qwen3-30b-a3b", {"tp": 4}, 24_576),
+        ("qwen3-30b-a3b", {"tp": 8}, 24_576),
+    ],
+)
+def test_bytes_of_a_token_on_a_device_are_those_counted_by_hand(model, asked, token_bytes):
+    name = model if model in catalog.model_files() else config(model)
+    assert results(name, **asked)["kv_bytes_per_token"] == token_bytes
+
+
+def test_windowed_layers_are_split_as_the_others(gpt_oss_120b):
+    # 8 KV heads of 64: 2 * 8 * 64 * 2 = 2,048 B a token and layer; 18 layers hold 1,024 tokens, 18 a window of 128
+    whole = 18 * 2048 * (1024 + 128)
+    for tp in (1, 2, 4, 8):
+        assert results(gpt_oss_120b, batch=1, tp=tp)["kv_bytes"] == whole // tp
+    # 128 experts of 3 * 2880 * 2880 with biases: nine tenths and more of the 116.8 billion parameters, split evenly
+    one, eight = (results(gpt_oss_120b, weights_bits=4, tp=tp)["weight_bytes"] for tp in (1, 8))
+    assert one == pytest.approx(116.8e9 / 2, rel=0.01)
+    assert eight == pytest.approx(one / 8, rel=1e-3)
+
+
+# attention of a layer: 8192 * 128 * (2 * 64 query + 2 * 8 KV heads); KV heads that are copied come on top
+ATTENTION = 80 * 8192 * 128 * (2 * 64 + 2 * 8)
+PARAMETERS = 70_553_706_496
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_parameters"),
+    [
+        ({}, PARAMETERS),
+        ({"tp": 8}, PARAMETERS / 8),
+        ({"tp": 16}, (PARAMETERS + 80 * 8192 * 128 * 2 * 8) / 16),
+        ({"tp": 4, "pp": 4}, PARAMETERS / 16),
+        ({"tp": 8, "dp_attention": True}, ATTENTION + (PARAMETERS - ATTENTION) / 8),
+    ],
+)
+def test_weights_of_a_device_are_those_counted_by_hand(asked, n_parameters):
+    assert results("llama3.1-70b", **asked)["weight_bytes"] == pytest.approx(2 * n_parameters, abs=16)
+
+
+def test_experts_are_split_evenly_whole_or_in_slices():
+    # 48 layers, 128 experts of 3 * 2048 * 768: 28,991,029,248 of 30,532,122,624 parameters
+    for asked in ({"tp": 4}, {"tp": 4, "ep": 4}, {"tp": 4, "ep": 2}):
+        assert results(config("qwen3-30b-a3b"), **asked)["weight_bytes"] == pytest.approx(30_532_122_624 / 2, abs=16)
+
+
+def test_each_device_holds_the_requests_of_its_own():
+    # batch 20 on 8 devices: 3 at most on one; 1,024 tokens of 70,272 B
+    found = results(config("deepseek-v3"), batch=20, tp=8, dp_attention=True, weights_bits=4, device="b200")
+    assert found["kv_bytes"] == 3 * 1024 * 70_272
+    alone = results(config("deepseek-v3"), batch=1, tp=8, dp_attention=True, weights_bits=4, device="b200")
+    assert found["max_batch"] == alone["max_batch"]
+    assert found["max_batch"] % 8 == 0
+
+
+def test_a_pipeline_of_two_is_what_oaken_takes_two_gpus_for():
+    """Oaken 6.1: capacity doubles, bandwidth and compute do not. One batch in the pipeline; sends come on top, and both
+    devices have activations, which the file counts once."""
+    for quantizer, batch in (("fp16", 16), ("kivi", 64), ("oaken", 256)):
+        asked = {"batch": batch, "weights_bits": 8}
+        file = results("llama2-70b", "2xa100-80gb", quantizer, **asked)
+        ours = results("llama2-70b", "a100-80gb", quantizer, pp=2, pp_batches=1, **asked)
+        same = ("running_batch", "linear_s", "attention_s", "quantize_s", "dequantize_s")
+        assert {name: ours[name] for name in same} == {name: file[name] for name in same}
+        for name in ("max_batch", "max_context_tokens"):
+            assert file[name] - 1 <= ours[name] <= file[name]
+        assert ours["decode_step_s"] - ours["collective_s"] == pytest.approx(file["decode_step_s"], rel=1e-12)
+        assert ours["throughput_tokens_per_s"] == pytest.approx(file["throughput_tokens_per_s"], rel=2e-3)
+        assert ours["joules_per_token"] == pytest.approx(file["joules_per_token"], rel=2e-3)
+
+
+def test_full_pipelines_give_more_and_one_batch_waits_as_long():
+    one, full = (results("llama3.1-70b", batch=64, tp=4, pp=2, pp_batches=n) for n in (1, None))
+    half = results("llama3.1-70b", batch=32, tp=4, pp=2, pp_batches=1)
+    assert full["decode_step_s"] == half["decode_step_s"]  # a batch of 32 passes both stages
+    assert full["decode_step_s"] < one["decode_step_s"]
+    assert full["throughput_tokens_per_s"] > one["throughput_tokens_per_s"]
+
+
+def test_skew_counts_the_busiest_device_of_the_experts():
+    # prompts of a big batch are bound by their products: 1.25 times as many with the experts alone
+    spec = catalog.model("mixtral-8x7b")
+    n_dense, n_met = spec.dense_parameters / 4, spec.expert_parameters / 4 * 2 / 8
+    even, skewed = (
+        point("mixtral-8x7b", tp=4, ep=4, expert_skew=skew, batch=64).design.model.active_parameters
+        for skew in (0.0, 0.25)
+    )
+    assert even == pytest.approx(n_dense + n_met, rel=1e-9)
+    assert skewed == pytest.approx(n_dense + 1.25 * n_met, rel=1e-9)
+
+
+def test_ideal_links_without_starts_divide_the_time(monkeypatch):
+    """No starts, no exchange: tp devices take 1 / tp of the time, while KV heads and all else divide."""
+    monkeypatch.setattr("dse.model.deployed.exchanges", lambda *_: iter(()))
+    device = catalog.device("h100").model_copy(update={"memory_capacity": HUGE, "kernel_launch": Quantity(
+        value=0, unit="us", source="test", kind="assumed")})  # fmt: skip
+    plan = kv_layout.build(catalog.model("llama3.1-70b"), *[quantizers.parse("fp8")] * 2)
+    works = [Workload(batch=32, model_kind="ideal", tp=tp) for tp in (1, 2, 4, 8)]
+    one, *more = [evaluate.Point(device, plan, work).results for work in works]
+    for work, found in zip(works[1:], more, strict=True):
+        for name in ("linear_s", "attention_s", "dequantize_s", "decode_step_s", "prefill_s"):
+            assert found[name] == pytest.approx(one[name] / work.tp, rel=1e-9), (name, work.tp)
+
+
+DEPLOYMENTS = st.fixed_dictionaries({
+    "tp": st.sampled_from([1, 2, 4, 8, 16, 32]), "pp": st.sampled_from([1, 2, 4, 8]),
+    "pp_batches": st.sampled_from([None, 1, 2]), "dp_attention": st.booleans(), "dcp": st.sampled_from([1, 2, 4]),
+    "ep": st.sampled_from([1, 2, 4]),
+})  # fmt: skip
+SHAPES = [
+    "llama3.1-8b", "llama3.1-70b", "mixtral-8x7b", *map(config, ("deepseek-v3", "gemma-2-9b", "qwen3-30b-a3b"))
+]  # fmt: skip
+ASKED = st.fixed_dictionaries({
+    "batch": st.integers(1, 3000), "input_tokens": st.integers(1, 5000), "output_tokens": st.integers(1, 300),
+    "admission": st.sampled_from(["reserve", "paged"]), "model_kind": st.sampled_from(["ideal", "auto"]),
+    "kv_cache": st.sampled_from([True, True, True, False]),
+})  # fmt: skip
+
+
+def any_point(model, device, quantizer, work):
+    """The point, where its parts go together."""
+    try:
+        return point(model, device, quantizer if work.get("kv_cache", True) else "fp16", **work)
+    except InputError:
+        return None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SHAPES), st.sampled_from(["h100", "a100-80gb", "l40s"]),
+       st.sampled_from(["fp16", "fp8", "kivi", "oaken", "nqkv", "sinkq"]), DEPLOYMENTS, ASKED)  # fmt: skip
+def test_compiled_code_finds_what_the_interpreter_finds(model, device, quantizer, deployment, asked):
+    found = any_point(model, device, quantizer, {**asked, **deployment})
+    assume(found is not None)
+    quick = many.results_of(found)
+    assume(quick is not None)
+    assert quick == found.results
+    assert sum(part for name, part in quick.items() if name in (
+        "linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s"
+    )) == pytest.approx(quick["decode_step_s"], rel=1e-12)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SHAPES), st.sampled_from(["fp16", "fp8", "kivi", "oaken", "nqkv", "sinkq"]), ASKED,
+       st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4]))  # fmt: skip
+def test_more_devices_never_hold_more_each(model, quantizer, asked, tp, pp):
+    """tp adds no bytes to a device until heads are copied, and none then; stages share all of them."""
+    few, more = (any_point(model, "h100", quantizer, {**asked, "tp": n, "pp": pp}) for n in (tp, 2 * tp))
+    assume(few is not None and more is not None)
+    for name in ("kv_bytes", "kv_bytes_per_token", "peak_kv_bytes_per_sequence", "workspace_bytes"):
+        assert more.results[name] <= few.results[name] * (1 + 1e-12)
+    # the weights that make a copied head may weigh more than what a small model's other weights save
+    if tp < catalog.model(model).layers[0].n_kv_heads:
+        assert more.results["weight_bytes"] <= few.results["weight_bytes"]
+    assert few.results["bits_kind"] == more.results["bits_kind"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SHAPES), st.sampled_from(["fp8", "kivi", "oaken"]), ASKED)
+def test_one_device_is_as_ever(model, quantizer, asked):
+    """tp = pp = dcp = 1, said or not."""
+    plain = any_point(model, "h100", quantizer, asked)
+    said = any_point(model, "h100", quantizer, {**asked, "tp": 1, "pp": 1, "pp_batches": 1, "dcp": 1, "ep": 1})
+    assume(plain is not None)
+    assert said.results == {**plain.results, "pp_batches": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "asked", "message"),
+    [
+        (
+            "llama3.1-8b",
+            "h100",
+            {"tp": 3},
+            r"tp = 3: does not divide the 32 query heads.*use one of 1, 2, 4, 8, 16, 32",
+        ),
+        ("llama2-13b", "h100", {"tp": 16}, r"tp = 16: does not divide the 40 query heads"),
+        ("llama3.1-8b", "h100", {"pp": 3}, r"pp = 3: does not divide the 32 layers.*1, 2, 4, 8, 16, 32"),
+        ("llama3.1-8b", "h100", {"pp": 2, "pp_batches": 3}, r"pp-batches = 3: must be at most pp = 2"),
+        ("llama3.1-8b", "h100", {"tp": 2, "ep": 2}, r"ep = 2: llama3.1-8b has no experts: leave it out"),
+        ("mixtral-8x7b", "h100", {"tp": 4, "ep": 3}, r"ep = 3: must divide tp = 4 and the 8 experts.*1, 2, 4"),
+        ("mixtral-8x7b", "h100", {"tp": 4, "expert_skew": 0.5}, r"expert-skew = 0.5: skews.*add --ep"),
+        ("llama3.1-8b", "h100", {"dp_attention": True}, r"dp-attention: .*add --tp"),
+        ("llama3.1-8b", "h100", {"tp": 8, "dcp": 2}, r"dcp = 2: .*there are none: use dcp 1"),
+        ("llama3.1-8b", "h100", {"tp": 32, "dcp": 3}, r"dcp = 3: .*there are 4: use one of 1, 2, 4"),
+        ("llama3.1-8b", "h100", {"tp": 8, "dp_attention": True, "dcp": 2}, r"dcp = 2: with dp-attention"),
+        ("llama3.1-8b", "h100", {"tp": 16, "dcp": 2, "tokens": "h2o"}, r"dcp = 2: a token policy \('h2o'\)"),
+        ("llama3.1-8b", "oaken-hbm", {"tp": 2}, r"Oaken-HBM has no link_bandwidth: add it"),
+        ("llama3.1-8b", "h100", {"tp": 2048}, r"tp = 2048: must be a whole number from 1 to 1,024"),
+        ("llama3.1-8b", "2xa100-80gb", {"tp": 2}, r"2xA100-80GB stands for 2 devices.*name one"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_what_would(model, device, asked, message):
+    with pytest.raises(InputError, match=message) as caught:
+        point(model, device, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_tokens_that_are_packed_together_are_not_shared():
+    with pytest.raises(InputError, match=r"dcp = 2: kivi packs tokens together.*fp8 or fp16"):
+        point("llama3.1-8b", "h100", "kivi", tp=16, dcp=2)
+
+
+def test_power_price_and_idling_are_those_of_all_devices():
+    one, four = (results("llama3.1-8b", batch=8, tp=tp) for tp in (1, 4))
+    for found, n in ((one, 1), (four, 4)):
+        assert found["joules_per_token"] == pytest.approx(n * 700 / found["throughput_tokens_per_s"])
+        assert found["usd_per_million_tokens"] == pytest.approx(n * 3.0 / 3600 / found["throughput_tokens_per_s"] * 1e6)
+        assert found["idle_joules_per_token"] == pytest.approx(n * 105 / found["throughput_tokens_per_s"])
+    # the operations of a token are the same, whoever does them; starts and exchange cost time, no operations
+    assert four["compute_joules_per_token"] == pytest.approx(one["compute_joules_per_token"], rel=1e-9)
+    assert four["memory_joules_per_token"] == pytest.approx(one["memory_joules_per_token"], rel=1e-9)
+    assert four["n_devices"] == 4
