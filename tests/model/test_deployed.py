@@ -115,7 +115,7 @@ def test_each_device_holds_the_requests_of_its_own():
 
 def test_a_pipeline_of_two_is_what_oaken_takes_two_gpus_for():
     """Oaken 6.1: capacity doubles, bandwidth and compute do not. One batch in the pipeline; sends come on top, and both
-    devices have activations, which the file counts once."""
+    devices have activations and FP16 copies of the layer at work, which the file counts once."""
     for quantizer, batch in (("fp16", 16), ("kivi", 64), ("oaken", 256)):
         asked = {"batch": batch, "weights_bits": 8}
         file = results("llama2-70b", "2xa100-80gb", quantizer, **asked)
@@ -123,7 +123,7 @@ def test_a_pipeline_of_two_is_what_oaken_takes_two_gpus_for():
         same = ("running_batch", "linear_s", "attention_s", "quantize_s", "dequantize_s")
         assert {name: ours[name] for name in same} == {name: file[name] for name in same}
         for name in ("max_batch", "max_context_tokens"):
-            assert file[name] - 1 <= ours[name] <= file[name]
+            assert file[name] * (0.95 if quantizer == "oaken" else 0.998) <= ours[name] <= file[name]
         assert ours["decode_step_s"] - ours["collective_s"] == pytest.approx(file["decode_step_s"], rel=1e-12)
         assert ours["throughput_tokens_per_s"] == pytest.approx(file["throughput_tokens_per_s"], rel=2e-3)
         assert ours["joules_per_token"] == pytest.approx(file["joules_per_token"], rel=2e-3)
