@@ -1,10 +1,19 @@
 """The command `dse simulate`."""
 
 import json
+from typing import Any
 
 import click
 
-from dse.cli.options import WHOLE, bits_options, command_line, model_options, progress_bar, work_option
+from dse.cli.options import (
+    WHOLE,
+    bits_options,
+    command_line,
+    deployment_options,
+    model_options,
+    progress_bar,
+    work_option,
+)
 from dse.cli.unused import refuse
 
 
@@ -37,6 +46,7 @@ from dse.cli.unused import refuse
 @work_option("activation_bits")
 @work_option("dequant_path")
 @click.option("--seed", type=WHOLE, default=1, show_default=True, help="Of lengths and arrivals.")
+@deployment_options
 @model_options
 @bits_options
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")
@@ -68,6 +78,7 @@ def simulate(
     measurements: str | None,
     as_json: bool,
     out: str | None,
+    **deployment: Any,
 ) -> None:
     """Serve requests step by step, seeded: throughput, time to first token, time per output token, queueing, memory.
 
@@ -87,6 +98,7 @@ def simulate(
     work = Workload(
         batch, input_tokens, output_tokens, admission, page_tokens, 0, weights_bits,  # type: ignore[arg-type]
         dequant_path, model_kind, stack, activation_bits=activation_bits,  # type: ignore[arg-type]
+        **deployment,
     )  # fmt: skip
     simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens, prompt_step_tokens)
     unused = {"prompt_step_tokens": "with --batching chunked"}

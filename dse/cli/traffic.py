@@ -1,10 +1,11 @@
 """The command `dse traffic`."""
 
 import json
+from typing import Any
 
 import click
 
-from dse.cli.options import WHOLE, model_options, parse_whole, progress_bar, split_list, work_option
+from dse.cli.options import WHOLE, deployment_options, model_options, parse_whole, progress_bar, split_list, work_option
 from dse.cli.unused import refuse
 from dse.core.errors import InputError
 
@@ -22,6 +23,7 @@ from dse.core.errors import InputError
               help="Length reserved for each request; default: the model's longest, at least the trace's.")  # fmt: skip
 @work_option("dequant_path")
 @click.option("--batch", "batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128.")
+@deployment_options
 @model_options
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")
 def traffic(
@@ -39,6 +41,7 @@ def traffic(
     model_kind: str,
     stack: str | None,
     as_json: bool,
+    **deployment: Any,
 ) -> None:
     """What a trace of requests is made of: rate, lengths, moments, what batches of unequal requests cost.
 
@@ -56,7 +59,7 @@ def traffic(
     if device is None:
         why = "without a device"
         of_plan = ("quantizer", "key_quantizer", "value_quantizer", "weights_bits", "page_tokens", "dequant_path")
-        refuse(dict.fromkeys((*of_plan, "model_kind", "stack"), why))
+        refuse(dict.fromkeys((*of_plan, *deployment, "model_kind", "stack"), why))
     if device is None and max_tokens is not None:
         raise InputError(f"max-tokens = {max_tokens}: says what a device reserves: give --device and --model too")
     spec = plan = work = None
@@ -72,6 +75,7 @@ def traffic(
         work = Workload(
             page_tokens=page_tokens, weights_bits=weights_bits, dequant_path=dequant_path,  # type: ignore[arg-type]
             model_kind=model_kind, stack=stack, admission="paged",  # type: ignore[arg-type]
+            **deployment,
         )  # fmt: skip
     one = present_traffic.find(trace, progress_bar)
     found = present_traffic.about(one, sizes)

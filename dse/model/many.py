@@ -55,7 +55,7 @@ from dse.model.results import RESULT_UNITS
 from dse.model.step import (
     Wave,
     cached_run,
-    exchanges_s,
+    exchange_s,
     one_prompt_s,
     product_peak,
     share_touched,
@@ -225,49 +225,49 @@ def _put(row, i, wave):
     row[AT.wave_s + i] = wave.wave_s
 
 
+@inlined
+def _fill_wave(row, i, sums, peak, terms, has_gemm, quantises):
+    """The wave at `i`, whose sequences have these `sums` each."""
+    _put(row, i, wave_of(
+        row[GIVEN.together + i], row[GIVEN.read_s + i], row[GIVEN.prompt_read_s + i], row[GIVEN.exchange_s + i],
+        row[GIVEN.prompt_exchange_s + i], sums, peak, terms, has_gemm, quantises,
+    ))  # fmt: skip
+
+
 @compilable
 def _fill_alike(row, m, one, peak, terms):
     """Waves that share the sums of a sequence: a loop for each kind of model, in which nothing is decided by point."""
-    n, read, prompt, step, fill = (
-        GIVEN.together, GIVEN.read_s, GIVEN.prompt_read_s, GIVEN.exchange_s, GIVEN.prompt_exchange_s,
-    )  # fmt: skip
     if terms.has_gemm:
         if terms.quantises:
             for i in range(m):
-                _put(
-                    row,
-                    i,
-                    wave_of(
-                        row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 1, 1
-                    ),
-                )
+                _fill_wave(row, i, one, peak, terms, 1, 1)
         else:
             for i in range(m):
-                _put(
-                    row,
-                    i,
-                    wave_of(
-                        row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 1, 0
-                    ),
-                )
+                _fill_wave(row, i, one, peak, terms, 1, 0)
     elif terms.quantises:
         for i in range(m):
-            _put(
-                row,
-                i,
-                wave_of(
-                    row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 0, 1
-                ),
-            )
+            _fill_wave(row, i, one, peak, terms, 0, 1)
     else:
         for i in range(m):
-            _put(
-                row,
-                i,
-                wave_of(
-                    row[n + i], row[read + i], row[prompt + i], row[step + i], row[fill + i], one, peak, terms, 0, 0
-                ),
-            )
+            _fill_wave(row, i, one, peak, terms, 0, 0)
+
+
+@compilable
+def _fill_exchanges(row, m, exchanges, prefix, own):
+    """What devices exchange in steps and prompts; each sequence adds `own` tokens to the prompts' common `prefix`."""
+    for i in range(m):
+        row[GIVEN.exchange_s + i] = row[GIVEN.prompt_exchange_s + i] = 0.0
+    for e in range(len(exchanges)):
+        one = exchanges[e]
+        exchange = Exchange(  # out of the array, so that the loops become vectors
+            one.n_per_pass, one.token_bytes, one.in_prompt, one.start_s, one.bytes_per_s, one.chunk_share,
+            one.direct_start_s, one.direct_bytes_per_s, one.split_bytes_per_s,
+        )  # fmt: skip
+        for i in range(m):
+            row[GIVEN.exchange_s + i] += exchange_s(row[GIVEN.together + i], exchange)
+        if exchange.in_prompt:
+            for i in range(m):
+                row[GIVEN.prompt_exchange_s + i] += exchange_s(prefix + row[GIVEN.together + i] * own, exchange)
 
 
 @compilable
@@ -287,26 +287,15 @@ def _fill_waves(row, m, case, room):
     for i in range(m):
         row[GIVEN.read_s + i] = terms.weight_read_s
         row[GIVEN.prompt_read_s + i] = terms.weight_read_s
+    prefix, own = terms.prompt.prefix_tokens, terms.input_tokens - terms.prompt.prefix_tokens
     if terms.has_experts:
-        prefix, own = terms.prompt.prefix_tokens, terms.input_tokens - terms.prompt.prefix_tokens
         for i in range(m):
             n = int(row[running + i])
             touched = share_touched(design, n)
             row[GIVEN.touched + i] = touched
             row[GIVEN.read_s + i] = weight_read_s(design, touched)
             row[GIVEN.prompt_read_s + i] = weight_read_s(design, share_touched(design, prefix + n * own))
-    prefix, own, exchanges = (
-        terms.prompt.prefix_tokens,
-        terms.input_tokens - terms.prompt.prefix_tokens,
-        design.exchanges,
-    )
-    for i in range(m):
-        row[GIVEN.exchange_s + i] = row[GIVEN.prompt_exchange_s + i] = 0.0
-    if len(exchanges):
-        for i in range(m):
-            n = row[running + i]
-            row[GIVEN.exchange_s + i] = exchanges_s(design, n, 0)
-            row[GIVEN.prompt_exchange_s + i] = exchanges_s(design, prefix + n * own, 1)
+    _fill_exchanges(row, m, design.exchanges, prefix, own)
     n_few, same_from = 0, terms.same_from
     if same_from > 1:
         for i in range(m):
@@ -320,10 +309,7 @@ def _fill_waves(row, m, case, room):
         n = min(int(row[running + i]), same_from)
         if known[n] == 0:
             by_n[n], known[n] = sums_of(design, case.made, n), 1
-        _put(row, i, wave_of(
-            row[running + i], row[GIVEN.read_s + i], row[GIVEN.prompt_read_s + i], row[GIVEN.exchange_s + i],
-            row[GIVEN.prompt_exchange_s + i], by_n[n], product_peak(design, n), terms, terms.has_gemm, terms.quantises,
-        ))  # fmt: skip
+        _fill_wave(row, i, by_n[n], product_peak(design, n), terms, terms.has_gemm, terms.quantises)
 
 
 @compilable

@@ -171,16 +171,22 @@ def terms_of(design, made):
     )  # fmt: skip
 
 
+@inlined
+def exchange_s(n_tokens, exchange):
+    """Seconds of equal collectives in one pass of all layers over `n_tokens` tokens."""
+    return exchange.n_per_pass * collectives.collective_s(
+        n_tokens * exchange.token_bytes, exchange.start_s, exchange.bytes_per_s, exchange.chunk_share,
+        exchange.direct_start_s, exchange.direct_bytes_per_s, exchange.split_bytes_per_s,
+    )  # fmt: skip
+
+
 @compilable
 def exchanges_s(design, n_tokens, is_prompt):
     """Seconds that the devices exchange results in one pass of all layers over `n_tokens` tokens."""
     total = 0.0
     for exchange in design.exchanges:
         if exchange.in_prompt or not is_prompt:
-            total += exchange.n_per_pass * collectives.collective_s(
-                float(n_tokens) * exchange.token_bytes, exchange.start_s, exchange.bytes_per_s, exchange.chunk_share,
-                exchange.direct_start_s, exchange.direct_bytes_per_s, exchange.split_bytes_per_s,
-            )  # fmt: skip
+            total += exchange_s(float(n_tokens), exchange)
     return total
 
 

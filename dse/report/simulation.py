@@ -133,6 +133,7 @@ _COLUMNS = ("mean", *SHARES, "max")
 #: what a step waits for, in words, and the least share that is told
 _WAITS = {
     "bandwidth": "reading", "compute": "arithmetic", "latency": "launching", "dequantization": "dequantization",
+    "communication": "exchange between devices",
 }  # fmt: skip
 _TOLD_SHARE = 0.02
 

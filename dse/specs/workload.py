@@ -239,5 +239,7 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
         raise InputError(f"{name} = {show(value)}: must be a whole number from {low:,} to {high:,}")
 
 
+#: fields that say how a model lies on several devices
+DEPLOYMENT = ("tp", "pp", "pp_batches", "ep", "expert_skew", "dp_attention", "dcp")
 #: fields of a workload by name, in the order in which it takes them
 ASKED: dict[str, Asked] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}

@@ -56,8 +56,8 @@ def movers(system):
     device = catalog.device(name.removesuffix(" unrated"))
     if name != device.name.lower():
         device = device.model_copy(update={"fused_rate": None})
-    every = {n: q.model_copy(update={"kind": "assumed"}) for n in type(device).model_fields
-             if isinstance(q := getattr(device, n), Quantity)}  # fmt: skip
+    every = {n: q.model_copy(update={"kind": "assumed"}) for n in type(device).model_fields if n != "n_devices"
+             and isinstance(q := getattr(device, n), Quantity)}  # fmt: skip
     for field, si, unit in (("runtime_overhead", 1e9, "B"), ("usd_per_hour", 1.0, "USD/h")):
         every[field] = Quantity(value=si, unit=unit, source="test", kind="assumed")
     device = device.model_copy(update=every)
