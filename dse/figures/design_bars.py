@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import LimitError
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, rows, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import Source, by, figure
 from dse.model.results import RESULT_UNITS
@@ -15,10 +15,6 @@ from dse.sweep.pareto.designs import label
 MEMORY = {
     "weight_bytes": "weights", "kv_bytes": "KV cache", "activation_bytes": "activations",
     "workspace_bytes": "workspace",
-}  # fmt: skip
-STEP = {
-    "linear_s": "linear layers", "attention_s": "attention", "quantize_s": "quantize (exposed)",
-    "dequantize_s": "dequantize (exposed)",
 }  # fmt: skip
 _GB = 1e9
 _BAR = 0.62
@@ -50,7 +46,7 @@ def memory_of_table(source: Source) -> Chart:
 
 @figure(
     "design_step", "What fills the mean decode step, a bar a design.", by("point ... --out DIR", "point", "report"),
-    (*STEP, "feasible"), order=220,
+    (*rows.STEP, "feasible"), order=220,
 )  # fmt: skip
 def step_of_table(source: Source) -> Chart:
     """`step_time` of the rows of a table."""
@@ -89,10 +85,11 @@ def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_lim
 
 def step_time(designs: Rows, is_named: bool = False) -> Chart:
     """Mean time of a decode step, by part; designs that do not fit have no bar. Names as in `memory`."""
-    x = axes.linear("mean decode step", "ms", [_total(result, STEP) for _, result in designs], axes.MILLISECOND)
+    parts = rows.step_parts(result for _, result in designs)
+    x = axes.linear("mean decode step", "ms", [_total(result, parts) for _, result in designs], axes.MILLISECOND)
     missing = [name for name, result in designs if not result["feasible"]]
     notes = ("Exposed: what does not hide behind the reads.", *(f"Does not fit: {name}." for name in missing))
-    return _chart("Time of a decode step", x, designs, _stack(designs, STEP, axes.MILLISECOND, "ms"), notes, is_named)
+    return _chart("Time of a decode step", x, designs, _stack(designs, parts, axes.MILLISECOND, "ms"), notes, is_named)
 
 
 def table(designs: Rows) -> pd.DataFrame:

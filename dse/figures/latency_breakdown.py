@@ -1,23 +1,19 @@
 """The parts of a decode step against batch (Oaken Figure 12(b))."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from dse.figures.drawing import axes, rows, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import Source, by_report, figure
 
-#: columns stacked, bottom first
-PARTS = {
-    "linear_s": "linear layers", "attention_s": "attention", "quantize_s": "quantize (exposed)",
-    "dequantize_s": "dequantize (exposed)",
-}  # fmt: skip
-
 
 @figure(
     "latency_breakdown",
     "Where does the time of a decode step go, and what does quantization cost (Oaken Figure 12(b))?",
     by_report("breakdown"),
-    (*rows.POINT, "linear_s", "attention_s", "quantize_s", "dequantize_s"),
+    (*rows.POINT, *rows.STEP),
     order=60,
     key=("device", "system", "batch"),
     title="Decode step by part",
@@ -32,15 +28,15 @@ def chart(source: Source) -> Chart:
     y = axes.linear(
         "mean decode step", "ms", [1.12 * float(v) for v in table["decode_step_s"].dropna()], axes.MILLISECOND
     )
-    panels = []
+    panels, parts = [], rows.step_parts(table.to_dict("records"))
     for system in shown.systems:
         own = table[table["system"] == system]
         good = own[own["feasible"]]
         places = tuple(float(batches.index(int(batch))) for batch in good["batch"])
-        texts = tuple(rows.hover(row) + _parts(row) for _, row in good.iterrows())
+        texts = tuple(rows.hover(row) + _parts(row, parts) for _, row in good.iterrows())
         base = (0.0,) * len(places)
         series: list[Series] = []
-        for (column, name), (colour, hatch) in zip(PARTS.items(), style.FILLS, strict=False):
+        for (column, name), (colour, hatch) in zip(parts.items(), style.FILLS, strict=False):
             heights = tuple(float(v) for v in good[column])
             series.append(Series(name, "bar", places, heights, colour, base=base, hatch=hatch, width=0.62, hover=texts))
             base = tuple(a + b for a, b in zip(base, heights, strict=True))
@@ -73,5 +69,5 @@ def chart(source: Source) -> Chart:
     )  # fmt: skip
 
 
-def _parts(row: pd.Series) -> str:
-    return "".join(f"\n{name}: {row[column] / axes.MILLISECOND:,.4g} ms" for column, name in PARTS.items())
+def _parts(row: pd.Series, parts: Mapping[str, str]) -> str:
+    return "".join(f"\n{name}: {row[column] / axes.MILLISECOND:,.4g} ms" for column, name in parts.items())

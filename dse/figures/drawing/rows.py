@@ -1,6 +1,6 @@
 """Reading a table of results for a figure: its systems and models in order, and the marks that figures share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,17 @@ POINT = (
     "decode_step_s", "throughput_tokens_per_s", "bound", "assumptions",
 )  # fmt: skip
 MEMORY = ("admission", "capacity_bytes", "infeasible_reason")
+#: parts of a decode step that every table has, stacked in this order; `step_parts` adds what some have
+STEP = {
+    "linear_s": "linear layers", "attention_s": "attention", "quantize_s": "quantize (exposed)",
+    "dequantize_s": "dequantize (exposed)",
+}  # fmt: skip
+
+
+def step_parts(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Parts of a decode step by column; what devices exchange only where any of the results have it."""
+    exchanged = any((result.get("collective_s") or 0.0) > 0 for result in results)
+    return {**STEP, "collective_s": "exchange between devices"} if exchanged else STEP
 
 
 def with_system(table: pd.DataFrame) -> pd.DataFrame:
