@@ -1,4 +1,4 @@
-"""The commands `dse ask cross`, `dse ask need`, `dse ask sensitivity` and `dse ask map`."""
+"""The commands `dse ask cross`, `dse ask need`, `dse ask sensitivity`, `dse ask map` and `dse ask devices`."""
 
 import json
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dse.cli.options import (
+    WHOLE,
     bits_options,
     command_line,
     model_options,
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
-@click.group(invoke_without_command=True, short_help="Questions by name: crossover, inverse design, sensitivity, map.")
+@click.group(
+    invoke_without_command=True, short_help="Questions by name: crossover, inverse design, sensitivity, map, devices."
+)
 @click.pass_context
 def ask(ctx: click.Context) -> None:
     """Questions by name, each a text, JSON (--json), or a figure with its table (--out DIR)."""
@@ -208,3 +211,26 @@ def map_(
         _numbers("batches", batches, best_map.BATCHES), _numbers("inputs", inputs, best_map.INPUTS), progress_bar,
     )  # fmt: skip
     _answer(found, as_json, out, static)
+
+
+@ask.command(short_help="How many devices does a batch need, and how split?")
+@click.option("--most", type=WHOLE, default=16, show_default=True, help="Devices at most.")
+@question_options("tp", "pp", "pp_batches", "out", "static")
+def devices(
+    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, most: int,
+    bits: str, measurements: str | None, as_json: bool, **work: Any,
+) -> None:  # fmt: skip
+    """Every split of a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
+
+    A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
+    """
+    from dse.questions import common
+    from dse.questions.devices import devices as split
+    from dse.specs import catalog
+    from dse.specs.measurements import bits_from
+    from dse.specs.workload import Workload
+
+    spec, source = catalog.device(device), bits_from(bits, measurements)
+    one = common.design(spec, catalog.model(model), key_quantizer or quantizer, value_quantizer or quantizer, source)
+    found = split(spec, one.plan, Workload(**work), most)
+    click.echo(json.dumps(found.to_json(), indent=2, allow_nan=False) if as_json else found.text())

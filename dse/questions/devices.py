@@ -1,0 +1,102 @@
+"""How many devices a batch needs, and how the model best lies on them: every split by tp and pp, up to a number."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dse.core import units
+from dse.core.errors import InputError, show
+from dse.model import evaluate
+from dse.model.kv_layout import KvPlan
+from dse.specs import deployment
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import MAX_DEVICES, Workload
+
+#: devices at most, where none are asked for: two nodes of eight
+MOST_DEVICES = 16
+#: results that an answer tells of each split
+TOLD = (
+    "n_devices", "tp", "pp", "weight_bytes", "kv_bytes", "max_batch", "fits_whole_batch", "decode_step_s",
+    "collective_s", "throughput_tokens_per_s", "usd_per_million_tokens",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Results by split, fewest devices first; of as many devices the fastest first, what does not fit last."""
+
+    question: str
+    splits: tuple[dict[str, Any], ...]
+
+    @property
+    def fewest(self) -> dict[str, Any] | None:
+        """The fastest split on the fewest devices that hold the whole batch at once; None where none does."""
+        return next((split for split in self.splits if split["fits_whole_batch"]), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, in SI base units."""
+        told = [{name: split[name] for name in TOLD} for split in self.splits]
+        fewest = self.fewest
+        return {"fewest_devices": fewest["n_devices"] if fewest else None, "splits": told}
+
+    def text(self) -> str:
+        """A table, and the answer."""
+        head = (
+            "devices",
+            "tp",
+            "pp",
+            "weights each",
+            "KV each",
+            "largest batch",
+            "step",
+            "throughput",
+            "a device",
+            "price",
+        )
+        lines = [self.question, "", "".join(f"{word:>14}" for word in head)]
+        for split in self.splits:
+            n, rate = split["n_devices"], split["throughput_tokens_per_s"]
+            cells = [str(n), str(split["tp"]), str(split["pp"]), _size(split["weight_bytes"]), _size(split["kv_bytes"]),
+                     f"{split['max_batch']:,}"]  # fmt: skip
+            if rate is None:
+                cells += ["does not fit", "", "", ""]
+            else:
+                cells += [units.human(split["decode_step_s"], "s", 3), f"{rate:,.0f} tok/s", f"{rate / n:,.0f} tok/s"]
+                usd = split["usd_per_million_tokens"]
+                cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
+            lines.append("".join(f"{cell:>14}" for cell in cells))
+        fewest = self.fewest
+        if fewest is None:
+            return "\n".join([*lines, "", "On none of them the whole batch fits at once: ask for more with --most."])
+        how = " ".join(f"--{name} {fewest[name]}" for name in ("tp", "pp") if fewest[name] > 1) or "as it is"
+        return "\n".join(
+            [*lines, "", f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"]
+        )
+
+
+def _size(n_bytes: int) -> str:
+    return units.human(n_bytes, "B", 4)
+
+
+def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int = MOST_DEVICES) -> Devices:
+    """Every split of the model by tp and pp over up to `most` devices, with its results.
+
+    The rest of the deployment is as in `work`. Raises InputError for `most`, and for a device without links where the
+    batch does not fit on one.
+    """
+    if isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
+        raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
+    model, found = plan.model, []
+    for pp in range(1, most + 1):
+        for tp in range(1, most // pp + 1):
+            asked = replace(work, tp=tp, pp=pp, pp_batches=None)
+            try:
+                deployment.check(model, asked)
+            except InputError:
+                continue
+            found.append(evaluate.evaluate(device, plan, asked))
+    found.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
+    question = (
+        f"How many {device.name} does {model.name} with {plan.quantizer_name} need for "
+        f"{work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
+    )
+    return Devices(question, tuple(found))

@@ -1,0 +1,48 @@
+"""`dse ask devices`: every split, and the fewest devices that hold a batch."""
+
+import json
+
+from dse import quantizers
+from dse.model import kv_layout
+from dse.questions.devices import devices
+from dse.specs import catalog
+from dse.specs.workload import Workload
+
+ASK = ["ask", "devices", "--device", "h100", "--model", "llama3.1-70b"]
+
+
+def answer(batch=64, most=8, **asked):
+    plan = kv_layout.build(catalog.model("llama3.1-70b"), *[quantizers.parse("fp16")] * 2)
+    return devices(catalog.device("h100"), plan, Workload(batch=batch, **asked), most)
+
+
+def test_the_fewest_devices_are_those_whose_memory_holds_weights_and_cache():
+    # 141.1 GB of weights on 80 GB each: two hold (160 - 141.1) GB / 0.671 GB = 28 requests, three do not divide, four
+    # hold (320 - 141.1) / 0.671 = 266
+    found = answer()
+    assert [split["n_devices"] for split in found.splits] == [1, 2, 2, 4, 4, 4, 5, 8, 8, 8, 8]
+    assert [split["max_batch"] for split in found.splits[:4]] == [0, 28, 28, 266]
+    assert (found.fewest["tp"], found.fewest["pp"]) == (4, 1)
+    assert answer(batch=28).fewest["n_devices"] == 2
+    assert answer(weights_bits=4, batch=1).fewest["n_devices"] == 1
+    assert answer(batch=100_000).fewest is None
+
+
+def test_the_command_prints_the_table_and_says_what_to_do(run):
+    code, out, _ = run(*ASK, "--batch", "64", "--most", "4")
+    assert code == 0
+    assert out.rstrip().endswith("Fewest devices that hold the whole batch at once: 4 (--tp 4)")
+    assert "does not fit" in out
+    code, out, _ = run(*ASK, "--batch", "64", "--most", "2")
+    assert "ask for more with --most" in out
+    code, out, _ = run(*ASK, "--batch", "64", "--most", "4", "--json")
+    found = json.loads(out)
+    assert found["fewest_devices"] == 4
+    assert {split["tp"] * split["pp"] for split in found["splits"]} == {1, 2, 4}
+
+
+def test_bad_input_is_one_line(run):
+    for more, said in ((["--most", "0"], "most = 0"), (["--most", "2000"], "most = 2000")):
+        code, out, err = run(*ASK, *more)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
