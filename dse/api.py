@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from dse.questions.best_map import BestMap
     from dse.questions.common import Design
     from dse.questions.crossing import Crossing
+    from dse.questions.devices import Devices
     from dse.questions.need import Need, NeedBits
     from dse.questions.sensitivity import Sensitivity
     from dse.sweep.pareto.designs import DesignFront
     from dse.sweep.run import Stored
 
 __all__ = [
-    "Workload", "best_map", "check", "claims", "crossover", "device", "errors", "evaluate", "front", "grid", "model",
-    "need", "operations", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep", "units",
+    "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "front", "grid",
+    "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep", "units",
 ]  # fmt: skip
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
@@ -320,6 +321,30 @@ def sensitivity(
     return module.sensitivity(
         designs[0], _workload(workload, asked), common.measure(measure), designs[1] if against is not None else None,
         ranges, as_measured=[module.with_measured_bits(design) for design in designs],
+    )  # fmt: skip
+
+
+def devices(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    most: int = 16,
+    **asked: Any,
+) -> "Devices":
+    """Every split of a model by tp and pp over up to `most` devices, and the fewest that hold the whole batch.
+
+    >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
+    4
+
+    Raises InputError and SpecError for names and values, and for a device without links.
+    """
+    from dse.questions import devices as module
+
+    searched = dict.fromkeys(("tp", "pp", "pp_batches"), "most")
+    return module.devices(
+        _device(device), _plan(model, quantizer, quantizer), _workload(workload, asked, searched), most
     )  # fmt: skip
 
 

@@ -18,6 +18,9 @@ TOLD = (
     "n_devices", "tp", "pp", "weight_bytes", "kv_bytes", "max_batch", "fits_whole_batch", "decode_step_s",
     "collective_s", "throughput_tokens_per_s", "usd_per_million_tokens",
 )  # fmt: skip
+_HEAD = (
+    "devices", "tp", "pp", "weights each", "KV each", "largest batch", "step", "throughput", "a device", "price",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,19 +43,7 @@ class Devices:
 
     def text(self) -> str:
         """A table, and the answer."""
-        head = (
-            "devices",
-            "tp",
-            "pp",
-            "weights each",
-            "KV each",
-            "largest batch",
-            "step",
-            "throughput",
-            "a device",
-            "price",
-        )
-        lines = [self.question, "", "".join(f"{word:>14}" for word in head)]
+        lines = [self.question, "", "".join(f"{word:>14}" for word in _HEAD)]
         for split in self.splits:
             n, rate = split["n_devices"], split["throughput_tokens_per_s"]
             cells = [str(n), str(split["tp"]), str(split["pp"]), _size(split["weight_bytes"]), _size(split["kv_bytes"]),
