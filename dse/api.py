@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "front", "grid",
-    "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep", "units",
+    "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep",
+    "units",
 ]  # fmt: skip
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
