@@ -13,8 +13,15 @@ from dse.specs.workload import ASKED, Workload
 
 #: names have no values of their own to choose from
 NAMES = {"stack": "sglang", "tokens": "window:tokens=512"}
-#: what another value of a field needs beside it
-BESIDE = {"activation_bits": {"weights_bits": 8}, "cached_input_discount": {"prefix_tokens": 64}}
+#: devices divide what a model has
+NUMBERS = {"tp": 4, "pp": 4, "pp_batches": 2, "ep": 4, "dcp": 2}
+#: what another value of a field needs beside it: other fields, a model, a quantizer
+BESIDE = {
+    "activation_bits": {"weights_bits": 8}, "cached_input_discount": {"prefix_tokens": 64}, "pp_batches": {"pp": 4},
+    "ep": {"tp": 4}, "expert_skew": {"tp": 4, "ep": 2}, "dp_attention": {"tp": 4}, "dcp": {"tp": 16},
+}  # fmt: skip
+MODELS = {"ep": "mixtral-8x7b", "expert_skew": "mixtral-8x7b", "dcp": "llama3.1-8b"}
+QUANTIZERS = {"kv_cache": "fp16", "dcp": "fp8"}
 
 
 def other(name):
@@ -25,15 +32,15 @@ def other(name):
     if asked.kind == workload.SHARE:
         return 0.25
     if asked.kind == workload.WHOLE:
-        return asked.default + 16
+        return NUMBERS.get(name) or asked.default + 16
     return NAMES[name] if name in NAMES else next(each for each in reversed(asked.choices) if each != asked.default)
 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_field_of_a_workload_reaches_the_request_the_command_and_the_script(name, run):
     work = Workload(**BESIDE.get(name, {}), **{name: other(name)})
-    stored = "kivi" if work.kv_cache else "fp16"
-    values = {"device": "h100", "quantizer": stored, **shared.work_values(work)}
+    values = {"device": "h100", "quantizer": QUANTIZERS.get(name, "kivi"), **shared.work_values(work)}
+    values |= {"model": MODELS[name]} if name in MODELS else {}
     assert set(shared.work_values(work)) <= {field.key for field in shared.DESIGN}
     asked = request.of(values)
     assert asked.work == work
