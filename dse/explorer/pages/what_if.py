@@ -306,7 +306,8 @@ def title(asked: Request, place: int, alone: bool) -> str:
     values = kept.numbered(asked.value_quantizer_text, asked.value_quantizer or asked.quantizer)
     stored = keys if keys == values else f"{keys} / {values}"
     model, device = kept.numbered(asked.model_text, asked.model), kept.numbered(asked.device_text, asked.device)
-    text = f"{model} on {device}, KV cache in {stored}, batch {asked.work.batch:,}, "
+    n = asked.work.n_devices
+    text = f"{model} on {f'{n:,} x {device}' if n > 1 else device}, KV cache in {stored}, batch {asked.work.batch:,}, "
     text += f"{asked.work.input_tokens:,} tokens in, {asked.work.output_tokens:,} out"
     return text if alone else f"{place}: {text}"
 
@@ -397,21 +398,19 @@ def delta_of(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> 
     return change(value, base)
 
 
-#: pixels of the bars: of a bar, of the legend above (an entry a row), of the axis below
-_BAR_PX, _LEGEND_PX, _AXIS_PX = 44, 96, 55
+#: pixels of the bars: of a bar, of an entry of the legend above (a row each for parts of a step), of the axis below
+_BAR_PX, _ENTRY_PX, _AXIS_PX = 44, 24, 55
 
 
 def show_bars(found: Designs, made: MadeBy) -> None:
     """Memory and step time, a bar a design."""
     rows = _rows(found)
-    height = _LEGEND_PX + _AXIS_PX + _BAR_PX * len(rows)
-    left, right = st.columns(2)
-    for place, name, chart in (
-        (left, "memory", design_bars.memory(rows)),
-        (right, "step", design_bars.step_time(rows)),
-    ):
+    memory, step = design_bars.memory(rows), design_bars.step_time(rows)
+    legend_px = _ENTRY_PX * len(step.legend())
+    height = legend_px + _AXIS_PX + _BAR_PX * len(rows)
+    for place, name, chart in zip(st.columns(2), ("memory", "step"), (memory, step), strict=True):
         with place:
-            beside.show(name, chart, partial(design_bars.table, rows), made, figure.fitted(chart, height, _LEGEND_PX))
+            beside.show(name, chart, partial(design_bars.table, rows), made, figure.fitted(chart, height, legend_px))
 
 
 @st.fragment(parallel=True)

@@ -35,7 +35,7 @@ STEP = {
 def step_parts(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Parts of a decode step by column; what devices exchange only where any of the results have it."""
     exchanged = any((result.get("collective_s") or 0.0) > 0 for result in results)
-    return {**STEP, "collective_s": "exchange between devices"} if exchanged else STEP
+    return {**STEP, "collective_s": "exchange"} if exchanged else STEP
 
 
 def with_system(table: pd.DataFrame) -> pd.DataFrame:
