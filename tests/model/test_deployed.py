@@ -1,6 +1,7 @@
 """A model on several devices: bytes of a device counted by hand, limits that must hold, and what cannot be split."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import evaluate, kv_layout, many
+from dse.model import deployed, evaluate, kv_layout, many
 from dse.specs import catalog
 from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
@@ -270,3 +271,46 @@ def test_power_price_and_idling_are_those_of_all_devices():
     assert four["compute_joules_per_token"] == pytest.approx(one["compute_joules_per_token"], rel=1e-9)
     assert four["memory_joules_per_token"] == pytest.approx(one["memory_joules_per_token"], rel=1e-9)
     assert four["n_devices"] == 4
+
+
+def ring_s(n_bytes, sent, start_s=8e-6, link=300e9):
+    """Two A100-40GB, whose exchange is assumed: 6 + 2 us, 0.7 of the link, chunks at 0.6 (docs/calibration.md)."""
+    transfer_s = n_bytes * sent / (0.7 * link)
+    return start_s + transfer_s + 2 * 0.6 * math.sqrt(start_s * transfer_s)
+
+
+def test_a_step_waits_for_two_exchanges_a_layer_one_of_embeddings_and_the_logits():
+    found = point("llama2-7b", "a100-40gb", batch=4, tp=2, input_tokens=500, output_tokens=10)
+    rows, logits = 4 * 4096 * 2, 4 * 32_000 * 2
+    assert found.results["collective_s"] == pytest.approx(65 * ring_s(rows, 1) + ring_s(logits, 1 / 2), rel=1e-12)
+    # prompts of 500 tokens pass together; only their last tokens have logits, which are not counted
+    assert found.largest_wave.wave.prompt_collective_s == pytest.approx(65 * ring_s(500 * rows, 1), rel=1e-12)
+    assert found.results["bound"] in ("bandwidth", "latency")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"tp": 4}, {"layers": (161, 16_384), "logits": (1, 256_512)}),
+        ({"tp": 4, "pp": 4}, {"layers": (161, 16_384), "logits": (1, 256_512), "stages": (3, 16_384)}),
+        ({"pp": 2}, {"stages": (1, 16_384)}),
+        ({"tp": 4, "dp_attention": True},
+         {"tokens of all": (80, 65_536), "results of all": (80, 65_536), "logits": (1, 4 * 256_512)}),
+        # 4 query heads a device, of two devices together: 8 heads of 128
+        ({"tp": 16, "dcp": 2}, {"layers": (161, 16_384), "logits": (1, 256_512), "queries": (80, 2048),
+                                "shared tokens": (80, 2048)}),
+    ],
+)  # fmt: skip
+def test_what_is_exchanged_for_a_token(asked, expected):
+    """Of Llama-3.1-70B: 80 layers, rows of 8,192 values, 64 query heads of 128, a vocabulary of 128,256."""
+    found = point("llama3.1-70b", **asked)
+    told = deployed.exchanges(found.device, found.plan.model, found.work, found.stack_name)
+    assert {name: (one.n_per_pass, one.token_bytes) for name, one, _ in told} == expected
+
+
+def test_experts_are_sent_the_tokens_that_chose_them():
+    # 2 of 8 experts; to them and back in each of 32 layers; rows of 4,096 values
+    found = point("mixtral-8x7b", tp=4, ep=4, dp_attention=True)
+    told = deployed.exchanges(found.device, found.plan.model, found.work, found.stack_name)
+    name, one, _ = next(told)
+    assert (name, one.n_per_pass, one.token_bytes) == ("experts", 64, 2 * 8192)
