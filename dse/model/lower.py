@@ -287,12 +287,12 @@ def weights_by_operation(model: ModelSpec, work: Workload) -> list[tuple[str, Pr
         active = own + n_groups * (dense - own) + n_groups * skew * met
         return name, Product(float(active), float(dense), float(experts), n_products)
 
-    n_head = model.vocab_size * model.hidden_size
+    n_head, attention = model.vocab_size * model.hidden_size, model.attention_parameters or 0
     rest, experts = model.dense_parameters - n_head, model.expert_parameters
     head = product("head", n_head, 0, 1)
     if rest < 0:
-        return [product("layers", model.dense_parameters, experts, 1 + 4 * n_layers)]
-    whole = [product("layers", rest, experts, linear.matrix_products(n_layers) - 1), head]
+        return [product("layers", model.dense_parameters, experts, 1 + 4 * n_layers, attention)]
+    whole = [product("layers", rest, experts, linear.matrix_products(n_layers) - 1, attention), head]
     if any(layer.value_dim == 0 for layer in model.layers):
         return whole
     q_heads, hidden = model.n_q_heads, model.hidden_size
@@ -304,8 +304,8 @@ def weights_by_operation(model: ModelSpec, work: Workload) -> list[tuple[str, Pr
     if rest < qkv + out:
         return whole
     return [
-        product("qkv", qkv, 0, n_layers), product("output_projection", out, 0, n_layers),
-        product("feed_forward", rest - qkv - out, experts, 2 * n_layers), head,
+        product("qkv", qkv, 0, n_layers, qkv), product("output_projection", out, 0, n_layers, out),
+        product("feed_forward", rest - qkv - out, experts, 2 * n_layers, max(attention - qkv - out, 0)), head,
     ]  # fmt: skip
 
 

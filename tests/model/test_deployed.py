@@ -314,3 +314,16 @@ def test_experts_are_sent_the_tokens_that_chose_them():
     told = deployed.exchanges(found.device, found.plan.model, found.work, found.stack_name)
     name, one, _ = next(told)
     assert (name, one.n_per_pass, one.token_bytes) == ("experts", 64, 2 * 8192)
+
+
+def test_weights_outside_attention_meet_the_tokens_of_all_groups():
+    """Qwen3-30B-A3B: 8 of 128 experts; 16 requests on 8 devices are 2 of each device's own, and 16 for its experts."""
+    whole = catalog.model(config("qwen3-30b-a3b"))
+    found = point(whole, tp=8, dp_attention=True, batch=16, model_kind="ideal")
+    own, rest = whole.attention_parameters, whole.dense_parameters - whole.attention_parameters
+    touched = 1 - (1 - 8 / 128) ** 16
+    read_bytes = 2 * (own + rest / 8 + whole.expert_parameters / 8 * touched)
+    assert found.results["linear_s"] == pytest.approx(read_bytes / 3.35e12, rel=1e-6)
+    # a token of a device's own, and an eighth of the work for those of all: as on one device
+    assert found.design.model.active_parameters == pytest.approx(float(whole.active_parameters), rel=1e-6)
+    assert sum(part.active for part in found.design.products) == pytest.approx(float(whole.active_parameters), rel=1e-6)
