@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dse.core import units
+from dse.core.errors import InputError
 from dse.model.formulas import memory_unit
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.quantizers import TensorLayout
@@ -18,9 +19,17 @@ STREAMS = (("payload", "padding"), ("outliers",))
 
 
 def attach(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> KvPlan:
-    """The plan with the pages and bursts of the device, where it has any, for what its engine packs token by token."""
+    """The plan with the pages and bursts of the device, where it has any, for what its engine packs token by token.
+
+    Raises InputError where devices would share tokens that pages hold whole.
+    """
     if device.kv_page is None and device.kv_burst is None:
         return plan
+    if plan.token_shards > 1:
+        raise InputError(
+            f"dcp = {plan.token_shards}: {device.name} keeps heads in pages of its own (kv_page), which hold whole "
+            "tokens: use dcp 1"
+        )
     sizes = (device.kv_page and device.kv_page.count, device.kv_burst and device.kv_burst.count)
 
     def with_pages() -> KvPlan:

@@ -259,6 +259,7 @@ def test_one_device_is_as_ever(model, quantizer, asked):
         ("llama3.1-8b", "h100", {"tp": 32, "dcp": 3}, r"dcp = 3: .*there are 4: use one of 1, 2, 4"),
         ("llama3.1-8b", "h100", {"tp": 8, "dp_attention": True, "dcp": 2}, r"dcp = 2: with dp-attention"),
         ("llama3.1-8b", "h100", {"tp": 16, "dcp": 2, "tokens": "h2o"}, r"dcp = 2: a token policy \('h2o'\)"),
+        ("llama3.1-8b", "oaken-hbm", {"tp": 16, "dcp": 2}, r"dcp = 2: Oaken-HBM keeps heads in pages.*use dcp 1"),
         ("llama3.1-8b", "oaken-hbm", {"tp": 2}, r"Oaken-HBM has no link_bandwidth: add it"),
         ("llama3.1-8b", "h100", {"tp": 2048}, r"tp = 2048: must be a whole number from 1 to 1,024"),
         ("llama3.1-8b", "2xa100-80gb", {"tp": 2}, r"2xA100-80GB stands for 2 devices.*name one"),
