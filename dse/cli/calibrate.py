@@ -13,8 +13,9 @@ from dse.cli.options import command_line, progress_bar
 @click.option("--device", required=True, metavar="NAME|FILE", help="The device that was measured.")
 @click.option("--stack", metavar="NAME", help="Software stack, such as vllm; default: the one the table names.")
 @click.option("--out", required=True, metavar="FILE.toml", help="Device file to write, with the fitted stack in it.")
-@click.option("--kernel", type=click.Choice(["attention", "gemm", "links"]), default="attention", show_default=True,
-              help="What to read from aiconfigurator-core (links: collectives); a CSV file's columns say.")  # fmt: skip
+@click.option("--kernel", type=click.Choice(["attention", "gemm", "links", "served"]), default="attention", show_default=True,
+              help="What to read from aiconfigurator-core (links: collectives; served: products by format, experts, "
+                   "latent heads, prompts); a CSV file's columns say.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
 def calibrate(table: str, device: str, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.
@@ -28,6 +29,12 @@ def calibrate(table: str, device: str, stack: str | None, out: str, kernel: str,
 
         done = links.run(table, device, out)
         click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else links.text(done))
+        return
+    if kernel == "served":
+        from dse.calibrate import served
+
+        done = served.run(table, device, stack, out, progress_bar)
+        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else served.text(done))
         return
     from dse.calibrate import write as calibrate_write
 

@@ -213,7 +213,11 @@ def kernel_sums(design, limits, shape, n_sequences):
             calibrated.attention_memory_s(float(bits) / per_byte, kernel.io_bytes, frac, bandwidth),
             calibrated.attention_memory_s(float(bits_slope) / per_byte, 0, frac, bandwidth),
         )
-        compute = (calibrated.attention_compute_s(flops, peak), calibrated.attention_compute_s(flops_slope, peak))
+        reached = stack.flops_frac
+        compute = (
+            calibrated.attention_compute_s(flops, reached, peak),
+            calibrated.attention_compute_s(flops_slope, reached, peak),
+        )
         each_s = calibrated.attention_fixed_s(length, copies, kernel.launch_s, stack.split_s, stack.layout_copy_s)
         plain_root = _sum_of_roots(
             design, memory, unit_s, (plain, plain_slope), compute, m, entered, window, full_from, n_units

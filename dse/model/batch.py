@@ -125,7 +125,7 @@ def step_shares(run):
         by_compute += wave.attention_s - run.attention_latency_s
     else:
         by_bandwidth += wave.attention_s - run.attention_latency_s
-    latency = run.linear_latency_s + run.attention_latency_s
+    latency = run.linear_latency_s + run.attention_latency_s + wave.host_s
     return Shares(by_bandwidth, by_compute, latency, wave.dequantize_s + wave.quantize_s, wave.collective_s)
 
 

@@ -13,7 +13,10 @@ from dse.model.records import MISSING
 def weight_bytes(design):
     """Bytes of all weights that a device holds."""
     model = design.model
-    n_bytes = weights.weight_bytes(model.dense_parameters + model.expert_parameters, design.load.weights_bits)
+    load = design.load
+    n_bytes = weights.weight_bytes(
+        model.dense_parameters, model.expert_parameters, load.dense_eighths, load.expert_eighths
+    )
     return deployment.stage_bytes(n_bytes, design.deployment.n_stages)
 
 

@@ -33,6 +33,7 @@ from dse.model.operations import (
     ATTENTION,
     COLLECTIVES,
     DECODE,
+    HOST,
     PREFILL,
     QUANTIZATION,
     decode_operations,
@@ -41,6 +42,7 @@ from dse.model.operations import (
 )
 from dse.model.records import MISSING, Design
 from dse.model.results import RESULT_UNITS
+from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
 from dse.specs.workload import Workload
@@ -58,7 +60,7 @@ ROOM_BYTES = 2**53
 ROOM_RESULTS = ("throughput_tokens_per_s", "decode_step_s", "bound")
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
-    **{name: None for kind in (Served, Waits, Wave, Totals, Spent, Bounds) for name in kind._fields},
+    **{name: None for kind in (Served, Waits, Steady, Wave, Totals, Spent, Bounds) for name in kind._fields},
     "running_batch": 0, "bound": "capacity",
 }  # fmt: skip
 
@@ -306,7 +308,8 @@ class Point:
         )
         alone_s, step_s = one_prompt_s(design, self.terms), run.wave.decode_step_s
         served, waits = served_of(design, waves.running, waves.n_waves), waits_of(design, alone_s, step_s)
-        parts = (run.wave, waits, self.totals, spent, served)
+        steady = steady_of(design, self.made, self.terms, float(self.work.batch), float(self.max_batch))
+        parts = (run.wave, waits, steady, self.totals, spent, served)
         numbers = {name: number for part in parts for name, number in part._asdict().items()}
         return {
             **{name: known(number) for name, number in numbers.items()},
@@ -330,7 +333,7 @@ class Point:
                 continue
             for op in (*each, total_of(each, DECODE if phase == "decode" else PREFILL, seconds)):
                 name = "all" if op.kind < 0 else names[op.kind] if op.kind < ATTENTION else "attention"
-                name = {QUANTIZATION: "quantization", COLLECTIVES: "collectives"}.get(op.kind, name)
+                name = {QUANTIZATION: "quantization", COLLECTIVES: "collectives", HOST: "host"}.get(op.kind, name)
                 shares = [
                     part / op.seconds if op.seconds else 0.0 for part in (op.compute_at_peak_s, op.read_at_peak_s)
                 ]

@@ -180,7 +180,9 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         ),
         _note(
             "weight_bytes", point.weight_bytes, weights.weight_bytes.equation, weights.weight_bytes.source,
-            n_parameters=model.parameters, weights_bits=work.weights_bits, **_split(point),
+            n_dense_parameters=model.dense_parameters, n_expert_parameters=model.expert_parameters,
+            dense_eighths=point.design.load.dense_eighths, expert_eighths=point.design.load.expert_eighths,
+            **_split(point),
         ),
         _note(
             "kv_bytes", results["kv_bytes"],
@@ -408,12 +410,14 @@ def _product_notes(point: Point) -> list[Step]:
     run, terms, work, design, model = point.largest_wave, point.terms, point.work, point.design, point.design.model
     wave, form = run.wave, "docs/calibration.md, The form"
     read_bytes = weights.weight_read_bytes(
-        model.dense_parameters, model.expert_parameters, run.share_touched, work.weights_bits
-    )
+        model.dense_parameters - model.unread_parameters, model.expert_parameters, run.share_touched,
+        design.load.dense_eighths, design.load.expert_eighths,
+    )  # fmt: skip
     found = [_note(
         "weight_read_bytes", read_bytes, weights.weight_read_bytes.equation, weights.weight_read_bytes.source,
-        n_dense_parameters=model.dense_parameters, n_expert_parameters=model.expert_parameters,
-        share_touched=run.share_touched, weights_bits=work.weights_bits,
+        n_dense_parameters=model.dense_parameters - model.unread_parameters,
+        n_expert_parameters=model.expert_parameters, share_touched=run.share_touched,
+        dense_eighths=design.load.dense_eighths, expert_eighths=design.load.expert_eighths,
     )]  # fmt: skip
     if terms.has_gemm:
         equation = FORMULAS["linear_calibrated_s"]

@@ -311,7 +311,7 @@ def prompt_flops(layers, prompt_window_tokens, n_tokens):
     total = 0
     for layer in layers:
         window = min(layer.window_tokens, prompt_window_tokens)
-        total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, window) * layer.pair_flops
+        total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, window) * layer.prompt_pair_flops
         if layer.index_flops:
             total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, layer.window_tokens) * layer.index_flops
     return total
@@ -324,7 +324,7 @@ def causal_flops(layers, first, last):
     for layer in layers:
         pairs = kv_cache.sum_of_causal_pairs(last, layer.window_tokens)
         pairs -= kv_cache.sum_of_causal_pairs(first - 1, layer.window_tokens)
-        total += layer.n_layers * pairs * layer.pair_flops
+        total += layer.n_layers * pairs * layer.prompt_pair_flops
     return total
 
 

@@ -25,7 +25,7 @@ from dse.model.records import (
 )  # fmt: skip
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
-from dse.specs.stack import PackedFit, StackSpec
+from dse.specs.stack import GemmFit, PackedFit, ServedStack, StackSpec, served
 from dse.specs.tokens import TokenPolicy
 from dse.specs.workload import Workload
 
@@ -33,6 +33,8 @@ from dse.specs.workload import Workload
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
 DEFAULT_STACKS_OF = "h100"
+#: heads of at least this dimension run the prompt kernels that were measured for it
+PROMPT_HEAD_DIM = 128
 #: every token is stored and read
 FULL = Policy(NO_LIMIT, NO_LIMIT, NO_LIMIT, NO_LIMIT, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0)
 
@@ -93,7 +95,8 @@ def check_traffic(work: Workload) -> None:
 def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
     """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model.
 
-    Raises InputError where the device has none that was asked for.
+    What was not measured of it on the device is that of the device's other stacks, and of a release that was not
+    measured that of the stack in general. Raises InputError for a stack that nobody measured.
     """
     if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
         return None, None
@@ -102,10 +105,14 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
             f"model-kind = calibrated: {device.name} has no calibrated parameters: use ideal, or `dse calibrate`"
         )
     stacks = device.stacks or catalog.device(DEFAULT_STACKS_OF).stacks
-    name = work.stack or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
-    if name not in stacks:
-        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(stacks)}")
-    return name, stacks[name]
+    asked, _, release = (work.stack or "").partition("@")
+    name = asked or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
+    servers = catalog.servers()
+    if name not in stacks and name not in servers:
+        known = ", ".join(dict.fromkeys([*stacks, *servers]))
+        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {known}")
+    order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}
+    return name, served(name, order, servers.get(name), release)
 
 
 def design_of(
@@ -123,16 +130,18 @@ def design_of(
             "peak_ops_int8 or peak_flops_fp8 to its file"
         )
     policy = policy_of(work.token_policy)
-    kernels, core_s, rates = kernels_of(device, plan, paths, stack)
+    latent = latent_fit(plan, paths, stack)
+    kernels, core_s, rates = kernels_of(device, plan, paths, stack, latent)
     tensors = tuple(
         tensor_of(g, plan.den, paths, policy, packed_core_s, rate)
         for g, packed_core_s, rate in zip(plan.groups, core_s, rates, strict=True)
     )
     layers = layers_of(plan.model, policy)
-    products = tuple(product for _, product in weights_by_operation(plan.model, work))
+    products = tuple(product for _, product in weights_by_operation(plan.model, work, stack))
     exchanges = tuple(exchange for _, exchange, _ in deployed.exchanges(device, plan.model, work, stack_name))
     return Design(
-        tensors, layers, kernels, products, exchanges, model_of(plan, work), policy, kernels_reach(device, stack),
+        tensors, layers, kernels, products, exchanges, model_of(plan, work, stack), policy,
+        kernels_reach(device, plan, work, stack, latent),
         device_of(device), load_of(work), deployed.deployment_of(work),
         work.input_tokens, work.output_tokens,
     )  # fmt: skip
@@ -144,6 +153,7 @@ def layers_of(model: ModelSpec, policy: Policy = FULL) -> tuple[Layer, ...]:
     return tuple(
         Layer(
             layer.n_layers, window, attention.attention_flops_per_token(model.n_q_heads, layer.score_dim),
+            attention.attention_flops_per_token(model.n_q_heads, layer.prompt_score_dim or layer.score_dim),
             policy.index_flops if window > policy.read_limit_tokens else 0,
         )
         for layer, window in zip(model.layers, windows, strict=True)
@@ -172,20 +182,37 @@ def tensor_of(
     )  # fmt: skip
 
 
-def model_of(plan: KvPlan, work: Workload) -> LanguageModel:
+def unread_parameters(model: ModelSpec, stack: StackSpec | None) -> int:
+    """Parameters of the table of input embeddings, of which a step looks up a row a token; papers count it as read, and
+    so do times without a server's own (`host`)."""
+    return model.embedding_parameters if stack and stack.host else 0
+
+
+def matrix_products(model: ModelSpec, stack: StackSpec | None) -> int:
+    """Matrix products that a pass starts, beside those of routed experts that were measured apart."""
+    if stack is None or not stack.host:
+        return int(linear.matrix_products(model.n_layers))
+    is_latent = any(layer.value_dim == 0 for layer in model.layers)
+    return int(linear.served_products(model.n_layers, is_latent, model.n_experts > 1))
+
+
+def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None) -> LanguageModel:
     """The model as a whole, with the denominator of its plan."""
     model = plan.model
+    experts = model.expert_parameters * model.n_active_experts / model.n_experts
     burst_bits = sum(g.n_stored_layers * g.written_bits for g in plan.groups if g.burst_row_bits)
     return LanguageModel(
         plan.den, model.n_q_heads, model.dense_parameters, model.expert_parameters, model.n_experts,
         model.n_active_experts, model.activation_elements,
         min(model.activation_elements, 2 * model.hidden_size + model.vocab_size),
-        linear.matrix_products(model.n_layers), burst_bits, deployed.active_parameters(model, work),
+        model.n_layers, matrix_products(model, stack), unread_parameters(model, stack),
+        deployed.n_groups_of(work) * (1.0 + work.expert_skew) * experts, burst_bits,
+        deployed.active_parameters(model, work),
     )  # fmt: skip
 
 
 def kernels_of(
-    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None
+    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, latent: GemmFit | None
 ) -> tuple[tuple[Kernel, ...], list[float], list[float]]:
     """Attention kernels by layer shape; by tensor, seconds of a core for a packed element, and what is unpacked a
     second where the cores do it. All zeros without measured kernels."""
@@ -193,10 +220,11 @@ def kernels_of(
     if stack is None or stack.attention is None:
         return (), nothing, nothing
     terms = stack.attention_terms()
-    rate = terms["core_rate_per_s"]
+    rate = 0.0 if latent else terms["core_rate_per_s"]
     plain_s, n_cores, q_heads = 1 / rate if rate else 0.0, n_cores_of(device), plan.model.n_q_heads
     core_rates = [
-        core_rate(device, stack, g, paths[g.place]) if g.layout.needs_unpacking else rate for g in plan.groups
+        core_rate(device, stack, g, paths[g.place], latent) if g.layout.needs_unpacking else rate
+        for g in plan.groups
     ]
     core_s = [max(1 / each, plain_s) if each else plain_s for each in core_rates]
     rates = [
@@ -211,7 +239,7 @@ def kernels_of(
             n_layers, layer.n_kv_heads, calibrated.attention_io_bytes(1, q_heads, layer.score_dim),
             attention.attention_flops_per_token(q_heads, layer.score_dim), int(q_heads > layer.n_kv_heads),
             int(any((plain_s, *(s for _, s in own)))),
-            max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)]),
+            latent.launch.si if latent else max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)]),
         ))  # fmt: skip
     return tuple(kernels), core_s, rates
 
@@ -221,16 +249,43 @@ def n_cores_of(device: HardwareSpec) -> int:
     return device.n_cores.count if device.n_cores else 1
 
 
-def kernels_reach(device: HardwareSpec, stack: StackSpec | None) -> Stack:
-    """What the kernels of a stack reach."""
-    found = Stack(0, 0, 0, n_cores_of(device), 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0)
+def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> GemmFit | None:
+    """The kernel of latent (MLA) heads as they are stored; None for other heads, or where none was measured."""
+    if stack is None or stack.attention is None or any(layer.value_dim for layer in plan.model.layers):
+        return None
+    codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups}
+    return stack.latent.get("fp8" if codes == {"fp8"} else "fp16", stack.latent.get("fp16"))
+
+
+def kernels_reach(
+    device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, latent: GemmFit | None
+) -> Stack:
+    """What the kernels of a stack reach with weights of the workload's format."""
+    weights, model = work.weight_format, plan.model
+    named = device.format_peak(weights.dense_code).si if work.weights else 0.0
+    found = Stack(
+        0, 0, 0, n_cores_of(device), 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, named, named, 0, 0.0,
+        1.0, 1.0, 0.0, 0.0, 0.0, 0.0,
+    )  # fmt: skip
     if stack is None:
         return found
-    if stack.gemm:
-        gemm = stack.gemm_terms()
+    if own := stack.products.get(weights.dense_code):  # type: ignore[call-overload]
+        found = found._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
+    if gemm := own or stack.gemm:
         found = found._replace(
-            has_gemm=1, gemm_launch_s=gemm["launch_s"], gemm_memory_frac=gemm["memory_frac"],
-            gemm_flops_frac=gemm["flops_frac"],
+            has_gemm=1, gemm_launch_s=gemm.launch.si, gemm_memory_frac=gemm.memory_frac.si,
+            gemm_flops_frac=gemm.flops_frac.si,
+        )  # fmt: skip
+    experts = stack.experts.get(weights.expert_code) if model.expert_parameters else None  # type: ignore[call-overload]
+    if gemm and experts:
+        found = found._replace(
+            has_experts=1, expert_launch_s=experts.launch.si, expert_memory_frac=experts.memory_frac.si,
+            expert_flops_frac=experts.flops_frac.si, expert_peak_per_s=device.format_peak(weights.expert_code).si,
+        )  # fmt: skip
+    if stack.host:
+        found = found._replace(
+            host_layer_s=stack.host.layer.si, host_step_s=stack.host.step.si, host_sequence_s=stack.host.sequence.si,
+            host_prompt_s=stack.host.prompt.si,
         )  # fmt: skip
     if stack.materialised:
         found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
@@ -241,7 +296,15 @@ def kernels_reach(device: HardwareSpec, stack: StackSpec | None) -> Stack:
             has_attention=1, split_s=terms["split_s"], layout_copy_s=terms["copy_s"], unit_s=terms["unit_s"],
             memory_frac=frac, plain_core_s=1 / rate if rate else 0.0,
             copy_frac=stack.materialised.memory_frac.si if stack.materialised else frac,
-            flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+            flops_frac=calibrated.ATTENTION_FLOPS_FRAC, prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+        )  # fmt: skip
+        narrow = all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers)
+        if prompt := stack.prompt.get("d64" if narrow else "d128"):
+            found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
+    if latent:
+        found = found._replace(
+            split_s=0.0, layout_copy_s=0.0, unit_s=0.0, plain_core_s=0.0, memory_frac=latent.memory_frac.si,
+            flops_frac=latent.flops_frac.si,
         )  # fmt: skip
     return found
 
@@ -267,12 +330,13 @@ def load_of(work: Workload) -> Load:
     """What a workload asks, but for batch and lengths."""
     paged, discount = work.admission == "paged", work.cached_input_discount
     return Load(
-        int(paged), work.page_tokens if paged else 1, work.prefix_tokens, work.weights_bits, work.activation_bits,
-        work.prompt_chunk_tokens, int(work.kv_cache), math.nan if discount is None else discount,
+        int(paged), work.page_tokens if paged else 1, work.prefix_tokens, work.weight_format.dense_eighths,
+        work.weight_format.expert_eighths, work.activation_bits,
+        work.prompt_chunk_tokens, work.rounds, int(work.kv_cache), math.nan if discount is None else discount,
     )  # fmt: skip
 
 
-def weights_by_operation(model: ModelSpec, work: Workload) -> list[tuple[str, Product]]:
+def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | None = None) -> list[tuple[str, Product]]:
     """The products with the weights of a device by name. What is neither QKV, output projection nor head counts with
     the feed-forward: norms, and the table of input embeddings, which the model takes to be read and multiplied like
     the others.
@@ -288,11 +352,12 @@ def weights_by_operation(model: ModelSpec, work: Workload) -> list[tuple[str, Pr
         return name, Product(float(active), float(dense), float(experts), n_products)
 
     n_head, attention = model.vocab_size * model.hidden_size, model.attention_parameters or 0
-    rest, experts = model.dense_parameters - n_head, model.expert_parameters
+    unread, n_products = unread_parameters(model, stack), matrix_products(model, stack)
+    rest, experts = model.dense_parameters - n_head - unread, model.expert_parameters
     head = product("head", n_head, 0, 1)
     if rest < 0:
-        return [product("layers", model.dense_parameters, experts, 1 + 4 * n_layers, attention)]
-    whole = [product("layers", rest, experts, linear.matrix_products(n_layers) - 1, attention), head]
+        return [product("layers", model.dense_parameters - unread, experts, n_products, attention)]
+    whole = [product("layers", rest, experts, n_products - 1, attention), head]
     if any(layer.value_dim == 0 for layer in model.layers):
         return whole
     q_heads, hidden = model.n_q_heads, model.hidden_size
@@ -305,7 +370,9 @@ def weights_by_operation(model: ModelSpec, work: Workload) -> list[tuple[str, Pr
         return whole
     return [
         product("qkv", qkv, 0, n_layers, qkv), product("output_projection", out, 0, n_layers, out),
-        product("feed_forward", rest - qkv - out, experts, 2 * n_layers, max(attention - qkv - out, 0)), head,
+        product("feed_forward", rest - qkv - out, experts, n_products - 1 - 2 * n_layers,
+                max(attention - qkv - out, 0)),
+        head,
     ]  # fmt: skip
 
 
@@ -317,8 +384,12 @@ def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
     return code.read[side] + code.pool_read[side], code.pack[side] + code.pool_pack[side]
 
 
-def core_rate(device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str) -> float:
+def core_rate(
+    device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str, latent: GemmFit | None
+) -> float:  # fmt: skip
     """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling."""
+    if latent and path == "fused" and kv_code(group) in stack.latent:
+        return 0.0
     if fit := packed_fit(stack, group, path):
         return float(fit.core_rate.si) if fit.core_rate else 0.0
     if path not in ("fused", "engine"):

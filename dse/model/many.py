@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from dse.core.compiling import compilable, inlined, registered, source_stamp
-from dse.model import capacity
+from dse.model import capacity, step
 from dse.model import evaluate as model
 from dse.model.attention import Sums, sums_of
 from dse.model.batch import (
@@ -52,10 +52,12 @@ from dse.model.records import (
     dtype_of,
 )  # fmt: skip
 from dse.model.results import RESULT_UNITS
+from dse.model.steady import Steady, steady_of
 from dse.model.step import (
     Wave,
     cached_run,
     exchange_s,
+    experts_s,
     one_prompt_s,
     product_peak,
     share_touched,
@@ -86,9 +88,11 @@ class Given(NamedTuple):
     n_waves: int
     n_full: int
     n_smaller: int
+    touched: int
     read_s: int
     prompt_read_s: int
-    touched: int
+    experts_s: int
+    prompt_experts_s: int
     exchange_s: int
     prompt_exchange_s: int
 
@@ -100,7 +104,7 @@ MAX_KEYS = 2**14
 
 #: columns by kind, each a result of one name; a whole number that is missing is MISSING, another nan, a code -1
 WHOLE = (*capacity.Fit._fields, *capacity.Sizes._fields, *capacity.Needs._fields, *Served._fields)
-FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *Waits._fields, *Spent._fields)
+FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *Waits._fields, *Steady._fields, *Spent._fields)
 CODE = Bounds._fields
 COLUMNS = (*WHOLE, *FLOAT, *CODE)
 #: where groups of columns begin among those of their kind
@@ -110,7 +114,8 @@ OF_SERVED = OF_NEEDS + len(capacity.Needs._fields)
 OF_WAVE = len(Contents._fields)
 OF_TOTALS = OF_WAVE + len(Wave._fields)
 OF_WAITS = OF_TOTALS + len(Totals._fields)
-OF_SPENT = OF_WAITS + len(Waits._fields)
+OF_STEADY = OF_WAITS + len(Waits._fields)
+OF_SPENT = OF_STEADY + len(Steady._fields)
 #: the column that takes longest
 CONTEXT = WHOLE.index("max_context_tokens")
 #: those that are not missing where nothing runs
@@ -215,6 +220,7 @@ def _put(row, i, wave):
     row[AT.quantize_s + i] = wave.quantize_s
     row[AT.dequantize_s + i] = wave.dequantize_s
     row[AT.collective_s + i] = wave.collective_s
+    row[AT.host_s + i] = wave.host_s
     row[AT.decode_step_s + i] = wave.decode_step_s
     row[AT.prompt_products_s + i] = wave.prompt_products_s
     row[AT.prompt_matrix_s + i] = wave.prompt_matrix_s
@@ -228,10 +234,11 @@ def _put(row, i, wave):
 @inlined
 def _fill_wave(row, i, sums, peak, terms, has_gemm, quantises):
     """The wave at `i`, whose sequences have these `sums` each."""
-    _put(row, i, wave_of(
-        row[GIVEN.together + i], row[GIVEN.read_s + i], row[GIVEN.prompt_read_s + i], row[GIVEN.exchange_s + i],
-        row[GIVEN.prompt_exchange_s + i], sums, peak, terms, has_gemm, quantises,
-    ))  # fmt: skip
+    given = step.Given(
+        row[GIVEN.read_s + i], row[GIVEN.prompt_read_s + i], row[GIVEN.experts_s + i], row[GIVEN.prompt_experts_s + i],
+        row[GIVEN.exchange_s + i], row[GIVEN.prompt_exchange_s + i],
+    )  # fmt: skip
+    _put(row, i, wave_of(row[GIVEN.together + i], given, sums, peak, terms, has_gemm, quantises))
 
 
 @compilable
@@ -287,6 +294,7 @@ def _fill_waves(row, m, case, room):
     for i in range(m):
         row[GIVEN.read_s + i] = terms.weight_read_s
         row[GIVEN.prompt_read_s + i] = terms.weight_read_s
+        row[GIVEN.experts_s + i] = row[GIVEN.prompt_experts_s + i] = 0.0
     prefix, own = terms.prompt.prefix_tokens, terms.input_tokens - terms.prompt.prefix_tokens
     if terms.has_experts:
         for i in range(m):
@@ -294,7 +302,10 @@ def _fill_waves(row, m, case, room):
             touched = share_touched(design, n)
             row[GIVEN.touched + i] = touched
             row[GIVEN.read_s + i] = weight_read_s(design, touched)
-            row[GIVEN.prompt_read_s + i] = weight_read_s(design, share_touched(design, prefix + n * own))
+            of_prompts = share_touched(design, prefix + n * own)
+            row[GIVEN.prompt_read_s + i] = weight_read_s(design, of_prompts)
+            row[GIVEN.experts_s + i] = experts_s(design, float(n), touched)
+            row[GIVEN.prompt_experts_s + i] = experts_s(design, float(prefix + n * own), of_prompts)
     _fill_exchanges(row, m, design.exchanges, prefix, own)
     n_few, same_from = 0, terms.same_from
     if same_from > 1:
@@ -381,7 +392,7 @@ def _fill_run(m, most, case, room):
 def _wave_at(row, i):
     return Wave(
         row[AT.linear_compute_s + i], row[AT.linear_s + i], row[AT.attention_s + i], row[AT.quantize_s + i],
-        row[AT.dequantize_s + i], row[AT.collective_s + i], row[AT.decode_step_s + i],
+        row[AT.dequantize_s + i], row[AT.collective_s + i], row[AT.host_s + i], row[AT.decode_step_s + i],
         row[AT.prompt_products_s + i], row[AT.prompt_matrix_s + i], row[AT.prompt_compute_s + i],
         row[AT.prompt_quantize_s + i], row[AT.prompt_collective_s + i], row[AT.prefill_s + i], row[AT.wave_s + i],
     )  # fmt: skip
@@ -452,6 +463,17 @@ def _fill_waits(case, row, found, first, m):
         for at in range(len(waits)):
             if places[OF_WAITS + at] >= 0:
                 columns[places[OF_WAITS + at], first + i] = waits[at]
+
+
+@compilable
+def _fill_steady(case, most, row, found, first, m):
+    """Columns of a steady server."""
+    places, columns = found.places.floats, found.floats
+    for i in range(m):
+        steady = steady_of(case.design, case.made, case.terms, row[GIVEN.batch + i], float(most))
+        for at in range(len(steady)):
+            if places[OF_STEADY + at] >= 0:
+                columns[places[OF_STEADY + at], first + i] = steady[at]
 
 
 @compilable
@@ -558,7 +580,8 @@ def evaluate_points(points, tables, n_keys, found, state, version):
     wants_contents, wants_spent = _any(places.floats, 0, OF_WAVE), _any(places.floats, OF_SPENT, len(places.floats))
     wants_runs = wants_spent or _any(places.codes, 0, len(places.codes))
     wants_sizes, wants_counts = _any(places.whole, 0, OF_SERVED), _any(places.whole, OF_SERVED, len(places.whole))
-    wants_waits = _any(places.floats, OF_WAITS, OF_SPENT)
+    wants_waits = _any(places.floats, OF_WAITS, OF_STEADY)
+    wants_steady = _any(places.floats, OF_STEADY, OF_SPENT)
     while begin < n:
         first, at, device = begin, points.case[begin], points.device[begin]
         n_input, n_output, most_batch = points.n_input[begin], points.n_output[begin], points.batch[begin]
@@ -614,6 +637,8 @@ def evaluate_points(points, tables, n_keys, found, state, version):
             _fill_counts(case, room.row, found, first, m)
         if wants_waits:
             _fill_waits(case, room.row, found, first, m)
+        if wants_steady:
+            _fill_steady(case, most, room.row, found, first, m)
         if wants_runs:
             _fill_runs(case, room, found, first, m, wants_spent)
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable
 from dse.model.formulas import attention, linear, weights
-from dse.model.step import product_peak, share_touched
+from dse.model.step import experts_s, product_peak, share_touched
 
 #: what an operation is: a product with weights counts by its place in `Design.products`
-ATTENTION, QUANTIZATION, COLLECTIVES = 100, 101, 102
+ATTENTION, QUANTIZATION, COLLECTIVES, HOST = 100, 101, 102, 103
 DECODE, PREFILL = 0, 1
 
 
@@ -45,10 +45,20 @@ def _add_products(found, design, terms, phase, n_tokens, touched, slower, attend
     peak, bandwidth = terms.product_peak_per_s, design.device.bandwidth_bytes_per_s
     for i in range(len(design.products)):
         part = design.products[i]
-        n_bytes = weights.weight_read_bytes(part.dense, part.experts, touched, design.load.weights_bits)
+        n_bytes = weights.weight_read_bytes(
+            part.dense, part.experts, touched, design.load.dense_eighths, design.load.expert_eighths
+        )
         compute_s = linear.linear_compute_s(n_tokens, part.active, peak)
         read_s = attention.time_at_rate(n_bytes, bandwidth)
-        if terms.has_gemm:
+        if terms.has_gemm and design.stack.has_experts and part.experts > 0:
+            dense_s = attention.time_at_rate(part.dense * design.load.dense_eighths / 64, bandwidth)
+            active = part.active - design.model.active_expert_parameters
+            seconds = experts_s(design, n_tokens, touched) + linear.linear_calibrated_s(
+                part.n_products, terms.gemm_launch_s,
+                linear.linear_compute_s(n_tokens, active, peak) / terms.gemm_flops_frac,
+                dense_s / design.stack.gemm_memory_frac,
+            )  # fmt: skip
+        elif terms.has_gemm:
             seconds = linear.linear_calibrated_s(
                 part.n_products, terms.gemm_launch_s, compute_s / terms.gemm_flops_frac,
                 read_s / design.stack.gemm_memory_frac,
@@ -75,6 +85,8 @@ def decode_operations(design, terms, run):
         found.append(Operation(DECODE, QUANTIZATION, packing_s, 0.0, moved, 0.0, at_peak_s))
     if run.wave.collective_s != 0:
         found.append(Operation(DECODE, COLLECTIVES, run.wave.collective_s, 0.0, 0.0, 0.0, 0.0))
+    if run.wave.host_s != 0:
+        found.append(Operation(DECODE, HOST, run.wave.host_s, 0.0, 0.0, 0.0, 0.0))
     return found
 
 
@@ -94,6 +106,8 @@ def prompt_operations(design, terms, run):
         found.append(Operation(PREFILL, QUANTIZATION, wave.prompt_quantize_s, 0.0, 0.0, 0.0, 0.0))
     if wave.prompt_collective_s != 0:
         found.append(Operation(PREFILL, COLLECTIVES, wave.prompt_collective_s, 0.0, 0.0, 0.0, 0.0))
+    if terms.host_s != 0:
+        found.append(Operation(PREFILL, HOST, terms.host_s, 0.0, 0.0, 0.0, 0.0))
     return found
 
 

@@ -73,6 +73,8 @@ class Layer(NamedTuple):
     window_tokens: int
     #: operations of a query token and a cached token
     pair_flops: int
+    #: the same where a prompt is computed: latent heads are expanded there
+    prompt_pair_flops: int
     #: operations that score one stored token, where a policy reads only some
     index_flops: int
 
@@ -127,7 +129,12 @@ class LanguageModel(NamedTuple):
     n_active_experts: int
     activation_elements: int
     logits_elements: int
+    n_layers: int
     n_products: int
+    #: parameters that are looked up, not multiplied: the table of input embeddings, where that is counted apart
+    unread_parameters: int
+    #: of those that a token meets, the parameters of routed experts
+    active_expert_parameters: float
     #: bits that the memory takes to write a token, where slices are rounded up to bursts
     burst_bits: int
     active_parameters: float
@@ -173,8 +180,22 @@ class Stack(NamedTuple):
     plain_core_s: float
     copy_launch_s: float
     copy_frac: float
-    #: share of the peak FLOP/s that attention's products reach
+    #: share of the peak FLOP/s that attention's products reach, in steps and over prompts
     flops_frac: float
+    prompt_flops_frac: float
+    #: peak rates of the products' formats; 0: by the bits of activations
+    dense_peak_per_s: float
+    expert_peak_per_s: float
+    #: grouped products of routed experts, where they were measured; else they count with the others
+    has_experts: int
+    expert_launch_s: float
+    expert_memory_frac: float
+    expert_flops_frac: float
+    #: what a server does beside kernels: of a layer, of a step, of a sequence in it, and of a prompt
+    host_layer_s: float
+    host_step_s: float
+    host_sequence_s: float
+    host_prompt_s: float
 
 
 class Device(NamedTuple):
@@ -208,9 +229,13 @@ class Load(NamedTuple):
     #: tokens that memory is given out by; 1 where every request reserves what it needs
     page_tokens: int
     prefix_tokens: int
-    weights_bits: int
+    #: bits of a parameter times 8, outside the experts and of them
+    dense_eighths: int
+    expert_eighths: int
     activation_bits: int
     chunk_tokens: int
+    #: requests that take each place of a steady server, one after the other
+    rounds: int
     has_cache: int
     #: nan: none
     cached_input_discount: float

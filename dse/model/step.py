@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
-from dse.model.formulas import attention, collectives, dequantize, generation, linear, prefill, throughput, weights
+from dse.model.formulas import attention, collectives, dequantize, generation, host, linear, prefill, throughput, weights
 from dse.model.kv_bytes import causal_flops
 
 
@@ -47,6 +47,10 @@ class Terms(NamedTuple):
     gemm_launch_s: float
     gemm_flops_frac: float
     attention_flops_frac: float
+    prompt_flops_frac: float
+    #: seconds of a step beside its kernels: whatever runs, and for each sequence
+    host_s: float
+    host_sequence_s: float
     #: peak rates of a prompt, which keeps all cores busy
     peak_flops_per_s: float
     product_peak_per_s: float
@@ -78,6 +82,8 @@ class Wave(NamedTuple):
     dequantize_s: float
     #: devices exchange their results
     collective_s: float
+    #: small kernels, and the host of the server
+    host_s: float
     decode_step_s: float
     prompt_products_s: float
     prompt_matrix_s: float
@@ -91,12 +97,14 @@ class Wave(NamedTuple):
 @compilable
 def product_peak(design, n_sequences):
     """Peak rate of the products with the weights: of 8-bit operations where activations have 8 bits."""
-    device = design.device
-    if design.load.activation_bits > 8:
+    device, named = design.device, design.stack.dense_peak_per_s
+    if design.load.activation_bits > 8 and named == 0:
         return peak_flops(design, n_sequences)
     share, cores = 1.0, device.token_cores
     if cores and n_sequences < cores:
         share = n_sequences / cores
+    if named > 0:
+        return share * named
     return max(
         device.peak_flops_fp8 * share * device.peak_flops_fp8_unit,
         device.peak_ops_int8 * share * device.peak_ops_int8_unit,
@@ -122,12 +130,31 @@ def prompt_terms(design, made, prefix_tokens, prefix_flops, launch_s):
 @compilable
 def weight_read_s(design, share_touched):
     """Seconds to read the weights of a pass that touches such a share of the experts."""
-    model, stack = design.model, design.stack
+    model, stack, load = design.model, design.stack, design.load
+    experts = 0 if stack.has_experts else model.expert_parameters
     n_bytes = weights.weight_read_bytes(
-        model.dense_parameters, model.expert_parameters, share_touched, design.load.weights_bits
-    )
+        model.dense_parameters - model.unread_parameters, experts, share_touched, load.dense_eighths,
+        load.expert_eighths,
+    )  # fmt: skip
     read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s)
     return read_s / stack.gemm_memory_frac
+
+
+@compilable
+def experts_s(design, n_tokens, touched):
+    """Seconds of the routed experts of all layers over `n_tokens` tokens, where their products were measured: 0 else.
+
+    `touched` is the share of the experts that those tokens read.
+    """
+    model, stack, load = design.model, design.stack, design.load
+    if stack.has_experts == 0:
+        return 0.0
+    n_bytes = weights.weight_read_bytes(0, model.expert_parameters, touched, 0, load.expert_eighths)
+    read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s) / stack.expert_memory_frac
+    compute_s = linear.linear_compute_s(n_tokens, model.active_expert_parameters, stack.expert_peak_per_s)
+    return linear.linear_calibrated_s(
+        model.n_layers, stack.expert_launch_s, compute_s / stack.expert_flops_frac, read_s
+    )
 
 
 @compilable
@@ -162,8 +189,11 @@ def terms_of(design, made):
     return Terms(
         stack.has_gemm, 1 if model.expert_parameters else 0, quantises, same_from(design, made.limits),
         design.input_tokens, n_steps,
-        model.active_parameters, weight_read_s(design, 1.0), model.n_products, stack.gemm_launch_s,
-        stack.gemm_flops_frac, stack.flops_frac, device.peak_flops * device.peak_flops_unit,
+        model.active_parameters - model.unread_parameters - stack.has_experts * model.active_expert_parameters,
+        weight_read_s(design, 1.0), model.n_products, stack.gemm_launch_s,
+        stack.gemm_flops_frac, stack.flops_frac, stack.prompt_flops_frac,
+        host.host_s(0, model.n_layers, stack.host_layer_s, stack.host_step_s, 0.0), stack.host_sequence_s,
+        device.peak_flops * device.peak_flops_unit,
         product_peak(design, max(device.token_cores, 1)), device.bandwidth_bytes_per_s, reached, made.score_bytes,
         made.choice_bytes, float(model.burst_bits), float(8 * model.den), buffer_s, uncached_flops, read_launch_s,
         copy_launch_s, pack_launch_s,
@@ -201,15 +231,16 @@ def products_s(n_tokens, read_s, peak, terms, has_gemm):
 
 
 @inlined
-def prompt_s(n, n_prefixes, prompt_read_s, terms, prompt, has_gemm, quantises):
+def prompt_s(n, n_prefixes, prompt_read_s, prompt_experts_s, terms, prompt, has_gemm, quantises):
     """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising).
 
     `n_prefixes` is 0 where the common prefix is cached already.
     """
     n_tokens = n_prefixes * prompt.prefix_tokens + n * (terms.input_tokens - prompt.prefix_tokens)
-    matrix_s, products = products_s(n_tokens, prompt_read_s, terms.product_peak_per_s, terms, has_gemm)
+    dense_s, products = products_s(n_tokens, prompt_read_s, terms.product_peak_per_s, terms, has_gemm)
+    matrix_s = dense_s + prompt_experts_s
     flops = n_prefixes * prompt.prefix_flops + n * prompt.own_flops
-    compute_s = prefill.prefill_compute_s(matrix_s, flops, terms.attention_flops_frac, terms.peak_flops_per_s)
+    compute_s = prefill.prefill_compute_s(matrix_s, flops, terms.prompt_flops_frac, terms.peak_flops_per_s)
     quantize_s = 0.0
     if quantises:
         fused_s = n_prefixes * prompt.prefix_fused_s + n * prompt.own_fused_s
@@ -219,15 +250,29 @@ def prompt_s(n, n_prefixes, prompt_read_s, terms, prompt, has_gemm, quantises):
     return products, matrix_s, compute_s, quantize_s
 
 
+class Given(NamedTuple):
+    """What a wave takes beside the sums of its sequences, of a step and of the prompts."""
+
+    #: weights read, but for experts whose products were measured apart; and those
+    read_s: float
+    prompt_read_s: float
+    experts_s: float
+    prompt_experts_s: float
+    #: results exchanged between devices
+    exchange_s: float
+    prompt_exchange_s: float
+
+
 @inlined
-def wave_of(n, read_s, prompt_read_s, exchange_s, prompt_exchange_s, sums, peak, terms, has_gemm, quantises):
+def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
-    `exchange_s` is `exchanges_s` of a step and of the prompts. `has_gemm` and `quantises` are those of `terms`, apart
+    `given` is what depends on how many experts they touch, and on what is exchanged. `has_gemm` and `quantises` are those of `terms`, apart
     so that a loop can fix them.
     """
     n_steps = terms.output_tokens
-    linear_s, compute_s = products_s(n, read_s, peak, terms, has_gemm)
+    dense_s, compute_s = products_s(n, given.read_s, peak, terms, has_gemm)
+    linear_s = dense_s + given.experts_s
     attention_s = (sums.fixed_s + n * sums.attention_s) / n_steps
     quantize_s = dequantize_s = 0.0
     if quantises:
@@ -241,14 +286,17 @@ def wave_of(n, read_s, prompt_read_s, exchange_s, prompt_exchange_s, sums, peak,
             n * sums.unpack_s / n_steps + scale * terms.score_bytes / terms.reached_bytes_per_s
             + terms.read_launch_s + terms.copy_launch_s
         )  # fmt: skip
-    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, exchange_s)
-    products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
-        n, 1, prompt_read_s, terms, terms.prompt, has_gemm, quantises
+    host_s = terms.host_s + n * terms.host_sequence_s
+    decode_step_s = throughput.decode_step_s(
+        linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s
     )
-    prefill_s = prompt_compute_s + prompt_quantize_s + prompt_exchange_s
+    products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
+        n, 1, given.prompt_read_s, given.prompt_experts_s, terms, terms.prompt, has_gemm, quantises
+    )
+    prefill_s = prompt_compute_s + prompt_quantize_s + given.prompt_exchange_s + terms.host_s
     return Wave(
-        compute_s, linear_s, attention_s, quantize_s, dequantize_s, exchange_s, decode_step_s, products, matrix_s,
-        prompt_compute_s, prompt_quantize_s, prompt_exchange_s, prefill_s,
+        compute_s, linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s, decode_step_s, products,
+        matrix_s, prompt_compute_s, prompt_quantize_s, given.prompt_exchange_s, prefill_s,
         throughput.wave_s(n_steps, decode_step_s, prefill_s),
     )  # fmt: skip
 
@@ -259,18 +307,20 @@ def one_prompt_s(design, terms):
     own = design.input_tokens - terms.prompt.prefix_tokens
     if own == 0:
         return 0.0
-    read_s = weight_read_s(design, share_touched(design, own))
-    found = prompt_s(1.0, 0, read_s, terms, terms.prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3] + exchanges_s(design, own, 1)
+    touched = share_touched(design, own)
+    read_s, chosen_s = weight_read_s(design, touched), experts_s(design, float(own), touched)
+    found = prompt_s(1.0, 0, read_s, chosen_s, terms, terms.prompt, terms.has_gemm, terms.quantises)
+    return found[2] + found[3] + exchanges_s(design, own, 1) + terms.host_s
 
 
 @compilable
 def unshared_prompts_s(design, made, terms, n):
     """Seconds of the prompts of `n` sequences if none shared a prefix."""
     prompt = prompt_terms(design, made, 0, 0, terms.prompt.launch_s)
-    read_s = weight_read_s(design, share_touched(design, int(n) * design.input_tokens))
-    found = prompt_s(n, 1, read_s, terms, prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3] + exchanges_s(design, n * design.input_tokens, 1)
+    touched = share_touched(design, int(n) * design.input_tokens)
+    read_s, chosen_s = weight_read_s(design, touched), experts_s(design, n * design.input_tokens, touched)
+    found = prompt_s(n, 1, read_s, chosen_s, terms, prompt, terms.has_gemm, terms.quantises)
+    return found[2] + found[3] + exchanges_s(design, n * design.input_tokens, 1) + terms.host_s
 
 
 class Run(NamedTuple):
@@ -329,15 +379,16 @@ def uncached_run(design, terms, n):
     model, stack, first, n_steps = design.model, design.stack, design.input_tokens + 1, design.output_tokens
     rate = terms.product_peak_per_s * stack.gemm_flops_frac
     reached = design.device.bandwidth_bytes_per_s * stack.gemm_memory_frac
-    slope = linear.linear_compute_s(float(n), model.active_parameters, rate)
+    slope = linear.linear_compute_s(float(n), model.active_parameters - model.unread_parameters, rate)
     total = all_bytes = all_touched = 0.0
     done = 0
     while done < n_steps:
         touched = share_touched(design, n * (first + done))
         m = n_steps - done if touched == 1.0 else 1
         n_bytes = weights.weight_read_bytes(
-            model.dense_parameters, model.expert_parameters, touched, design.load.weights_bits
-        )
+            model.dense_parameters - model.unread_parameters, model.expert_parameters, touched,
+            design.load.dense_eighths, design.load.expert_eighths,
+        )  # fmt: skip
         read_s, start_s = attention.time_at_rate(n_bytes, reached), (first + done) * slope
         if terms.has_gemm:
             total += generation.sum_of_root(start_s, slope, read_s, 0.0, 0.0, 0.0, 0.0, 0.0, m)
@@ -348,12 +399,14 @@ def uncached_run(design, terms, n):
     compute_s = generation.sum_of_line(first * slope, slope, 0, n_steps)
     flops = float(n) * terms.uncached_flops / n_steps
     linear_s = (total + launch_s) / n_steps
-    attention_s = attention.time_at_rate(flops, terms.attention_flops_frac * terms.peak_flops_per_s)
+    attention_s = attention.time_at_rate(flops, terms.prompt_flops_frac * terms.peak_flops_per_s)
     n_tokens = n * (design.input_tokens + (n_steps + 1) / 2)
     collective_s = exchanges_s(design, n_tokens, 1)
-    step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s)
+    host_s = terms.host_s + n * terms.host_sequence_s
+    step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s, host_s)
     wave = Wave(
-        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, collective_s, step_s, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, collective_s, host_s, step_s, 0.0, 0.0, 0.0, 0.0, 0.0,
+        0.0,
         throughput.wave_s(n_steps, step_s, 0.0),
     )  # fmt: skip
     return Run(
@@ -369,19 +422,11 @@ def run_of(design, made, terms, n):
         return uncached_run(design, terms, n)
     prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
     touched, sums = share_touched(design, n), sums_of(design, made, n)
-    read_s, prompt_read_s = weight_read_s(design, touched), weight_read_s(design, share_touched(design, prompt_tokens))
-    peak = product_peak(design, n)
-    exchange_s, prompt_exchange_s = exchanges_s(design, n, 0), exchanges_s(design, prompt_tokens, 1)
-    wave = wave_of(
-        float(n),
-        read_s,
-        prompt_read_s,
-        exchange_s,
-        prompt_exchange_s,
-        sums,
-        peak,
-        terms,
-        terms.has_gemm,
-        terms.quantises,
-    )
-    return cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched)
+    prompts_touch = share_touched(design, prompt_tokens)
+    given = Given(
+        weight_read_s(design, touched), weight_read_s(design, prompts_touch), experts_s(design, float(n), touched),
+        experts_s(design, float(prompt_tokens), prompts_touch), exchanges_s(design, n, 0),
+        exchanges_s(design, prompt_tokens, 1),
+    )  # fmt: skip
+    wave = wave_of(float(n), given, sums, product_peak(design, n), terms, terms.has_gemm, terms.quantises)
+    return cached_run(design, terms, n, wave, sums, given.read_s, given.prompt_read_s, touched)

@@ -9,9 +9,11 @@ import hwspecs
 from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import device_and_model as specs
+from dse.specs.stack import ServerSpec
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
 _MODELS = Path(hwspecs.__file__).parent / "models"
+_STACKS = Path(hwspecs.__file__).parent / "stacks"
 
 
 @cache
@@ -24,6 +26,12 @@ def device_files() -> dict[str, Path]:
 def model_files() -> dict[str, Path]:
     """Shipped model files by lower-case name."""
     return {path.stem.lower(): path for path in sorted(_MODELS.glob("*.toml"))}
+
+
+@cache
+def servers() -> dict[str, ServerSpec]:
+    """Serving software that was measured whole, by name."""
+    return {path.stem: specs.load(specfile.read(path), ServerSpec) for path in sorted(_STACKS.glob("*.toml"))}
 
 
 def _is_path(name: str) -> bool:

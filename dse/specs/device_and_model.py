@@ -88,6 +88,7 @@ class HardwareSpec(Spec):
     #: dense FP16; and dense FP8 and INT8 where the device has them
     peak_flops: FlopRate
     peak_flops_fp8: FlopRate | None = None
+    peak_flops_fp4: FlopRate | None = None
     peak_ops_int8: OpRate | None = None
     board_power: Power | None = None
     #: energy by parts: a byte read or written, an FP16 operation, and what is drawn all the time
@@ -146,6 +147,16 @@ class HardwareSpec(Spec):
         if activation_bits > units.BITS_PER_BYTE:
             return self.peak_flops
         return max((q for q in (self.peak_ops_int8, self.peak_flops_fp8) if q), key=lambda q: q.si, default=None)
+
+    def format_peak(self, code: str) -> Quantity:
+        """Peak rate of products with weights of a measured format (`dse.specs.stack.WeightCode`): that of the narrowest
+        operations that the device has for it; weights alone in fewer bits are multiplied in 16."""
+        fp8, fp4 = self.peak_flops_fp8 or self.peak_flops, self.peak_flops_fp4
+        if code == "nvfp4":
+            return fp4 or self.peak_flops
+        if code in ("fp8", "fp8_block") or (code == "mxfp4" and fp4):
+            return fp8
+        return self.peak_flops
 
     def path_of(self, family: str) -> Path:
         """How a quantizer family is unpacked here: as the device says, else as GPUs do (and Oaken by its engine)."""
@@ -206,6 +217,8 @@ class LayerKV(BaseModel):
     stored: bool = True
     #: multiply-add width of one query head over one token: key and value dims as attention computes them
     score_dim: int = Field(ge=1, le=2**20)
+    #: the same where a prompt is computed and latent heads are expanded; None: as in decoding
+    prompt_score_dim: int | None = Field(default=None, ge=1, le=2**20)
 
 
 class ModelSpec(BaseModel):
@@ -225,6 +238,8 @@ class ModelSpec(BaseModel):
     expert_parameters: int = Field(default=0, ge=0)
     #: of those outside the experts, the parameters of attention; None: not known
     attention_parameters: int | None = Field(default=None, ge=0)
+    #: of those outside the experts, the table of input embeddings where it is none of the output head's: looked up
+    embedding_parameters: int = Field(default=0, ge=0)
     n_experts: int = Field(default=1, ge=1)
     n_active_experts: int = Field(default=1, ge=1)
     #: elements live at once per token in the widest operation of a layer (or the output head)
@@ -327,6 +342,7 @@ class ModelFile(Spec):
                 ),
             ),
             attention_parameters=n_layers * attention,
+            embedding_parameters=0 if self.tied_embeddings else vocab * hidden,
             dense_parameters=outside + (n_layers * one_ffn if experts == 1 else 0),
             expert_parameters=n_layers * experts * one_ffn if experts > 1 else 0,
             n_experts=experts,

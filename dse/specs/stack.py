@@ -1,6 +1,7 @@
 """What a software stack reaches on a device: fitted parameters of its kernels, each with what it was fitted on."""
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,6 +11,11 @@ from dse.specs.quantity import ElementRate, Quantity, Seconds, Share
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
 PackedCode = Literal["fp8", "int8", "int4", "int2"]
 PACKED_CODES: tuple[PackedCode, ...] = get_args(PackedCode)
+#: formats of weights that products were measured in (dse/specs/weights.py)
+WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8"]
+LatentCode = Literal["fp16", "fp8"]
+#: dimension of a head
+HeadCode = Literal["d64", "d128"]
 #: a framework's name, as a key of a TOML table
 StackName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
@@ -72,6 +78,31 @@ class GemmFit(Fit):
     flops_frac: Share
 
 
+class PromptFit(Fit):
+    """The share of the peak that attention over prompts reaches, causal: half of the products are not computed."""
+
+    flops_frac: Share
+
+
+class HostFit(Fit):
+    """What a server does in a step beside the kernels that are modelled: small kernels, scheduling, sampling.
+
+    Fitted to whole measured steps, after kernels and exchanges (docs/calibration.md, Whole steps).
+    """
+
+    #: norms, rotations, activations, quantising and other small kernels of a layer
+    layer: Seconds
+    #: the host, however many sequences run
+    step: Seconds
+    #: the host's work for each sequence
+    sequence: Seconds
+    #: of a prompt: what its first token waits for beside its kernels
+    prompt: Seconds
+    #: mean absolute error of predicted times per output token, and the 80 % interval of measured over predicted
+    low: float = Field(gt=0, le=1)
+    high: float = Field(ge=1, le=20)
+
+
 class MaterialisedFit(Fit):
     """How code runs that writes an FP16 copy of the cache before it multiplies: starts of its kernels, and traffic."""
 
@@ -86,17 +117,31 @@ class StackSpec(Spec):
 
     attention: AttentionFit | None = None
     gemm: GemmFit | None = None
+    #: products with weights (and activations) of other formats, and of routed experts, by `dse.specs.weights.CODES`
+    products: dict[WeightCode, GemmFit] = Field(default_factory=dict)
+    experts: dict[WeightCode, GemmFit] = Field(default_factory=dict)
+    #: decode attention of latent heads (MLA), by how they are stored
+    latent: dict[LatentCode, GemmFit] = Field(default_factory=dict)
+    #: attention over prompts, by the dimension of a head
+    prompt: dict[HeadCode, PromptFit] = Field(default_factory=dict)
     #: how keys and values are stored -> what differs from `attention`
     kv: dict[PackedCode, PackedFit] = Field(default_factory=dict)
     #: fitted to whole steps of a published method, not to kernel times; none: `attention`'s bandwidth, `kernel_launch`
     materialised: MaterialisedFit | None = None
+    #: what a server does beside the kernels; none: kernels alone
+    host: HostFit | None = None
 
     def fits(self) -> dict[str, Fit]:
         """Everything that was fitted, by its place in the file."""
-        return {**self.parts(), **({"materialised": self.materialised} if self.materialised else {})}
+        own = {"materialised": self.materialised, "host": self.host}
+        tables = {"products": self.products, "experts": self.experts, "latent": self.latent, "prompt": self.prompt}
+        return {
+            **self.parts(), **{name: fit for name, fit in own.items() if fit},
+            **{f"{name}.{code}": fit for name, fits in tables.items() for code, fit in fits.items()},
+        }  # fmt: skip
 
     def parts(self) -> dict[str, Fit]:
-        """The fits to kernel times, by their place in the file: attention, gemm, kv.fp8, ..."""
+        """The fits that `dse validate silicon` judges, by their place in the file: attention, gemm, kv.fp8, ..."""
         found: dict[str, Fit] = {}
         if self.attention:
             found["attention"] = self.attention
@@ -136,13 +181,68 @@ class StackSpec(Spec):
         }
 
 
+class ServedStack(StackSpec):
+    """A stack as a server runs it on a device: what was not measured for it is taken from the nearest that was."""
+
+    #: places of fits that belong to another stack of the device, as `fits` names them, and that stack
+    borrowed: dict[str, str] = Field(default_factory=dict)
+    #: a release that was asked for and has no fit of its own
+    unknown_release: str = ""
+
+
+class ServerSpec(Spec):
+    """A serving software: what it does in a step beside the kernels, in general and in releases that were measured."""
+
+    name: StackName
+    title: str = Field(default="", max_length=120)
+    host: HostFit
+    #: release, as its containers are tagged -> the same
+    releases: dict[str, HostFit] = Field(default_factory=dict)
+
+
+def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None, release: str) -> ServedStack:
+    """The stack of that name among the `stacks` of a device; parts that it lacks are those of the others, in order.
+
+    `server` is what is known of the software itself, None for kernels alone; `release` may be "" or one that is not
+    known.
+    """
+    own = stacks.get(name, StackSpec())
+    parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
+    borrowed: dict[str, str] = {}
+    host = server.releases.get(release, server.host) if server else None
+    if host and not own.host:
+        parts["host"] = host
+    for other, stack in stacks.items():
+        if other == name or not parts["host"]:
+            continue
+        for part in ("attention", "gemm"):
+            if parts[part] is None and getattr(stack, part):
+                parts[part], borrowed[part] = getattr(stack, part), other
+        for table in ("products", "experts", "latent", "prompt", "kv"):
+            for code, fit in getattr(stack, table).items():
+                if code not in parts[table]:
+                    parts[table] = {**parts[table], code: fit}
+                    borrowed[f"{table}.{code}"] = other
+    unknown = release if server and release and release not in server.releases else ""
+    return ServedStack(**parts, borrowed=borrowed, unknown_release=unknown)
+
+
 def keys_at(path: tuple[str | int, ...]) -> list[str]:
     """The keys that a table inside `stacks` may have; `path` is its place below `stacks`."""
-    parts: dict[str, type[Spec]] = {"attention": AttentionFit, "gemm": GemmFit, "materialised": MaterialisedFit}
+    parts: dict[str, type[Spec]] = {
+        "attention": AttentionFit, "gemm": GemmFit, "materialised": MaterialisedFit, "host": HostFit,
+    }  # fmt: skip
+    tables: dict[str, tuple[type[Spec], tuple[str, ...]]] = {
+        "kv": (PackedFit, PACKED_CODES), "products": (GemmFit, get_args(WeightCode)),
+        "experts": (GemmFit, get_args(WeightCode)), "latent": (GemmFit, get_args(LatentCode)),
+        "prompt": (PromptFit, get_args(HeadCode)),
+    }  # fmt: skip
     if len(path) == 1:
         return list(StackSpec.model_fields)
     if len(path) == 2:
+        if path[1] in tables:
+            return list(tables[str(path[1])][1])
         return list(parts[str(path[1])].model_fields) if path[1] in parts else list(PACKED_CODES)
-    if len(path) == 3 and path[1] == "kv":
-        return list(PackedFit.model_fields)
+    if len(path) == 3 and path[1] in tables:
+        return list(tables[str(path[1])][0].model_fields)
     return list(Quantity.model_fields)

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 from dse.core.errors import InputError, show
 from dse.quantizers.base import Path
 from dse.specs.tokens import TokenPolicy, parse
+from dse.specs.weights import WeightFormat
+from dse.specs.weights import of as weight_format_of
 
 #: largest batch, prompt and output that the tool accepts: generous, and far below where float64 loses integers
 MAX_BATCH = 2**24
@@ -114,6 +116,12 @@ class Workload:
         16, "weights-bits", CHOICE, "bits of a weight", "Weights (bits)",
         "Bits that a weight of the model takes in memory: 16, 8 or 4.", unit="bit", choices=(16, 8, 4),
     )  # fmt: skip
+    weights: str | None = _asked(
+        None, "weights", NAME, "format of weights", "Format of the weights",
+        "How the weights are stored and multiplied, as checkpoints name it, in place of --weights-bits and "
+        "--activation-bits: bf16, fp8, fp8-block, nvfp4, nvfp4-experts, mxfp4-experts, int4, int4-experts.",
+        metavar="FORMAT", open_means="as the bits say",
+    )  # fmt: skip
     dequant_path: Path | None = _asked(
         None, "dequant-path", CHOICE, "", "Unpacking of keys and values",
         "How stored keys and values are unpacked; default: as the device says.",
@@ -145,6 +153,11 @@ class Workload:
         1, "prompt-chunk", WHOLE, "chunk of the prompt", "Chunk of the prompt (tokens)",
         "Prompt tokens of a request whose activations are in memory at once.",
         unit="token", low=1, high=MAX_INPUT_TOKENS,
+    )  # fmt: skip
+    rounds: int = _asked(
+        10, "rounds", WHOLE, "requests a place", "Requests a place",
+        "A steady server is asked by the batch at once, and each place is taken so often: the first prompts queue.",
+        unit="1", low=1, high=2**20,
     )  # fmt: skip
     kv_cache: bool = _asked(
         True, "kv-cache", SWITCH, "KV cache", "KV cache", "Without it each step runs the whole prefix."
@@ -210,6 +223,12 @@ class Workload:
         if self.dp_attention and self.dcp > 1:
             raise InputError(f"dcp = {self.dcp}: with dp-attention every device has its own requests: use dcp 1")
         parse(self.tokens)
+        self.weight_format  # noqa: B018  raises for a format that is not known
+        if self.weights is not None and (self.weights_bits, self.activation_bits) != (16, 16):
+            raise InputError(
+                f"weights = {show(self.weights)}: says what weights and activations have: leave out --weights-bits and "
+                "--activation-bits"
+            )
 
     def refuse_idle(self) -> None:
         """Raises InputError for what would have no effect."""
@@ -222,6 +241,11 @@ class Workload:
     def token_policy(self) -> TokenPolicy:
         """Which tokens are stored and read."""
         return parse(self.tokens)
+
+    @property
+    def weight_format(self) -> WeightFormat:
+        """How the weights are stored and multiplied."""
+        return weight_format_of(self.weights, self.weights_bits, self.activation_bits)
 
     @property
     def n_devices(self) -> int:

@@ -61,10 +61,10 @@ def attention_core_s(n_tokens, n_elements, n_units, core_rate_per_s, n_cores):
     return 0.0
 
 
-@formula("s", "FLOP / (0.6 * F)", _FORM)
-def attention_compute_s(flops, peak_flops_per_s):
+@formula("s", "FLOP / (flops_frac * F)", _FORM + "; 0.6 where none was fitted")
+def attention_compute_s(flops, flops_frac, peak_flops_per_s):
     """Seconds of attention's products at the share of the peak that such kernels reach."""
-    return flops / (ATTENTION_FLOPS_FRAC * peak_flops_per_s)
+    return flops / (flops_frac * peak_flops_per_s)
 
 
 @formula("s", "launch + copy * copies + (split if s > 128)", _FORM)
@@ -107,7 +107,7 @@ def attention_layer_s(
     memory_s = attention_memory_s(kv_read_bytes, io_bytes, memory_frac, bandwidth_bytes_per_s)
     schedule_s = attention_unit_s(n_units, unit_s, n_cores)
     unpack_s = attention_core_s(n_tokens, n_elements, n_units, core_rate_per_s, n_cores)
-    compute_s = attention_compute_s(flops, peak_flops_per_s)
+    compute_s = attention_compute_s(flops, ATTENTION_FLOPS_FRAC, peak_flops_per_s)
     fixed_s = attention_fixed_s(n_tokens, n_copies, launch_s, split_s, copy_s)
     return fixed_s + sqrt(memory_s * memory_s + schedule_s * schedule_s + unpack_s * unpack_s + compute_s * compute_s)
 

@@ -25,6 +25,16 @@ def matrix_products(n_layers):
     return 4 * n_layers + 1
 
 
+@formula("1", "(attention + feed-forward) * n_layers + 1", "docs/calibration.md, Whole steps")
+def served_products(n_layers, is_latent, has_experts):
+    """Matrix products that a pass starts as servers run it: of attention two, five with latent heads (two that go down,
+    one up, and the products that absorb keys and values); of a feed-forward two, beside routed experts the router and,
+    with latent heads, two of shared experts."""
+    attention = 5 if is_latent else 2
+    feed_forward = (3 if is_latent else 1) if has_experts else 2
+    return (attention + feed_forward) * n_layers + 1
+
+
 @formula("s", "n_products * launch + sqrt(compute^2 + memory^2)", "docs/calibration.md, The form, summed over products")
 def linear_calibrated_s(n_products, launch_s, compute_s, memory_s):
     """Seconds of all matrix products of a pass: equal in their rows, so their times add before the root."""

@@ -53,3 +53,29 @@ def steady_chunked_request_s(
 def requests_per_s(request_s):
     """Requests served per second; arrivals above it queue without end."""
     return 1 / request_s
+
+
+@formula("s", "decode_step_s + prefill_s / O", _SOURCE)
+def shared_token_s(decode_step_s, prefill_s, output_tokens):
+    """Time per output token where prompts share steps: while a request decodes O tokens, each of the others is replaced
+    once, and `prefill_s` is the time of all of their prompts."""
+    return decode_step_s + prefill_s / output_tokens
+
+
+@formula("s", "n * prompt_s / (2 * rounds)", _SOURCE)
+def burst_wait_s(n_requests, prompt_s, rounds):
+    """Wait behind the prompts of others, mean over requests: all start at once, so the first of each place waits for half
+    of the prompts, and one in `rounds` is such a first."""
+    return n_requests * prompt_s / (2 * rounds)
+
+
+@formula("s", "(n / places - 1) * request_s", _SOURCE)
+def place_wait_s(n_requests, n_places, request_s):
+    """Wait for a place in memory where more requests ask than fit; a request holds its place for `request_s`."""
+    return (n_requests / n_places - 1) * request_s
+
+
+@formula("sequence", "places * decode_s / (first_s + decode_s)", _SOURCE)
+def decoding_requests(n_places, first_s, decode_s):
+    """Requests that decode, mean over time: of its time in a place a request decodes for `decode_s`."""
+    return n_places * decode_s / (first_s + decode_s)

@@ -3,10 +3,11 @@
 from dse.core.compiling import formula
 
 
-@formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/model.md, Capacity")
-def weight_bytes(n_parameters, weights_bits):
-    """Bytes of all weights; exact in integers. Scales of quantised weights are not counted (about 1 to 3 %)."""
-    return -((-n_parameters * weights_bits) // 8)
+@formula("B", "ceil((n_dense * dense_eighths + n_experts * expert_eighths) / 64)", "docs/model.md, Capacity")
+def weight_bytes(n_dense_parameters, n_expert_parameters, dense_eighths, expert_eighths):
+    """Bytes of all weights; exact in integers. Eighths: bits of a parameter times 8, with scales where named formats
+    have them."""
+    return -(-(n_dense_parameters * dense_eighths + n_expert_parameters * expert_eighths) // 64)
 
 
 @formula("1", "base ** exponent by repeated squaring", "kept to multiplications: the same bits in Python and numba")
@@ -29,9 +30,9 @@ def expert_share_touched(n_tokens, n_experts, n_active_experts):
 
 @formula(
     "B",
-    "(n_dense_parameters + n_expert_parameters * share_touched) * weights_bits / 8",
+    "(n_dense_parameters * dense_eighths + n_expert_parameters * share_touched * expert_eighths) / 64",
     "docs/model.md, Steps and times",
 )
-def weight_read_bytes(n_dense_parameters, n_expert_parameters, share_touched, weights_bits):
+def weight_read_bytes(n_dense_parameters, n_expert_parameters, share_touched, dense_eighths, expert_eighths):
     """Bytes of weights that one step reads: all of a dense model, the touched experts of a mixture."""
-    return (n_dense_parameters + n_expert_parameters * share_touched) * weights_bits / 8
+    return (n_dense_parameters * dense_eighths + n_expert_parameters * share_touched * expert_eighths) / 64

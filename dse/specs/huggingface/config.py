@@ -88,6 +88,7 @@ def from_document(document: Document) -> ModelSpec:
         n_q_heads=max(q_heads),
         layers=_runs(shape, windows, stored),
         attention_parameters=hf_params.count_attention(shape),
+        embedding_parameters=0 if shape.tied else shape.vocab * shape.embedding,
         dense_parameters=dense,
         expert_parameters=routed,
         n_experts=experts.n if routed and experts else 1,
@@ -286,9 +287,11 @@ def _runs(shape: Shape, windows: list[int | None], stored: int) -> tuple[LayerKV
     groups = []
     for (kv, window, keeps), run in groupby(each):
         key_dim, value_dim, score_dim = shape.head_dim, shape.head_dim, 2 * shape.head_dim
+        prompt_score_dim = None
         if shape.latent:
-            _, rank, _, rope, _ = shape.latent
+            _, rank, nope, rope, v = shape.latent
             kv, key_dim, value_dim, score_dim = 1, rank + rope, 0, 2 * rank + rope
+            prompt_score_dim = nope + rope + v
         groups.append(
             LayerKV(
                 n_layers=len(list(run)),
@@ -298,6 +301,7 @@ def _runs(shape: Shape, windows: list[int | None], stored: int) -> tuple[LayerKV
                 window=window,
                 stored=keeps,
                 score_dim=score_dim,
+                prompt_score_dim=prompt_score_dim,
             )
         )
     return tuple(groups)

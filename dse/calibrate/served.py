@@ -1,0 +1,338 @@
+"""Fit the kernels of whole steps to the package's tables: products by format, experts, latent heads, prompts.
+
+What decode attention and 16-bit products are to `dse.calibrate.fit`, everything else that a server runs is here: products
+with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads, and attention
+over prompts. Each is a start and one or two ceilings; docs/calibration.md, Whole steps, has forms and errors.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse.calibrate import table as calibrate_table
+from dse.calibrate.fit import HELD_OUT_ONE_IN, MAX_ERROR, SEED, percent
+from dse.calibrate.solve import Floats, Space, solve
+from dse.calibrate.table import PACKAGE
+from dse.calibrate.write import cited, device_data, to_toml
+from dse.core import files, specfile, units
+from dse.core.compiling import array
+from dse.core.errors import InputError, show
+from dse.model.formulas import weights
+from dse.model.formulas.calibrated import gemm_s
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.stack import HeadCode, LatentCode, WeightCode
+
+_US = units.to_base(1, "us")
+#: launch in us; shares of the peaks as their inverses
+SPACE = Space(
+    ("launch", "memory", "flops"),
+    usual=np.array([5.0, 1.3, 1.5]), low=np.array([0.3, 1.0, 1.0]), high=np.array([300.0, 50.0, 100.0]),
+)  # fmt: skip
+#: rows of decode steps and of prompts: tokens, and operations that keep a device busy
+DECODE_TOKENS, EXPERT_TOKENS, PROMPT_TOKENS, PROMPT_FLOPS = 256, 512, 1024, 2e10
+#: experts spread further than over so many devices are another deployment's
+MAX_EXPERT_PARALLEL = 16
+#: most rows that a fit takes: more change nothing
+MOST_ROWS, FEWEST_ROWS = 4000, 20
+
+#: format -> names in tables, bytes of a weight, bytes of an activation
+_FORMATS: dict[WeightCode, tuple[tuple[str, ...], float, float]] = {
+    "bf16": (("bfloat16",), 2.0, 2.0),
+    "fp8": (("fp8",), 1.0, 1.0),
+    "fp8_block": (("fp8_block",), 1.0, 1.0),
+    "nvfp4": (("nvfp4",), 36 / 64, 36 / 64),
+    "mxfp4": (("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"), 34 / 64, 1.0),
+    "int4": (("int4_wo",), 33 / 64, 2.0),
+    "int8": (("int8_wo",), 1.0, 2.0),
+}
+#: the only model whose experts are published in MXFP4 (gpt-oss): kernels are chosen by its shapes
+MXFP4_HIDDEN = 2880
+#: routed tokens are not even over experts; tables draw them so, and evenly
+ROUTING = ("power_law_1.01", "balanced")
+#: elements of a latent token, and those that a query is scored with and weighs (DeepSeek-V2, arXiv:2405.04434)
+LATENT, LATENT_SCORE = 576, 576 + 512
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured kernels of one part: operations, bytes moved, seconds; rows of decode steps, and who measured what."""
+
+    flops: Floats
+    n_bytes: Floats
+    measured_s: Floats
+    is_decode: NDArray[np.bool_]
+    source: str
+
+    def take(self, mask: NDArray[Any]) -> "Rows":
+        """The rows where `mask` is true, or at its places."""
+        return Rows(self.flops[mask], self.n_bytes[mask], self.measured_s[mask], self.is_decode[mask], self.source)
+
+
+@dataclass(frozen=True)
+class ServedOutcome:
+    """One fitted part of a stack: parameters in SI units, rows, and errors on rows that the fit did not see."""
+
+    part: str
+    parameters: dict[str, float]
+    n_points: int
+    #: "all", "decode", "prompt" -> mean error, 90th percentile, rows
+    errors: dict[str, dict[str, float]]
+    source: str
+
+    @property
+    def trusted(self) -> bool:
+        """False where the parameters should not be used: what a step is made of counts, else the prompts."""
+        judged = self.errors.get("decode") or self.errors["all"]
+        return judged["mean"] <= MAX_ERROR
+
+
+def fit(device: HardwareSpec, stack: str) -> list[ServedOutcome]:
+    """Every part that the package's newest tables of a device and stack give."""
+    found = []
+    own = device.stacks.get(stack)
+    launch_s = own.gemm.launch.si if own and own.gemm else None
+    for part, rows, peak in _parts(device, stack):
+        outcome = _fit(part, rows, device.memory_bandwidth.si, peak)
+        if part.startswith("products.") and launch_s is not None:
+            # rows of narrow formats start their quantising too, eagerly; in a graph a product starts as 16-bit ones do
+            outcome.parameters["launch"] = launch_s
+        elif part == "products.bf16":
+            launch_s = outcome.parameters["launch"]
+        found.append(outcome)
+    return found
+
+
+def _parts(device: HardwareSpec, stack: str) -> list[tuple[str, Rows, float]]:
+    """(place in the stack, rows, peak rate) of everything measured."""
+    folder, found = calibrate_table.package_folder(device.name), []
+    cache = device.l2_cache.si if device.l2_cache else 0.0
+    frame = _frame(folder / "gemm" / stack, "gemm_perf.parquet")
+    codes: WeightCode
+    for codes in _FORMATS:
+        if frame is not None and (rows := _products(frame, codes, cache)):
+            found.append((f"products.{codes}", rows, device.format_peak(codes).si))
+    frame = _frame(folder / "moe" / stack, "moe_perf.parquet")
+    for codes in _FORMATS:
+        if frame is not None and (rows := _experts(frame, codes, cache)):
+            found.append((f"experts.{codes}", rows, device.format_peak(codes).si))
+    frame = _frame(folder / "mla" / stack, "generation_mla_perf.parquet")
+    stored: LatentCode
+    for stored in ("fp16", "fp8"):
+        if frame is not None and (rows := _latent(frame, stored)):
+            found.append((f"latent.{stored}", rows, device.peak_flops.si))
+    frame = _frame(folder / "attention" / stack, "context_attention_perf.parquet")
+    head: HeadCode
+    for head in ("d64", "d128"):
+        if frame is not None and (rows := _prompts(frame, int(head[1:]))):
+            found.append((f"prompt.{head}", rows, device.peak_flops.si))
+    return found
+
+
+def _frame(folder: Path, name: str) -> Any:
+    path = calibrate_table.newest(folder, name)
+    if path is None:
+        return None
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
+
+
+def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any) -> Rows | None:
+    """Rows of one table, its times in milliseconds; None where there are too few."""
+    seconds = frame["latency"].to_numpy(float) * units.to_base(1, "ms")
+    keep = np.asarray(keep & np.isfinite(seconds) & (seconds > 0))
+    if keep.sum() < FEWEST_ROWS:
+        return None
+    first = frame.iloc[0]
+    source = ", ".join((cited(), str(first["device"]), f"{str(first['framework']).lower()} {first['version']}"))
+    return Rows(flops, n_bytes, seconds, np.asarray(is_decode), source).take(keep)
+
+
+def _products(frame: Any, code: WeightCode, cache: float) -> Rows | None:
+    """Products whose weights no cache holds, of decode steps and of prompts; of several kernels the fastest."""
+    names, of_weight, of_activation = _FORMATS[code]
+    frame = frame[frame["gemm_dtype"].isin(names)]
+    if not len(frame):
+        return None
+    frame = frame.loc[frame.groupby(["m", "n", "k"])["latency"].idxmin()]
+    m, n, k = (frame[name].to_numpy(float) for name in "mnk")
+    weight_bytes, flops = n * k * of_weight, 2 * m * n * k
+    decode = (m <= DECODE_TOKENS) & (weight_bytes > cache)
+    prompts = (m >= PROMPT_TOKENS) & (flops > PROMPT_FLOPS)
+    return _rows(frame, flops, weight_bytes + m * k * of_activation + 2 * m * n, decode, decode | prompts)
+
+
+def _experts(frame: Any, code: WeightCode, cache: float) -> Rows | None:
+    """Grouped products of gated experts; weights read are those of the experts that tokens are expected to choose."""
+    names, of_weight, _ = _FORMATS[code]
+    frame = frame[frame["moe_dtype"].isin(names)]
+    if code == "mxfp4":
+        frame = frame[frame["hidden_size"] == MXFP4_HIDDEN]
+    drawn = [name for name in ROUTING if (frame["distribution"] == name).any()]
+    if not drawn:
+        return None
+    frame = frame[frame["distribution"] == drawn[0]]
+    shape = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
+    frame = frame.loc[frame.groupby(shape)["latency"].idxmin()]
+    n_tokens, hidden, inner, top, n_experts, tp, ep = (frame[name].to_numpy(float) for name in shape)
+    one = 3 * hidden * inner / tp
+    touched = n_experts / ep * array(weights.expert_share_touched)(n_tokens.astype(int), n_experts, top)
+    pairs = n_tokens * top / ep
+    n_bytes = touched * one * of_weight + 2 * pairs * (2 * hidden + 3 * inner / tp)
+    flops, near = 2 * one * pairs, ep <= MAX_EXPERT_PARALLEL
+    decode = (n_tokens <= EXPERT_TOKENS) & (touched * one * of_weight > cache / 2) & near
+    return _rows(frame, flops, n_bytes, decode, decode | ((n_tokens >= PROMPT_TOKENS) & (flops > PROMPT_FLOPS) & near))
+
+
+def _latent(frame: Any, stored: LatentCode) -> Rows | None:
+    """Decode attention of latent heads, keys and values larger than a cache."""
+    frame = frame[frame["kv_cache_dtype"] == ("fp8" if stored == "fp8" else "bfloat16")]
+    if not len(frame):
+        return None
+    heads, batch, step = (frame[name].to_numpy(float) for name in ("num_heads", "batch_size", "step"))
+    kv_bytes = batch * (step + 1) * LATENT * (1 if stored == "fp8" else 2)
+    flops = 2 * batch * (step + 1) * heads * LATENT_SCORE
+    everything = np.ones(len(frame), bool)
+    return _rows(frame, flops, kv_bytes + 2 * batch * heads * LATENT_SCORE, everything, everything)
+
+
+def _prompts(frame: Any, head_dim: int) -> Rows | None:
+    """Causal attention over whole prompts: half of the products."""
+    if "window_size" in frame:
+        frame = frame[frame["window_size"] == 0]
+    frame = frame[(frame["head_dim"] == head_dim) & (frame["kv_cache_dtype"] == "bfloat16")]
+    if not len(frame):
+        return None
+    batch, length, heads = (frame[name].to_numpy(float) for name in ("batch_size", "isl", "num_heads"))
+    flops = 2 * batch * length * length * heads * head_dim
+    keep = (flops > PROMPT_FLOPS / 4) & (length >= PROMPT_TOKENS / 2)
+    return _rows(frame, flops, np.zeros(len(frame)), np.zeros(len(frame), bool), keep)
+
+
+def predict_s(rows: Rows, point: Floats, bandwidth: float, peak: float) -> Floats:
+    """Seconds of every row at a point of SPACE."""
+    launch, memory, flops = point
+    found: Floats = array(gemm_s)(rows.flops, rows.n_bytes, launch * _US, 1 / flops, 1 / memory, peak, bandwidth)
+    return found
+
+
+def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
+    """The fit to four fifths of the rows, with errors on the rest; decode steps and prompts weigh the same."""
+    order = np.random.default_rng(SEED).permutation(len(rows.measured_s))
+    n_held = max(1, len(order) // HELD_OUT_ONE_IN)
+    places = order[n_held:][:MOST_ROWS]
+    seen, unseen = rows.take(places), rows.take(order[:n_held])
+    n_decode = max(int(seen.is_decode.sum()), 1)
+    n_prompts = max(len(places) - n_decode, 1)
+    counts = np.where(seen.is_decode, 1 / n_decode, 1 / n_prompts) * len(places) / 2
+    free = (0, 2) if part.startswith("prompt.") else (0, 1, 2)
+    starts = [SPACE.usual * np.resize(factors, 3) for factors in ((1.0,), (5.0, 1.0, 2.0), (0.5, 1.5, 1.0))]
+    tried = [
+        solve(lambda point: predict_s(seen, point, bandwidth, peak), seen.measured_s, counts, SPACE, start, free)
+        for start in starts
+    ]
+    point = min(tried, key=lambda one: one[1])[0]
+    off = np.abs(predict_s(unseen, point, bandwidth, peak) / unseen.measured_s - 1)
+    errors = {
+        name: {"mean": float(own.mean()), "p90": float(np.quantile(own, 0.9)), "rows": len(own)}
+        for name, mask in (("all", np.ones(len(off), bool)), ("decode", unseen.is_decode), ("prompt", ~unseen.is_decode))
+        if len(own := off[mask])
+    }
+    launch, memory, flops = (float(f"{number:.4g}") for number in (point[0], 1 / point[1], 1 / point[2]))
+    parameters = {"flops_frac": flops}
+    if not part.startswith("prompt."):
+        parameters = {"launch": launch * _US, "memory_frac": memory, "flops_frac": flops}
+    return ServedOutcome(part, parameters, len(places), errors, rows.source)
+
+
+def fitted(outcome: ServedOutcome) -> dict[str, Any]:
+    """One part as its table in a device file."""
+    error = outcome.errors
+    shown = {"decode": "decode steps", "prompt": "prompts"}
+    said = ", ".join(f"{percent(error[name]['mean'])} ({words})" for name, words in shown.items() if name in error)
+    source = f"{outcome.source}; {outcome.n_points:,} rows, mean error on others {said}"
+    found: dict[str, Any] = {}
+    for name, value in outcome.parameters.items():
+        unit = "us" if name == "launch" else "1"
+        number = float(f"{value / units.to_base(1, unit):.4g}")
+        found[name] = {"value": number, "unit": unit, "source": source, "kind": "measured"}
+    found["n_points"], found["held_out_error"] = outcome.n_points, float(f"{error['all']['mean']:.3g}")
+    if "decode" in error:
+        found["serving_error"] = float(f"{error['decode']['mean']:.3g}")
+        found["serving_p90"] = float(f"{error['decode']['p90']:.3g}")
+    found["fitted_on"] = outcome.source
+    return found
+
+
+def with_served(data: dict[str, Any], stack: str, outcomes: list[ServedOutcome]) -> dict[str, Any]:
+    """The device's data with the trusted parts in its stack; those of before go."""
+    stacks = {name: dict(value) for name, value in data.get("stacks", {}).items()}
+    own = {name: part for name, part in stacks.get(stack, {}).items() if name not in _TABLES}
+    for outcome in outcomes:
+        table, _, code = outcome.part.partition(".")
+        if outcome.trusted:
+            own[table] = {**own.get(table, {}), code: fitted(outcome)}
+    return {**data, "stacks": {**stacks, stack: own}}
+
+
+_TABLES = ("products", "experts", "latent", "prompt")
+
+
+def run(
+    source: str, device_name: str, stack: str | None, out: str, progress: Callable[..., Any] | None = None
+) -> dict[str, Any]:
+    """Fit the served kernels of one stack, or of all of the device's, and write a device file with them."""
+    if source != PACKAGE:
+        raise InputError(f"{source}: kernels of whole steps are read from {PACKAGE} only: give its name")
+    if not out.lower().endswith(".toml"):
+        raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
+    device = catalog.device(device_name)
+    names = [stack] if stack else list(catalog.servers())
+    data, parts = device_data(device_name), []
+
+    def every(stacks: Any) -> None:
+        nonlocal data
+        for name in stacks:
+            outcomes = fit(device, name)
+            data = with_served(data, name, outcomes)
+            parts.extend({
+                "stack": name, "part": o.part, "trusted": o.trusted, "parameters": o.parameters,
+                "n_points": o.n_points, "errors": o.errors, "fitted_on": o.source,
+            } for o in outcomes)  # fmt: skip
+
+    if progress is None:
+        every(names)
+    else:
+        with progress(names, "fitting", len(names)) as bar:
+            every(bar)
+    if not parts:
+        raise InputError(f"{PACKAGE} has no such tables of {device.name} and {', '.join(names)}")
+    written = "# Written by `dse calibrate`.\n" + to_toml(data)
+    catalog.device_from(specfile.parse(out, written))
+    files.write(Path(out), written.encode())
+    return {"device": device.name, "table": source, "out": out, "parts": parts}
+
+
+def text(found: dict[str, Any]) -> str:
+    """What `dse calibrate --kernel served` says."""
+    lines = [f"{found['device']}  kernels of whole steps  from {found['table']}", ""]
+    lines.append(f"{'stack':<8}{'part':<20}{'launch':>9}{'memory':>8}{'flops':>8}{'decode':>9}{'prompts':>9}{'rows':>7}")
+    for part in found["parts"]:
+        p, e = part["parameters"], part["errors"]
+        launch = f"{p['launch'] / _US:.3g} us" if "launch" in p else "-"
+        shares = [f"{p[name]:.3f}" if name in p else "-" for name in ("memory_frac", "flops_frac")]
+        errors = [percent(e[name]["mean"]) if name in e else "-" for name in ("decode", "prompt")]
+        note = "" if part["trusted"] else "  not trusted, not written"
+        lines.append(
+            f"{part['stack']:<8}{part['part']:<20}{launch:>9}{shares[0]:>8}{shares[1]:>8}{errors[0]:>9}{errors[1]:>9}"
+            f"{part['n_points']:>7}{note}"
+        )
+    return "\n".join([*lines, "", f"written: {found['out']}"])

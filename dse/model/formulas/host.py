@@ -1,0 +1,9 @@
+"""Time of a step outside the kernels that are modelled: small kernels of every layer, and the host of the server."""
+
+from dse.core.compiling import formula
+
+
+@formula("s", "layer * n_layers + step + sequence * n", "docs/calibration.md, Whole steps")
+def host_s(n_sequences, n_layers, layer_s, step_s, sequence_s):
+    """Seconds that a server adds to a step of `n_sequences`: what its kernels and its host do one after the other."""
+    return layer_s * n_layers + step_s + sequence_s * n_sequences
