@@ -11,7 +11,7 @@ from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
-from dse.model import evaluate, kv_layout
+from dse.model import evaluate, kv_layout, ring
 from dse.specs import catalog, model_file
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.workload import Workload
@@ -172,6 +172,12 @@ def test_an_index_is_the_policy_sparse_reading_in_the_model_itself():
 def test_what_an_index_cannot_do_is_refused(asked, message):
     with pytest.raises(InputError, match=message):
         point("deepseek-v3.2", **asked).results  # noqa: B018
+
+
+def test_a_ring_refuses_an_index():
+    plan = kv_layout.build(catalog.model("glm-5"), FP16, FP16)
+    with pytest.raises(InputError, match="model = glm-5: its index chooses among all tokens"):
+        ring.evaluate(catalog.device("h200"), plan, Workload(), 4)
 
 
 def packaged(repository: str) -> Path:
