@@ -13,6 +13,7 @@ from dse.cli.kernels import quantize, thresholds
 from dse.cli.lab import lab
 from dse.cli.measure import measure, synthesize
 from dse.cli.mix import mix
+from dse.cli.model import model
 from dse.cli.options import (
     bits_options,
     model_options,
@@ -67,6 +68,7 @@ cli.add_command(measure)
 cli.add_command(synthesize)
 cli.add_command(lab)
 cli.add_command(mix)
+cli.add_command(model)
 cli.add_command(study)
 cli.add_command(calibrate)
 cli.add_command(predict)

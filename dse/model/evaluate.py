@@ -119,7 +119,7 @@ def _assumptions(
     stack_name: str | None,
 ) -> list[str]:
     """Names of the assumed numbers that any result rests on."""
-    policy = ["token_policy"] if work.token_policy.family.validity else []
+    policy = ["token_policy"] if work.token_policy.family.validity or plan.model.read_limit_tokens else []
     has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
     return [*assumptions.of(device, plan, paths, stack, work.activation_bits, has_assumed_links), *policy]
 

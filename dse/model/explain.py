@@ -33,6 +33,7 @@ from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
 from dse.model.records import MATERIALISED, Tensor
 from dse.model.results import RESULT_UNITS
 from dse.model.step import one_prompt_s, peak_flops, product_peak
+from dse.specs import tokens as token_policies
 
 T = TypeVar("T")
 _MODEL, _CAPACITY = "docs/model.md", "docs/model.md, Capacity"
@@ -533,7 +534,7 @@ def _assumed(point: Point, name: str) -> str:
     device, policy = point.device, point.work.token_policy
     said = {
         "peak_rates": "memory and arithmetic are taken to reach the peak of their data sheet",
-        "token_policy": f"{policy.name}: {policy.family.validity}",
+        "token_policy": f"{policy.name}: {policy.family.validity or token_policies.FAMILIES['sparse'].validity}",
         "exchanges": "; ".join(
             dict.fromkeys(
                 found.source

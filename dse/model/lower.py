@@ -24,7 +24,7 @@ from dse.model.records import (
     Tensor,
 )  # fmt: skip
 from dse.specs import catalog
-from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
+from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.stack import GemmFit, PackedFit, ServedStack, StackSpec, served
 from dse.specs.tokens import TokenPolicy
 from dse.specs.workload import Workload
@@ -76,6 +76,10 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
         raise InputError(f"quantizer = {plan.quantizer_name}: without a KV cache nothing is stored: use fp16")
     if not work.kv_cache and work.token_policy.name != "full":
         raise InputError(f"tokens = {work.token_policy.name}: without a KV cache nothing is stored: use full")
+    if not work.kv_cache and plan.model.read_limit_tokens:
+        raise InputError(
+            f"kv-cache = False: {plan.model.name} chooses what it reads by an index in the cache: leave it out"
+        )
     return memory_unit.attach(device, plan, paths), paths
 
 
@@ -129,11 +133,11 @@ def design_of(
             f"activation-bits = {work.activation_bits}: {device.name} has no 8-bit rate: use 16, or add "
             "peak_ops_int8 or peak_flops_fp8 to its file"
         )
-    policy = policy_of(work.token_policy)
+    policy = policy_of(work.token_policy, plan.model)
     latent = latent_fit(plan, paths, stack)
     kernels, core_s, rates = kernels_of(device, plan, paths, stack, latent)
     tensors = tuple(
-        tensor_of(g, plan.den, paths, policy, packed_core_s, rate)
+        tensor_of(g, plan, paths, policy, packed_core_s, rate)
         for g, packed_core_s, rate in zip(plan.groups, core_s, rates, strict=True)
     )
     layers = layers_of(plan.model, policy)
@@ -148,37 +152,51 @@ def design_of(
 
 
 def layers_of(model: ModelSpec, policy: Policy = FULL) -> tuple[Layer, ...]:
-    """What attention computes, layer by layer."""
-    windows = [NO_LIMIT if layer.window is None else layer.window for layer in model.layers]
-    return tuple(
-        Layer(
-            layer.n_layers, window, attention.attention_flops_per_token(model.n_q_heads, layer.score_dim),
-            attention.attention_flops_per_token(model.n_q_heads, layer.prompt_score_dim or layer.score_dim),
-            policy.index_flops if window > policy.read_limit_tokens else 0,
-        )
-        for layer, window in zip(model.layers, windows, strict=True)
-    )  # fmt: skip
+    """What attention computes, equal layers together."""
+    counts: dict[tuple[int, int, int, int], int] = {}
+    for layer in model.layers:
+        window = NO_LIMIT if layer.window is None else layer.window
+        pair_flops = attention.attention_flops_per_token(model.n_q_heads, layer.score_dim)
+        of_prompt = attention.attention_flops_per_token(model.n_q_heads, layer.prompt_score_dim or layer.score_dim)
+        score_flops = index_of(layer, policy)[1] if window > policy.read_limit_tokens else 0
+        same = window, pair_flops, of_prompt, score_flops
+        counts[same] = counts.get(same, 0) + layer.n_layers
+    return tuple(Layer(n_layers, *same) for same, n_layers in counts.items())
 
 
-def policy_of(policy: TokenPolicy) -> Policy:
-    """The numbers of a token policy, before the prompt is known."""
-    return FULL._replace(**policy.numbers)
+def policy_of(policy: TokenPolicy, model: ModelSpec | None = None) -> Policy:
+    """The numbers of a token policy, before the prompt is known.
+
+    Of a model that reads only some tokens the smaller limit holds; the policy `sparse` takes the place of its own.
+    """
+    numbers = dict(policy.numbers)
+    limit = model.read_limit_tokens if model else None
+    if limit is not None and "read_limit_tokens" not in numbers:
+        numbers["read_limit_tokens"] = limit
+        numbers["prompt_window_tokens"] = min(limit, numbers.get("prompt_window_tokens", limit))
+    return FULL._replace(**numbers)
+
+
+def index_of(layer: LayerKV, policy: Policy) -> tuple[int, int]:
+    """Bits of a token's index in a layer, and operations that score it: those of the policy, else the layer's own."""
+    return (policy.index_bits or layer.index_bits), (policy.index_flops or layer.index_flops)
 
 
 def tensor_of(
-    g: TensorGroup, den: int, paths: Mapping[str, str], policy: Policy, packed_core_s: float, unpack_rate: float
+    g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Policy, packed_core_s: float, unpack_rate: float
 ) -> Tensor:  # fmt: skip
     """A group of equal tensors as numbers."""
     side, path = int(g.which == "value"), PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
     indexed = int(side == 0 and g.window_tokens > policy.read_limit_tokens)
     (read, pack), code = own_kernels(g, side), g.quantizer.family.gpu_code
     dense, sparse = (*g.streams, 0, 0)[:2]
-    index = policy.index_bits * den * indexed
+    bits, flops = index_of(plan.layers[g.shape_index][0], policy)
+    index = bits * plan.den * indexed
     return Tensor(
         side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, g.packed_bits,
         g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking), path,
         read, pack, int(code.copies_to_append), code.tile_tokens, dense, sparse, g.page_row_bits,
-        g.tail_bits + index, index, policy.index_flops * indexed, float(g.layout.pool_rows), packed_core_s, unpack_rate,
+        g.tail_bits + index, index, flops * indexed, float(g.layout.pool_rows), packed_core_s, unpack_rate,
     )  # fmt: skip
 
 

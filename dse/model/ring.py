@@ -47,6 +47,8 @@ def evaluate(
     ):  # fmt: skip
         if value != only:
             raise InputError(f"{name} = {show(value)}: a ring knows {only} only: leave it out")
+    if plan.model.read_limit_tokens:
+        raise InputError(f"model = {plan.model.name}: its index chooses among all tokens, which a ring does not know")
     link = link or device.link_bandwidth or _PCIE
     point = Point(device, plan, work)
     plan, paths, stack = point.plan, point.paths, point.stack

@@ -82,19 +82,38 @@ def list_devices() -> Rows:
 
 def list_models() -> Rows:
     """One row per shipped model."""
-    fp16 = parse("fp16")
     rows = []
     for name in catalog.model_files():
         model = catalog.model(name)
         first = model.layers[0]
+        windows = [layer.window for layer in model.layers if layer.window]
         rows.append({
             "name": model.name, "n_parameters": model.parameters, "n_layers": model.n_layers,
             "n_q_heads": model.n_q_heads, "n_kv_heads": first.n_kv_heads, "head_dim": first.key_dim,
-            "window_tokens": first.window,
-            "kv_bytes_per_token_fp16": plan.build(model, fp16, fp16).bits(1) // units.BITS_PER_BYTE,
-            "title": model.title,
+            "window_tokens": min(windows, default=None),
+            "kv_bytes_per_token_fp16": _kv_bytes_per_token(model),
+            "title": model.title + _layers_in_short(model),
         })  # fmt: skip
     return rows
+
+
+def _kv_bytes_per_token(model: ModelSpec) -> int:
+    """Bytes of a token over all layers in FP16, indexes included."""
+    fp16 = parse("fp16")
+    return (plan.build(model, fp16, fp16).bits(1) + model.index_bits) // units.BITS_PER_BYTE
+
+
+def _layers_in_short(model: ModelSpec) -> str:
+    """What a row of numbers leaves out: how many layers have the window, latent attention, tokens read."""
+    said = []
+    n_windows = sum(layer.n_layers for layer in model.layers if layer.window)
+    if 0 < n_windows < model.n_layers:
+        said.append(f"window in {n_windows} layers")
+    if model.layers[0].value_dim == 0:
+        said.append("latent attention")
+    if model.read_limit_tokens:
+        said.append(f"reads {model.read_limit_tokens:,} tokens")
+    return f" ({', '.join(said)})" if said else ""
 
 
 def list_quantizers() -> Rows:
@@ -165,10 +184,10 @@ def show(name: str) -> Rows:
             for key, text in about.items()
         ]
     known = {**catalog.device_files(), **catalog.model_files()}
-    if name.lower() in catalog.model_files():
-        return _model_rows(catalog.model(name))
     if name.lower() in catalog.device_files():
         return _device_rows(catalog.device(name))
+    if catalog.shipped_model_file(name):
+        return _model_rows(catalog.model(name))
     if name.lower().endswith((".toml", ".json")):
         document = specfile.read(name)
         if catalog.looks_like_device(document.data):
@@ -257,15 +276,18 @@ def _model_rows(model: ModelSpec) -> Rows:
         }
         for key, value in derived.items()
     ]
-    fp16 = parse("fp16")
-    per_token = plan.build(model, fp16, fp16).bits(1) // units.BITS_PER_BYTE
     rows.append({
-        "name": "kv_bytes_per_token", "value": per_token, "unit": "B", "kind": "derived", "source": "FP16, all layers",
+        "name": "kv_bytes_per_token", "value": _kv_bytes_per_token(model), "unit": "B", "kind": "derived",
+        "source": "FP16, all layers",
     })  # fmt: skip
-    for index, group in enumerate(model.layers):
+    counts: dict[LayerKV, int] = {}
+    for group in model.layers:
+        same = group.model_copy(update={"n_layers": 1})
+        counts[same] = counts.get(same, 0) + group.n_layers
+    for index, (same, n_layers) in enumerate(counts.items()):
+        text = _layers_text(same.model_copy(update={"n_layers": n_layers}))
         rows.append({
-            "name": f"kv_layers.{index}", "value": _layers_text(group), "unit": "", "kind": "derived",
-            "source": model.source,
+            "name": f"kv_layers.{index}", "value": text, "unit": "", "kind": "derived", "source": model.source,
         })  # fmt: skip
     rows += [
         {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes
@@ -282,20 +304,23 @@ def _layers_text(group: LayerKV) -> str:
         heads = f"one latent of {group.key_dim} for all heads (MLA)"
     window = f", window {group.window:,}" if group.window else ""
     shared = "" if group.stored else ", reading an earlier layer's cache"
-    return f"{group.n_layers} layer{'s' if group.n_layers > 1 else ''}: {heads}{window}{shared}"
+    index = f", and an index of {group.index_bits:,} bits" if group.index_bits else ""
+    return f"{group.n_layers} layer{'s' if group.n_layers > 1 else ''}: {heads}{window}{shared}{index}"
 
 
 def shipped_text(name: str) -> str:
     """The text of a shipped device or model file."""
     files = {**catalog.device_files(), **catalog.model_files()}
-    if name.lower() not in files:
+    path = files.get(name.lower()) or catalog.shipped_model_file(name)
+    if path is None:
         raise InputError(f"unknown shipped file {show_value(name)}: {did_you_mean(name, files)}")
-    return files[name.lower()].read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 def check(name: str) -> str:
     """What `dse check` says of a good device file, model file or plan by layer. Raises SpecError with all problems."""
-    document = specfile.read({**catalog.device_files(), **catalog.model_files()}.get(name.lower(), name))
+    shipped = catalog.device_files().get(name.lower()) or catalog.shipped_model_file(name)
+    document = specfile.read(shipped or name)
     if catalog.looks_like_device(document.data):
         return device_summary(catalog.device_from(document))
     if layered.looks_like_plan(document.data):

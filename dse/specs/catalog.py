@@ -9,6 +9,7 @@ import hwspecs
 from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import device_and_model as specs
+from dse.specs import model_file, model_names
 from dse.specs.stack import ServerSpec
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
@@ -38,13 +39,13 @@ def _is_path(name: str) -> bool:
     return name.lower().endswith((".toml", ".json")) or os.sep in name or os.path.exists(name)
 
 
-def _find(kind: str, name: str, files: dict[str, Path]) -> str | Path:
-    shipped = files.get(name.strip().lower())
+def _find_device(name: str) -> str | Path:
+    shipped = device_files().get(name.strip().lower())
     if shipped:
         return shipped
     if name and _is_path(name):
         return name
-    raise InputError(f"unknown {kind} {show(name)}: {did_you_mean(name, files)}; or give the path of a file")
+    raise InputError(f"unknown device {show(name)}: {did_you_mean(name, device_files())}; or give the path of a file")
 
 
 @cache
@@ -60,12 +61,12 @@ def device(name: str) -> specs.HardwareSpec:
     base, colon, changes = name.partition(":")
     if colon and changes and not os.path.exists(name):
         return _changed(base, changes)
-    found = _find("device", name, device_files())
+    found = _find_device(name)
     return _shipped_device(found) if isinstance(found, Path) else device_from(specfile.read(found))
 
 
 def _changed(base: str, changes: str) -> specs.HardwareSpec:
-    return changed(specfile.read(_find("device", base, device_files())), base, changes)
+    return changed(specfile.read(_find_device(base)), base, changes)
 
 
 def changed(document: specfile.Document, base: str, changes: str) -> specs.HardwareSpec:
@@ -106,20 +107,40 @@ def _shipped_model(path: Path) -> specs.ModelSpec:
     return model_from(specfile.read(path))
 
 
+def shipped_model_file(name: str) -> Path | None:
+    """The shipped file of a model by its name, or by one that means it (dse/specs/model_names.py); None for a file."""
+    files = model_files()
+    exact = files.get(name.strip().lower())
+    if exact or os.path.isfile(name) or name.lower().endswith((".toml", ".json")):
+        return exact
+    meant = model_names.meant(name, tuple(files))
+    return files[meant] if meant else None
+
+
 def model(name: str) -> specs.ModelSpec:
-    """The model of that name (any case), or in that model file or config.json. Raises InputError or SpecError."""
-    found = _find("model", name, model_files())
-    return _shipped_model(found) if isinstance(found, Path) else model_from(specfile.read(found))
+    """The model of that name, as people write it, or in that model file or config.json.
+
+    Raises InputError or SpecError.
+    """
+    if shipped := shipped_model_file(name):
+        return _shipped_model(shipped)
+    if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
+        return model_from(specfile.read(name))
+    near = did_you_mean(name.rpartition("/")[2], [*model_files(), *model_names.ALSO])
+    if near.startswith("known"):
+        near = "see `dse list models`"
+    raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")
 
 
 def model_from(document: specfile.Document) -> specs.ModelSpec:
-    """The model that a file describes: our own format, or a Hugging Face config.json."""
+    """The model that a file describes: our own formats, or a Hugging Face config.json."""
     from dse.specs.huggingface import config as hf_config
 
     if hf_config.looks_like_config(document.data):
         return hf_config.from_document(document)
-    spec: specs.ModelFile = specs.load(document, specs.ModelFile)
-    return spec.to_model()
+    kind = model_file.CountedModelFile if model_file.looks_counted(document.data) else specs.ModelFile
+    found: specs.ModelSpec = specs.load(document, kind).to_model()
+    return found
 
 
 def looks_like_device(data: dict[str, object]) -> bool:

@@ -219,6 +219,9 @@ class LayerKV(BaseModel):
     score_dim: int = Field(ge=1, le=2**20)
     #: the same where a prompt is computed and latent heads are expanded; None: as in decoding
     prompt_score_dim: int | None = Field(default=None, ge=1, le=2**20)
+    #: where a model reads some tokens only: bits of a token's index, kept beside its keys, and operations to score it
+    index_bits: int = Field(default=0, ge=0, le=2**24)
+    index_flops: int = Field(default=0, ge=0, le=2**40)
 
 
 class ModelSpec(BaseModel):
@@ -244,6 +247,8 @@ class ModelSpec(BaseModel):
     n_active_experts: int = Field(default=1, ge=1)
     #: elements live at once per token in the widest operation of a layer (or the output head)
     activation_elements: int = Field(ge=0)
+    #: tokens that a step reads of a layer, chosen by its index; None: all
+    read_limit_tokens: int | None = Field(default=None, ge=1, le=2**40)
     published_parameters: int | None = None
     max_position_tokens: int | None = None
     #: rules the reader applied where the file was silent, one line each
@@ -261,6 +266,11 @@ class ModelSpec(BaseModel):
     def n_layers(self) -> int:
         """Decoder layers."""
         return sum(group.n_layers for group in self.layers)
+
+    @property
+    def index_bits(self) -> int:
+        """Bits of the indexes that all layers keep of a token, whatever the quantizer."""
+        return sum(group.n_layers * group.index_bits for group in self.layers if group.stored)
 
     @property
     def parameters(self) -> int:
@@ -384,6 +394,8 @@ def load(document: Document, model: type[BaseModel]) -> Any:
             return keys_at(prefix[1:])
         if prefix and prefix[0] == "links":
             return link_specs.keys_at(prefix[1:])
+        if prefix and prefix[0] == "layers":
+            return list(LayerKV.model_fields)
         return list((Quantity if prefix else model).model_fields)
 
     try:

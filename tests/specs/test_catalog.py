@@ -1,4 +1,7 @@
-"""The shipped devices and models: every file loads, is sourced, and holds the numbers its sources print."""
+"""The shipped devices and models: every file loads, is sourced, and holds the numbers its sources print.
+
+Models of counted sizes have tests of their own (test_model_file.py).
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +15,10 @@ from dse.specs import catalog
 from dse.specs import device_and_model as specs
 
 DEVICE_FILES = sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
-MODEL_FILES = sorted((Path(hwspecs.__file__).parent / "models").glob("*.toml"))
+MODEL_FILES = [
+    path for path in sorted((Path(hwspecs.__file__).parent / "models").glob("*.toml"))
+    if "[[layers]]" not in path.read_text()
+]  # fmt: skip
 DEVICES = {path.stem: specs.load(specfile.read(path), specs.HardwareSpec) for path in DEVICE_FILES}
 MODELS = {path.stem: specs.load(specfile.read(path), specs.ModelFile) for path in MODEL_FILES}
 

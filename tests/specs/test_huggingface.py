@@ -238,6 +238,47 @@ def test_latent_attention_is_one_head():
     assert (group.n_kv_heads, group.key_dim, group.value_dim, group.score_dim) == (1, 576, 0, 576 + 512)
 
 
+def test_latent_attention_with_an_index(tmp_path):
+    """DeepSeek-V3.2 and GLM-5: 128 FP8 elements and an FP32 scale of every token and layer, 2,048 tokens read."""
+    index = {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
+    plain, model = load("deepseek-v3"), parse(raw("deepseek-v3") | {"model_type": "deepseek_v32"} | index, tmp_path)
+    assert model.read_limit_tokens == 2048
+    (layer,) = model.layers
+    assert (layer.index_bits, layer.index_flops) == (128 * 8 + 32, 2 * 64 * 128)
+    assert layer.model_copy(update={"index_bits": 0, "index_flops": 0}) == plain.layers[0]
+    assert model.index_bits == 61 * 1056
+    # of a layer: 1536 * 64 * 128 queries, 7168 * 128 keys with a norm of 2 * 128, 7168 * 64 weights of heads
+    assert model.parameters - plain.parameters == 61 * (12_582_912 + 917_504 + 256 + 458_752)
+    assert model.attention_parameters - plain.attention_parameters == model.parameters - plain.parameters
+    for change in ({"indexer_types": ["full", "shared"] * 30 + ["full"]}, {"layer_types": ["full_attention"] * 61}):
+        with pytest.raises(SpecError, match=f"{next(iter(change))} = .*layers that share an index"):
+            parse(raw("deepseek-v3") | {"model_type": "deepseek_v32"} | index | change, tmp_path)
+    with pytest.raises(SpecError, match="index_topk = 2048: must be absent or null"):
+        parse(raw("deepseek-v3") | index, tmp_path)
+
+
+def test_dense_and_sparse_layers_by_a_list(tmp_path):
+    """`mlp_layer_types` says what `first_k_dense_replace` says."""
+    data = raw("deepseek-v3") | {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 58}
+    assert parse(data, tmp_path).parameters == load("deepseek-v3").parameters
+    with pytest.raises(SpecError, match=r"mlp_layer_types = .*must be a list of 61 entries"):
+        parse(data | {"mlp_layer_types": ["dense"]}, tmp_path)
+
+
+def test_minimax_attends_in_full_where_its_list_says_so(tmp_path):
+    data = raw(L) | {"model_type": "minimax_m2", "use_qk_norm": True, "attn_type_list": [1] * 32}
+    model = parse(data, tmp_path)
+    assert model.layers == load(L).layers
+    assert model.parameters == load(L).parameters + 32 * (4096 + 1024)  # a norm over all query and key channels
+    with pytest.raises(SpecError, match=r"attn_type_list = .*must be absent or null"):
+        parse(data | {"attn_type_list": [0] * 31 + [1]}, tmp_path)
+
+
+def test_vision_keys_of_kimi_hold_no_cache(tmp_path):
+    data = {"model_type": "kimi_k25", "use_unified_vision_chunk": True, "text_config": raw("kimi-k2")}
+    assert parse(data, tmp_path).layers == load("kimi-k2").layers
+
+
 def test_shared_layers_are_marked():
     layers = load("gemma-3n-e4b").layers
     assert sum(g.n_layers for g in layers if not g.stored) == 15

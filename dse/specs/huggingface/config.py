@@ -38,7 +38,11 @@ from dse.specs.huggingface.keys import (
     WINDOW,
     Keys,
 )
-from dse.specs.huggingface.parameters import Rules, Shape
+from dse.specs.huggingface.parameters import Index, Rules, Shape
+from dse.specs.tokens import index_bits, index_flops
+
+#: elements of an index key that share a scale, and the bits of an element and of a scale
+INDEX_BLOCK, INDEX_ELEMENT_BITS, INDEX_SCALE_BITS = 128, 8, 32
 
 
 def looks_like_config(data: dict[str, Any]) -> bool:
@@ -61,6 +65,7 @@ def from_document(document: Document) -> ModelSpec:
     vocab = keys.whole(VOCAB, 1, 2**24, required=True) or 0
     q_heads = keys.per_layer(Q_HEADS, n_layers, 1, MAX_DIM)
     latent = _latent(keys)
+    index = _index(keys, n_layers) if rules.indexed and latent else None
     kv_heads = _kv_heads(keys, model_type, q_heads)
     head_dim = _head_dim(keys, hidden, q_heads, latent is not None)
     windows = _windows(keys, rules, model_type, n_layers)
@@ -70,7 +75,9 @@ def from_document(document: Document) -> ModelSpec:
     embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
     tied = hf_params.read_tied(keys, rules)
     extra = hf_params.read_extra(keys, rules, model_type, n_layers, hidden)
-    shape = Shape(rules, hidden, vocab, q_heads, kv_heads, head_dim, latent, ffn, experts, embedding, tied, extra)
+    shape = Shape(
+        rules, hidden, vocab, q_heads, kv_heads, head_dim, latent, ffn, experts, embedding, tied, extra, index
+    )  # fmt: skip
     positions = keys.whole(POSITIONS, 1, MAX_TOKENS)
     _not_understood(keys)
     if keys.problems:
@@ -94,6 +101,7 @@ def from_document(document: Document) -> ModelSpec:
         n_experts=experts.n if routed and experts else 1,
         n_active_experts=experts.active if routed and experts else 1,
         activation_elements=hf_params.activation_elements(shape),
+        read_limit_tokens=index.read_tokens if index else None,
         max_position_tokens=positions,
         notes=tuple(keys.notes),
     )
@@ -117,6 +125,20 @@ def _latent(keys: Keys) -> tuple[int, int, int, int, int] | None:
     q_rank = keys.whole(["q_lora_rank"], 0, MAX_DIM, 0) or 0
     keys.used.add("qk_head_dim")  # nope + rope, written out
     return q_rank, rank, nope, rope, value
+
+
+def _index(keys: Keys, n_layers: int) -> Index | None:
+    """The index by which every layer chooses the tokens that it reads; None where the file has none."""
+    if keys.get("index_topk") is None:
+        return None
+    read_tokens = keys.whole(["index_topk"], 1, MAX_TOKENS) or 1
+    heads = keys.whole(["index_n_heads"], 1, MAX_DIM, required=True) or 1
+    dim = keys.whole(["index_head_dim"], 1, MAX_DIM, required=True) or 1
+    for name, kind in (("indexer_types", "full"), ("layer_types", "deepseek_sparse_attention")):
+        if keys.get(name) is not None and keys.get(name) != [kind] * n_layers:
+            keys.bad(name, f'a list of {n_layers} entries "{kind}": layers that share an index are not supported')
+    keys.note(f"index keys are FP8 with an FP32 scale for every {INDEX_BLOCK} elements, whatever the KV quantizer")
+    return Index(read_tokens, heads, dim)
 
 
 def _kv_heads(keys: Keys, model_type: str, q_heads: list[int]) -> list[int]:
@@ -176,7 +198,7 @@ def _windows(keys: Keys, rules: Rules, model_type: str, n_layers: int) -> list[i
     chunk = keys.whole(["attention_chunk_size"], 1, MAX_TOKENS)
     asked = keys.flag("use_sliding_window")
     tail = keys.whole(["max_window_layers"], 0, MAX_LAYERS, 0) or 0
-    if (types := keys.get("layer_types")) is not None:
+    if (types := keys.get("layer_types")) is not None and not rules.indexed:
         keys.used.update((*PATTERN, *WINDOW))
         return _from_types(keys, types, n_layers, chunk, asked is not False)
     if model_type == "gpt_neo":
@@ -255,6 +277,8 @@ def _neo_windows(keys: Keys, n_layers: int) -> list[int | None]:
 
 def _not_understood(keys: Keys) -> None:
     """Record each key that speaks of the cache, or of experts, and that no rule has read."""
+    if isinstance(kinds := keys.data.get("attn_type_list"), list) and kinds and set(kinds) == {1}:
+        keys.used.add("attn_type_list")  # MiniMax: 1 is full attention, 0 a constant state
     if keys.get("use_cla") is False:
         keys.used.add("cla_share_factor")
     if keys.get("model_type") == "openelm":
@@ -284,7 +308,11 @@ def _not_understood(keys: Keys) -> None:
 def _runs(shape: Shape, windows: list[int | None], stored: int) -> tuple[LayerKV, ...]:
     """The KV shapes in layer order, equal neighbours joined; layers from `stored` on read earlier caches."""
     each = [(kv, window, i < stored) for i, (kv, window) in enumerate(zip(shape.kv_heads, windows, strict=True))]
-    groups = []
+    groups, bits, flops, index = [], 0, 0, shape.index
+    if index:
+        scales = -(-index.dim // INDEX_BLOCK)
+        bits = index_bits(index.dim, INDEX_ELEMENT_BITS, scales * INDEX_SCALE_BITS)
+        flops = index_flops(index.heads, index.dim)
     for (kv, window, keeps), run in groupby(each):
         key_dim, value_dim, score_dim = shape.head_dim, shape.head_dim, 2 * shape.head_dim
         prompt_score_dim = None
@@ -302,6 +330,8 @@ def _runs(shape: Shape, windows: list[int | None], stored: int) -> tuple[LayerKV
                 stored=keeps,
                 score_dim=score_dim,
                 prompt_score_dim=prompt_score_dim,
+                index_bits=bits,
+                index_flops=flops,
             )
         )
     return tuple(groups)

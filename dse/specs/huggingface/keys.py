@@ -48,7 +48,7 @@ SUSPICIOUS = re.compile(
 HARMLESS = re.compile(
     r"(?i)dropout|pdrop|bias$|softcap|scal|clip_qkv|softmax|norm|_implementation|upcast|temperature|use_cache|init|dtype"
     r"|no_rope|rope_linear|linear_scaling|kv_cache_(?:dtype|quant)|layer_idx|pruned_heads|cross_attention_hidden_size"
-    r"|^pooler|^vision|^audio|^image|^mm_|summary|add_bias_linear"
+    r"|^pooler|^vision|^use_unified_vision|^audio|^image|^mm_|summary|add_bias_linear"
 )
 MIXTURE = re.compile(r"expert|moe", re.I)
 MIXTURE_HARMLESS = re.compile(r"group|capacity|normal|coef|loss|jitter|scal|init|router|bias|seed|type|parallel", re.I)

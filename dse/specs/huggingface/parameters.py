@@ -41,6 +41,7 @@ class Rules:
     ffn_divisor: int = 1  # the file's FFN width over one matrix's
     shared_width: bool = False  # one shared expert as wide as a routed one, without a key
     bias_reaches_out: bool = True  # attention_bias also gives the output projection one
+    indexed: bool = False  # every layer has an index that chooses the tokens to read (DeepSeek Sparse Attention)
     #: how windows fall on layers where layer_types is absent: none | all | tail | every (see `every`) | unknown
     windows: str = "none"
     every: int = 0
@@ -79,6 +80,8 @@ _GPT_OSS = Rules(sinks=True, windows="every", every=2, defaults=_sizes(*[None] *
 _FAMILIES = (
     ("llama granite baichuan internlm internlm2 Yi aquila exaone minicpm glm", _LLAMA),
     ("deepseek deepseek_v2 deepseek_v3 kimi_k2 minicpm3 chatglm dbrx seed_oss", Rules()),
+    ("deepseek_v32 glm_moe_dsa", Rules(indexed=True)),
+    ("minimax_m2", Rules(qk_norm="all")),
     ("mistral ministral", _MISTRAL),
     ("mixtral", _MIXTRAL),
     ("llama4 llama4_text", _LLAMA4),
@@ -138,6 +141,15 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Index:
+    """What chooses the tokens that are read: of `heads` for a query and one key of `dim` for a token."""
+
+    read_tokens: int
+    heads: int
+    dim: int
+
+
+@dataclass(frozen=True)
 class Shape:
     """Sizes of a decoder, one entry per layer in the lists. `latent` is (q rank, kv rank, nope, rope, v) of MLA."""
 
@@ -153,6 +165,7 @@ class Shape:
     embedding: int  # width of the token embedding, in channels
     tied: bool
     extra: int  # parameters outside the layers that one family alone has
+    index: Index | None = None
 
 
 def read_model_type(keys: "Keys") -> str:
@@ -182,8 +195,9 @@ def read_model_type(keys: "Keys") -> str:
         keys.bad("model_type", "a decoder-only model with attention in every layer")
     elif value not in RULES:
         keys.note(f"model_type {show(value)} unknown: parameters counted as for llama")
-    if (keys.whole(["num_nextn_predict_layers"], 0, 10_000, 0) or 0) > 0:
-        keys.note("num_nextn_predict_layers ignored: multi-token prediction layers are not counted")
+    for name in ("num_nextn_predict_layers", "num_mtp_modules"):
+        if (keys.whole([name], 0, 10_000, 0) or 0) > 0:
+            keys.note(f"{name} ignored: multi-token prediction layers are not counted")
     return value
 
 
@@ -303,6 +317,11 @@ def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
     names = ["decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"]
     step = keys.whole(names, 1, 10_000, 1) or 1
     chosen = [old and (i + 1) % step == 0 for i, old in enumerate(chosen)]
+    if (kinds := keys.get("mlp_layer_types")) is not None:
+        if not isinstance(kinds, list) or len(kinds) != n_layers or any(k not in ("dense", "sparse") for k in kinds):
+            keys.bad("mlp_layer_types", f'a list of {n_layers} entries, "dense" or "sparse"')
+        else:
+            chosen = [old and kind == "sparse" for old, kind in zip(chosen, kinds, strict=True)]
     if (dense := keys.layer_indices("mlp_only_layers", n_layers)) is not None:
         chosen = [old and i not in dense for i, old in enumerate(chosen)]
     if listed := keys.layer_indices("moe_layers", n_layers):
@@ -347,11 +366,17 @@ def _attention(shape: Shape, layer: int) -> int:
     if shape.latent:
         q_rank, rank, nope, rope, v = shape.latent
         query = hidden * q_rank + q_rank + q_rank * heads * (nope + rope) if q_rank else hidden * heads * (nope + rope)
-        return query + hidden * (rank + rope) + rank + rank * heads * (nope + v) + heads * v * hidden
+        index = _index(shape.index, hidden, q_rank or hidden) if shape.index else 0
+        return query + hidden * (rank + rope) + rank + rank * heads * (nope + v) + heads * v * hidden + index
     q_dim, kv_dim = heads * shape.head_dim, shape.kv_heads[layer] * shape.head_dim
     norm = {"": 0, "head": 2 * shape.head_dim, "all": q_dim + kv_dim}[rules.qk_norm]
     bias = rules.qkv_bias * (q_dim + 2 * kv_dim) + rules.out_bias * hidden + rules.sinks * heads
     return 2 * hidden * (q_dim + kv_dim) + norm + bias
+
+
+def _index(index: Index, hidden: int, q_rank: int) -> int:
+    """Parameters of an index: queries from the latent query, one key and its norm, a weight for each head."""
+    return q_rank * index.heads * index.dim + hidden * index.dim + 2 * index.dim + hidden * index.heads
 
 
 def _ffn(shape: Shape, width: int) -> int:

@@ -1,0 +1,124 @@
+"""A model file of counted sizes: any decoder that the reader of config.json understands, made by `dse model export`.
+
+Where `ModelFile` computes a uniform decoder from its shape, this one carries what was counted: layers of several
+shapes, latent attention, indexes, parameters. Equal layers stand together; `repeat` says how often the layers listed
+follow each other, so that patterns keep their order.
+"""
+
+import json
+
+from pydantic import Field
+
+from dse.specs.device_and_model import LayerKV, ModelSpec, Name
+from dse.specs.quantity import Kind, Parameters, Quantity
+from dse.specs.stack import Spec
+
+#: field -> unit, and how a file made from a config.json has it
+UNITS: dict[str, tuple[str, Kind]] = {
+    "hidden_size": ("channel", "published"), "vocab_size": ("token", "published"), "n_q_heads": ("head", "published"),
+    "n_experts": ("expert", "published"), "n_active_experts": ("expert", "published"),
+    "dense_parameters": ("parameter", "derived"), "expert_parameters": ("parameter", "derived"),
+    "attention_parameters": ("parameter", "derived"), "activation_elements": ("element", "derived"),
+    "max_position_tokens": ("token", "published"), "read_limit_tokens": ("token", "published"),
+}  # fmt: skip
+
+
+class CountedModelFile(Spec):
+    """A language model as counted from its config.json; `source` is that of every number but the published count."""
+
+    name: Name
+    title: str = Field(default="", max_length=120)
+    source: str = Field(min_length=1, max_length=300)
+    revision: str = Field(default="", max_length=64)
+    published_parameters: Parameters | None = None
+    hidden_size: int = Field(ge=1, le=2**20)
+    vocab_size: int = Field(ge=1, le=2**24)
+    n_q_heads: int = Field(ge=1, le=65_536)
+    dense_parameters: int = Field(ge=0, le=10**15)
+    expert_parameters: int = Field(default=0, ge=0, le=10**15)
+    attention_parameters: int | None = Field(default=None, ge=0, le=10**15)
+    n_experts: int = Field(default=1, ge=1, le=65_536)
+    n_active_experts: int = Field(default=1, ge=1, le=65_536)
+    activation_elements: int = Field(ge=0, le=2**40)
+    read_limit_tokens: int | None = Field(default=None, ge=1, le=2**40)
+    max_position_tokens: int | None = Field(default=None, ge=1, le=2**40)
+    repeat: int = Field(default=1, ge=1, le=10_000)
+    notes: list[str] = Field(default=[], max_length=100)
+    layers: list[LayerKV] = Field(min_length=1, max_length=1000)
+
+    def problems(self) -> list[tuple[str, object, str]]:
+        """Rules that join several fields: (field, value, what must hold)."""
+        found: list[tuple[str, object, str]] = []
+        if self.n_active_experts > self.n_experts:
+            found.append(("n_active_experts", self.n_active_experts, f"must be at most n_experts = {self.n_experts}"))
+        if self.attention_parameters is not None and self.attention_parameters > self.dense_parameters:
+            rule = f"must be at most dense_parameters = {self.dense_parameters}"
+            found.append(("attention_parameters", self.attention_parameters, rule))
+        if self.repeat * sum(layer.n_layers for layer in self.layers) > 10_000:
+            found.append(("repeat", self.repeat, "must leave at most 10,000 layers"))
+        if self.read_limit_tokens is None and any(layer.index_bits or layer.index_flops for layer in self.layers):
+            found.append(("read_limit_tokens", None, "must be given where layers have an index"))
+        if not self.layers[0].stored or (self.repeat > 1 and not all(layer.stored for layer in self.layers)):
+            found.append(("layers", "stored = false", "needs an earlier layer that stores, and no repeat"))
+        return found
+
+    def to_model(self) -> ModelSpec:
+        """The model, its layers written out in order."""
+        numbers = {
+            name: Quantity(value=getattr(self, name), unit=unit, source=self.source, kind=kind)
+            for name, (unit, kind) in UNITS.items() if getattr(self, name) is not None
+        }  # fmt: skip
+        if self.published_parameters:
+            numbers["published_parameters"] = self.published_parameters
+        given = {name: getattr(self, name) for name in UNITS}
+        return ModelSpec(
+            name=self.name, title=self.title or self.name,
+            source=self.source + (f", revision {self.revision}" if self.revision else ""),
+            layers=tuple(self.layers) * self.repeat, notes=tuple(self.notes), numbers=numbers,
+            published_parameters=self.published_parameters.count if self.published_parameters else None, **given,
+        )  # fmt: skip
+
+
+def looks_counted(data: dict[str, object]) -> bool:
+    """True for a model file of counted sizes, told by its layers."""
+    return "layers" in data
+
+
+def _repeated(layers: tuple[LayerKV, ...]) -> tuple[tuple[LayerKV, ...], int]:
+    """The shortest run of layers that gives all of them when repeated, and how often."""
+    for length in range(1, len(layers) + 1):
+        n_times, rest = divmod(len(layers), length)
+        if not rest and layers[:length] * n_times == layers and all(layer.stored for layer in layers[:length]):
+            return layers[:length], n_times
+    return layers, 1
+
+
+def _line(name: str, value: object) -> str:
+    # JSON's texts, whole numbers and truth values are TOML's too
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}"
+
+
+def text(model: ModelSpec, revision: str = "", published: Quantity | None = None) -> str:
+    """The TOML text of a file that gives this model again. Defaults are left out."""
+    lines = [f"# {model.title}: counted from its config.json by `dse model export`.", _line("name", model.name)]
+    lines += [_line("title", model.title), _line("source", model.source)]
+    if revision:
+        lines.append(_line("revision", revision))
+    if published:
+        whole = published.model_dump() | {"value": published.count}
+        fields = ", ".join(_line(name, value) for name, value in whole.items())
+        lines.append(f"published_parameters = {{ {fields} }}")
+    lines.append("")
+    for name in UNITS:
+        value = getattr(model, name)
+        if value != CountedModelFile.model_fields[name].default:
+            lines.append(_line(name, value))
+    layers, n_times = _repeated(model.layers)
+    if n_times > 1:
+        lines.append(_line("repeat", n_times))
+    if model.notes:
+        lines += ["notes = [", *(f"  {json.dumps(note, ensure_ascii=False)}," for note in model.notes), "]"]
+    for layer in layers:
+        given = layer.model_dump(exclude_defaults=True)
+        lines += ["", "[[layers]]", *(_line(name, value) for name, value in given.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,298 @@
+"""Shipped models of counted sizes: bytes and parameters by hand, and what the reader finds in their configs today."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dse import quantizers
+from dse.cli import main as cli
+from dse.core import specfile
+from dse.core.errors import InputError, SpecError
+from dse.model import evaluate, kv_layout, ring
+from dse.specs import catalog, model_file
+from dse.specs.device_and_model import ModelSpec
+from dse.specs.workload import Workload
+
+CONFIGS = Path(__file__).parents[1] / "golden" / "hf_configs"
+
+
+class Counted(NamedTuple):
+    """What a model's sources print, and what follows by hand."""
+
+    #: billions of parameters, all and active, as published
+    parameters: float
+    active: float | None
+    #: bytes that one token adds over all layers with 16-bit keys and values, windows not yet full
+    kv_bytes: int
+
+
+#: grouped: 2 (key and value) * layers * KV heads * head dimension * 2 B; latent: layers * (512 + 64) * 2 B
+BY_HAND = {
+    "qwen3-0.6b": Counted(0.6, None, 2 * 28 * 8 * 128 * 2),  # 114,688: head_dim 128, not 1024 / 16 = 64
+    "qwen3-1.7b": Counted(1.7, None, 2 * 28 * 8 * 128 * 2),
+    "qwen3-8b": Counted(8.2, None, 2 * 36 * 8 * 128 * 2),  # 147,456
+    "qwen3-32b": Counted(32.8, None, 2 * 64 * 8 * 128 * 2),  # 262,144
+    "qwen3-30b-a3b": Counted(30.5, 3.3, 2 * 48 * 4 * 128 * 2),  # 98,304
+    "qwen3-235b-a22b": Counted(235, 22, 2 * 94 * 4 * 128 * 2),  # 192,512
+    "qwen3-coder-480b-a35b": Counted(480, 35, 2 * 62 * 8 * 128 * 2),  # 253,952
+    "gpt-oss-20b": Counted(20.91, None, 2 * 24 * 8 * 64 * 2),  # 49,152
+    "gpt-oss-120b": Counted(116.83, None, 2 * 36 * 8 * 64 * 2),  # 73,728
+    "deepseek-v3": Counted(671, 37, 61 * (512 + 64) * 2),  # 70,272
+    "deepseek-v3.2": Counted(671, None, 61 * ((512 + 64) * 2 + 128 + 4)),  # 78,324: an FP8 index key, an FP32 scale
+    "kimi-k2": Counted(1040, 32.6, 61 * (512 + 64) * 2),
+    "kimi-k2.5": Counted(1040, 32.6, 61 * (512 + 64) * 2),
+    "glm-5": Counted(744, None, 78 * ((512 + 64) * 2 + 128 + 4)),  # 100,152
+    "minimax-m2.5": Counted(230, None, 2 * 62 * 8 * 128 * 2),  # 253,952
+    "mixtral-8x22b": Counted(141, 39, 2 * 56 * 8 * 128 * 2),  # 229,376
+    "mixtral-8x7b-v0.1": Counted(46.7, 12.9, 2 * 32 * 8 * 128 * 2),  # 131,072
+    "llama4-scout": Counted(109, 17, 2 * 48 * 8 * 128 * 2),  # 196,608
+    "llama4-maverick": Counted(400, 17, 2 * 48 * 8 * 128 * 2),
+}
+FP16 = quantizers.parse("fp16")
+
+
+def point(name: str, **asked) -> evaluate.Point:
+    plan = kv_layout.build(catalog.model(name), FP16, FP16)
+    return evaluate.Point(catalog.device("h200"), plan, Workload(**asked))
+
+
+def facts(model: ModelSpec) -> dict:
+    """All of a model but what a file adds to its config."""
+    return model.model_dump(exclude={"name", "title", "source", "numbers", "published_parameters"})
+
+
+def export(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(argv)
+    assert ended.value.code == 0
+
+
+def test_these_are_all_that_ship():
+    found = {name for name, path in catalog.model_files().items() if "[[layers]]" in path.read_text()}
+    assert found == set(BY_HAND)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_bytes_of_a_token(name):
+    model = catalog.model(name)
+    assert kv_layout.build(model, FP16, FP16).bits(1) + model.index_bits == 8 * BY_HAND[name].kv_bytes
+    # and as a design has them: a request of 64 tokens, shorter than every window
+    found = point(name, batch=1, input_tokens=63, output_tokens=1, tp=8, weights_bits=4).results
+    latent = model.layers[0].value_dim == 0
+    assert found["kv_bytes_per_token"] == (BY_HAND[name].kv_bytes if latent else on_eight(model))
+
+
+def on_eight(model: ModelSpec) -> int:
+    """Bytes of a token on one of eight devices: a head each, copied where there are fewer than eight."""
+    return sum(group.n_layers * max(group.n_kv_heads // 8, 1) * 4 * group.key_dim for group in model.layers)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_parameters_are_the_published_ones(name):
+    model, hand = catalog.model(name), BY_HAND[name]
+    assert model.published_parameters == pytest.approx(1e9 * hand.parameters, rel=1e-3)
+    assert model.parameters == pytest.approx(model.published_parameters, rel=0.02)
+    if hand.active:
+        assert float(model.active_parameters) == pytest.approx(1e9 * hand.active, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "embedding", "active"),
+    [
+        # reports that leave the table of the input embedding out: gpt-oss Table 1, GLM-5, MiniMax-M2, DeepSeek-V3
+        ("gpt-oss-20b", 201_088 * 2880, 3.61),
+        ("gpt-oss-120b", 201_088 * 2880, 5.13),
+        ("glm-5", 154_880 * 6144, 40),
+        ("minimax-m2.5", 200_064 * 3072, 10),
+        ("deepseek-v3.2", 129_280 * 7168, 37),
+    ],
+)
+def test_active_parameters_without_the_input_embedding(name, embedding, active):
+    found = (float(catalog.model(name).active_parameters) - embedding) / 1e9
+    assert found == pytest.approx(active, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "windows"),
+    [
+        ("gpt-oss-20b", [(1, 128), (1, None)] * 12),
+        ("gpt-oss-120b", [(1, 128), (1, None)] * 18),
+        ("llama4-scout", [(3, 8192), (1, None)] * 12),
+        ("llama4-maverick", [(3, 8192), (1, None)] * 12),
+        ("mixtral-8x22b", [(56, None)]),
+        ("mixtral-8x7b-v0.1", [(32, None)]),
+    ],
+)
+def test_layers_keep_their_order(name, windows):
+    assert [(layer.n_layers, layer.window) for layer in catalog.model(name).layers] == windows
+
+
+def test_windows_bound_what_a_long_request_holds():
+    # 8 KV heads of 64: 2 * 8 * 64 * 2 = 2,048 B a token and layer; 18 layers hold 10,000 tokens, 18 a window of 128
+    found = point("gpt-oss-120b", batch=1, input_tokens=9_999, output_tokens=1, weights_bits=4).results
+    assert found["kv_bytes"] == 18 * 2048 * (10_000 + 128)
+
+
+def test_equal_layers_are_computed_together():
+    found = point("gpt-oss-120b").design
+    assert found.layers[0][:2] == (18, 128)
+    assert len(found.layers) == 2
+    # windows 128 and none, the first two layers apart: keys and values
+    assert len(found.tensors) == 2 * 4
+
+
+def test_an_index_is_the_policy_sparse_reading_in_the_model_itself():
+    asked = {"batch": 16, "input_tokens": 8000, "output_tokens": 100, "tp": 8, "weights_bits": 8}
+    own, policy = point("deepseek-v3.2", **asked), point("deepseek-v3", tokens="sparse", **asked)
+    for name in ("kv_bytes", "kv_bytes_per_token", "attention_s", "stored_bits", "read_tokens", "stored_tokens"):
+        assert own.results[name] == policy.results[name], name
+    assert own.results["read_tokens"] == 2048
+    # 16 requests of 8,100 tokens of 78,324 B: the latent is on every device
+    assert own.results["kv_bytes"] == 16 * 8100 * 78_324
+    assert "token_policy" in own.results["assumptions"]
+    # fewer by a policy: the smaller holds; sparse reading asked for takes the place of the model's own
+    assert point("deepseek-v3.2", tokens="window:tokens=1000", **asked).results["read_tokens"] == 1000
+    assert point("deepseek-v3.2", tokens="window:tokens=4000", **asked).results["read_tokens"] == 2048
+    assert point("deepseek-v3.2", tokens="sparse:k=4096", **asked).results["read_tokens"] == 4096
+    # a prompt within the limit is computed and read in full
+    short = {**asked, "input_tokens": 1000}
+    assert point("deepseek-v3.2", **short).results["read_tokens"] == 1100
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"tp": 8, "dcp": 8}, "dcp = 8: the index of deepseek-v3.2 chooses among all tokens"),
+        ({"kv_cache": False}, "kv-cache = False: deepseek-v3.2 chooses what it reads by an index"),
+    ],
+)
+def test_what_an_index_cannot_do_is_refused(asked, message):
+    with pytest.raises(InputError, match=message):
+        point("deepseek-v3.2", **asked).results  # noqa: B018
+
+
+def test_a_ring_refuses_an_index():
+    plan = kv_layout.build(catalog.model("glm-5"), FP16, FP16)
+    with pytest.raises(InputError, match="model = glm-5: its index chooses among all tokens"):
+        ring.evaluate(catalog.device("h200"), plan, Workload(), 4)
+
+
+def packaged(repository: str) -> Path:
+    """The config.json of a repository in aiconfigurator-core."""
+    spec = importlib.util.find_spec("aiconfigurator_core")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("aiconfigurator-core is not installed")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "model_configs"
+    return folder / f"{repository.replace('/', '--')}_config.json"
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_file_is_what_the_reader_finds(name):
+    model = catalog.model(name)
+    repository = re.match(r"config.json of (\S+) \(", model.source)[1]
+    assert facts(catalog.model(str(packaged(repository)))) == facts(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("deepseek-v3", "deepseek-ai/DeepSeek-R1"),
+        ("deepseek-v3", "nvidia/DeepSeek-V3.1-NVFP4"),
+        ("deepseek-v3.2", "nvidia/DeepSeek-V3.2-NVFP4"),
+        ("kimi-k2.5", "nvidia/Kimi-K2.5-NVFP4"),
+        ("kimi-k2.5", "nvidia/Kimi-K2.6-NVFP4"),
+        ("glm-5", "zai-org/GLM-5-FP8"),
+        ("glm-5", "zai-org/GLM-5.1"),
+        ("glm-5", "nvidia/GLM-5.1-NVFP4"),
+        ("minimax-m2.5", "MiniMaxAI/MiniMax-M2.7"),
+        ("minimax-m2.5", "nvidia/MiniMax-M2.7-NVFP4"),
+        ("qwen3-32b", "Qwen/Qwen3-32B-FP8"),
+        ("qwen3-235b-a22b", "nvidia/Qwen3-235B-A22B-NVFP4"),
+        ("llama3.1-70b", "nvidia/Llama-3.1-70B-Instruct-FP8"),
+    ],
+)
+def test_other_names_have_the_same_shape(name, repository):
+    """What a name leaves out (how weights are stored, dates) and the models of ALSO do not change layers or widths."""
+    ours, theirs = catalog.model(name), catalog.model(str(packaged(repository)))
+    assert catalog.model(repository) == ours
+    for field in ("layers", "parameters", "attention_parameters", "n_q_heads", "hidden_size", "read_limit_tokens"):
+        assert getattr(theirs, field) == getattr(ours, field), field
+
+
+@pytest.mark.parametrize("config", ["llama-3.1-8b", "gpt-oss-20b", "gemma-3-4b", "gemma-3n-e4b", "openelm-270m"])
+def test_an_exported_config_reads_back(tmp_path, monkeypatch, config):
+    monkeypatch.chdir(tmp_path)
+    asked = ["--name", "Mine", "--source", "test data", "--revision", "1a2b"]
+    published = ["--published", "7", "--published-source", "x"]
+    export(["model", "export", str(CONFIGS / f"{config}.json"), *asked, *published, "--out", "m.toml"])
+    model = catalog.model("m.toml")
+    assert facts(model) == facts(catalog.model(str(CONFIGS / f"{config}.json")))
+    assert (model.name, model.published_parameters, model.source) == ("Mine", 7, "test data, revision 1a2b")
+    # a file made from the file is the same file
+    export(["model", "export", "m.toml", *asked, "--out", "again.toml"])
+    assert facts(catalog.model("again.toml")) == facts(model)
+
+
+def test_a_shipped_shape_can_be_exported(tmp_path):
+    out = tmp_path / "m.toml"
+    export(["model", "export", "llama2-70b", "--out", str(out)])
+    assert facts(catalog.model(str(out))) == facts(catalog.model("llama2-70b"))
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_numbers_have_unit_and_source(name):
+    model = catalog.model(name)
+    assert {"hidden_size", "dense_parameters", "published_parameters"} <= model.numbers.keys()
+    for number in model.numbers.values():
+        assert len(number.source.split()) > 2
+    assert model.title
+    assert model.name == name
+
+
+GOOD = """name = "m"
+source = "by hand"
+hidden_size = 8
+vocab_size = 16
+n_q_heads = 2
+dense_parameters = 100
+activation_elements = 32
+
+[[layers]]
+n_layers = 2
+n_kv_heads = 2
+key_dim = 4
+value_dim = 4
+score_dim = 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("hidden_size = 8", "hidden_size = 0"), "m.toml:3: hidden_size = 0: "),
+        (("hidden_size = 8", 'hidden_size = "8"'), "m.toml:3: hidden_size = '8': "),
+        (("hidden_size = 8\n", ""), "m.toml: hidden_size: is missing: add it"),
+        (("key_dim = 4", "key_dim = -4"), "m.toml:12: layers.0.key_dim = -4: "),
+        (("key_dim = 4", "keydim = 4"), "m.toml:12: layers.0.keydim: unknown key: did you mean key_dim"),
+        (("vocab_size = 16", "vocab_size = 16\nn_active_experts = 2"), "n_active_experts = 2: must be at most n_exp"),
+        (("vocab_size = 16", "vocab_size = 16\nattention_parameters = 101"), "must be at most dense_parameters = 100"),
+        (("vocab_size = 16", "vocab_size = 16\nrepeat = 6000"), "repeat = 6000: must leave at most 10,000 layers"),
+        (("score_dim = 8", "score_dim = 8\nindex_bits = 8"), "read_limit_tokens = None: must be given"),
+        (("score_dim = 8", "score_dim = 8\nstored = false"), "layers = 'stored = false': needs an earlier layer"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_one_line(change, message):
+    assert catalog.model_from(specfile.parse("m.toml", GOOD)).n_layers == 2
+    assert GOOD.replace(*change) != GOOD
+    with pytest.raises(SpecError) as caught:
+        catalog.model_from(specfile.parse("m.toml", GOOD.replace(*change)))
+    assert message in str(caught.value)
+
+
+def test_text_leaves_defaults_out():
+    model = catalog.model_from(specfile.parse("m.toml", GOOD))
+    assert "stored" not in model_file.text(model)
+    assert facts(catalog.model_from(specfile.parse("again.toml", model_file.text(model)))) == facts(model)

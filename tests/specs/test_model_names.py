@@ -1,0 +1,167 @@
+"""Names of models as people and servers write them: what they mean, and what they must not mean."""
+
+import pytest
+
+from dse.core.errors import InputError
+from dse.report import listing
+from dse.specs import catalog, model_names
+
+MEANS = {
+    "Llama2-7B": "llama2-7b",
+    "meta-llama/Llama-2-7b-hf": "llama2-7b",
+    "meta-llama/Llama-2-13b-chat-hf": "llama2-13b",
+    "Llama-3.1-70B": "llama3.1-70b",
+    "meta-llama/Llama-3.1-70B-Instruct": "llama3.1-70b",
+    "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama3.1-8b",
+    "meta-llama/Meta-Llama-3-8B": "llama3-8b",
+    "RedHatAI/Meta-Llama-3.1-405B-Instruct-FP8-dynamic": "llama3.1-405b",
+    "amd/Llama-3.1-405B-Instruct-FP8-KV": "llama3.1-405b",
+    "meta-llama/Llama-3.3-70B-Instruct": "llama3.1-70b",
+    "nvidia/Llama-3.3-70B-Instruct-FP4": "llama3.1-70b",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "llama3.1-70b",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama4-scout",
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8": "llama4-maverick",
+    "Qwen/Qwen3-32B-FP8": "qwen3-32b",
+    "qwen_3_32b": "qwen3-32b",
+    "Qwen/Qwen3-8B-AWQ": "qwen3-8b",
+    "Qwen/Qwen3-0.6B-Base": "qwen3-0.6b",
+    "Qwen/Qwen3-30B-A3B-GPTQ-Int4": "qwen3-30b-a3b",
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": "qwen3-30b-a3b",
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": "qwen3-235b-a22b",
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8": "qwen3-coder-480b-a35b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "GPT_OSS_20B": "gpt-oss-20b",
+    "deepseek-ai/DeepSeek-V3-0324": "deepseek-v3",
+    "deepseek-ai/DeepSeek-R1": "deepseek-v3",
+    "deepseek-ai/DeepSeek-R1-0528": "deepseek-v3",
+    "nvidia/DeepSeek-R1-NVFP4": "deepseek-v3",
+    "nvidia/DeepSeek-R1-0528-FP4": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3.1-Terminus": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek-v3.2",
+    "moonshotai/Kimi-K2-Instruct-0905": "kimi-k2",
+    "moonshotai/Kimi-K2-Thinking": "kimi-k2",
+    "moonshotai/Kimi-K2.5": "kimi-k2.5",
+    "nvidia/Kimi-K2.6-NVFP4": "kimi-k2.5",
+    "zai-org/GLM-5-FP8": "glm-5",
+    "zai-org/GLM-5.1": "glm-5",
+    "MiniMaxAI/MiniMax-M2": "minimax-m2.5",
+    "nvidia/MiniMax-M2.7-NVFP4": "minimax-m2.5",
+    "mistralai/Mixtral-8x22B-Instruct-v0.1": "mixtral-8x22b",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b-v0.1",
+    " facebook/OPT-6.7b ": "opt-6.7b",
+}
+
+#: near a name that ships, of another shape, or short of what tells sizes apart
+UNKNOWN = [
+    "qwen3-32",
+    "qwen3-235b",
+    "qwen3",
+    "Qwen/Qwen3-3.2B",
+    "Qwen/Qwen3-14B",
+    "Qwen/Qwen3.5-35B-A3B",
+    "Qwen/Qwen3-VL-32B-Instruct",
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+    "llama-3.1",
+    "Llama-31-70B",
+    "llama-3-170b",
+    "Llama-3.2-1B",
+    "meta-llama/Llama-3.1-70B-Instruct-Draft",
+    "gpt-oss",
+    "openai/gpt-oss-safeguard-20b",
+    "deepseek-v",
+    "DeepSeek-V2-Lite",
+    "DeepSeek-V4",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+    "DeepSeek-R1-Distill-Llama",
+    "Kimi-K25",
+    "Kimi-K3",
+    "zai-org/GLM-5.2",
+    "GLM-4.5",
+    "MiniMax-M1",
+    "Llama-4-17B-16E",
+    "Mistral-7B-Instruct-v0.3",
+    "opt-67b",
+    "opt-13",
+    "instruct",
+    "meta-llama/",
+    "/",
+    "-",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_name_means(name):
+    assert catalog.model(name).name == MEANS[name]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_no_size_is_guessed(name):
+    with pytest.raises(InputError) as caught:
+        catalog.model(name)
+    assert len(caught.value.lines()) == 1
+    assert (
+        "unknown model" in str(caught.value)
+        or "cannot be read" in str(caught.value)
+        or "directory" in str(caught.value)
+    )
+
+
+def test_nearest_names_are_said():
+    with pytest.raises(InputError, match="unknown model 'Qwen/Qwen3-32': did you mean qwen3-32b"):
+        catalog.model("Qwen/Qwen3-32")
+    with pytest.raises(InputError, match="unknown model 'gpt5': see `dse list models`"):
+        catalog.model("gpt5")
+
+
+def test_every_shipped_name_is_its_own_and_no_two_are_one():
+    shipped = list(catalog.model_files())
+    plain = [model_names.plain(name) for name in (*shipped, *model_names.ALSO)]
+    assert len(set(plain)) == len(plain)
+    assert set(model_names.ALSO.values()) <= set(shipped)
+    for name in shipped:
+        for written in (name, name.upper(), f"org/{name}", name.replace(".", "-"), f"{name}-Instruct-FP8"):
+            assert catalog.model(written).name == name, written
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama3-1-70b"),
+        ("Llama3_1 70b", "llama3-1-70b"),
+        ("Qwen3-235B-A22B-Instruct-2507", "qwen3-235ba22b"),
+        ("Mixtral-8x7B-v0.1", "mixtral8x7bv0-1"),
+        ("instruct", "instruct"),
+        ("meta", "meta"),
+        ("", ""),
+    ],
+)
+def test_plain_names(name, plain):
+    assert model_names.plain(name) == plain
+
+
+def test_a_file_of_that_name_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org").mkdir()
+    text = catalog.model_files()["opt-125m"].read_text()
+    (tmp_path / "org" / "Qwen3-32B.toml").write_text(text)
+    assert catalog.model("org/Qwen3-32B.toml").name == "opt-125m"
+    assert catalog.model("org/Qwen3-32B").name == "qwen3-32b"
+    with pytest.raises(InputError, match="cannot be read"):
+        catalog.model("org/qwen3-8b.toml")
+    (tmp_path / "Qwen").mkdir()
+    assert catalog.model("Qwen/Qwen3-8B").name == "qwen3-8b"  # a folder is no model
+
+
+def test_lists_and_shows_understand_the_same_names():
+    shown = {row["name"]: row["value"] for row in listing.show("nvidia/DeepSeek-V3.2-NVFP4")}
+    assert shown["kv_bytes_per_token"] == 78_324
+    assert shown["kv_layers.0"] == "61 layers: one latent of 576 for all heads (MLA), and an index of 1,056 bits"
+    assert listing.shipped_text("openai/gpt-oss-20b").startswith("# GPT-OSS 20B")
+    assert "model gpt-oss-20b: no problem found" in listing.check("openai/gpt-oss-20b")
+    rows = {row["name"]: row for row in listing.list_models()}
+    assert len(rows) == len(catalog.model_files())
+    assert rows["gpt-oss-120b"]["window_tokens"] == 128
+    assert rows["gpt-oss-120b"]["title"] == "GPT-OSS 120B (window in 18 layers)"
+    assert rows["deepseek-v3"]["title"] == "DeepSeek V3, V3.1, R1 (latent attention)"
+    assert rows["glm-5"]["kv_bytes_per_token_fp16"] == 100_152
