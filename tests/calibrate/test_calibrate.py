@@ -398,6 +398,14 @@ def test_bad_input_is_one_line_with_file_row_and_column(tmp_path, lines, header,
     assert not (tmp_path / "o.toml").exists()
 
 
+@pytest.mark.parametrize(("measured", "device"), [("NVIDIA GB200", "B200"), ("NVIDIA B300 SXM6 AC", "GB300")])
+def test_a_name_inside_another_is_another_device(tmp_path, measured, device):
+    path = table(tmp_path, [GOOD.replace("H100-SXM5", measured)] * 9)
+    result = run(calibrate_command, path, "--device", device, "--out", tmp_path / "o.toml")
+    assert isinstance(result.exception, InputError)
+    assert f"the device is {device}: give the device that was measured" in str(result.exception)
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"a,b\xff\n1,2\n"])
 def test_unreadable_files(tmp_path, content):
     (tmp_path / "t.csv").write_bytes(content)
