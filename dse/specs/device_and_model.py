@@ -85,9 +85,10 @@ class HardwareSpec(Spec):
     title: str = Field(default="", max_length=120)
     memory_capacity: Bytes
     memory_bandwidth: Bandwidth
-    #: dense FP16; and dense FP8 and INT8 where the device has them
+    #: dense FP16; and dense FP8, FP4 and INT8 where the device has them
     peak_flops: FlopRate
     peak_flops_fp8: FlopRate | None = None
+    peak_flops_fp4: FlopRate | None = None
     peak_ops_int8: OpRate | None = None
     board_power: Power | None = None
     #: energy by parts: a byte read or written, an FP16 operation, and what is drawn all the time
