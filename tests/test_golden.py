@@ -172,9 +172,10 @@ def different(expected, actual, tolerance, at="output"):
         both = [key for key in expected if key in actual]
         return missing + [d for key in both for d in different(expected[key], actual[key], tolerance, f"{at}.{key}")]
     if isinstance(expected, list) and isinstance(actual, list) and all(
-        isinstance(row, dict) and "name" in row for row in actual
+        isinstance(row, dict) and "name" in row for row in [*expected, *actual]
     ):  # fmt: skip
-        actual = actual[: len(expected)]  # rows of `dse show` that came later stand below
+        known = {row["name"] for row in expected}
+        actual = [row for row in actual if row["name"] in known]  # `dse show` and `dse list` have rows that came later
     if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
         return [d for i, pair in enumerate(zip(expected, actual, strict=True))
                 for d in different(*pair, tolerance, f"{at}[{i}]")]  # fmt: skip

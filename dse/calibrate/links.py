@@ -1,7 +1,7 @@
 """Fit the times of collectives between devices to measured ones, and write them into a device file as `links`.
 
 Tables of `aiconfigurator-core`: NCCL's all-reduce, all-gather, reduce-scatter and all-to-all, and the all-reduce that
-each engine runs, on 2, 4 and 8 devices of a node. The form is in docs/calibration.md, Collectives.
+each engine runs, on the devices of a node: 2, 4 and mostly 8. The form is in docs/calibration.md, Collectives.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ ELEMENT_BYTES = 2
 #: tensors that are fitted, and those whose errors are given: of decode steps, and of prompts
 FITTED = (512, 2**30)
 DECODE, PROMPT = (2**13, 2**21), (2**21 + 1, 2**29)
-#: devices in a node of the measured systems, all of which were used
+#: devices in a node of most measured systems, all of which were used
 MEASURED_NODE_DEVICES = 8
 
 _US = units.to_base(1, "us")
@@ -76,6 +76,8 @@ class LinkOutcome:
     #: "all", "decode", "prompt" -> mean error, 90th percentile, rows
     errors: dict[str, dict[str, float]]
     source: str
+    #: the most devices of a row
+    n_devices: int = MEASURED_NODE_DEVICES
 
     @property
     def trusted(self) -> bool:
@@ -84,18 +86,23 @@ class LinkOutcome:
 
 
 def read(device: str) -> tuple[dict[Collective, Rows], dict[str, Rows]]:
-    """NCCL's collectives, and each stack's all-reduce, from the newest tables of the installed package."""
+    """NCCL's collectives, and each stack's all-reduce, from the newest tables of the installed package.
+
+    NCCL was measured on the devices of a node. Rows of engines on more devices, so over several nodes, are left out.
+    """
     folder = calibrate_table.package_folder(device) / "comm"
     library = _frame(folder / "nccl", "nccl_perf.parquet")
     if library is None:
         raise InputError(f"{PACKAGE} has no table of collectives of {device}")
     library = library[library["nccl_dtype"] == "half"]
     found = {kind: _rows(library[library["op_name"] == _NAMES.get(kind, kind)], "NCCL") for kind in COLLECTIVES}
+    node_devices = max(int(rows.n_devices.max()) for rows in found.values())
     stacks = {}
     for stack in STACKS:
         frame = _frame(folder / stack, "custom_allreduce_perf.parquet")
         if frame is not None:  # decoding runs as a graph; eager rows show the time of Python
-            stacks[stack] = _rows(frame[~frame["kernel_source"].str.endswith("_eager")], stack)
+            own = frame[~frame["kernel_source"].str.endswith("_eager") & (frame["num_gpus"] <= node_devices)]
+            stacks[stack] = _rows(own, stack)
     return found, stacks
 
 
@@ -217,7 +224,8 @@ def _outcome(
         if len(own := off[(rows.n_bytes >= low) & (rows.n_bytes <= high)])
     }
     rounded = {name: float(f"{value:.4g}") for name, value in parameters(point).items()}
-    return LinkOutcome(part, rounded, len(fold), errors, rows.source), _loss(predict(point, rows), rows)
+    most = int(rows.n_devices.max())
+    return LinkOutcome(part, rounded, len(fold), errors, rows.source, most), _loss(predict(point, rows), rows)
 
 
 def _best(rows: Rows, space: Space, free: tuple[int, ...], predict: Callable[[Floats, Rows], Floats]) -> Floats:
@@ -260,7 +268,8 @@ def _digits(share: float) -> float:
 def with_links(data: dict[str, Any], outcomes: list[LinkOutcome]) -> dict[str, Any]:
     """The device's data with the trusted fits as `links`; what stands there of nodes is kept."""
     node = {
-        "value": MEASURED_NODE_DEVICES, "unit": "device", "kind": "derived",
+        "value": max((outcome.n_devices for outcome in outcomes), default=MEASURED_NODE_DEVICES),
+        "unit": "device", "kind": "derived",
         "source": "the most devices whose collectives were measured",
     }  # fmt: skip
     old = data.get("links", {})

@@ -220,7 +220,10 @@ def elements(columns: dict[str, Floats]) -> Floats:
 
 
 #: device names here -> folders of the package
-_FOLDERS = {"A100-80GB": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm", "L40S": "l40s"}
+_FOLDERS = {
+    "A100-80GB": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm", "L40S": "l40s",
+    "B300": "b300_sxm", "GB200": "gb200", "GB300": "gb300", "RTX-PRO-6000": "rtx_pro_6000_server",
+}  # fmt: skip
 
 
 def _version_key(name: str) -> list[tuple[int, str]]:

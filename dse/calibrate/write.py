@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from dse.specs.stack import KvCode, StackSpec
 #: parameters of each part as files name them, with the unit they are written in
 _UNITS = {"memory_frac": "1", "flops_frac": "1", "core_rate": "Gelement/s"}
 _PACKED = ("launch", "core_rate")
+#: names of data centre GPUs: a100, b200, gb200, h100, l40s, ...
+_CHIP = re.compile(r"(?:gb|[abhl])[0-9]")
 _CITED = f"{PACKAGE} %s (arXiv:2601.06288)"
 PREDICTED = "predicted_us"
 #: errors on fewer rows than this are shown with a note
@@ -45,10 +48,13 @@ def load(source: str, device: HardwareSpec, stack: str | None, kind: str = "atte
 
 def _check_device(table: Table, device: HardwareSpec) -> None:
     """Raise InputError where the table names a chip that plainly is another than the device."""
-    chips = {name.split("-")[0] for name in catalog.device_files() if name[:1] in "abhl" and name[1:2].isdigit()}
-    text = table.gpu.lower().replace(" ", "")
-    named = {chip for chip in chips if chip in text}
-    own = {chip for chip in chips if chip in device.name.lower()}
+    chips = {name.split("-")[0] for name in catalog.device_files() if _CHIP.match(name)}
+
+    def chips_in(text: str) -> set[str]:
+        found = {chip for chip in chips if chip in text}
+        return {chip for chip in found if not any(chip in other and chip != other for other in found)}
+
+    named, own = chips_in(table.gpu.lower().replace(" ", "")), chips_in(device.name.lower())
     if named and own and not named & own:
         raise InputError(
             f"{table.where(0)}: gpu = {show(table.gpu)}: the device is {device.name}: give the device that was measured"

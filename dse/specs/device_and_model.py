@@ -85,7 +85,7 @@ class HardwareSpec(Spec):
     title: str = Field(default="", max_length=120)
     memory_capacity: Bytes
     memory_bandwidth: Bandwidth
-    #: dense FP16; and dense FP8 and INT8 where the device has them
+    #: dense FP16; and dense FP8, FP4 and INT8 where the device has them
     peak_flops: FlopRate
     peak_flops_fp8: FlopRate | None = None
     peak_flops_fp4: FlopRate | None = None

@@ -398,6 +398,14 @@ def test_bad_input_is_one_line_with_file_row_and_column(tmp_path, lines, header,
     assert not (tmp_path / "o.toml").exists()
 
 
+@pytest.mark.parametrize(("measured", "device"), [("NVIDIA GB200", "B200"), ("NVIDIA B300 SXM6 AC", "GB300")])
+def test_a_name_inside_another_is_another_device(tmp_path, measured, device):
+    path = table(tmp_path, [GOOD.replace("H100-SXM5", measured)] * 9)
+    result = run(calibrate_command, path, "--device", device, "--out", tmp_path / "o.toml")
+    assert isinstance(result.exception, InputError)
+    assert f"the device is {device}: give the device that was measured" in str(result.exception)
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"a,b\xff\n1,2\n"])
 def test_unreadable_files(tmp_path, content):
     (tmp_path / "t.csv").write_bytes(content)
@@ -451,6 +459,8 @@ def test_predictions_quote_what_a_spreadsheet_would_run(tmp_path):
 # shipped parameters
 
 
+FITTED = ("a100-80gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "l40s", "rtx-pro-6000")
+BLACKWELL = ("b200", "b300", "gb200", "gb300", "rtx-pro-6000")
 SHIPPED = [
     (path.stem, stack)
     for path in sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
@@ -459,9 +469,8 @@ SHIPPED = [
 
 
 def test_what_is_shipped():
-    assert set(SHIPPED) >= {
-        (device, stack) for device in ("a100-80gb", "h100", "h200", "b200", "l40s") for stack in ("vllm", "sglang")
-    }
+    assert set(SHIPPED) >= {(device, stack) for device in FITTED for stack in ("vllm", "sglang")}
+    assert {device for device, stack in SHIPPED if stack == "trtllm"} == {*FITTED} - {"a100-80gb", "h200"}
 
 
 @pytest.mark.parametrize(("device", "stack"), SHIPPED)
@@ -487,7 +496,7 @@ def test_shipped_parameters(device, stack):
 def test_shipped_errors_are_within_what_is_promised():
     error = {
         (device, stack): catalog.device(device).stacks[stack].attention.serving_error
-        for device in ("a100-80gb", "h100", "h200", "b200", "l40s")
+        for device in FITTED
         for stack in ("vllm", "sglang")
     }
     assert error["a100-80gb", "vllm"] <= 0.075
@@ -495,6 +504,7 @@ def test_shipped_errors_are_within_what_is_promised():
     assert max(error["h100", "vllm"], error["h100", "sglang"]) <= 0.06
     del error["a100-80gb", "sglang"]
     assert np.mean(list(error.values())) <= 0.06
+    assert max(error[device, stack] for device, stack in error if device in BLACKWELL) <= 0.035
     assert catalog.device("a100-80gb").stacks["vllm"].gemm.serving_error <= 0.08
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +64,8 @@ def test_what_stands_of_nodes_is_kept_and_bad_fits_are_not_written():
     written = links.with_links({"name": "x", "links": {"node_devices": 4, "all_gather": {}}}, [outcome])
     assert written == {"name": "x", "links": {"node_devices": 4}}
     assert links.with_links({}, [])["links"]["node_devices"]["value"] == 8
+    tray = replace(outcome, n_devices=4)
+    assert links.with_links({}, [tray])["links"]["node_devices"]["value"] == 4
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="aiconfigurator-core has no wheel for Windows")
@@ -87,6 +90,13 @@ def test_tables_count_16_bit_elements_and_milliseconds():
     row = np.flatnonzero((gather.n_devices == 8) & (gather.n_bytes == 2**27))[0]
     assert 261e-6 < gather.measured_s[row] < 2 * 261e-6
     assert len(stacks["vllm"].n_bytes) == 66  # 22 sizes, 3 numbers of devices, graphs only
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="aiconfigurator-core has no wheel for Windows")
+def test_engines_over_several_nodes_are_left_out():
+    library, stacks = links.read("GB300")  # NCCL on a tray's 2 and 4 devices, engines on up to 16
+    for rows in (*library.values(), *stacks.values()):
+        assert set(rows.n_devices.tolist()) == {2, 4}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,11 @@ GPUS = {
     "H100": 4096,
     "H200": 4096,
     "B200": 8192,
+    "B300": 8192,
+    "GB200": 8192,
+    "GB300": 8192,
     "L40S": 1024,
+    "RTX-PRO-6000": 1024,
 }
 ACCELERATORS = ["Oaken-HBM", "Oaken-LPDDR", "LPU-HBM", "LPU-LPDDR", "Tender-A100"]
 
@@ -163,7 +167,11 @@ def test_oaken_table_1(name, capacity, bandwidth, flops):
         ("H100", 80, 3.35, 989, 700, 132),
         ("H200", 141, 4.8, 989, 700, 132),
         ("B200", 180, 7.7, 2250, 1000, 148),
+        ("B300", 270, 7.7, 2250, 1100, 148),
+        ("GB200", 186, 8, 2500, 1200, 152),
+        ("GB300", 279, 8, 2500, 1400, 152),
         ("L40S", 48, 0.864, 362.05, 350, 142),
+        ("RTX-PRO-6000", 96, 1.597, 480, 600, 188),
     ],
 )
 def test_data_sheets(name, capacity, bandwidth, flops, power, cores):
@@ -173,6 +181,17 @@ def test_data_sheets(name, capacity, bandwidth, flops, power, cores):
     assert device.peak_flops.si == pytest.approx(flops * 1e12, rel=1e-15)
     assert number(device, "board_power").si == power
     assert number(device, "n_cores").count == cores
+
+
+@pytest.mark.parametrize(
+    ("name", "of_fp16"),  # dense FP4: four times FP16, but 14 and 15 PFLOPS on Blackwell Ultra
+    [("B200", 4), ("B300", 14 / 2.25), ("GB200", 4), ("GB300", 6), ("RTX-PRO-6000", 4)],
+)
+def test_dense_fp4(name, of_fp16):
+    device = catalog.device(name)
+    assert number(device, "peak_flops_fp4").si == pytest.approx(of_fp16 * device.peak_flops.si, rel=1e-12)
+    assert number(device, "peak_flops_fp8").si == 2 * device.peak_flops.si
+    assert catalog.device("H100").peak_flops_fp4 is None
 
 
 def test_a_pipeline_of_two_doubles_capacity_and_nothing_else():

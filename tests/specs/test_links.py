@@ -18,7 +18,7 @@ from dse.model.formulas.collectives import (
 from dse.specs import catalog
 from dse.specs.links import COLLECTIVES, LinkTerms, sent_share, terms
 
-MEASURED = ("a100-80gb", "h100", "h200", "b200", "l40s")
+MEASURED = ("a100-80gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "l40s", "rtx-pro-6000")
 #: round numbers, so that the expected values below can be followed on paper
 LINKS = """
 [links]
@@ -144,11 +144,12 @@ def test_an_unknown_collective_is_refused():
 def test_shipped_times_rise_with_the_message_and_stay_below_the_link(name, kind, n_devices):
     spec = catalog.device(name)
     found = terms(spec, kind, n_devices, "vllm")
-    assert found.kind == ("measured" if n_devices <= 8 else "assumed")
+    node_devices = 4 if name in ("gb200", "gb300") else 8
+    assert found.kind == ("measured" if n_devices <= node_devices else "assumed")
     times = [seconds(found, 2**power) for power in range(10, 31)]
     assert all(a < b for a, b in pairwise(times))
     # NVSwitch reduces in the switch, so that eight Hopper devices all-reduce as if their link had 1.04 of its rate
-    assert times[-1] > sent_share(kind, min(n_devices, 8)) * 2**30 / spec.link_bandwidth.si / 1.1
+    assert times[-1] > sent_share(kind, min(n_devices, node_devices)) * 2**30 / spec.link_bandwidth.si / 1.1
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_shipped_times_rise_with_the_message_and_stay_below_the_link(name, kind,
     [  # rows of aiconfigurator-core 0.12.0, custom_allreduce_perf: vllm 0.24.0, sglang 0.5.14, trtllm 1.3.0rc20
         ("h100", "vllm", 2, 16_384, 4.48), ("h100", "vllm", 8, 131_072, 7.94), ("h100", "vllm", 8, 2**21, 19.43),
         ("h100", "sglang", 4, 65_536, 3.49), ("h100", "trtllm", 8, 2**27, 575.5),
-        ("b200", "sglang", 8, 131_072, 6.97), ("b200", "trtllm", 2, 2**20, 6.44),
+        ("b200", "sglang", 8, 131_072, 6.97), ("b200", "trtllm", 2, 2**20, 6.44), ("gb300", "sglang", 4, 65_536, 4.14),
     ],
 )  # fmt: skip
 def test_shipped_all_reduces_are_near_measured_ones(name, stack, n_devices, n_bytes, measured_us):
@@ -169,7 +170,9 @@ def test_errors_are_within_what_the_page_says():
         for part, fit in catalog.device(name).links.fits().items():
             limit = 0.18 if name == "l40s" or (name == "h100" and part == "all_to_all") else 0.14
             assert fit.decode_error <= limit, (name, part)
-            assert fit.prompt_error <= 0.16, (name, part)
+            # vLLM's rows of 8 MiB and more on two GB200s take up to 2.7 times as long as NCCL
+            most = 0.31 if (name, part) == ("gb200", "custom_all_reduce.vllm") else 0.16
+            assert fit.prompt_error <= most, (name, part)
             assert "aiconfigurator-core 0.12.0" in fit.fitted_on
 
 

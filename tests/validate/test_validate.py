@@ -139,7 +139,9 @@ def test_silicon_without_the_package_shows_what_the_files_record():
     assert f"{PACKAGE} is not installed" in outcome.output
     rows = json.loads(run("silicon", "--json").output)
     assert {row["origin"] for row in rows} == {"recorded"}
-    assert {row["device"] for row in rows} == {"A100-80GB", "H100", "H200", "B200", "L40S"}
+    assert {row["device"] for row in rows} == {
+        "A100-80GB", "H100", "H200", "B200", "B300", "GB200", "GB300", "L40S", "RTX-PRO-6000",
+    }  # fmt: skip
     assert all(row["naive_mean"] > 0 and row["rows"] > 0 for row in rows)
     for name in {row["device"] for row in rows}:
         for stack, fits in catalog.device(name).stacks.items():
