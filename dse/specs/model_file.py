@@ -18,7 +18,8 @@ UNITS: dict[str, tuple[str, Kind]] = {
     "hidden_size": ("channel", "published"), "vocab_size": ("token", "published"), "n_q_heads": ("head", "published"),
     "n_experts": ("expert", "published"), "n_active_experts": ("expert", "published"),
     "dense_parameters": ("parameter", "derived"), "expert_parameters": ("parameter", "derived"),
-    "attention_parameters": ("parameter", "derived"), "activation_elements": ("element", "derived"),
+    "attention_parameters": ("parameter", "derived"), "embedding_parameters": ("parameter", "derived"),
+    "activation_elements": ("element", "derived"),
     "max_position_tokens": ("token", "published"), "read_limit_tokens": ("token", "published"),
 }  # fmt: skip
 
@@ -37,6 +38,7 @@ class CountedModelFile(Spec):
     dense_parameters: int = Field(ge=0, le=10**15)
     expert_parameters: int = Field(default=0, ge=0, le=10**15)
     attention_parameters: int | None = Field(default=None, ge=0, le=10**15)
+    embedding_parameters: int = Field(default=0, ge=0, le=10**15)
     n_experts: int = Field(default=1, ge=1, le=65_536)
     n_active_experts: int = Field(default=1, ge=1, le=65_536)
     activation_elements: int = Field(ge=0, le=2**40)
