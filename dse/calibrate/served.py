@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.calibrate import table as calibrate_table
-from dse.calibrate.fit import HELD_OUT_ONE_IN, MAX_ERROR, SEED, percent
+from dse.calibrate.fit import HELD_OUT_ONE_IN, SEED, percent
 from dse.calibrate.solve import Floats, Space, solve
 from dse.calibrate.table import PACKAGE
 from dse.calibrate.write import cited, device_data, to_toml
@@ -35,8 +35,12 @@ SPACE = Space(
 )  # fmt: skip
 #: rows of decode steps and of prompts: tokens, and operations that keep a device busy
 DECODE_TOKENS, EXPERT_TOKENS, PROMPT_TOKENS, PROMPT_FLOPS = 256, 512, 1024, 2e10
+#: experts that a token chooses change: rows that repeat one choice count where it fills this part of a cache
+CACHE_SHARE = 16
 #: experts spread further than over so many devices are another deployment's
 MAX_EXPERT_PARALLEL = 16
+#: a part whose mean error on held-out rows is larger is not shipped: one number a format for all shapes is coarse
+MAX_SERVED_ERROR = 0.30
 #: most rows that a fit takes: more change nothing
 MOST_ROWS, FEWEST_ROWS = 4000, 20
 
@@ -88,7 +92,7 @@ class ServedOutcome:
     def trusted(self) -> bool:
         """False where the parameters should not be used: what a step is made of counts, else the prompts."""
         judged = self.errors.get("decode") or self.errors["all"]
-        return judged["mean"] <= MAX_ERROR
+        return judged["mean"] <= MAX_SERVED_ERROR
 
 
 def fit(device: HardwareSpec, stack: str) -> list[ServedOutcome]:
@@ -118,7 +122,10 @@ def _parts(device: HardwareSpec, stack: str) -> list[tuple[str, Rows, float]]:
             found.append((f"products.{codes}", rows, device.format_peak(codes).si))
     frame = _frame(folder / "moe" / stack, "moe_perf.parquet")
     for codes in _FORMATS:
-        if frame is not None and (rows := _experts(frame, codes, cache)):
+        own = frame
+        if codes == "mxfp4" and frame is not None and _shares_kernels(frame):
+            own = _flashinfer(folder)
+        if own is not None and (rows := _experts(own, codes, cache)):
             found.append((f"experts.{codes}", rows, device.format_peak(codes).si))
     frame = _frame(folder / "mla" / stack, "generation_mla_perf.parquet")
     stored: LatentCode
@@ -143,6 +150,25 @@ def _frame(folder: Path, name: str) -> Any:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
+
+
+#: a library whose kernels several stacks run
+SHARED = "flashinfer"
+
+
+def _shares_kernels(frame: Any) -> bool:
+    """True where experts in MXFP4 run on the shared library: the tables of each stack then have another of its paths."""
+    own = frame[frame["moe_dtype"].isin(_FORMATS["mxfp4"][0]) & (frame["hidden_size"] == MXFP4_HIDDEN)]
+    return bool(len(own)) and bool(own["kernel_source"].str.contains(SHARED).all())
+
+
+def _flashinfer(folder: Path) -> Any:
+    """The rows of that library in the expert tables of all stacks."""
+    import pandas as pd
+
+    frames = [_frame(path, "moe_perf.parquet") for path in sorted((folder / "moe").glob("*"))]
+    every = pd.concat([frame for frame in frames if frame is not None], ignore_index=True)
+    return every[every["kernel_source"].str.contains(SHARED)]
 
 
 def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any) -> Rows | None:
@@ -188,7 +214,7 @@ def _experts(frame: Any, code: WeightCode, cache: float) -> Rows | None:
     pairs = n_tokens * top / ep
     n_bytes = touched * one * of_weight + 2 * pairs * (2 * hidden + 3 * inner / tp)
     flops, near = 2 * one * pairs, ep <= MAX_EXPERT_PARALLEL
-    decode = (n_tokens <= EXPERT_TOKENS) & (touched * one * of_weight > cache / 2) & near
+    decode = (n_tokens <= EXPERT_TOKENS) & (touched * one * of_weight > cache / CACHE_SHARE) & near
     return _rows(frame, flops, n_bytes, decode, decode | ((n_tokens >= PROMPT_TOKENS) & (flops > PROMPT_FLOPS) & near))
 
 

@@ -14,7 +14,7 @@ def weight_bytes(design):
     """Bytes of all weights that a device holds."""
     model = design.model
     load = design.load
-    n_bytes = weights.weight_bytes(
+    n_bytes = weights.stored_weight_bytes(
         model.dense_parameters, model.expert_parameters, load.dense_eighths, load.expert_eighths
     )
     return deployment.stage_bytes(n_bytes, design.deployment.n_stages)

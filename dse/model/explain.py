@@ -180,7 +180,8 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             },
         ),
         _note(
-            "weight_bytes", point.weight_bytes, weights.weight_bytes.equation, weights.weight_bytes.source,
+            "weight_bytes", point.weight_bytes, weights.stored_weight_bytes.equation,
+            weights.stored_weight_bytes.source,
             n_dense_parameters=model.dense_parameters, n_expert_parameters=model.expert_parameters,
             dense_eighths=point.design.load.dense_eighths, expert_eighths=point.design.load.expert_eighths,
             **_split(point),

@@ -4,10 +4,16 @@ from dse.core.compiling import formula
 
 
 @formula("B", "ceil((n_dense * dense_eighths + n_experts * expert_eighths) / 64)", "docs/model.md, Capacity")
-def weight_bytes(n_dense_parameters, n_expert_parameters, dense_eighths, expert_eighths):
+def stored_weight_bytes(n_dense_parameters, n_expert_parameters, dense_eighths, expert_eighths):
     """Bytes of all weights; exact in integers. Eighths: bits of a parameter times 8, with scales where named formats
     have them."""
     return -(-(n_dense_parameters * dense_eighths + n_expert_parameters * expert_eighths) // 64)
+
+
+@formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/model.md, Capacity")
+def weight_bytes(n_parameters, weights_bits):
+    """Bytes of weights of as many bits; scales are not counted (about 1 to 3 %)."""
+    return stored_weight_bytes(n_parameters, 0, 8 * weights_bits, 0)
 
 
 @formula("1", "base ** exponent by repeated squaring", "kept to multiplications: the same bits in Python and numba")

@@ -1,0 +1,209 @@
+"""Tables of whole measured servers: each row a design point, with its measured times.
+
+Columns are those of `silicon_sample.csv` in aiconfigurator-core: `id, backend, backend_version, model_path, system,
+precision, isl, osl, batch_size, tp_size, pp_size, attention_dp_size, moe_tp_size, moe_ep_size, silicon_ttft_ms,
+silicon_tpot_ms`; only id, backend, model_path, system, isl, osl and batch_size must be there. Times are medians in ms.
+"""
+
+import csv
+import io
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dse.calibrate.table import MAX_TABLE_BYTES
+from dse.core import specfile, units
+from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.model import kv_layout
+from dse.model.evaluate import Point
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import bits_from
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+
+#: columns that must be there, and the largest value of those that are whole numbers
+NEEDED = {"id": 0, "backend": 0, "model_path": 0, "system": 0, "isl": MAX_INPUT_TOKENS, "osl": MAX_OUTPUT_TOKENS,
+          "batch_size": MAX_BATCH}  # fmt: skip
+SPLITS = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+TIMES = ("silicon_tpot_ms", "silicon_ttft_ms")
+MAX_MS = 1e8
+#: InferenceX draws lengths evenly from 0.8 to 1.0 of those stated, and serves its FP8 and FP4 recipes with FP8 keys and
+#: values; its rows name a dump or a day's file as their source (docs/calibration.md, Whole steps)
+INFERENCEX_LENGTHS = 0.9
+INFERENCEX = re.compile(r"(?i)db-dump|source_file=20\d\d-\d\d-\d\d")
+#: requests a place: InferenceX sends ten times as many as run at once; other load generators are taken to send one each
+INFERENCEX_ROUNDS, OTHER_ROUNDS = 10, 1
+#: `precision` -> format of dense models, of mixtures, of models that are published in it
+_FORMATS = {
+    "fp8": ("fp8", "fp8-block"), "fp4": ("nvfp4", "nvfp4-experts"), "int4": ("int4", "int4-experts"),
+    "bf16": ("bf16", "bf16"), "": ("bf16", "bf16"),
+}  # fmt: skip
+#: times below this share, or above its inverse, of what is predicted are in another unit
+UNIT_SLIP = 100.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured server: what was asked of it, and its times in seconds; None where none was measured."""
+
+    id: str
+    line: int
+    model: str
+    system: str
+    stack: str
+    release: str
+    precision: str
+    concurrency: int
+    n_devices: int
+    device: HardwareSpec | None
+    spec: ModelSpec | None
+    work: Workload | None
+    kv: str
+    tpot_s: float | None
+    ttft_s: float | None
+    #: why nothing can be predicted; "" where it can
+    reason: str
+
+    def point(self, **changes: Any) -> Point:
+        """The design point of the row. Raises DseError where it cannot be split so."""
+        from dataclasses import replace
+
+        assert self.device is not None and self.spec is not None and self.work is not None
+        quantizer = bits_from("closed", None).required(self.kv)
+        return Point(self.device, kv_layout.build(self.spec, quantizer, quantizer), replace(self.work, **changes))
+
+
+def read(path: str) -> list[Row]:
+    """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
+    content = specfile.read_bytes(path, MAX_TABLE_BYTES, "table", "the path of a .csv file", __doc__ or "")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text: give a CSV file") from error
+    if "\0" in text:
+        raise InputError(f"{path}: holds a NUL byte: give a CSV file")
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    try:
+        header = [name.strip() for name in reader.fieldnames or []]
+        for name in NEEDED:
+            if name not in header:
+                raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header or ['id'])}")
+        rows, seen = [], set()
+        for cells in reader:
+            if not any((value or "").strip() for value in cells.values() if not isinstance(value, list)):
+                continue
+            if None in cells or None in cells.values():
+                raise InputError(f"{path}:{reader.line_num}: has not as many cells as the header")
+            row = _row(path, reader.line_num, {name.strip(): value.strip() for name, value in cells.items()})
+            if row.id in seen:
+                raise InputError(f"{path}:{row.line}: id = {show(row.id)}: is given twice: give each row its own")
+            seen.add(row.id)
+            rows.append(row)
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from error
+    if not rows:
+        raise InputError(f"{path}: has a header but no rows: add measured rows")
+    return rows
+
+
+def _number(place: str, cell: str, high: float, whole: bool) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= high or (whole and value != int(value)):
+        allowed = f"a whole number from 1 to {high:,.0f}" if whole else f"more than 0 and at most {high:,.0f}"
+        raise InputError(f"{place} = {show(cell)}: must be {allowed}")
+    return value
+
+
+def _row(path: str, line: int, cells: dict[str, str]) -> Row:
+    """One row; what is known of nothing becomes its reason."""
+    place = f"{path}:{line}"
+    whole = {
+        name: int(_number(f"{place}: {name}", cells[name], high, True)) for name, high in NEEDED.items() if high
+    }
+    times = []
+    for name in TIMES:
+        cell = cells.get(name, "")
+        milliseconds = None if cell in ("", "nan") else _number(f"{place}: {name}", cell, MAX_MS, False)
+        times.append(None if milliseconds is None else milliseconds * units.to_base(1, "ms"))
+    split = {name: _split(place, name, cells.get(name, "")) for name in SPLITS}
+    source = cells.get("silicon_data_source", "")
+    is_x = bool(INFERENCEX.search(source))
+    told = re.search(r"silicon_concurrency=(\d+)", source)
+    tp, n_groups, ep = _devices(split)
+    concurrency = int(told.group(1)) if told else whole["batch_size"] * n_groups
+    release = "" if cells.get("backend_version", "") == "nan" else cells.get("backend_version", "")
+    stack, precision = cells["backend"].lower(), cells.get("precision", "").lower().replace("nan", "")
+    given = (cells["id"], line, cells["model_path"], cells["system"], stack, release, precision, concurrency,
+             tp * n_groups * split["pp_size"])  # fmt: skip
+    try:
+        device, spec = _device(cells["system"]), catalog.model(cells["model_path"])
+        kv = _kv(cells.get("kv_cache_dtype", ""), precision, is_x)
+        share = INFERENCEX_LENGTHS if is_x else 1.0
+        work = Workload(
+            batch=concurrency, input_tokens=max(1, round(share * whole["isl"])),
+            output_tokens=max(1, round(share * whole["osl"])), admission="paged",
+            weights=_weights(place, cells, spec, precision), stack=f"{stack}@{release}" if release else stack,
+            tp=tp * n_groups, ep=ep, pp=split["pp_size"], dp_attention=n_groups > 1, model_kind="calibrated",
+            rounds=INFERENCEX_ROUNDS if is_x else OTHER_ROUNDS,
+        )  # fmt: skip
+        return Row(*given, device, spec, work, kv, times[0], times[1], "")
+    except DseError as error:
+        return Row(*given, None, None, None, "fp16", times[0], times[1], str(error))
+
+
+def _split(place: str, name: str, cell: str) -> int:
+    """Devices along one way of splitting: 1 where nothing, or 0, is said."""
+    if cell in ("", "nan") or _is_zero(cell):
+        return 1
+    return int(_number(f"{place}: {name}", cell, MAX_DEVICES**2, True))
+
+
+def _is_zero(cell: str) -> bool:
+    try:
+        return float(cell) == 0
+    except ValueError:
+        return False
+
+
+def _devices(split: dict[str, int]) -> tuple[int, int, int]:
+    """(tp of a group, groups with requests of their own, expert parallel).
+
+    Rows of recipes that split experts both ways state tp or attention dp as their product, 64 on 8 devices: the experts'
+    own split says how many there are.
+    """
+    tp, n_groups, ep, moe_tp = (split[name] for name in ("tp_size", "attention_dp_size", "moe_ep_size", "moe_tp_size"))
+    if ep > 1 and moe_tp > 1 and max(tp, n_groups) == ep * moe_tp:
+        tp, n_groups = (1, ep) if n_groups > tp else (ep, 1)
+    return tp, n_groups, ep if tp * n_groups % ep == 0 and tp * n_groups > 1 else 1
+
+
+def _device(system: str) -> HardwareSpec:
+    """The device of a system as tables name it: h200_sxm, a100_sxm, or as we do."""
+    names = catalog.device_files()
+    plain = re.sub(r"_(sxm|pcie|server|nvl)$", "", system.strip().lower()).replace("_", "-")
+    for name in (plain, f"{plain}-80gb"):
+        if name in names:
+            return catalog.device(name)
+    raise InputError(f"system = {show(system)}: is not known: {did_you_mean(plain, names)}")
+
+
+def _kv(given: str, precision: str, is_inferencex: bool) -> str:
+    """How keys and values are stored: as a column kv_cache_dtype says, else FP8 in InferenceX's recipes, else 16 bits."""
+    if given and given != "nan":
+        return "fp8" if "fp8" in given.lower() else "fp16"
+    return "fp8" if is_inferencex and precision in ("fp8", "fp4") else "fp16"
+
+
+def _weights(place: str, cells: dict[str, str], spec: ModelSpec, precision: str) -> str:
+    """The format of weights that a row's precision stands for: mixtures keep what is no expert in 16 bits below 8."""
+    if precision not in _FORMATS:
+        raise InputError(f"{place}: precision = {show(precision)}: must be one of {', '.join(filter(None, _FORMATS))}")
+    if not precision and "fp8" in cells["model_path"].lower():
+        precision = "fp8"
+    if spec.name.startswith("gpt-oss"):
+        return "mxfp4-experts"
+    return _FORMATS[precision][spec.n_experts > 1]
