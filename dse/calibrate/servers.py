@@ -32,8 +32,9 @@ MAX_MS = 1e8
 #: values; its rows name a dump or a day's file as their source (docs/calibration.md, Whole steps)
 INFERENCEX_LENGTHS = 0.9
 INFERENCEX = re.compile(r"(?i)db-dump|source_file=20\d\d-\d\d-\d\d")
-#: requests a place: InferenceX sends ten times as many as run at once; other load generators are taken to send one each
-INFERENCEX_ROUNDS, OTHER_ROUNDS = 10, 1
+#: requests a place: InferenceX sends ten times as many as run at once. Other rows do not say: some of NVIDIA's look like one
+#: (all prompts queue), others like ten; three errs least over their times to first token
+INFERENCEX_ROUNDS, OTHER_ROUNDS = 10, 3
 #: `precision` -> format of dense models, of mixtures, of models that are published in it
 _FORMATS = {
     "fp8": ("fp8", "fp8-block"), "fp4": ("nvfp4", "nvfp4-experts"), "int4": ("int4", "int4-experts"),

@@ -25,7 +25,7 @@ from dse.model.records import (
 )  # fmt: skip
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
-from dse.specs.stack import GemmFit, PackedFit, ServedStack, StackSpec, served
+from dse.specs.stack import GemmFit, HostFit, PackedFit, ServedStack, StackSpec, served
 from dse.specs.tokens import TokenPolicy
 from dse.specs.workload import Workload
 
@@ -275,6 +275,11 @@ def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) 
     return stack.latent.get("fp8" if codes == {"fp8"} else "fp16", stack.latent.get("fp16"))
 
 
+def prompt_host_s(model: ModelSpec, host: HostFit) -> float:
+    """Seconds that a prompt waits for beside its kernels."""
+    return model.n_layers * (host.prompt.si + (host.experts_prompt.si if model.n_experts > 1 else 0.0))
+
+
 def kernels_reach(
     device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, latent: GemmFit | None
 ) -> Stack:
@@ -303,7 +308,7 @@ def kernels_reach(
     if stack.host:
         found = found._replace(
             host_layer_s=stack.host.layer.si, host_step_s=stack.host.step.si, host_sequence_s=stack.host.sequence.si,
-            host_prompt_s=stack.host.prompt.si,
+            host_prompt_s=prompt_host_s(model, stack.host),
         )  # fmt: skip
     if stack.materialised:
         found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)

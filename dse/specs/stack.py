@@ -19,6 +19,8 @@ HeadCode = Literal["d64", "d128"]
 #: a framework's name, as a key of a TOML table
 StackName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
+#: measured over predicted
+Ratio = Annotated[float, Field(gt=0, le=1000)]
 ErrorShare = Annotated[float, Field(ge=0, le=100)]
 
 
@@ -84,7 +86,17 @@ class PromptFit(Fit):
     flops_frac: Share
 
 
-class HostFit(Fit):
+class Spread(Spec):
+    """Measured over predicted in 8 of 10 rows: times per output token, and to the first token."""
+
+    low: Ratio
+    high: Ratio
+    first_low: Ratio
+    first_high: Ratio
+    n_points: int = Field(ge=1)
+
+
+class HostFit(Spec):
     """What a server does in a step beside the kernels that are modelled: small kernels, scheduling, sampling.
 
     Fitted to whole measured steps, after kernels and exchanges (docs/calibration.md, Whole steps).
@@ -96,11 +108,13 @@ class HostFit(Fit):
     step: Seconds
     #: the host's work for each sequence
     sequence: Seconds
-    #: of a prompt: what its first token waits for beside its kernels
+    #: of a prompt and layer: what its first token waits for beside kernels; and what mixtures add to that
     prompt: Seconds
-    #: mean absolute error of predicted times per output token, and the 80 % interval of measured over predicted
-    low: float = Field(gt=0, le=1)
-    high: float = Field(ge=1, le=20)
+    experts_prompt: Seconds
+    n_points: int = Field(ge=1)
+    fitted_on: str = Field(min_length=1, max_length=300)
+    #: models whose rows were fitted -> how far off they are
+    models: dict[str, Spread] = Field(default_factory=dict)
 
 
 class MaterialisedFit(Fit):
@@ -133,7 +147,7 @@ class StackSpec(Spec):
 
     def fits(self) -> dict[str, Fit]:
         """Everything that was fitted, by its place in the file."""
-        own = {"materialised": self.materialised, "host": self.host}
+        own = {"materialised": self.materialised}
         tables = {"products": self.products, "experts": self.experts, "latent": self.latent, "prompt": self.prompt}
         return {
             **self.parts(), **{name: fit for name, fit in own.items() if fit},
@@ -188,6 +202,8 @@ class ServedStack(StackSpec):
     borrowed: dict[str, str] = Field(default_factory=dict)
     #: a release that was asked for and has no fit of its own
     unknown_release: str = ""
+    #: of models that no fit of the server's own time saw
+    unseen: dict[Literal["dense", "mixture"], Spread] = Field(default_factory=dict)
 
 
 class ServerSpec(Spec):
@@ -198,6 +214,8 @@ class ServerSpec(Spec):
     host: HostFit
     #: release, as its containers are tagged -> the same
     releases: dict[str, HostFit] = Field(default_factory=dict)
+    #: models that no fit saw, dense ones and mixtures of experts -> how far off they are
+    unseen: dict[Literal["dense", "mixture"], Spread]
 
 
 def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None, release: str) -> ServedStack:
@@ -224,7 +242,8 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
     unknown = release if server and release and release not in server.releases else ""
-    return ServedStack(**parts, borrowed=borrowed, unknown_release=unknown)
+    unseen = server.unseen if server else {}
+    return ServedStack(**parts, borrowed=borrowed, unknown_release=unknown, unseen=unseen)
 
 
 def keys_at(path: tuple[str | int, ...]) -> list[str]:
