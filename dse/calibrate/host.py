@@ -1,12 +1,14 @@
 """Fit what servers do beside kernels, by stack and release, to whole measured steps: after kernels, and few numbers.
 
 A measured time per output token is a decode step of the requests that decode, their part of the prompts that come in,
-and `layer * n_layers + step + sequence * n`. The three are fitted for all stacks together, then for each stack and each
-release where rows allow, pulled towards what the level above found. docs/calibration.md, Whole steps.
+and `layer * n_layers + step + sequence * n`. The three are fitted for all stacks together: a fit of each stack alone errs
+more on models that it did not see. A release with rows has its own, pulled towards that. A time to first token is the
+prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind other prompts. docs/calibration.md, Whole
+steps.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,15 @@ SCALE = np.array([5e-6, 3e-4, 2e-5])
 USUAL = np.array([1.0, 1.0, 1.0])
 #: relative error from which on a row pulls with constant force: releases and recipes differ by as much
 HUBER = 0.1
-#: how strongly a stack keeps to all stacks, and a release to its stack, in rows of that error
-STACK_PULL, RELEASE_PULL = 3.0, 1.0
+#: the same of times to first token, of which rows say less
+FIRST_HUBER = 0.3
+#: how strongly a release keeps to all stacks, in rows of that error
+PULL = 1.0
+#: seconds of a prompt and layer: usual, and what mixtures add
+PROMPT_SCALE = 1e-3
+PROMPT_USUAL = np.array([0.3, 1.0])
+#: a first token that takes longer waited for a place
+LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
 #: rows that are no measurement of what they state: model, release, why
 SUSPECT = (
@@ -52,8 +61,9 @@ class Features:
     measured_s: Floats
     #: layers, 1, sequences
     counts: NDArray[np.float64]
-    #: the same of a first token: explained, and measured (nan: none)
+    #: the same of a first token: explained, prompts that it waits for times layers, and measured (nan: none)
     first_s: Floats
+    first_counts: Floats
     first_measured_s: Floats
     is_mixture: NDArray[np.bool_]
 
@@ -90,18 +100,19 @@ def features(rows: Iterable[Row]) -> Features:
             run = point.run(min(n, max(point.max_batch, 1)))
             own_s = run.wave.host_s + point.terms.host_s / output
             explained = run.wave.decode_step_s + run.wave.prefill_s / output - own_s
-            steady = point.results
-            first = (steady["steady_ttft_s"] or np.nan) - point.design.stack.host_prompt_s - point.terms.host_s
+            n_ahead = 1 + row.concurrency / point.design.deployment.n_groups / (2 * row.work.rounds)
+            first = (point.results["steady_ttft_s"] or np.nan) - n_ahead * point.design.stack.host_prompt_s
         except DseError:
             continue
         kept.append(row)
-        numbers.append((explained, run.wave.prefill_s / output, row.tpot_s, row.spec.n_layers, 1.0, run.n, first, row.ttft_s or np.nan,
-                        row.spec.n_experts > 1))  # fmt: skip
+        numbers.append((explained, run.wave.prefill_s / output, row.tpot_s, row.spec.n_layers, 1.0, run.n, first,
+                        n_ahead * row.spec.n_layers, row.ttft_s or np.nan, row.spec.n_experts > 1))  # fmt: skip
     if not kept:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
     table = np.array(numbers, float)
     return Features(
-        kept, table[:, 0], table[:, 1], table[:, 2], table[:, 3:6], table[:, 6], table[:, 7], table[:, 8].astype(bool)
+        kept, table[:, 0], table[:, 1], table[:, 2], table[:, 3:6], table[:, 6], table[:, 7], table[:, 8],
+        table[:, 9].astype(bool),
     )
 
 
@@ -111,7 +122,14 @@ def _weights(rows: Features) -> Floats:
     return np.array([names.count(name) ** -0.5 for name in names])
 
 
-def fit(rows: Features, prior: Floats, pull: float) -> Floats:
+def _robust(off: Floats, scale: float) -> Floats:
+    """Residuals whose squares are Huber's loss: relative errors above `scale` pull with constant force."""
+    far = np.abs(off) / scale
+    found: Floats = np.where(far > 1, np.sqrt(2 * np.maximum(far, 1) - 1), far) * np.sign(off)
+    return found
+
+
+def fit_tokens(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
     """(layer, step, sequence) in SCALE that explain what kernels leave, pulled to `prior` as so many rows would."""
     from scipy.optimize import least_squares
 
@@ -119,54 +137,195 @@ def fit(rows: Features, prior: Floats, pull: float) -> Floats:
 
     def residuals(values: Floats) -> Floats:
         off = np.log((rows.explained_s + rows.counts @ (values * SCALE)) / rows.measured_s)
-        far = np.abs(off) / HUBER
-        robust = np.where(far > 1, np.sqrt(2 * np.maximum(far, 1) - 1), far) * HUBER * np.sign(off)
-        return np.concatenate((weights * robust, pull * HUBER * (values - prior)))
+        return np.concatenate((weights * _robust(off, HUBER), pull * (values - prior)))
 
     found = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(3), np.full(3, 60.0)))
-    return found.x
+    return np.asarray(found.x)
+
+
+def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
+    """(prompt, what mixtures add) in PROMPT_SCALE that explain times to first token."""
+    from scipy.optimize import least_squares
+
+    known = np.isfinite(rows.first_s) & (rows.first_measured_s < LONGEST_FIRST_S)
+    rows = rows.take(known)
+    if not len(rows.rows):
+        return prior
+    weights = np.sqrt(_weights(rows))
+
+    def residuals(values: Floats) -> Floats:
+        off = np.log(first_s(rows, values) / rows.first_measured_s)
+        return np.concatenate((weights * _robust(off, FIRST_HUBER), pull * (values - prior)))
+
+    found = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(2), np.full(2, 60.0)))
+    return np.asarray(found.x)
+
+
+def first_s(rows: Features, prompts: Floats) -> Floats:
+    """Times to first token of all rows, by (prompt, what mixtures add) in PROMPT_SCALE: of each row, or of all."""
+    own, more = prompts.T if prompts.ndim == 2 else prompts
+    found: Floats = rows.first_s + rows.first_counts * PROMPT_SCALE * (own + rows.is_mixture * more)
+    return found
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Fits at every level: of all stacks, of each stack, of each release; (layer, step, sequence) in SCALE."""
+    """Fits of times per output token, of all stacks and of each release; and of prompts, of each stack."""
 
     everywhere: Floats
-    stacks: dict[str, Floats]
     releases: dict[tuple[str, str], Floats]
+    prompts: dict[str, Floats]
 
-    def of(self, row: Row) -> Floats:
-        """The nearest fit to a row."""
-        return self.releases.get((row.stack, row.release), self.stacks.get(row.stack, self.everywhere))
-
-    def predict_s(self, rows: Features) -> Floats:
-        """Times per output token of all rows."""
-        own = np.array([self.of(row) for row in rows.rows]) * SCALE
-        return rows.explained_s + (rows.counts * own).sum(axis=1)
+    def predict(self, rows: Features) -> tuple[Floats, Floats]:
+        """Times per output token, and to the first, of all rows by the nearest fits."""
+        own = np.array([self.releases.get((row.stack, row.release), self.everywhere) for row in rows.rows]) * SCALE
+        prompts = np.array([self.prompts.get(row.stack, PROMPT_USUAL) for row in rows.rows])
+        return rows.explained_s + (rows.counts * own).sum(axis=1), first_s(rows, prompts)
 
 
 def fit_all(rows: Features) -> Hosts:
-    """All levels, from rows that are measurements of what they state."""
+    """Every fit, from rows that are measurements of what they state."""
     rows = rows.take(np.array([not is_suspect(row) for row in rows.rows]))
-    everywhere = fit(rows, USUAL, 1.0)
-    stacks = {}
-    releases = {}
+    everywhere, any_prompts = fit_tokens(rows, USUAL), fit_prompts(rows, PROMPT_USUAL)
+    releases, prompts = {}, {}
     for stack in sorted({row.stack for row in rows.rows}):
         own = rows.take(rows.of(stack=stack))
-        stacks[stack] = fit(own, everywhere, STACK_PULL)
+        prompts[stack] = fit_prompts(own, any_prompts)
         for release in sorted({row.release for row in own.rows}):
             of_release = own.take(own.of(release=release))
             if len(of_release.rows) >= FEWEST_ROWS:
-                releases[stack, release] = fit(of_release, stacks[stack], RELEASE_PULL)
-    return Hosts(everywhere, stacks, releases)
+                releases[stack, release] = fit_tokens(of_release, everywhere)
+    return Hosts(everywhere, releases, prompts)
 
 
-def left_out(rows: Features) -> Floats:
-    """Times per output token of each row by fits that saw no row of its model."""
-    found = np.full(len(rows.rows), np.nan)
-    names = np.array([row.spec.name if row.spec else "" for row in rows.rows])
-    for name in sorted(set(names)):
+def names_of(rows: Features) -> NDArray[np.str_]:
+    """The model of each row."""
+    return np.array([row.spec.name if row.spec else "" for row in rows.rows])
+
+
+def left_out(rows: Features) -> tuple[Floats, Floats]:
+    """Times per output token, and to the first, of each row by fits that saw no row of its model."""
+    found, first = np.full(len(rows.rows), np.nan), np.full(len(rows.rows), np.nan)
+    names = names_of(rows)
+    for name in sorted(set(names.tolist())):
         own = names == name
         if (~own).any():
-            found[own] = fit_all(rows.take(~own)).predict_s(rows.take(own))
+            found[own], first[own] = fit_all(rows.take(~own)).predict(rows.take(own))
+    return found, first
+
+
+def spread(rows: Features, tokens_s: Floats, firsts_s: Floats) -> dict[str, float]:
+    """Measured over predicted, 10th and 90th percentile."""
+    ratio, first = rows.measured_s / tokens_s, rows.first_measured_s / firsts_s
+    first = first[np.isfinite(first)]
+    first = first if len(first) else np.array([0.3, 3.0])
+    at = (0.1, 0.9)
+    numbers = [*np.quantile(ratio, at), *np.quantile(first, at)]
+    return {
+        **{name: float(f"{number:.3g}") for name, number in zip(("low", "high", "first_low", "first_high"), numbers,
+                                                                strict=True)},
+        "n_points": len(ratio),
+    }  # fmt: skip
+
+
+def files_of(rows: Features, source: str) -> dict[str, str]:
+    """Stack -> the text of its file: what was fitted, and how far off it is on models seen and unseen."""
+    from dse.calibrate.write import to_toml
+
+    hosts = fit_all(rows)
+    honest = np.array([not is_suspect(row) for row in rows.rows])
+    rows = rows.take(honest)
+    tokens_s, firsts_s = hosts.predict(rows)
+    unseen_s, unseen_first_s = left_out(rows)
+    unseen = {
+        kind: spread(rows.take(own), unseen_s[own], unseen_first_s[own])
+        for kind, own in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture)) if own.any()
+    }  # fmt: skip
+    names, found = names_of(rows), {}
+    for stack, prompts in hosts.prompts.items():
+
+        def table(values: Floats, n_points: int, said: str, prompts: Floats = prompts) -> dict[str, Any]:
+            numbers = {
+                **dict(zip(("layer", "step", "sequence"), values * SCALE / _US, strict=True)),
+                **dict(zip(("prompt", "experts_prompt"), prompts * PROMPT_SCALE / _US, strict=True)),
+            }
+            cited = f"{source}; {said}"
+            return {
+                **{name: {"value": float(f"{value:.4g}"), "unit": "us", "source": cited, "kind": "measured"}
+                   for name, value in numbers.items()},
+                "n_points": n_points, "fitted_on": cited,
+            }  # fmt: skip
+
+        releases = {}
+        for (name, release), values in hosts.releases.items():
+            if name != stack:
+                continue
+            own = rows.of(stack=stack, release=release)
+            release_table = table(values, int(own.sum()), f"{stack} {release or 'without a release, 2025'}")
+            release_table["models"] = {
+                model: spread(rows.take(mask), tokens_s[mask], firsts_s[mask])
+                for model in sorted(set(names[own].tolist())) if (mask := own & (names == model)).sum() >= FEWEST_ROWS
+            }  # fmt: skip
+            releases[release or UNKNOWN] = release_table
+        data = {"name": stack, "host": table(hosts.everywhere, len(rows.rows), "all stacks and releases"),
+                "unseen": unseen, "releases": releases}  # fmt: skip
+        found[stack] = to_toml(data)
     return found
+
+
+#: rows that state no release
+UNKNOWN = "unknown"
+
+
+def run(source: str, out: str) -> dict[str, Any]:
+    """Fit the servers' own time to a table of whole steps and write a file a stack into the directory `out`."""
+    rows = features(read(source))
+    said = f"{Path(source).name}: rows of aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0)"
+    texts = files_of(rows, said)
+    parts = []
+    for stack, text in texts.items():
+        written = f"# Written by `dse calibrate {Path(source).name} --kernel host`; docs/calibration.md, Whole steps.\n" + text
+        spec: ServerSpec = load(specfile.parse(f"{stack}.toml", written), ServerSpec)
+        files.write(Path(out) / f"{stack}.toml", written.encode())
+        for name, fit in (("all", spec.host), *spec.releases.items()):
+            parts.append({
+                "stack": stack, "release": name, "n_points": fit.n_points,
+                **{field: getattr(fit, field).si for field in ("layer", "step", "sequence", "prompt", "experts_prompt")},
+            })  # fmt: skip
+    seen_s, _ = fit_all(rows).predict(rows)
+    unseen_s, unseen_first_s = left_out(rows)
+    honest = np.array([not is_suspect(row) for row in rows.rows])
+    errors = {}
+    for kind, own in (("dense", honest & ~rows.is_mixture), ("mixture", honest & rows.is_mixture)):
+        if own.any():
+            errors[kind] = {
+                "rows": int(own.sum()), "seen": _error(seen_s[own], rows.measured_s[own]),
+                "unseen": _error(unseen_s[own], rows.measured_s[own]),
+                "unseen_first": _error(unseen_first_s[own], rows.first_measured_s[own]),
+            }  # fmt: skip
+    return {"table": source, "out": out, "rows": len(rows.rows), "suspect": int((~honest).sum()), "parts": parts,
+            "errors": errors}  # fmt: skip
+
+
+def _error(predicted: Floats, measured: Floats) -> dict[str, float]:
+    off = np.abs(predicted / measured - 1)
+    off = off[np.isfinite(off)]
+    return {"mean": float(off.mean()), "p90": float(np.quantile(off, 0.9))}
+
+
+def text(found: dict[str, Any]) -> str:
+    """What `dse calibrate --kernel host` says."""
+    lines = [f"{found['rows']:,} rows of {found['table']}, {found['suspect']} of them left out as suspect", ""]
+    lines.append(f"{'stack':<8}{'release':<18}{'layer':>8}{'step':>9}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'rows':>7}")
+    for part in found["parts"]:
+        numbers = [part[name] / _US for name in ("layer", "step", "sequence", "prompt", "experts_prompt")]
+        shown = "".join(f"{number:>{width}.3g}" for number, width in zip(numbers, (8, 9, 10, 9, 10), strict=True))
+        lines.append(f"{part['stack']:<8}{part['release']:<18}{shown}{part['n_points']:>7}")
+    lines += ["us; prompt and +experts of a layer", ""]
+    for kind, error in found["errors"].items():
+        said = ", ".join(
+            f"{words} {percent(error[name]['mean'])} (90th percentile {percent(error[name]['p90'])})"
+            for name, words in (("seen", "seen"), ("unseen", "models left out"), ("unseen_first", "to first token"))
+        )
+        lines.append(f"{kind}, {error['rows']} rows: {said}")
+    return "\n".join([*lines, "", f"written: {found['out']}"])

@@ -6,24 +6,33 @@ from typing import Any
 import click
 
 from dse.cli.options import command_line, progress_bar
+from dse.core.errors import InputError
 
 
 @click.command(short_help="Fit a device's kernel parameters to measured times.")
 @click.argument("table")
-@click.option("--device", required=True, metavar="NAME|FILE", help="The device that was measured.")
+@click.option("--device", metavar="NAME|FILE", help="The device that was measured; not for host.")
 @click.option("--stack", metavar="NAME", help="Software stack, such as vllm; default: the one the table names.")
-@click.option("--out", required=True, metavar="FILE.toml", help="Device file to write, with the fitted stack in it.")
-@click.option("--kernel", type=click.Choice(["attention", "gemm", "links", "served"]), default="attention", show_default=True,
+@click.option("--out", required=True, metavar="FILE.toml|DIR", help="Device file to write, with the fitted stack in it; for host a directory.")
+@click.option("--kernel", type=click.Choice(["attention", "gemm", "links", "served", "host"]), default="attention", show_default=True,
               help="What to read from aiconfigurator-core (links: collectives; served: products by format, experts, "
-                   "latent heads, prompts); a CSV file's columns say.")  # fmt: skip
+                   "latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV table.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
-def calibrate(table: str, device: str, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
+def calibrate(table: str, device: str | None, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.
 
     TABLE is a CSV file (docs/calibration.md has the columns), or `aiconfigurator-core` where that package is
     installed. A fifth of the rows is held out to measure the error. A plot of predicted against measured times is
     written beside FILE.toml. A fit that cannot be trusted writes nothing.
     """
+    if kernel == "host":
+        from dse.calibrate import host
+
+        done = host.run(table, out)
+        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else host.text(done))
+        return
+    if device is None:
+        raise InputError("--device is missing: give the device that was measured")
     if kernel == "links":
         from dse.calibrate import links
 

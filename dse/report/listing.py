@@ -280,14 +280,10 @@ def _model_rows(model: ModelSpec) -> Rows:
         "name": "kv_bytes_per_token", "value": _kv_bytes_per_token(model), "unit": "B", "kind": "derived",
         "source": "FP16, all layers",
     })  # fmt: skip
-    counts: dict[LayerKV, int] = {}
-    for group in model.layers:
-        same = group.model_copy(update={"n_layers": 1})
-        counts[same] = counts.get(same, 0) + group.n_layers
-    for index, (same, n_layers) in enumerate(counts.items()):
-        text = _layers_text(same.model_copy(update={"n_layers": n_layers}))
+    for index, group in enumerate(model.layers):
         rows.append({
-            "name": f"kv_layers.{index}", "value": text, "unit": "", "kind": "derived", "source": model.source,
+            "name": f"kv_layers.{index}", "value": _layers_text(group), "unit": "", "kind": "derived",
+            "source": model.source,
         })  # fmt: skip
     rows += [
         {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes

@@ -204,6 +204,7 @@ def test_file_is_what_the_reader_finds(name):
         ("deepseek-v3.2", "nvidia/DeepSeek-V3.2-NVFP4"),
         ("kimi-k2.5", "nvidia/Kimi-K2.5-NVFP4"),
         ("kimi-k2.5", "nvidia/Kimi-K2.6-NVFP4"),
+        ("kimi-k2.5", "nvidia/Kimi-K2.7-Code-NVFP4"),
         ("glm-5", "zai-org/GLM-5-FP8"),
         ("glm-5", "zai-org/GLM-5.1"),
         ("glm-5", "nvidia/GLM-5.1-NVFP4"),
