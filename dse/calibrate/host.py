@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.calibrate.fit import percent
-from dse.calibrate.servers import Row, read
+from dse.calibrate.servers import UNKNOWN_RELEASE, Row, read
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, units
 from dse.core.errors import DseError, InputError
@@ -39,6 +39,7 @@ PROMPT_USUAL = np.array([0.3, 1.0])
 #: a first token that takes longer waited for a place
 LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
+TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 #: rows that are no measurement of what they state: model, release, why
 SUSPECT = (
     ("deepseek-v3", "1.2.0rc6.post3", "half the time of 1.2.0rc6.post2 in one and the same recipe: several tokens a step "
@@ -71,8 +72,8 @@ class Features:
         """The rows where `mask` is true."""
         return Features(
             [row for row, keep in zip(self.rows, mask, strict=True) if keep], self.explained_s[mask],
-            self.prompts_s[mask], self.measured_s[mask], self.counts[mask], self.first_s[mask], self.first_measured_s[mask],
-            self.is_mixture[mask],
+            self.prompts_s[mask], self.measured_s[mask], self.counts[mask], self.first_s[mask],
+            self.first_counts[mask], self.first_measured_s[mask], self.is_mixture[mask],
         )  # fmt: skip
 
     def of(self, **wanted: str) -> NDArray[np.bool_]:
@@ -214,12 +215,16 @@ def left_out(rows: Features) -> tuple[Floats, Floats]:
     return found, first
 
 
-def spread(rows: Features, tokens_s: Floats, firsts_s: Floats) -> dict[str, float]:
-    """Measured over predicted, 10th and 90th percentile."""
+#: percentiles between which 8 of 10 rows lie: of models left out of the fit; and, of models that the fit saw, of their next
+#: rows, which lie further apart than those that were fitted
+UNSEEN, SEEN = (0.10, 0.90), (0.07, 0.93)
+
+
+def spread(rows: Features, tokens_s: Floats, firsts_s: Floats, at: tuple[float, float]) -> dict[str, float]:
+    """Measured over predicted at two percentiles."""
     ratio, first = rows.measured_s / tokens_s, rows.first_measured_s / firsts_s
     first = first[np.isfinite(first)]
     first = first if len(first) else np.array([0.3, 3.0])
-    at = (0.1, 0.9)
     numbers = [*np.quantile(ratio, at), *np.quantile(first, at)]
     return {
         **{name: float(f"{number:.3g}") for name, number in zip(("low", "high", "first_low", "first_high"), numbers,
@@ -238,7 +243,7 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
     tokens_s, firsts_s = hosts.predict(rows)
     unseen_s, unseen_first_s = left_out(rows)
     unseen = {
-        kind: spread(rows.take(own), unseen_s[own], unseen_first_s[own])
+        kind: spread(rows.take(own), unseen_s[own], unseen_first_s[own], UNSEEN)
         for kind, own in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture)) if own.any()
     }  # fmt: skip
     names, found = names_of(rows), {}
@@ -251,7 +256,7 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             }
             cited = f"{source}; {said}"
             return {
-                **{name: {"value": float(f"{value:.4g}"), "unit": "us", "source": cited, "kind": "measured"}
+                **{name: {"value": float(f"{value:.4g}") if value > LEAST_US else 0.0, "unit": "us", "source": cited, "kind": "measured"}
                    for name, value in numbers.items()},
                 "n_points": n_points, "fitted_on": cited,
             }  # fmt: skip
@@ -263,18 +268,18 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             own = rows.of(stack=stack, release=release)
             release_table = table(values, int(own.sum()), f"{stack} {release or 'without a release, 2025'}")
             release_table["models"] = {
-                model: spread(rows.take(mask), tokens_s[mask], firsts_s[mask])
+                model: spread(rows.take(mask), tokens_s[mask], firsts_s[mask], SEEN)
                 for model in sorted(set(names[own].tolist())) if (mask := own & (names == model)).sum() >= FEWEST_ROWS
             }  # fmt: skip
-            releases[release or UNKNOWN] = release_table
-        data = {"name": stack, "host": table(hosts.everywhere, len(rows.rows), "all stacks and releases"),
+            releases[release or UNKNOWN_RELEASE] = release_table
+        data = {"name": stack, "title": TITLES.get(stack, stack), "host": table(hosts.everywhere, len(rows.rows), "all stacks and releases"),
                 "unseen": unseen, "releases": releases}  # fmt: skip
         found[stack] = to_toml(data)
     return found
 
 
-#: rows that state no release
-UNKNOWN = "unknown"
+#: less than this is nothing, in us
+LEAST_US = 0.01
 
 
 def run(source: str, out: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,14 @@ def _inline(value: Any) -> str:
 def to_toml(data: dict[str, Any], place: tuple[str, ...] = ()) -> str:
     """Device data as TOML: a number with its unit on one line, everything else that nests as a table."""
     tables = {key: value for key, value in data.items() if isinstance(value, dict) and "value" not in value}
-    lines = [f"{key} = {_inline(value)}\n" for key, value in data.items() if key not in tables]
-    head = f"\n[{'.'.join(place)}]\n" if place and (lines or not tables) else ""
+    lines = [f"{_key(key)} = {_inline(value)}\n" for key, value in data.items() if key not in tables]
+    head = f"\n[{'.'.join(map(_key, place))}]\n" if place and (lines or not tables) else ""
     return head + "".join(lines) + "".join(to_toml(value, (*place, key)) for key, value in tables.items())
+
+
+def _key(key: str) -> str:
+    """A key as TOML has it, in quotes where it is not bare."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
 
 
 def device_data(name: str) -> dict[str, Any]:

@@ -58,3 +58,26 @@ def report(out: str) -> None:
 
     index, rows = report_validation.write(out, progress_bar)
     click.echo(f"validation: {index} ({validation.summary(rows)})")
+
+
+@validate.command(short_help="Measured servers beside predictions, row by row.")
+@click.argument("table")
+@click.option("--out", required=True, metavar="DIR", help="Directory to write predictions.csv and errors into.")
+@click.option("--json", "as_json", is_flag=True, help="Print the errors by group as JSON; errors are shares.")
+def serving(table: str, out: str, as_json: bool) -> None:
+    """Predict every row of a TABLE of measured servers, and say how far off it is.
+
+    TABLE is a CSV file with the columns id, backend, model_path, system, isl, osl and batch_size (the requests at any time), and
+    where known backend_version, precision, tp_size and other splits, silicon_tpot_ms and silicon_ttft_ms. predictions.csv has
+    times in ms with 80 % intervals; errors.csv the errors by model, system, stack and devices; servers.html and .svg the figure.
+    """
+    from dse.figures import servers_measured
+    from dse.validate import serving as validate_serving
+
+    found = validate_serving.run(table, progress_bar)
+    written = validate_serving.write(found, out, servers_measured.files_of)
+    if as_json:
+        click.echo(json.dumps(validate_serving.errors(found), indent=2, allow_nan=False))
+    else:
+        click.echo(validate_serving.text(found))
+        click.echo("\nwritten: " + ", ".join(written))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula
@@ -180,11 +181,8 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             },
         ),
         _note(
-            "weight_bytes", point.weight_bytes, weights.stored_weight_bytes.equation,
-            weights.stored_weight_bytes.source,
-            n_dense_parameters=model.dense_parameters, n_expert_parameters=model.expert_parameters,
-            dense_eighths=point.design.load.dense_eighths, expert_eighths=point.design.load.expert_eighths,
-            **_split(point),
+            "weight_bytes", point.weight_bytes, "ceil(sum of parameters * bits / 8)", "docs/model.md, Capacity",
+            n_parameters=model.parameters, **_weight_bits(point), **_split(point),
         ),
         _note(
             "kv_bytes", results["kv_bytes"],
@@ -419,7 +417,7 @@ def _product_notes(point: Point) -> list[Step]:
         "weight_read_bytes", read_bytes, weights.weight_read_bytes.equation, weights.weight_read_bytes.source,
         n_dense_parameters=model.dense_parameters - model.unread_parameters,
         n_expert_parameters=model.expert_parameters, share_touched=run.share_touched,
-        dense_eighths=design.load.dense_eighths, expert_eighths=design.load.expert_eighths,
+        **_weight_bits(point),
     )]  # fmt: skip
     if terms.has_gemm:
         equation = FORMULAS["linear_calibrated_s"]
@@ -451,6 +449,15 @@ def _product_notes(point: Point) -> list[Step]:
         _note("prefill_matrix_s", wave.prompt_matrix_s, equation.equation, equation.source,
               n_tokens=float(prompt), peak_flops_per_s=peaks[1], **shared),
     ]  # fmt: skip
+
+
+def _weight_bits(point: Point) -> dict[str, Any]:
+    """Bits of a parameter, scales of named formats included; of experts apart where theirs differ."""
+    load = point.design.load
+    dense, experts = Fraction(load.dense_eighths, 8), Fraction(load.expert_eighths, 8)
+    bits = {name: int(value) if value.denominator == 1 else float(value)
+            for name, value in (("weights_bits", dense), ("expert_weights_bits", experts))}  # fmt: skip
+    return bits if dense != experts else {"weights_bits": bits["weights_bits"]}
 
 
 def _waves_note(point: Point, results: dict[str, Any]) -> Step:

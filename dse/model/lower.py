@@ -112,9 +112,9 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     asked, _, release = (work.stack or "").partition("@")
     name = asked or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
     servers = catalog.servers()
-    if name not in stacks and name not in servers:
-        known = ", ".join(dict.fromkeys([*stacks, *servers]))
-        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {known}")
+    known = dict.fromkeys([*(name for name, own in stacks.items() if own.attention or own.gemm), *servers])
+    if name not in known:
+        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
     order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}
     return name, served(name, order, servers.get(name), release)
 

@@ -91,6 +91,8 @@ def point_text(
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
+        if not result["host_s"]:  # what a server does was measured of servers
+            shown = [row for row in shown if row[1] not in _OF_SERVERS]
         if shown:
             lines += ["", title]
             lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
@@ -224,6 +226,10 @@ def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str
     rate = "throughput_tokens_per_s"
     room = f"; {room_text(number(with_room[rate], RESULT_UNITS[rate]), with_room)}" if with_room else ""
     return f"capacity: the whole batch does not fit at once{room}"
+
+
+#: lines that say something of a server alone
+_OF_SERVERS = ("host_s", "steady_ttft_s", "steady_tpot_s")
 
 
 def _assumptions_text(names: list[str], activation_bits: int) -> str:

@@ -227,9 +227,10 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     own = stacks.get(name, StackSpec())
     parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
-    host = server.releases.get(release, server.host) if server else None
-    if host and not own.host:
-        parts["host"] = host
+    host = own.host or (server.releases.get(release, server.host) if server else None)
+    parts["host"] = host
+    if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
+        parts |= dict.fromkeys(("products", "experts", "latent", "prompt"), {})
     for other, stack in stacks.items():
         if other == name or not parts["host"]:
             continue

@@ -116,12 +116,6 @@ class Workload:
         16, "weights-bits", CHOICE, "bits of a weight", "Weights (bits)",
         "Bits that a weight of the model takes in memory: 16, 8 or 4.", unit="bit", choices=(16, 8, 4),
     )  # fmt: skip
-    weights: str | None = _asked(
-        None, "weights", NAME, "format of weights", "Format of the weights",
-        "How the weights are stored and multiplied, as checkpoints name it, in place of --weights-bits and "
-        "--activation-bits: bf16, fp8, fp8-block, nvfp4, nvfp4-experts, mxfp4-experts, int4, int4-experts.",
-        metavar="FORMAT", open_means="as the bits say",
-    )  # fmt: skip
     dequant_path: Path | None = _asked(
         None, "dequant-path", CHOICE, "", "Unpacking of keys and values",
         "How stored keys and values are unpacked; default: as the device says.",
@@ -148,6 +142,12 @@ class Workload:
     activation_bits: int = _asked(
         16, "activation-bits", CHOICE, "bits of an activation", "Activations (bits)",
         "Bits of the activations that the weights are multiplied with: 16, or 8 (W8A8).", unit="bit", choices=(16, 8),
+    )  # fmt: skip
+    weights: str | None = _asked(
+        None, "weights", NAME, "format of weights", "Format of the weights",
+        "How the weights are stored and multiplied, as checkpoints name it, in place of --weights-bits and "
+        "--activation-bits: bf16, fp8, fp8-block, nvfp4, nvfp4-experts, mxfp4-experts, int4, int4-experts.",
+        metavar="FORMAT", open_means="as the bits say",
     )  # fmt: skip
     prompt_chunk_tokens: int = _asked(
         1, "prompt-chunk", WHOLE, "chunk of the prompt", "Chunk of the prompt (tokens)",

@@ -30,6 +30,23 @@ def _plan(model: str, key: str, value: str, bits: str) -> Any:
     return plan.build(catalog.model(model), source.required(key), source.required(value))
 
 
+@contextlib.contextmanager
+def kernels_alone() -> Iterator[None]:
+    """Times as they were before servers were measured whole: 16-bit kernels without a host, and prompts of latent heads
+    counted as decoding is. What came later has tests of its own."""
+    from dse.model import lower
+    from dse.specs import catalog
+
+    layers_of = lower.layers_of
+
+    def narrow(model: Any, *policy: Any) -> Any:
+        layers = tuple(layer.model_copy(update={"prompt_score_dim": None}) for layer in model.layers)
+        return layers_of(model.model_copy(update={"layers": layers}), *policy)
+
+    with mock.patch.object(catalog, "servers", dict), mock.patch.object(lower, "layers_of", narrow):
+        yield
+
+
 def evaluate_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Every result of a design, or {"error": message} of one that is refused.
 
@@ -37,7 +54,7 @@ def evaluate_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """
     from dse.core.errors import DseError
 
-    with contextlib.chdir(GOLDEN):
+    with contextlib.chdir(GOLDEN), kernels_alone():
         try:
             found = _point(row).results
         except DseError as error:
@@ -49,7 +66,7 @@ def evaluate_quick(row: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[
     """The results of a design by compiled code, None where it leaves them to the interpreter, and by that."""
     from dse.model import many
 
-    with contextlib.chdir(GOLDEN):
+    with contextlib.chdir(GOLDEN), kernels_alone():
         point = _point(row)
         return many.results_of(point), point.results
 
@@ -76,7 +93,7 @@ def evaluate_compiled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] 
     found: list[dict[str, Any] | None] = [None] * len(rows)
     asked = []
     for i, row in enumerate(rows):
-        with contextlib.chdir(GOLDEN):
+        with contextlib.chdir(GOLDEN), kernels_alone():
             try:
                 point = _point(row)
                 many.tables_of([point.design])
@@ -144,7 +161,7 @@ def run_command(argv: list[str]) -> str:
     from dse.cli import main as cli
 
     out, err, status = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), kernels_alone():
         try:
             cli.main(argv)
         except SystemExit as stop:
@@ -183,7 +200,8 @@ def report_tables(options: list[str]) -> dict[str, str]:
     given = dict(zip(options[::2], options[1::2], strict=True))
     lists = [given[name].split(",") for name in ("--devices", "--models")]
     sizes = [int(size) for size in given["--batches"].split(",")]
-    found = tables.build(report.ask(*lists, None, sizes, 1024, 1024), None)
+    with kernels_alone():
+        found = tables.build(report.ask(*lists, None, sizes, 1024, 1024), None)
     return {name: content.decode() for name, content in report.table_files(found).items() if name.endswith(".csv")}
 
 

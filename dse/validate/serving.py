@@ -1,0 +1,216 @@
+"""Whole measured servers beside our predictions: errors by model, system, stack and tp, and how many intervals hold."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse.calibrate.host import is_suspect
+from dse.calibrate.servers import UNIT_SLIP, Row, read
+from dse.core import files, units
+from dse.core.errors import DseError, InputError
+from dse.model import uncertainty
+from dse.model.evaluate import Point
+
+#: columns of predictions.csv
+COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason")
+#: what rows are grouped by in errors.csv
+GROUPS = ("kind", "model", "system", "stack", "release", "n_devices")
+_MS = units.to_base(1, "ms")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One row and what was predicted of it, in seconds; None where nothing could be."""
+
+    row: Row
+    tpot_s: tuple[float, float, float] | None
+    ttft_s: tuple[float, float, float] | None
+    #: what else would have been said: bytes over bandwidth and operations over the peak; kernels alone
+    naive_s: float | None
+    kernels_s: float | None
+    reason: str
+
+    @property
+    def kind(self) -> str:
+        """dense or mixture, as far as known."""
+        return "mixture" if self.row.spec and self.row.spec.n_experts > 1 else "dense"
+
+
+def judge(row: Row) -> Judged:
+    """The prediction of a row."""
+    nothing = (None, None, None, None)
+    if row.reason:
+        return Judged(row, *nothing, row.reason)
+    try:
+        point = row.point()
+        results = point.results
+        if results["steady_tpot_s"] is None:
+            return Judged(row, *nothing, results["infeasible_reason"] or "not one request fits")
+        tokens, first = uncertainty.token_and_first(point)
+        tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
+        return Judged(
+            row, (tpot, tpot * tokens.low, tpot * tokens.high), (ttft, ttft * first.low, ttft * first.high),
+            _naive_s(row), _kernels_s(point), _marks(point),
+        )  # fmt: skip
+    except DseError as error:
+        return Judged(row, *nothing, str(error))
+
+
+def _marks(point: Point) -> str:
+    """What of a prediction is taken from the nearest that was measured; "" where nothing is."""
+    stack, said = point.stack, []
+    if stack is not None and getattr(stack, "unknown_release", ""):
+        said.append("release not measured: that of all")
+    if stack is not None and getattr(stack, "borrowed", None):
+        others = ", ".join(dict.fromkeys(stack.borrowed.values()))  # type: ignore[attr-defined]
+        said.append(f"kernels of {others} where its own were not measured")
+    return "; ".join(said)
+
+
+def _naive_s(row: Row) -> float:
+    """A decode step at peak rates."""
+    found: float = row.point(model_kind="ideal", stack=None).results["decode_step_s"]
+    return found
+
+
+def _kernels_s(point: Point) -> float:
+    """A decode step without the server's own time and without prompts."""
+    wave = point.largest_wave.wave
+    found: float = wave.decode_step_s - wave.host_s
+    return found
+
+
+def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
+    """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
+    rows = read(path)
+    if progress is None:
+        found = [judge(row) for row in rows]
+    else:
+        with progress(rows, "servers", len(rows)) as bar:
+            found = [judge(row) for row in bar]
+    _check_units(path, found)
+    return found
+
+
+def _check_units(path: str, found: list[Judged]) -> None:
+    ratios = [one.row.tpot_s / one.tpot_s[0] for one in found if one.row.tpot_s and one.tpot_s]
+    if not ratios:
+        return
+    middle = float(np.median(ratios))
+    if middle < 1 / UNIT_SLIP or middle > UNIT_SLIP:
+        row = next(one.row for one in found if one.row.tpot_s and one.tpot_s)
+        times, unit = (1 / middle, "s") if middle < 1 else (middle, "us")
+        raise InputError(
+            f"{path}:{row.line}: silicon_tpot_ms = {(row.tpot_s or 0) / _MS:g}: is {times:,.0f} times "
+            f"{'less' if middle < 1 else 'more'} than predicted, as most rows: are the times in {unit}? give milliseconds"
+        )
+
+
+def predictions_csv(found: list[Judged]) -> str:
+    """The table `predictions.csv`: times in ms, bounds of the 80 % interval."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in found:
+        times = [f"{value / _MS:.6g}" for three in (one.tpot_s, one.ttft_s) if three for value in three]
+        writer.writerow([files.harmless(one.row.id), *(times or [""] * 6), files.harmless(one.reason)])
+    return out.getvalue()
+
+
+def errors(found: list[Judged]) -> list[dict[str, Any]]:
+    """Errors by group as shares: of times per token and to the first, coverage and width of the intervals.
+
+    Suspect rows (dse/calibrate/host.py says why) have groups of their own and do not count in `all`.
+    """
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    for one in found:
+        if is_suspect(one.row):
+            groups.setdefault(("suspect", f"{one.row.spec.name if one.row.spec else ''} {one.row.release}"), []).append(one)
+            continue
+        groups.setdefault(("all", "all"), []).append(one)
+        for by in GROUPS:
+            name = one.kind if by == "kind" else one.row.spec.name if by == "model" and one.row.spec else None
+            value = name or str(getattr(one.row, by, ""))
+            groups.setdefault((by, value or "-"), []).append(one)
+    order = ("all", *GROUPS, "suspect")
+    return [
+        {"by": by, "group": name, **_summary(own)}
+        for (by, name), own in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+    ]
+
+
+def _summary(found: list[Judged]) -> dict[str, Any]:
+    tokens = _compare([(one.row.tpot_s, one.tpot_s) for one in found])
+    first = _compare([(one.row.ttft_s, one.ttft_s) for one in found])
+    beside = {}
+    for name in ("naive_s", "kernels_s"):
+        pairs = [(one.row.tpot_s, getattr(one, name)) for one in found]
+        off = [abs(ours / measured - 1) for measured, ours in pairs if measured and ours]
+        beside[name.removesuffix("_s")] = float(np.mean(off)) if off else None
+    return {
+        "rows": len(found), "predicted": sum(one.tpot_s is not None for one in found),
+        **{f"tpot_{name}": value for name, value in tokens.items()},
+        **{f"ttft_{name}": value for name, value in first.items()},
+        "naive_mean": beside["naive"], "kernels_mean": beside["kernels"],
+    }  # fmt: skip
+
+
+def _compare(pairs: list[tuple[float | None, tuple[float, float, float] | None]]) -> dict[str, float | None]:
+    known = np.array([(m, *three) for m, three in pairs if m and three])
+    if not len(known):
+        return dict.fromkeys(("mean", "p90", "bias", "inside", "width"))
+    measured, ours, low, high = known.T
+    off = ours / measured - 1
+    return {
+        "mean": float(np.abs(off).mean()), "p90": float(np.quantile(np.abs(off), 0.9)), "bias": float(np.median(off)),
+        "inside": float(((measured >= low) & (measured <= high)).mean()),
+        "width": float(np.median((high - low) / ours)),
+    }  # fmt: skip
+
+
+def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[str, bytes]] | None = None) -> list[str]:
+    """`predictions.csv`, `errors.csv` and `errors.json` in a directory, and what `figure` draws; the paths written."""
+    rows = errors(found)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+    contents = {
+        "predictions.csv": predictions_csv(found).encode(), "errors.csv": table.getvalue().encode(),
+        "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(), **(figure(found) if figure else {}),
+    }  # fmt: skip
+    for name, content in contents.items():
+        files.write(Path(out) / name, content)
+    return [str(Path(out) / name) for name in contents]
+
+
+def text(found: list[Judged]) -> str:
+    """The errors as people read them."""
+    head = ("by", "group", "rows", "per token", "p90", "bias", "inside", "first token", "inside", "naive", "kernels")
+    lines = [head]
+    for row in errors(found):
+        numbers = (row["tpot_mean"], row["tpot_p90"], row["tpot_bias"], row["tpot_inside"], row["ttft_mean"],
+                   row["ttft_inside"], row["naive_mean"], row["kernels_mean"])  # fmt: skip
+        lines.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *(_percent(n) for n in numbers)))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    shown = [
+        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]
+    return "\n".join([
+        *(line.rstrip() for line in shown), "",
+        "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: bytes and",
+        "operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count apart.",
+    ])  # fmt: skip
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None or math.isnan(share) else f"{100 * share:.1f}"
