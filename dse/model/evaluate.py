@@ -8,7 +8,7 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import LimitError
-from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory
+from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory, uncertainty
 from dse.model.batch import (
     BOUNDS,
     Bounds,
@@ -90,6 +90,7 @@ class Lowered:
         plan, paths = laid_out(device, plan, work)
         stack_name, stack = stack_of(device, work)
         bits = float(plan.effective_bits)
+        sure = uncertainty.intervals(device, plan, stack, stack_name)
         results = {
             "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
             "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
@@ -103,6 +104,8 @@ class Lowered:
                 device.memory_bandwidth.si, bits
             ),
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
+            "token_time_low": sure.tokens.low, "token_time_high": sure.tokens.high,
+            "first_time_low": sure.first.low, "first_time_high": sure.first.high,
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }  # fmt: skip
         return cls(

@@ -149,6 +149,10 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Throughput", 9, "effective bandwidth"), reads=("memory_bandwidth",)),
     _r("effective_capacity_bytes", "B", NUMBER, "effective capacity",
        line=("Throughput", 10, "effective capacity (all the memory)"), reads=("memory_capacity",)),
+    _r("token_time_low", "1", NUMBER, "measured over predicted time per token, low", reads=_STACK),
+    _r("token_time_high", "1", NUMBER, "measured over predicted time per token, high", reads=_STACK),
+    _r("first_time_low", "1", NUMBER, "measured over predicted time of prompts, low", reads=_STACK),
+    _r("first_time_high", "1", NUMBER, "measured over predicted time of prompts, high", reads=_STACK),
     _r("assumptions", "", NAMES, "assumed numbers"),
 )}  # fmt: skip
 

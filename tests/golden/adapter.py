@@ -35,6 +35,7 @@ def kernels_alone() -> Iterator[None]:
     """Times as they were before servers were measured whole: 16-bit kernels without a host, and prompts of latent heads
     counted as decoding is. What came later has tests of its own."""
     from dse.model import lower
+    from dse.report import present
     from dse.specs import catalog
 
     layers_of = lower.layers_of
@@ -43,7 +44,11 @@ def kernels_alone() -> Iterator[None]:
         layers = tuple(layer.model_copy(update={"prompt_score_dim": None}) for layer in model.layers)
         return layers_of(model.model_copy(update={"layers": layers}), *policy)
 
-    with mock.patch.object(catalog, "servers", dict), mock.patch.object(lower, "layers_of", narrow):
+    with (
+        mock.patch.object(catalog, "servers", dict), mock.patch.object(lower, "layers_of", narrow),
+        mock.patch.object(present, "how_sure", lambda result: []),
+        mock.patch.object(present, "_interval_text", lambda explanation: []),
+    ):  # fmt: skip
         yield
 
 
