@@ -43,6 +43,7 @@ from dse.cli.unused import refuse
 )
 @work_option("page_tokens")
 @work_option("weights_bits")
+@work_option("weights")
 @work_option("activation_bits")
 @work_option("dequant_path")
 @click.option("--seed", type=WHOLE, default=1, show_default=True, help="Of lengths and arrivals.")

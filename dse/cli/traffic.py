@@ -18,6 +18,7 @@ from dse.core.errors import InputError
 @click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
 @click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
 @work_option("weights_bits")
+@work_option("weights")
 @work_option("page_tokens")
 @click.option("--max-tokens", type=WHOLE, metavar="N",
               help="Length reserved for each request; default: the model's longest, at least the trace's.")  # fmt: skip
