@@ -9,7 +9,7 @@ from dse.model import assumptions
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import GIVEN, RESULT_UNITS, RESULTS, SECTIONS, section
+from dse.model.results import GIVEN, OF_SERVER, RESULT_UNITS, RESULTS, SECTIONS, section
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -91,6 +91,8 @@ def point_text(
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
+        if result["memory"] == "paper":
+            shown = [row for row in shown if row[1] not in OF_SERVER]
         if shown:
             lines += ["", title]
             lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]

@@ -93,6 +93,7 @@ def from_document(document: Document) -> ModelSpec:
         n_experts=experts.n if routed and experts else 1,
         n_active_experts=experts.active if routed and experts else 1,
         activation_elements=hf_params.activation_elements(shape),
+        layer_elements=hf_params.layer_elements(shape),
         max_position_tokens=positions,
         notes=tuple(keys.notes),
     )
