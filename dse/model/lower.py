@@ -256,7 +256,8 @@ def device_of(device: HardwareSpec) -> Device:
     parts = (device.energy_per_byte, device.energy_per_flop, device.idle_power)
     by_parts = [part.si if part and all(parts) else math.nan for part in parts]
     return Device(
-        device.capacity_bytes, device.reported_bytes, device.runtime_overhead.count, device.token_cores.count if device.token_cores else 0,
+        device.capacity_bytes, device.reported_bytes, device.runtime_overhead.count,
+        device.token_cores.count if device.token_cores else 0,
         device.usable_frac.si, device.memory_bandwidth.si, *_rate(device.peak_flops), *_rate(device.peak_flops_fp8),
         *_rate(device.peak_ops_int8), device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
         device.board_power.si if device.board_power else math.nan,

@@ -53,8 +53,14 @@ def _asked(name: str) -> Result:
 _r = Result
 #: fields of a workload that stand before the others: they say what times mean
 _FIRST = ("model_kind", "stack", "tokens")
-#: fields that are given for a point as they come out: `auto`, or nothing, leaves them to the device
-_CHOSEN = ("model_kind", "stack", "memory", "gpu_memory_utilization", "prompt_budget_tokens")
+#: fields that results show as they come out, as `auto` or nothing leaves them to the device, and the rule
+_KIND_RULE = "as given; auto: calibrated where the device has kernels of a stack, else ideal"
+_SERVER_RULE = "as given, else the server's; none as papers count memory"
+CHOSEN = {
+    "model_kind": _KIND_RULE, "stack": _KIND_RULE,
+    "memory": "as given, else server where the device names reported_memory and a KV cache is kept, paper elsewhere",
+    "gpu_memory_utilization": _SERVER_RULE, "prompt_budget_tokens": _SERVER_RULE,
+}  # fmt: skip
 #: lines of a point's text about what a server keeps
 OF_SERVER = ("activation_bytes", "runtime_bytes", "free_bytes", "kv_pool_tokens", "unused_bytes")
 #: every result by name, in the order of tables
@@ -88,17 +94,17 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Memory", 7, "KV cache, whole batch at final length"), reads=("kv_page",)),
     _r("peak_kv_bytes_per_sequence", "B", WHOLE, "peak KV cache of a sequence", reads=("kv_page",)),
     _r("weight_bytes", "B", WHOLE, "weights", line=("Memory", 1, "weights")),
-    _r("activation_bytes", "B", WHOLE, "activations", line=("Memory", 2, "activations of prompts")),
+    _r("activation_bytes", "B", WHOLE, "activations", line=("Memory", 2, "activations of the prompt budget")),
     _r("workspace_bytes", "B", WHOLE, "workspace"),
     _r("runtime_bytes", "B", WHOLE, "graphs and buffers", line=("Memory", 3, "graphs, context and buffers"),
        reads=("runtime_overhead", "server_memory")),
     _r("capacity_bytes", "B", WHOLE, "device memory", line=("Memory", 9, "device memory"),
        reads=("memory_capacity", "reported_memory")),
-    _r("free_bytes", "B", WHOLE, "memory left after weights", line=("Memory", 4, "pool of keys and values"),
+    _r("free_bytes", "B", WHOLE, "room for keys and values", line=("Memory", 4, "pool of keys and values"),
        reads=_OF_POOL),
-    _r("kv_pool_tokens", "token", WHOLE, "KV tokens of the pool", line=("Memory", 5, "  in tokens, whole blocks"),
+    _r("kv_pool_tokens", "token", WHOLE, "KV tokens of the pool", line=("Memory", 5, "  in tokens"),
        reads=(*_OF_POOL, "kv_page")),
-    _r("unused_bytes", "B", WHOLE, "memory that nothing may use", line=("Memory", 6, "left to nothing of these"),
+    _r("unused_bytes", "B", WHOLE, "memory kept from use", line=("Memory", 6, "kept from the server"),
        reads=_OF_POOL),
     _r("min_capacity_bytes", "B", WHOLE, "smallest memory for the batch",
        line=("Memory", 10, "smallest memory to run the whole batch"),
@@ -161,7 +167,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
 #: results that are as they were asked for
 GIVEN = frozenset((
     "device", "model", "quantizer", "key_quantizer", "value_quantizer",
-    *(name for name in RESULTS if name in workload.ASKED and name not in _CHOSEN),
+    *(name for name in RESULTS if name in workload.ASKED and name not in CHOSEN),
 ))  # fmt: skip
 #: unit by name
 RESULT_UNITS = {name: result.unit for name, result in RESULTS.items()}

@@ -9,7 +9,7 @@ from dse.model import assumptions
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import GIVEN, OF_SERVER, RESULT_UNITS, RESULTS, SECTIONS, section
+from dse.model.results import CHOSEN, GIVEN, OF_SERVER, RESULT_UNITS, RESULTS, SECTIONS, section
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -247,7 +247,8 @@ def _assumptions_text(names: list[str], activation_bits: int) -> str:
 _DEVICE_TERMS = {
     "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
     "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
-    "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "usd_per_hour": "usd_per_hour", "memory_capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "reported_bytes": "reported_memory",
 }  # fmt: skip
 
 
@@ -308,8 +309,8 @@ def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:
     """Where a result comes from that no formula gave, and the source of that."""
     if name in GIVEN:
         return "given", "input"
-    if name in ("model_kind", "stack"):
-        return "as given; auto: calibrated where the device has kernels of a stack, else ideal", "input"
+    if name in CHOSEN:
+        return CHOSEN[name], "input"
     if not result["feasible"]:
         return f"the design does not run: {result['infeasible_reason']}", "docs/model.md, Capacity"
     return ("this design has none" if result[name] is None else RESULTS[name].title), "docs/model.md"

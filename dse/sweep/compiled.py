@@ -28,7 +28,9 @@ from dse.sweep.points import FEASIBLE, MISSING, NOT_ALLOWED, Columns, Names
 from dse.sweep.spec import Sweep
 
 #: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
-LAYOUT_FIELDS = frozenset({"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "reported_memory"})
+LAYOUT_FIELDS = frozenset({
+    "engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "reported_memory",
+})  # fmt: skip
 #: fields of a workload that are given by point
 BY_POINT = ("batch", "input_tokens", "output_tokens")
 #: results that the kernel or a column for all points of a sweep gives; any other is the same for all points of a case
