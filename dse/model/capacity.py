@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import capacity, deployment, weights
-from dse.model.kv_bytes import sequence_bits, unit_of
+from dse.model.kv_bytes import stored_bits, unit_of
 from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context
 from dse.model.records import MISSING
 
@@ -51,15 +51,15 @@ def unused_bytes(design):
 
 @compilable
 def pool_tokens(design, made):
-    """KV tokens of whole blocks that the room for sequences holds, at the mean of a sequence of the final length in
-    whole blocks; MISSING without a cache."""
+    """KV tokens of whole blocks that the room for sequences holds, at the mean of a token of one sequence at its final
+    length, nothing shared and no slot unused; MISSING without a cache."""
     if design.load.has_cache == 0:
         return MISSING
-    block_tokens = design.memory.block_tokens
-    n_blocks = -(-(design.input_tokens + design.output_tokens) // block_tokens)
-    bits = sequence_bits(design, made.limits, n_blocks * block_tokens)
+    n_tokens, bits = design.input_tokens + design.output_tokens, 0
+    for g in design.tensors:
+        bits += g.n_stored_layers * stored_bits(g, made.limits, n_tokens)
     free = free_bytes(design) * unit_of(design)
-    return capacity.pool_tokens(free, max(-(-bits // n_blocks), 1), block_tokens)
+    return capacity.pool_tokens(free, bits, n_tokens, design.memory.block_tokens)
 
 
 @inlined

@@ -9,8 +9,10 @@ from dse.specs import workload
 NAME, FLAG, WHOLE, NUMBER, NAMES = "name", "flag", "whole", "number", "names"
 
 # numbers of a device that results read: what decides how many requests fit, and so how many run at once, and the rest
-_MEMORY = ("memory_capacity", "reported_memory", "server_memory", "usable_frac", "runtime_overhead", "kv_page")
+_PLAIN = ("memory_capacity", "usable_frac", "runtime_overhead", "kv_page")
+_MEMORY = ("reported_memory", "server_memory", *_PLAIN)
 _OF_POOL = _MEMORY[:-1]
+_OF_UNUSED = ("memory_capacity", "reported_memory", "server_memory", "usable_frac")
 _BANDWIDTH, _STACK = ("memory_bandwidth", "peak_rates"), ("stacks_of",)
 _EIGHT_BIT = ("peak_flops_fp8", "peak_ops_int8", "eight_bit_kernels")
 _LINEAR = (*_MEMORY, *_BANDWIDTH, *_STACK, *_EIGHT_BIT, "peak_flops", "token_cores")
@@ -103,9 +105,9 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("free_bytes", "B", WHOLE, "room for keys and values", line=("Memory", 4, "pool of keys and values"),
        reads=_OF_POOL),
     _r("kv_pool_tokens", "token", WHOLE, "KV tokens of the pool", line=("Memory", 5, "  in tokens"),
-       reads=(*_OF_POOL, "kv_page")),
-    _r("unused_bytes", "B", WHOLE, "memory kept from use", line=("Memory", 6, "kept from the server"),
        reads=_OF_POOL),
+    _r("unused_bytes", "B", WHOLE, "memory kept from use", line=("Memory", 6, "kept from the server"),
+       reads=_OF_UNUSED),
     _r("min_capacity_bytes", "B", WHOLE, "smallest memory for the batch",
        line=("Memory", 10, "smallest memory to run the whole batch"),
        reads=("server_memory", "usable_frac", "runtime_overhead", "kv_page")),
@@ -127,7 +129,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Time", 7, "exchange between devices"), reads=_LINKS),
     _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
     _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
-    _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_MEMORY, "token_cores")),
+    _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_PLAIN, "token_cores")),
     _r("decode_step_s", "s", NUMBER, "decode step", line=("Time", 8, "decode step (mean): time per token"), reads=_ALL),
     _r("prefill_s", "s", NUMBER, "prompt of a running batch", line=("Time", 9, "prefill"), reads=_PROMPT),
     _r("total_s", "s", NUMBER, "total time", line=("Time", 10, "total, all waves"), shown="s", reads=_ALL),

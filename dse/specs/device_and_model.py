@@ -158,6 +158,14 @@ class HardwareSpec(Spec):
             return self.reported_memory.count
         return int(self.reported_memory.count * (self.capacity_bytes / self._described_bytes))
 
+    def with_memory(self, size: Quantity) -> "HardwareSpec":
+        """The device with another memory, all of which its driver reports where it has one."""
+        found = self.model_copy(update={
+            "memory_capacity": size, "reported_memory": size if self.reported_memory else None,
+        })  # fmt: skip
+        found._described_bytes = found.capacity_bytes
+        return found
+
     def product_peak(self, activation_bits: int) -> Quantity | None:
         """Peak rate of products with the weights: FP16, or the larger of INT8 and FP8; None where it has neither."""
         if activation_bits > units.BITS_PER_BYTE:

@@ -10,8 +10,6 @@ from dse.specs.quantity import Quantity
 #: how a server takes the share that it may use: of what the driver reports, for all that it keeps; of the same, for
 #: weights and keys and values alone; of what is left beside all else, for keys and values
 WHOLE, STATIC, LEFT = "whole", "static", "left"
-#: share that a server may use where none is given
-UTILIZATION = 0.9
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 from dse.core.errors import InputError, show
 from dse.quantizers.base import Path
-from dse.specs import servers
 from dse.specs.tokens import TokenPolicy, parse
 
 #: largest batch, prompt and output that the tool accepts: generous, and far below where float64 loses integers
@@ -19,6 +18,9 @@ MAX_OUTPUT_TOKENS = 2**24
 MAX_PAGE_TOKENS = 4096
 #: devices along one way of splitting a model
 MAX_DEVICES = 1024
+
+#: share of the memory that a server may use where none is given (vLLM's and TensorRT-LLM's default)
+UTILIZATION = 0.9
 
 #: kinds of a field: a whole number, a share from 0 to 1, yes or no, one of `choices`, a name or what a parser takes
 WHOLE, SHARE, SWITCH, CHOICE, NAME = "whole", "share", "switch", "choice", "name"
@@ -166,7 +168,7 @@ class Workload:
         choices=("server", "paper"), open_means="as the device says",
     )  # fmt: skip
     gpu_memory_utilization: float = _asked(
-        servers.UTILIZATION, "gpu-memory-utilization", SHARE, "memory for the server", "Memory for the server (share)",
+        UTILIZATION, "gpu-memory-utilization", SHARE, "memory for the server", "Memory for the server (share)",
         "Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
         "TensorRT-LLM: of what is left, for keys and values.",
         unit="1", is_positive=True, metavar="FRAC",
@@ -239,7 +241,7 @@ class Workload:
             raise InputError(
                 f"cached-input-discount = {self.cached_input_discount:g}: nothing is cached: give --prefix"
             )
-        for name, usual in (("gpu_memory_utilization", servers.UTILIZATION), ("prompt_budget_tokens", None)):
+        for name, usual in (("gpu_memory_utilization", UTILIZATION), ("prompt_budget_tokens", None)):
             value = getattr(self, name)
             if self.memory == "paper" and value != usual:
                 raise InputError(f"{ASKED[name].option} = {value:g}: a paper's memory has none: use --memory server")

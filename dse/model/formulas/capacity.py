@@ -53,16 +53,18 @@ def min_reported_bytes(needed_bytes, share, share_of_free, usable_frac, held_byt
     )
 
 
-@formula("token", "floor(free / bits of a block) * block", "docs/model.md, Memory of a server")
-def pool_tokens(free, block, block_tokens):
-    """KV tokens of whole blocks in `free`, both in the unit of bits."""
-    return max(free // block, 0) * block_tokens
+@formula("token", "floor(free / ceil(block * per_sequence / n_tokens)) * block", "docs/model.md, Memory of a server")
+def pool_tokens(free, per_sequence, n_tokens, block_tokens):
+    """KV tokens of whole blocks in `free`, where a sequence of `n_tokens` takes `per_sequence`, in the same unit."""
+    whole, rest = per_sequence // n_tokens, per_sequence % n_tokens
+    block = whole * block_tokens - -rest * block_tokens // n_tokens
+    return max(free // max(block, 1), 0) * block_tokens
 
 
 @formula("sequence", "floor((free - shared) / per_sequence), not negative", "docs/model.md, Capacity")
 def max_batch(free, shared, per_sequence):
-    """Most sequences that fit, all arguments in the same unit. per_sequence > 0."""
-    return max((free - shared) // per_sequence, 0)
+    """Most sequences that fit, all arguments in the same unit; one that adds nothing counts as a unit."""
+    return max((free - shared) // max(per_sequence, 1), 0)
 
 
 @formula("1", "ceil(batch / max_batch)", "docs/model.md: waves when a batch does not fit")
