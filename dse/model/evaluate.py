@@ -233,16 +233,20 @@ class Point:
         """Why not even one request runs, and by how much; None when it does."""
         if self.max_batch:
             return None
-        usable = units.human(self.free_bytes + self.weight_bytes, "B")
+        held, has, leaves = self.weight_bytes, "weights need", "the weights leave"
+        if self.design.memory.is_server:
+            held, leaves = int(capacity.held_bytes(self.design)), "weights, activations, graphs and buffers leave"
+            has = "weights, activations, graphs and buffers need"
+        usable = units.human(self.free_bytes + held, "B")
         if self.free_bytes < 0:
             return (
-                f"weights need {units.human(self.weight_bytes, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
+                f"{has} {units.human(held, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
                 f"the {usable} that {self.device.name} has for them"
             )
         need = capacity.request_bytes(self.design, self.made)
         return (
             f"one request of {self.work.final_tokens:,} tokens needs {units.human(need, 'B')}, "
-            f"{units.human(need - self.free_bytes, 'B')} more than the weights leave of {usable}"
+            f"{units.human(need - self.free_bytes, 'B')} more than {leaves} of {usable}"
         )
 
     def run(self, n_sequences: int) -> Run:
