@@ -9,7 +9,7 @@ from dse.model import assumptions, uncertainty
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import GIVEN, RESULT_UNITS, RESULTS, SECTIONS, section
+from dse.model.results import CHOSEN, GIVEN, OF_SERVER, RESULT_UNITS, RESULTS, SECTIONS, section
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -92,7 +92,9 @@ def point_text(
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
         if not result["host_s"]:  # what a server does was measured of servers
-            shown = [row for row in shown if row[1] not in _OF_SERVERS]
+            shown = [row for row in shown if row[1] not in _SERVER_TIMES]
+        if result["memory"] == "paper":
+            shown = [row for row in shown if row[1] not in OF_SERVER]
         if shown:
             lines += ["", title]
             lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
@@ -133,7 +135,7 @@ def how_sure(result: dict[str, Any]) -> list[str]:
     found = uncertainty.of_results(result, None)
     lines = []
     for name in _SURE:
-        if name not in found or (name in _OF_SERVERS and not result["host_s"]):
+        if name not in found or (name in _SERVER_TIMES and not result["host_s"]):
             continue
         unit = RESULT_UNITS[name]
         ends = [number(result[name] * end, unit) for end in (found[name].low, found[name].high)]
@@ -247,7 +249,7 @@ def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str
 
 
 #: lines that say something of a server alone
-_OF_SERVERS = ("host_s", "steady_ttft_s", "steady_tpot_s")
+_SERVER_TIMES = ("host_s", "steady_ttft_s", "steady_tpot_s")
 
 
 def _assumptions_text(names: list[str], activation_bits: int) -> str:
@@ -269,7 +271,8 @@ def _assumptions_text(names: list[str], activation_bits: int) -> str:
 _DEVICE_TERMS = {
     "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
     "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
-    "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "usd_per_hour": "usd_per_hour", "memory_capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "reported_bytes": "reported_memory",
 }  # fmt: skip
 
 
@@ -360,8 +363,8 @@ def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:
     """Where a result comes from that no formula gave, and the source of that."""
     if name in GIVEN:
         return "given", "input"
-    if name in ("model_kind", "stack"):
-        return "as given; auto: calibrated where the device has kernels of a stack, else ideal", "input"
+    if name in CHOSEN:
+        return CHOSEN[name], "input"
     if not result["feasible"]:
         return f"the design does not run: {result['infeasible_reason']}", "docs/model.md, Capacity"
     return ("this design has none" if result[name] is None else RESULTS[name].title), "docs/model.md"
