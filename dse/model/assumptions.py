@@ -12,7 +12,7 @@ _PARTS = ("energy_per_byte", "energy_per_flop", "idle_power")
 
 def of(
     device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None,
-    activation_bits: int = units.FP16_BITS, has_assumed_links: bool = False,
+    activation_bits: int = units.FP16_BITS, has_assumed_links: bool = False, is_server: bool = False,
 ) -> list[str]:  # fmt: skip
     """Names of the assumed numbers that any result of a point rests on.
 
@@ -31,6 +31,7 @@ def of(
     fields += ["board_power"]
     fields += _PARTS if all(getattr(device, name) for name in _PARTS) else ()
     fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops"]
+    fields += ["reported_memory"] if is_server else []
     if activation_bits < units.FP16_BITS:  # the faster of both counts
         fields += ["peak_flops_fp8", "peak_ops_int8"]
     fields += ["link_bandwidth"] if has_assumed_links else []
@@ -45,7 +46,9 @@ def of(
         found.append("peak_rates")
     if has_assumed_links:
         found.append("exchanges")
-    if device.usable_frac.kind == ASSUMED:
+    if is_server:
+        found.append("server_memory")
+    if device.usable_frac.kind == ASSUMED and (device.usable_frac.si < 1 or not is_server):
         found.append("usable_frac")
     return found
 

@@ -105,7 +105,8 @@ def oaken_utilisation(model_kind: str = "calibrated") -> pd.DataFrame:
     rows = []
     for batch in UTILISATION_BATCHES:
         work = Workload(
-            batch, UTILISATION_TOKENS, UTILISATION_TOKENS, model_kind=model_kind,  # type: ignore[arg-type]
+            batch, UTILISATION_TOKENS, UTILISATION_TOKENS, memory="paper",
+            model_kind=model_kind,  # type: ignore[arg-type]
         )  # fmt: skip
         result = point.evaluate(device, kv, work)
         if result["fits_whole_batch"]:

@@ -53,7 +53,7 @@ def judge(row: Row) -> Judged:
         results = point.results
         if results["steady_tpot_s"] is None:
             return Judged(row, *nothing, results["infeasible_reason"] or "not one request fits")
-        tokens, first = uncertainty.token_and_first(point)
+        tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
         tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
         return Judged(
             row, (tpot, tpot * tokens.low, tpot * tokens.high), (ttft, ttft * first.low, ttft * first.high),

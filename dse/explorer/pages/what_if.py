@@ -333,7 +333,7 @@ GROUPS = {
         "kv_bytes": "Of the whole batch, all requests at their final length.",
         "kv_bytes_per_token": "Of one request.",
         "min_capacity_bytes": "To run the whole batch at once: the smallest device that does.",
-        "capacity_bytes": "As the device's file says.",
+        "capacity_bytes": "As the device's file says; counted by a server, as its driver reports it.",
     },
     "Time": {
         "throughput_tokens_per_s": HEADLINE["throughput_tokens_per_s"],
@@ -408,7 +408,7 @@ def show_bars(found: Designs, made: MadeBy) -> None:
     memory, step = design_bars.memory(rows), design_bars.step_time(rows)
     legend_px = _ENTRY_PX * len(step.legend())
     height = legend_px + _AXIS_PX + _BAR_PX * len(rows)
-    for place, name, chart in zip(st.columns(2), ("memory", "step"), (memory, step), strict=True):
+    for place, name, chart in zip(st.columns(2), ("memory_bars", "step"), (memory, step), strict=True):
         with place:
             beside.show(name, chart, partial(design_bars.table, rows), made, figure.fitted(chart, height, legend_px))
 
