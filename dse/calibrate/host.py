@@ -107,7 +107,8 @@ def features(rows: Iterable[Row]) -> Features:
         except DseError:
             continue
         kept.append(row)
-        numbers.append((explained, run.wave.prefill_s / output, row.tpot_s, row.spec.n_layers, 1.0, run.n, first,
+        prompts = (run.wave.prefill_s - point.terms.host_s) / output
+        numbers.append((explained, prompts, row.tpot_s, row.spec.n_layers, 1.0, run.n, first,
                         n_ahead * row.spec.n_layers, row.ttft_s or np.nan, row.spec.n_experts > 1))  # fmt: skip
     if not kept:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
