@@ -11,8 +11,8 @@ from dse.core.compiling import compilable
 from dse.model.formulas import deployment, steady
 from dse.model.step import one_prompt_s, run_of
 
-#: passes of the fixed point between how many decode and how long a prompt takes; the second changes less than 1 %
-N_PASSES = 3
+#: passes of the fixed point between how many decode and how long a prompt takes; a third changes less than 1 %
+N_PASSES = 2
 
 
 class Steady(NamedTuple):

@@ -141,3 +141,36 @@ def confidence(ratio: float, low: float, high: float) -> float:
         return 1.0
     sigma = math.log(high / low) / (2 * 1.2816)
     return 0.5 * (1 + math.erf(abs(math.log(ratio)) / sigma / math.sqrt(2)))
+
+
+class Gain(NamedTuple):
+    """Throughput of one design over that of another, its 80 % interval, and the chance that the faster one is faster."""
+
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+
+
+def rate_interval(results: Mapping[str, Any]) -> tuple[float, float]:
+    """The throughput between which 8 of 10 measurements of a design should lie; `results` are those of its point."""
+    rate = float(results["throughput_tokens_per_s"])
+    return rate / float(results["token_time_high"]), rate / float(results["token_time_low"])
+
+
+def gain(first: Mapping[str, Any], second: Mapping[str, Any]) -> Gain:
+    """How much faster a design is than another, and how sure that is.
+
+    On one device and stack what both have in common errs alike (`ratio`); else errors are independent, and the
+    logarithms of their widths add as squares.
+    """
+    rates = [float(results["throughput_tokens_per_s"]) for results in (first, second)]
+    if all(first[name] == second[name] for name in ("device", "stack", "model_kind")):
+        tokens = Interval(float(first["token_time_low"]), float(first["token_time_high"]), "")
+        low, high = ratio(rates[0], rates[1], tokens.inverse())
+    else:
+        (low_a, high_a), (low_b, high_b) = rate_interval(first), rate_interval(second)
+        middle = math.sqrt(low_a * high_a / (low_b * high_b))
+        half = math.hypot(math.log(high_a / low_a), math.log(high_b / low_b)) / 2
+        low, high = middle * math.exp(-half), middle * math.exp(half)
+    return Gain(rates[0] / rates[1], low, high, confidence(math.sqrt(low * high), low, high))

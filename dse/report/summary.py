@@ -1,6 +1,5 @@
 """What the report says first: the best system of each model, against FP16 on the first GPU."""
 
-import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -34,28 +33,6 @@ def baseline(request: Request) -> System | None:
     return next(iter(a100 or plain), None)
 
 
-def interval(row: pd.Series) -> tuple[float, float]:
-    """The throughput between which 8 of 10 measurements of a design should lie."""
-    rate = float(row["throughput_tokens_per_s"])
-    return rate / float(row["token_time_high"]), rate / float(row["token_time_low"])
-
-
-def gain_interval(first: pd.Series, second: pd.Series) -> tuple[float, float]:
-    """The same of the throughput of one design over that of another.
-
-    On one device and stack what both have in common errs alike (`uncertainty.ratio`); else errors are independent, and
-    the logarithms of their widths add as squares.
-    """
-    rates = [float(row["throughput_tokens_per_s"]) for row in (first, second)]
-    if all(first[name] == second[name] for name in ("device", "stack", "model_kind")):
-        tokens = uncertainty.Interval(float(first["token_time_low"]), float(first["token_time_high"]), "")
-        return uncertainty.ratio(rates[0], rates[1], tokens.inverse())
-    (low_a, high_a), (low_b, high_b) = interval(first), interval(second)
-    middle = math.sqrt(low_a * high_a / (low_b * high_b))
-    half = math.hypot(math.log(high_a / low_a), math.log(high_b / low_b)) / 2
-    return middle * math.exp(-half), middle * math.exp(half)
-
-
 def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
     """The best system of every model at the largest batch."""
     base = baseline(request)
@@ -71,12 +48,14 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
         rate = best["throughput_tokens_per_s"]
         speedup = "it does not fit" if base else "-"
         if len(reference):
-            low, high = gain_interval(best, own.loc[reference.index[0]])
-            speedup = f"{rate / reference.iloc[0]:.2f}x ({low:.2f} to {high:.2f})"
+            gain = uncertainty.gain(best, own.loc[reference.index[0]])
+            speedup = f"{rate / reference.iloc[0]:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
+        lowest, highest = uncertainty.rate_interval(best)
         rivals = [str(row["system"]) for _, row in own.iterrows()
-                  if row["system"] != best["system"] and interval(row)[1] > interval(best)[0]]  # fmt: skip
+                  if row["system"] != best["system"]
+                  and uncertainty.rate_interval(row)[1] > lowest]  # fmt: skip
         if rivals:
             remark += f"; intervals overlap: {', '.join(rivals)}"
         whole = own[own["fits_whole_batch"]]
@@ -87,7 +66,7 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
         found.append(
             Answer(
                 model.name, str(best["system"]), str(best["device"]), bits,
-                f"{rate:,.0f} ({interval(best)[0]:,.0f} to {interval(best)[1]:,.0f})", speedup,
+                f"{rate:,.0f} ({lowest:,.0f} to {highest:,.0f})", speedup,
                 str(best["bound"]), remark,
             )
         )  # fmt: skip
