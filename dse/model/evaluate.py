@@ -27,7 +27,7 @@ from dse.model.formulas import effective_bits
 from dse.model.formulas.deployment import micro_batch
 from dse.model.generation import MAX_PIECES, Generation, generation_of
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import design_of, laid_out, path_text, stack_of, weights_by_operation
+from dse.model.lower import design_of, laid_out, path_text, stack_of, stack_text, weights_by_operation
 from dse.model.measured import measured
 from dse.model.operations import (
     ATTENTION,
@@ -94,7 +94,7 @@ class Lowered:
             "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
             "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
             **{name: getattr(work, name) for name in _OPEN},
-            "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "tokens": work.token_policy.name,
+            "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work), "tokens": work.token_policy.name,
             "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
             "write_amplification": memory_unit.write_amplification(plan), **measured(plan),
@@ -121,7 +121,7 @@ def _assumptions(
     """Names of the assumed numbers that any result rests on."""
     policy = ["token_policy"] if work.token_policy.family.validity or plan.model.read_limit_tokens else []
     has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
-    return [*assumptions.of(device, plan, paths, stack, work.activation_bits, has_assumed_links), *policy]
+    return [*assumptions.of(device, plan, paths, stack, work, has_assumed_links), *policy]
 
 
 class Point:
@@ -323,7 +323,7 @@ class Point:
         """
         if not self.max_batch:
             return []
-        names = [name for name, _ in weights_by_operation(self.plan.model, self.work)]
+        names = [name for name, _ in weights_by_operation(self.plan.model, self.work, self.stack)]
         run, found = self.largest_wave, []
         for phase, each, seconds in (
             ("decode", decode_operations(self.design, self.terms, run), run.wave.decode_step_s),
