@@ -36,6 +36,7 @@ from dse.model.results import RESULT_UNITS
 from dse.model.step import one_prompt_s, peak_flops, product_peak
 from dse.specs import servers
 from dse.specs import tokens as token_policies
+from dse.specs.stack import ServedStack
 
 T = TypeVar("T")
 _MODEL, _CAPACITY = "docs/model.md", "docs/model.md, Capacity"
@@ -596,11 +597,30 @@ def _assumed(point: Point, name: str) -> str:
         "eight_bit_kernels": (
             "products of 8 bits are taken to reach the share of their peak that 16-bit ones were fitted to"
         ),
+        "nearest_format": (
+            f"products with weights of this format ({point.work.weight_format.title}), or their experts, were not all "
+            "measured: these are taken to reach the shares of the peaks that the nearest that was measured reaches"
+        ),
+        "nearest_kernels": _borrowed(point),
+        "nearest_release": (
+            f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
+            "releases and servers that were"
+        ),
     }
     if name in said:
         return said[name]
     number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
     return f"{number.value:g} {number.unit}: ".replace(" 1:", ":") + number.source
+
+
+def _borrowed(point: Point) -> str:
+    """Kernels of other stacks that stand in for those of the stack."""
+    stack = point.stack
+    if not isinstance(stack, ServedStack):
+        return ""
+    places = lower.fits_used(point.plan, point.paths, point.work, stack)
+    found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
+    return f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"
 
 
 def _hides_behind(point: Point) -> str:

@@ -69,6 +69,6 @@ def _assumed(result: dict[str, Any]) -> list[str]:
     behind = {
         name
         for part in ("linear_s", "attention_s")
-        for name in assumptions.behind(part, names, result["activation_bits"])
+        for name in assumptions.behind(part, names, result)
     }
     return [name for name in names if name in behind]
