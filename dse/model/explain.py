@@ -8,8 +8,8 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
 from fractions import Fraction
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula

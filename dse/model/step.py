@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
-from dse.model.formulas import attention, collectives, dequantize, generation, host, linear, prefill, throughput, weights
+from dse.model.formulas import (
+    attention,
+    collectives,
+    dequantize,
+    generation,
+    host,
+    linear,
+    prefill,
+    throughput,
+    weights,
+)
 from dse.model.kv_bytes import causal_flops
 
 
@@ -287,9 +297,7 @@ def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
             + terms.read_launch_s + terms.copy_launch_s
         )  # fmt: skip
     host_s = terms.host_s + n * terms.host_sequence_s
-    decode_step_s = throughput.decode_step_s(
-        linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s
-    )
+    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s)
     products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
         n, 1, given.prompt_read_s, given.prompt_experts_s, terms, terms.prompt, has_gemm, quantises
     )

@@ -356,7 +356,11 @@ def _interval_text(explanation: dict[str, Any]) -> list[str]:
     own, unit = explanation["interval"], explanation["unit"]
     ends = " to ".join(number(own[end], unit) for end in ("low", "high"))
     part = RESULTS[own["dominated_by"]].title
-    return ["", f"8 of 10 measurements lie within {ends}: {own['why']}", f"  largest part of a step: {part}, {own['share']:.0%}"]
+    return [
+        "",
+        f"8 of 10 measurements lie within {ends}: {own['why']}",
+        f"  largest part of a step: {part}, {own['share']:.0%}",
+    ]
 
 
 def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:

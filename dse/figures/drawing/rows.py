@@ -66,7 +66,9 @@ def hover(row: Any) -> str:
 def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
     names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
-    names = [name for name in names if name in only] if only else assumptions.behind("throughput_tokens_per_s", names, {})
+    names = (
+        [name for name in names if name in only] if only else assumptions.behind("throughput_tokens_per_s", names, {})
+    )
     text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
     return " ".join((text, *(() if only else kind_notes(table))))
 
@@ -249,7 +251,9 @@ def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, colo
     sure = [row for row in good if row.get("token_time_low", NAN) == row.get("token_time_low", NAN)]
     x = tuple(at for row in sure for at in (float(x_of(row)), float(x_of(row)), NAN))
     y = tuple(
-        end for row in sure for end in (row[y_column] / row["token_time_high"], row[y_column] / row["token_time_low"], NAN)
+        end
+        for row in sure
+        for end in (row[y_column] / row["token_time_high"], row[y_column] / row["token_time_low"], NAN)
     )
     if x:
         yield Series("8 of 10 measurements", "line", x=x, y=y, colour=colour, marker="", is_note=True, in_legend=False)
