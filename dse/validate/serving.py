@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,8 +149,8 @@ def errors(found: list[Judged]) -> list[dict[str, Any]]:
 
 
 def _summary(found: list[Judged]) -> dict[str, Any]:
-    tokens = _compare([(one.row.tpot_s, one.tpot_s) for one in found])
-    first = _compare([(one.row.ttft_s, one.ttft_s) for one in found])
+    tokens = compare([(one.row.tpot_s, one.tpot_s) for one in found])
+    first = compare([(one.row.ttft_s, one.ttft_s) for one in found])
     beside = {}
     for name in ("naive_s", "kernels_s"):
         pairs = [(one.row.tpot_s, getattr(one, name)) for one in found]
@@ -164,7 +164,8 @@ def _summary(found: list[Judged]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _compare(pairs: list[tuple[float | None, tuple[float, float, float] | None]]) -> dict[str, float | None]:
+def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> dict[str, float | None]:
+    """Errors of (measured, (predicted, low, high)): mean, 90th percentile, median, share inside, relative width."""
     known = np.array([(m, *three) for m, three in pairs if m and three])
     if not len(known):
         return dict.fromkeys(("mean", "p90", "bias", "inside", "width"))
@@ -177,16 +178,22 @@ def _compare(pairs: list[tuple[float | None, tuple[float, float, float] | None]]
     }  # fmt: skip
 
 
-def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[str, bytes]] | None = None) -> list[str]:
-    """`predictions.csv`, `errors.csv` and `errors.json` in a directory, and what `figure` draws; the paths written."""
-    rows = errors(found)
+def errors_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Errors by group as CSV, to four digits."""
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+        cells = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
+        writer.writerow({key: files.harmless(cell) if isinstance(cell, str) else cell for key, cell in cells.items()})
+    return table.getvalue()
+
+
+def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[str, bytes]] | None = None) -> list[str]:
+    """`predictions.csv`, `errors.csv` and `errors.json` in a directory, and what `figure` draws; the paths written."""
+    rows = errors(found)
     contents = {
-        "predictions.csv": predictions_csv(found).encode(), "errors.csv": table.getvalue().encode(),
+        "predictions.csv": predictions_csv(found).encode(), "errors.csv": errors_csv(rows).encode(),
         "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(), **(figure(found) if figure else {}),
     }  # fmt: skip
     for name, content in contents.items():

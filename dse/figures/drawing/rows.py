@@ -33,9 +33,12 @@ STEP = {
 
 
 def step_parts(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Parts of a decode step by column; what devices exchange only where any of the results have it."""
-    exchanged = any((result.get("collective_s") or 0.0) > 0 for result in results)
-    return {**STEP, "collective_s": "exchange"} if exchanged else STEP
+    """Parts of a decode step by column; exchanges between devices, and the server's own time, only where any has them."""
+    shown, results = dict(STEP), list(results)
+    for column, name in (("collective_s", "exchange"), ("host_s", "host and small kernels")):
+        if any((result.get(column) or 0.0) > 0 for result in results):
+            shown[column] = name
+    return shown
 
 
 def with_system(table: pd.DataFrame) -> pd.DataFrame:
