@@ -1,7 +1,8 @@
 """A server that replaces every request as it ends: what a user waits for the first token and for each next one.
 
 The prompts of new requests share the steps of those that decode, so a token takes a decode step and its part of the
-prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds` times.
+prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds`
+times.
 """
 
 import math

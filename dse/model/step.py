@@ -277,8 +277,8 @@ class Given(NamedTuple):
 def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
-    `given` is what depends on how many experts they touch, and on what is exchanged. `has_gemm` and `quantises` are those of `terms`, apart
-    so that a loop can fix them.
+    `given` is what depends on how many experts they touch, and on what is exchanged. `has_gemm` and `quantises` are
+    those of `terms`, apart so that a loop can fix them.
     """
     n_steps = terms.output_tokens
     dense_s, compute_s = products_s(n, given.read_s, peak, terms, has_gemm)

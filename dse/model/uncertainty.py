@@ -1,8 +1,8 @@
 """How sure times are: the interval in which 8 of 10 measurements of a result should lie, and what it is made of.
 
-Of a server that was measured whole, what its measured rows were over our predictions: of the same model and release, or,
-where no row of the model was fitted, of models that were left out of the fit. Of kernels alone, the errors of their fits. Of
-a device known by its data sheet alone, what measured devices reach of theirs. docs/model.md, How sure.
+Of a server that was measured whole, what its measured rows were over our predictions: of the same model and release,
+or, where no row of the model was fitted, of models that were left out of the fit. Of kernels alone, the errors of their
+fits. Of a device known by its data sheet alone, what measured devices reach of theirs. docs/model.md, How sure.
 """
 
 import math
@@ -126,15 +126,16 @@ def as_numbers(results: Mapping[str, Any], stack: StackSpec | None) -> dict[str,
 def ratio(first: float, second: float, interval: Interval) -> tuple[float, float]:
     """The 80 % interval of `first` over `second`, two times on one device and stack.
 
-    What both have in common errs alike, so only the part in which they differ is unsure: equal times have the ratio 1 for
-    sure.
+    What both have in common errs alike, so only the part in which they differ is unsure: equal times have the ratio 1
+    for sure.
     """
     differs = abs(first - second) / max(first, second)
     return first / second * interval.low**differs, first / second * interval.high**differs
 
 
 def confidence(ratio: float, low: float, high: float) -> float:
-    """The chance that a ratio with this 80 % interval really lies on its side of 1, errors being taken as log-normal."""
+    """The chance that a ratio with this 80 % interval really lies on its side of 1, errors being taken as
+    log-normal."""
     if ratio == 1:
         return 0.5
     if low == high:
@@ -144,7 +145,8 @@ def confidence(ratio: float, low: float, high: float) -> float:
 
 
 class Gain(NamedTuple):
-    """Throughput of one design over that of another, its 80 % interval, and the chance that the faster one is faster."""
+    """Throughput of one design over that of another, its 80 % interval, and the chance that the faster one is
+    faster."""
 
     ratio: float
     low: float

@@ -330,7 +330,8 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 
 
 def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]:
-    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step weighs most in it."""
+    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step weighs most in
+    it."""
     found = uncertainty.of_results(result, point.stack)
     if name not in found:
         return {}

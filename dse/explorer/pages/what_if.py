@@ -399,8 +399,8 @@ def how_sure(found: Designs) -> None:
         if gain.ratio != 1:
             side = "faster" if gain.ratio > 1 else "slower"
             text += (
-                f" {place} is {side} than {answers[0][0]} with a chance of {gain.confidence:.0%}: {gain.ratio:.2f} times "
-                f"its throughput ({gain.low:.2f} to {gain.high:.2f})."
+                f" {place} is {side} than {answers[0][0]} with a chance of {gain.confidence:.0%}: {gain.ratio:.2f} "
+                f"times its throughput ({gain.low:.2f} to {gain.high:.2f})."
             )
     st.caption(escaped(text))
 

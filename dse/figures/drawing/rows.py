@@ -33,7 +33,8 @@ STEP = {
 
 
 def step_parts(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Parts of a decode step by column; exchanges between devices, and the server's own time, only where any has them."""
+    """Parts of a decode step by column; exchanges between devices, and the server's own time, only where any has
+    them."""
     shown, results = dict(STEP), list(results)
     for column, name in (("collective_s", "exchange"), ("host_s", "host and small kernels")):
         if any((result.get(column) or 0.0) > 0 for result in results):
