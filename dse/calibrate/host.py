@@ -102,7 +102,8 @@ def features(rows: Iterable[Row]) -> Features:
             run = point.run(min(n, max(point.max_batch, 1)))
             own_s = run.wave.host_s + point.terms.host_s / output
             explained = run.wave.decode_step_s + run.wave.prefill_s / output - own_s
-            n_ahead = 1 + row.concurrency / point.design.deployment.n_groups / (2 * row.work.rounds)
+            places = min(row.concurrency, max(point.max_batch, 1)) / point.design.deployment.n_groups
+            n_ahead = 1 + places / (2 * row.work.rounds)
             first = (point.results["steady_ttft_s"] or np.nan) - n_ahead * point.design.stack.host_prompt_s
         except DseError:
             continue

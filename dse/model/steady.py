@@ -38,7 +38,7 @@ def steady_of(design, made, terms, batch, most):
         token_s = steady.shared_token_s(wave.decode_step_s, wave.prefill_s, n_steps)
         own_s = design.stack.host_prompt_s
         inside_s = alone_s + own_s
-        inside_s += steady.burst_wait_s(batch / split.n_groups, wave.prefill_s / n + own_s, rounds)
+        inside_s += steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n + own_s, rounds)
         first_s = inside_s + steady.place_wait_s(batch, places, inside_s + n_steps * token_s)
         decoding = steady.decoding_requests(places, inside_s, n_steps * token_s)
     return Steady(token_s, first_s, decoding)
