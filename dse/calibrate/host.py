@@ -112,7 +112,14 @@ def features(rows: Iterable[Row]) -> Features:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
     table = np.array(numbers, float)
     return Features(
-        kept, table[:, 0], table[:, 1], table[:, 2], table[:, 3:6], table[:, 6], table[:, 7], table[:, 8],
+        kept,
+        table[:, 0],
+        table[:, 1],
+        table[:, 2],
+        table[:, 3:6],
+        table[:, 6],
+        table[:, 7],
+        table[:, 8],
         table[:, 9].astype(bool),
     )
 
@@ -289,7 +296,10 @@ def run(source: str, out: str) -> dict[str, Any]:
     texts = files_of(rows, said)
     parts = []
     for stack, text in texts.items():
-        written = f"# Written by `dse calibrate {Path(source).name} --kernel host`; docs/calibration.md, Whole steps.\n" + text
+        written = (
+            f"# Written by `dse calibrate {Path(source).name} --kernel host`; docs/calibration.md, Whole steps.\n"
+            + text
+        )
         spec: ServerSpec = load(specfile.parse(f"{stack}.toml", written), ServerSpec)
         files.write(Path(out) / f"{stack}.toml", written.encode())
         for name, fit in (("all", spec.host), *spec.releases.items()):
@@ -321,7 +331,9 @@ def _error(predicted: Floats, measured: Floats) -> dict[str, float]:
 def text(found: dict[str, Any]) -> str:
     """What `dse calibrate --kernel host` says."""
     lines = [f"{found['rows']:,} rows of {found['table']}, {found['suspect']} of them left out as suspect", ""]
-    lines.append(f"{'stack':<8}{'release':<18}{'layer':>8}{'step':>9}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'rows':>7}")
+    lines.append(
+        f"{'stack':<8}{'release':<18}{'layer':>8}{'step':>9}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'rows':>7}"
+    )
     for part in found["parts"]:
         numbers = [part[name] / _US for name in ("layer", "step", "sequence", "prompt", "experts_prompt")]
         shown = "".join(f"{number:>{width}.3g}" for number, width in zip(numbers, (8, 9, 10, 9, 10), strict=True))

@@ -269,7 +269,11 @@ def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
     off = np.abs(predict_s(unseen, point, bandwidth, peak) / unseen.measured_s - 1)
     errors = {
         name: {"mean": float(own.mean()), "p90": float(np.quantile(own, 0.9)), "rows": len(own)}
-        for name, mask in (("all", np.ones(len(off), bool)), ("decode", unseen.is_decode), ("prompt", ~unseen.is_decode))
+        for name, mask in (
+            ("all", np.ones(len(off), bool)),
+            ("decode", unseen.is_decode),
+            ("prompt", ~unseen.is_decode),
+        )
         if len(own := off[mask])
     }
     launch, memory, flops = (float(f"{number:.4g}") for number in (point[0], 1 / point[1], 1 / point[2]))
@@ -350,7 +354,9 @@ def run(
 def text(found: dict[str, Any]) -> str:
     """What `dse calibrate --kernel served` says."""
     lines = [f"{found['device']}  kernels of whole steps  from {found['table']}", ""]
-    lines.append(f"{'stack':<8}{'part':<20}{'launch':>9}{'memory':>8}{'flops':>8}{'decode':>9}{'prompts':>9}{'rows':>7}")
+    lines.append(
+        f"{'stack':<8}{'part':<20}{'launch':>9}{'memory':>8}{'flops':>8}{'decode':>9}{'prompts':>9}{'rows':>7}"
+    )
     for part in found["parts"]:
         p, e = part["parameters"], part["errors"]
         launch = f"{p['launch'] / _US:.3g} us" if "launch" in p else "-"

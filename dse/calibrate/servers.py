@@ -124,9 +124,7 @@ def _number(place: str, cell: str, high: float, whole: bool) -> float:
 def _row(path: str, line: int, cells: dict[str, str]) -> Row:
     """One row; what is known of nothing becomes its reason."""
     place = f"{path}:{line}"
-    whole = {
-        name: int(_number(f"{place}: {name}", cells[name], high, True)) for name, high in NEEDED.items() if high
-    }
+    whole = {name: int(_number(f"{place}: {name}", cells[name], high, True)) for name, high in NEEDED.items() if high}
     times = []
     for name in TIMES:
         cell = cells.get(name, "")

@@ -13,7 +13,12 @@ from dse.core.errors import InputError
 @click.argument("table")
 @click.option("--device", metavar="NAME|FILE", help="The device that was measured; not for host.")
 @click.option("--stack", metavar="NAME", help="Software stack, such as vllm; default: the one the table names.")
-@click.option("--out", required=True, metavar="FILE.toml|DIR", help="Device file to write, with the fitted stack in it; for host a directory.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="FILE.toml|DIR",
+    help="Device file to write, with the fitted stack in it; for host a directory.",
+)
 @click.option("--kernel", type=click.Choice(["attention", "gemm", "links", "served", "host"]), default="attention", show_default=True,
               help="What to read from aiconfigurator-core (links: collectives; served: products by format, experts, "
                    "latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV table.")  # fmt: skip

@@ -86,7 +86,10 @@ def behind(result: str, names: Iterable[str], asked: Mapping[str, Any]) -> list[
     `asked` are the results of the point, or the fields of its workload. Names that are no number of a device (such as
     `answer_lengths` of a trace) are kept.
     """
-    read, has_wide = set(RESULTS[result].reads if result in RESULTS else ()), asked.get("activation_bits", units.FP16_BITS) >= units.FP16_BITS
+    read, has_wide = (
+        set(RESULTS[result].reads if result in RESULTS else ()),
+        asked.get("activation_bits", units.FP16_BITS) >= units.FP16_BITS,
+    )
     if not has_wide and result in ("linear_s", "linear_bound"):
         read.discard("peak_flops")  # products with the weights run at the 8-bit peak
     if has_wide and not asked.get("weights") and result == "compute_joules_per_token":

@@ -262,8 +262,7 @@ def kernels_of(
     rate = 0.0 if latent else terms["core_rate_per_s"]
     plain_s, n_cores, q_heads = 1 / rate if rate else 0.0, n_cores_of(device), plan.model.n_q_heads
     core_rates = [
-        core_rate(device, stack, g, paths[g.place], latent) if g.layout.needs_unpacking else rate
-        for g in plan.groups
+        core_rate(device, stack, g, paths[g.place], latent) if g.layout.needs_unpacking else rate for g in plan.groups
     ]
     core_s = [max(1 / each, plain_s) if each else plain_s for each in core_rates]
     rates = [

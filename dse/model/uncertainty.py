@@ -89,7 +89,9 @@ def _of_fits(fits: Iterable[Fit]) -> Interval:
     """Of a sum of kernels: as the worst of them, errors being taken as normal."""
     errors = [fit.serving_error if fit.serving_error is not None else fit.held_out_error for fit in fits]
     width = min(WIDTH_80 * max(errors, default=0.0), 0.9)
-    return Interval(1 - width, 1 + width, f"errors of the kernels' fits on rows held out, mean {max(errors, default=0):.1%}")
+    return Interval(
+        1 - width, 1 + width, f"errors of the kernels' fits on rows held out, mean {max(errors, default=0):.1%}"
+    )
 
 
 def parts(point: Point) -> dict[str, Interval]:
@@ -133,7 +135,9 @@ def numbers(point: Point) -> dict[str, list[float]]:
     }
 
 
-def comparison(first: Mapping[str, Any], second: Mapping[str, Any], name: str, interval: Interval) -> tuple[float, float]:
+def comparison(
+    first: Mapping[str, Any], second: Mapping[str, Any], name: str, interval: Interval
+) -> tuple[float, float]:
     """The 80 % interval of `first` over `second` in the result `name`, for designs on one device and stack.
 
     What both have in common errs alike: of two times, only the part in which they differ is unsure.

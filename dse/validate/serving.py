@@ -132,7 +132,9 @@ def errors(found: list[Judged]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[Judged]] = {}
     for one in found:
         if is_suspect(one.row):
-            groups.setdefault(("suspect", f"{one.row.spec.name if one.row.spec else ''} {one.row.release}"), []).append(one)
+            groups.setdefault(("suspect", f"{one.row.spec.name if one.row.spec else ''} {one.row.release}"), []).append(
+                one
+            )
             continue
         groups.setdefault(("all", "all"), []).append(one)
         for by in GROUPS:
@@ -202,7 +204,9 @@ def text(found: list[Judged]) -> str:
         lines.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *(_percent(n) for n in numbers)))
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     shown = [
-        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
         for line in lines
     ]
     return "\n".join([
