@@ -80,7 +80,9 @@ class Row:
         assert self.spec is not None
         assert self.work is not None
         quantizer = bits_from("closed", None).required(self.kv)
-        return Point(device or self.device, kv_layout.build(self.spec, quantizer, quantizer), replace(self.work, **changes))
+        return Point(
+            device or self.device, kv_layout.build(self.spec, quantizer, quantizer), replace(self.work, **changes)
+        )
 
 
 def read(path: str) -> list[Row]:

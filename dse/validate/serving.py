@@ -17,6 +17,7 @@ from dse.core import files, units
 from dse.core.errors import DseError, InputError
 from dse.model import uncertainty
 from dse.model.evaluate import Point, roomy
+from dse.specs.stack import ServedStack
 
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason")
@@ -73,18 +74,18 @@ def _marks(point: Point) -> str:
     """What of a prediction is taken from the nearest that was measured; "" where nothing is."""
     stack = point.stack
     said: list[str] = []
-    if stack is not None and getattr(stack, "unknown_release", ""):
+    if isinstance(stack, ServedStack) and stack.unknown_release:
         said.append("release not measured: that of all")
-    if stack is not None and getattr(stack, "borrowed", None):
-        others = ", ".join(dict.fromkeys(stack.borrowed.values()))  # type: ignore[attr-defined]
+    if isinstance(stack, ServedStack) and stack.borrowed:
+        others = ", ".join(dict.fromkeys(stack.borrowed.values()))
         said.append(f"kernels of {others} where its own were not measured")
     return "; ".join(said)
 
 
 def _naive_s(row: Row) -> float:
     """A decode step at peak rates."""
-    point = row.point(model_kind="ideal", stack=None, memory="paper")
-    found: float = row.point(roomy(point.device), model_kind="ideal", stack=None, memory="paper").results["decode_step_s"]
+    ideal = {"model_kind": "ideal", "stack": None, "memory": "paper"}
+    found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]
     return found
 
 
@@ -148,7 +149,7 @@ def errors(found: list[Judged]) -> list[dict[str, Any]]:
         groups.setdefault(("all", "all"), []).append(one)
         for by in GROUPS:
             name = one.kind if by == "kind" else one.row.spec.name if by == "model" and one.row.spec else None
-            value = name or str(getattr(one.row, by, ""))
+            value = name or str(getattr(one.row, by, None))
             groups.setdefault((by, value or "-"), []).append(one)
     order = ("all", *GROUPS, "suspect")
     return [
