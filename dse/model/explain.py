@@ -49,7 +49,8 @@ _COUNTS = frozenset({"n_sequences", "n_waves", "running_batch", "max_batch"})
 #: units of steps that are no results
 _UNITS = {
     **RESULT_UNITS, "weight_read_bytes": "B", "prefill_matrix_s": "s", "memory_s": "s", "compute_s": "s",
-    "one_prompt_s": "s", "experts_s": "s", "prefill_experts_s": "s", "burst_wait_s": "s", "place_wait_s": "s", "bit_ledger": "bit",
+    "one_prompt_s": "s", "experts_s": "s", "prefill_experts_s": "s", "burst_wait_s": "s", "place_wait_s": "s",
+    "bit_ledger": "bit",
 }  # fmt: skip
 #: formulas that give a result of another name
 _RESULTS = {

@@ -84,7 +84,7 @@ def _marks(point: Point) -> str:
 
 def _naive_s(row: Row) -> float:
     """A decode step at peak rates."""
-    ideal = {"model_kind": "ideal", "stack": None, "memory": "paper"}
+    ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper"}
     found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]
     return found
 
