@@ -84,9 +84,7 @@ def measured(source: Source) -> Chart | None:
     ]
     if table["suspect"].astype(bool).any():
         notes.append("Crosses: rows that are no measurement of what they state (docs/calibration.md, Whole steps).")
-    return Chart(
-        "Predicted and measured servers", tuple(panels), n_columns=2, panel_height_pt=205, notes=tuple(notes)
-    )
+    return Chart("Predicted and measured servers", tuple(panels), n_columns=2, panel_height_pt=205, notes=tuple(notes))
 
 
 def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: str) -> Panel:
@@ -175,8 +173,8 @@ def by_model(source: Source) -> Chart | None:
     return Chart(
         "Errors on measured servers", (Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),
         panel_height_pt=30 + 20 * len(names),
-        notes=("Means of |predicted / measured - 1|. Kernels alone: without the server's own time and the prompts of other "
-               "requests. Data sheet: bytes and operations of a step at peak rates.",),
+        notes=("Means of |predicted / measured - 1|. Kernels alone: without the server's own time and the prompts of "
+               "other requests. Data sheet: bytes and operations of a step at peak rates.",),
     )  # fmt: skip
 
 

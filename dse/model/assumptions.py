@@ -1,18 +1,22 @@
 """Which assumed numbers a design point rests on, and which of them a single result of it depends on."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dse.core import units
+from dse.model import lower
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
+from dse.specs.stack import ServedStack
+from dse.specs.workload import Workload
 
 _PARTS = ("energy_per_byte", "energy_per_flop", "idle_power")
 
 
 def of(
-    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None,
-    activation_bits: int = units.FP16_BITS, has_assumed_links: bool = False, is_server: bool = False,
+    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, work: Workload,
+    has_assumed_links: bool = False, is_server: bool = False,
 ) -> list[str]:  # fmt: skip
     """Names of the assumed numbers that any result of a point rests on.
 
@@ -32,16 +36,16 @@ def of(
     fields += _PARTS if all(getattr(device, name) for name in _PARTS) else ()
     fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops"]
     fields += ["reported_memory"] if is_server else []
-    if activation_bits < units.FP16_BITS:  # the faster of both counts
-        fields += ["peak_flops_fp8", "peak_ops_int8"]
+    peaks = lower.product_peaks(device, plan.model, work, stack)
+    fields += [name for name in ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8") if name in peaks]
     fields += ["link_bandwidth"] if has_assumed_links else []
-    fields += ["n_cores"] if stack or ("fused" in used and device.fused_rate is None) else []
+    by_core = _counts_cores(plan, paths, stack) if stack else "fused" in used and device.fused_rate is None
+    fields += ["n_cores"] if by_core else []
     fields += ["runtime_overhead"] if device.runtime_overhead.si else []
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
     if stack and (device.stacks_of or not device.stacks):
         found.append("stacks_of")
-    if stack and stack.gemm and activation_bits < units.FP16_BITS:
-        found.append("eight_bit_kernels")
+    found += nearest(plan, paths, work, stack) if stack else []
     if not stack:
         found.append("peak_rates")
     if has_assumed_links:
@@ -53,15 +57,44 @@ def of(
     return found
 
 
-def behind(result: str, names: Iterable[str], activation_bits: int = units.FP16_BITS) -> list[str]:
+def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> bool:
+    """True where times of attention follow from what a core does: not of latent heads as they were measured."""
+    return lower.latent_code(plan, paths, stack) is None or any(
+        g.layout.needs_unpacking and paths[g.place] in ("engine", "fused") and lower.kv_code(g) not in stack.latent
+        for g in plan.groups
+    )
+
+
+def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec) -> list[str]:
+    """What of the kernels that a design runs, and of its server, was not measured: the nearest that was stands in."""
+    used, weights, found = lower.fits_used(plan, paths, work, stack), work.weight_format, []
+    served = stack if isinstance(stack, ServedStack) else None
+    if work.activation_bits < units.FP16_BITS and "gemm" in used:
+        found.append("eight_bit_kernels")
+    elif served and (served.host or work.weights):
+        places = [f"products.{weights.dense_code}"]
+        places += [f"experts.{weights.expert_code}"] if lower.has_experts(plan.model, work) else []
+        found += ["nearest_format"] if any(place not in used for place in places) else []
+    if served and any(place in served.borrowed for place in used):
+        found.append("nearest_kernels")
+    if served and served.unknown_release:
+        found.append("nearest_release")
+    return found
+
+
+def behind(result: str, names: Iterable[str], asked: Mapping[str, Any]) -> list[str]:
     """Of the assumed numbers that a point rests on (`of`) those that one result, a name of `RESULT_UNITS`, depends on.
 
-    Names that are no number of a device (such as `answer_lengths` of a trace) are kept.
+    `asked` are the results of the point, or the fields of its workload. Names that are no number of a device (such as
+    `answer_lengths` of a trace) are kept.
     """
-    read = set(RESULTS[result].reads if result in RESULTS else ())
-    if activation_bits < units.FP16_BITS and result in ("linear_s", "linear_bound"):
+    read, has_wide = (
+        set(RESULTS[result].reads if result in RESULTS else ()),
+        asked.get("activation_bits", units.FP16_BITS) >= units.FP16_BITS,
+    )
+    if not has_wide and result in ("linear_s", "linear_bound"):
         read.discard("peak_flops")  # products with the weights run at the 8-bit peak
-    if activation_bits >= units.FP16_BITS and result == "compute_joules_per_token":
+    if has_wide and not asked.get("weights") and result == "compute_joules_per_token":
         read.discard("peak_flops")  # operations, however fast they are done
     return [name for name in names if name in read or name not in _KNOWN]
 

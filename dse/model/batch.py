@@ -7,7 +7,7 @@ from dse.core.compiling import compilable, inlined
 from dse.model.formulas import energy, throughput, utilisation
 from dse.model.operations import DECODE, PREFILL, decode_operations, prompt_operations, total_of
 from dse.model.records import MISSING
-from dse.model.step import unshared_prompts_s
+from dse.model.step import prompt_host_s, unshared_prompts_s
 
 #: what a time is bound by; ties go to the first
 BOUNDS = ("bandwidth", "compute", "latency", "dequantization", "capacity", "communication")
@@ -117,7 +117,7 @@ def step_shares(run):
     """Seconds of the mean decode step by what is waited for: reading and computing overlap, the larger counts."""
     wave = run.wave
     by_bandwidth = by_compute = 0.0
-    if wave.linear_compute_s > run.linear_read_s:
+    if run.linear_compute_s > run.linear_read_s:
         by_compute += wave.linear_s - run.linear_latency_s
     else:
         by_bandwidth += wave.linear_s - run.linear_latency_s
@@ -136,14 +136,15 @@ def shares_of(design, run):
     if design.load.has_cache == 0:
         return step
     bandwidth = compute = 0.0
-    if wave.prompt_products_s > run.prompt_read_s:
+    if run.prompt_products_s > run.prompt_read_s:
         compute = wave.prompt_matrix_s - run.linear_latency_s
     else:
         bandwidth = wave.prompt_matrix_s - run.linear_latency_s
     compute += wave.prompt_compute_s - wave.prompt_matrix_s
     return Shares(
         step.bandwidth + bandwidth / n_steps, step.compute + compute / n_steps,
-        step.latency + run.linear_latency_s / n_steps, wave.prompt_quantize_s / n_steps + step.dequantization,
+        step.latency + (run.linear_latency_s + prompt_host_s(design)) / n_steps,
+        wave.prompt_quantize_s / n_steps + step.dequantization,
         wave.prompt_collective_s / n_steps + step.communication,
     )  # fmt: skip
 
@@ -151,7 +152,7 @@ def shares_of(design, run):
 @compilable
 def bounds_of(design, run, running, batch):
     """What the whole, the matrix products and attention of a run wait for, `running` of the batch running at once."""
-    linear = _largest(run.linear_read_s, run.wave.linear_compute_s, run.linear_latency_s)
+    linear = _largest(run.linear_read_s, run.linear_compute_s, run.linear_latency_s)
     attended = _largest(run.attention_read_s, run.attention_compute_s, run.attention_latency_s)
     if running < batch:
         return Bounds(CAPACITY, linear, attended)

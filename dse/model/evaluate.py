@@ -34,6 +34,7 @@ from dse.model.lower import (
     path_text,
     prompt_budget,
     stack_of,
+    stack_text,
     weights_by_operation,
 )  # fmt: skip
 from dse.model.measured import measured
@@ -105,7 +106,8 @@ class Lowered:
             "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
             "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
             **{name: getattr(work, name) for name in _OPEN},
-            "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "tokens": work.token_policy.name,
+            "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
+            "tokens": work.token_policy.name,
             "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
             "memory": memory, "gpu_memory_utilization": work.gpu_memory_utilization if is_server else None,
@@ -138,8 +140,7 @@ def _assumptions(
     policy = ["token_policy"] if work.token_policy.family.validity or plan.model.read_limit_tokens else []
     has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
     is_server = memory_counted(device, work) == "server"
-    found = assumptions.of(device, plan, paths, stack, work.activation_bits, has_assumed_links, is_server)
-    return [*found, *policy]
+    return [*assumptions.of(device, plan, paths, stack, work, has_assumed_links, is_server), *policy]
 
 
 class Point:
@@ -345,7 +346,7 @@ class Point:
         """
         if not self.max_batch:
             return []
-        names = [name for name, _ in weights_by_operation(self.plan.model, self.work)]
+        names = [name for name, _ in weights_by_operation(self.plan.model, self.work, self.stack)]
         run, found = self.largest_wave, []
         for phase, each, seconds in (
             ("decode", decode_operations(self.design, self.terms, run), run.wave.decode_step_s),

@@ -8,8 +8,8 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
 from fractions import Fraction
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula
@@ -33,9 +33,11 @@ from dse.model.operations import DECODE, PREFILL, decode_operations, prompt_oper
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
 from dse.model.records import MATERIALISED, Tensor
 from dse.model.results import RESULT_UNITS
-from dse.model.step import one_prompt_s, peak_flops, product_peak
+from dse.model.steady import last_pass
+from dse.model.step import experts_of, experts_s, one_prompt_s, peak_flops, product_peak, prompt_host_s, share_touched
 from dse.specs import servers
 from dse.specs import tokens as token_policies
+from dse.specs.stack import ServedStack
 
 T = TypeVar("T")
 _MODEL, _CAPACITY = "docs/model.md", "docs/model.md, Capacity"
@@ -47,7 +49,8 @@ _COUNTS = frozenset({"n_sequences", "n_waves", "running_batch", "max_batch"})
 #: units of steps that are no results
 _UNITS = {
     **RESULT_UNITS, "weight_read_bytes": "B", "prefill_matrix_s": "s", "memory_s": "s", "compute_s": "s",
-    "one_prompt_s": "s", "bit_ledger": "bit",
+    "one_prompt_s": "s", "experts_s": "s", "prefill_experts_s": "s", "burst_wait_s": "s", "place_wait_s": "s",
+    "bit_ledger": "bit",
 }  # fmt: skip
 #: formulas that give a result of another name
 _RESULTS = {
@@ -330,7 +333,7 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
     wave, device, n = run.wave, point.device, run.n
     n_steps, last, running = work.output_tokens, work.final_tokens, results["running_batch"]
     cores = design.device.token_cores
-    fitted = point.stack and point.stack.attention
+    fitted, server = point.stack and point.stack.attention, point.stack and point.stack.host
     found = [_waves_note(point, results), *_bound_notes(point, results), _exchange_note(point)]
     if work.admission == "paged":
         found.append(_note("n_waves", None, "paged admission has no waves", _CAPACITY))
@@ -342,6 +345,7 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
         "one_prompt_s", one_prompt_s(design, terms), "prefill_s of one request alone, whose shared prefix is cached",
         "docs/model.md, Latency", input_tokens=work.input_tokens, prefix_tokens=made.prefix_tokens,
     ))  # fmt: skip
+    found += [_host_note(point), *_steady_notes(point)]
     if not work.kv_cache:
         return [*found, *_uncached_notes(point)]
     peak, bandwidth = peak_flops(design, n), device.memory_bandwidth.si
@@ -407,11 +411,13 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
             )
         ),
         _note(
-            "prefill_s", wave.prefill_s, "prefill_compute_s + quantising the prompt's keys and values + exchange",
+            "prefill_s", wave.prefill_s,
+            "prefill_compute_s + quantising the prompt's keys and values + exchange" + (" + host" if server else ""),
             prefill.prefill_compute_s.source,
             prefill_tokens=made.prefix_tokens + n * (work.input_tokens - made.prefix_tokens),
             prefill_compute_s=wave.prompt_compute_s, quantize_s=wave.prompt_quantize_s,
             exchange_s=wave.prompt_collective_s,
+            **({"host_s_of_a_prompt": prompt_host_s(design)} if server else {}),
         ),
         _note(
             "busy_cores", results["busy_cores"], FORMULAS["busy_cores"].equation if cores else
@@ -438,8 +444,52 @@ def _uncached_notes(point: Point) -> list[Step]:
         _note(
             "attention_s", run.wave.attention_s,
             "mean over steps t of causal attention over s = I + t tokens: FLOP / (flops_frac * F)", where,
-            flops=run.attention_flops, flops_frac=terms.attention_flops_frac,
+            flops=run.attention_flops, flops_frac=terms.prompt_flops_frac,
             peak_flops_per_s=point.device.peak_flops.si,
+        ),
+    ]  # fmt: skip
+
+
+def _host_note(point: Point) -> Step:
+    """What a server does beside its kernels."""
+    run, reach, formula = point.largest_wave, point.design.stack, FORMULAS["host_s"]
+    return _note(
+        "host_s", run.wave.host_s, formula.equation if point.stack and point.stack.host else
+        "kernels alone: no server was measured, or none was asked for", formula.source, n_sequences=run.n,
+        n_layers=point.design.model.n_layers, layer_s=reach.host_layer_s, step_s=reach.host_step_s,
+        sequence_s=reach.host_sequence_s,
+    )  # fmt: skip
+
+
+def _steady_notes(point: Point) -> list[Step]:
+    """A server that replaces every request as it ends."""
+    work, design = point.work, point.design
+    last = last_pass(design, point.made, point.terms, float(work.batch), float(point.max_batch))
+    token, decoding = FORMULAS["shared_token_s"], FORMULAS["decoding_requests"]
+    return [
+        _note(
+            "steady_tpot_s", last.token_s, token.equation, token.source, decoding_on_a_device=int(last.n),
+            decode_step_s=last.decode_step_s, prefill_s=last.prefill_s, output_tokens=work.output_tokens,
+        ),
+        _note(
+            "steady_ttft_s", last.first_s,
+            "own prompt + prompts of others before it + wait for a place: n * prompt_s / (2 * rounds), and "
+            "(n / places - 1) * time in a place", token.source, own_prompt_s=last.prompt_s,
+            of_which_host_s=design.stack.host_prompt_s, burst_wait_s=last.burst_wait_s, place_wait_s=last.place_wait_s,
+            n_requests=work.batch, n_places=int(last.n_places), rounds=work.rounds,
+        ),
+        _note(
+            "burst_wait_s", last.burst_wait_s, FORMULAS["burst_wait_s"].equation, token.source,
+            n_requests=work.batch / design.deployment.n_groups,
+            prompt_s=last.prefill_s / last.n + design.stack.host_prompt_s, rounds=work.rounds,
+        ),
+        _note(
+            "place_wait_s", last.place_wait_s, FORMULAS["place_wait_s"].equation, token.source, n_requests=work.batch,
+            n_places=int(last.n_places), request_s=last.prompt_s + last.burst_wait_s + last.decode_s,
+        ),
+        _note(
+            "decoding_requests", last.decoding, decoding.equation, decoding.source, n_places=int(last.n_places),
+            first_s=last.prompt_s + last.burst_wait_s, decode_s=last.decode_s,
         ),
     ]  # fmt: skip
 
@@ -458,16 +508,40 @@ def _product_notes(point: Point) -> list[Step]:
         n_expert_parameters=model.expert_parameters, share_touched=run.share_touched,
         **_weight_bits(point),
     )]  # fmt: skip
+    prompt = point.made.prefix_tokens + run.n * (work.input_tokens - point.made.prefix_tokens)
     if terms.has_gemm:
         equation = FORMULAS["linear_calibrated_s"]
         shared = {"n_products": terms.n_products, "launch_s": terms.gemm_launch_s}
+        touched = share_touched(design, prompt)
+        chosen, of_prompts = experts_of(design, float(run.n), run.share_touched), experts_of(design, prompt, touched)
+        read_s = run.linear_read_s - chosen.read_s
+        step, prompts, also = {}, {}, ""
+        if design.stack.has_experts:  # their products were measured apart, and so are bytes and operations
+            also = " + experts"
+            step = {"experts_s": experts_s(design, float(run.n), run.share_touched)}
+            prompts = {"experts_s": experts_s(design, float(prompt), touched)}
+            read_bytes -= weights.weight_read_bytes(
+                0, model.expert_parameters, run.share_touched, 0, design.load.expert_eighths
+            )
+            found += [
+                _note(
+                    name, seconds, equation.equation, "docs/calibration.md, Whole steps", n_products=model.n_layers,
+                    launch_s=design.stack.expert_launch_s, compute_s=parts.compute_s, memory_s=parts.read_s,
+                    n_tokens=float(n_tokens), share_touched=share, memory_frac=design.stack.expert_memory_frac,
+                    flops_frac=design.stack.expert_flops_frac, peak_flops_per_s=design.stack.expert_peak_per_s,
+                )
+                for name, seconds, parts, n_tokens, share in (
+                    ("experts_s", step["experts_s"], chosen, run.n, run.share_touched),
+                    ("prefill_experts_s", prompts["experts_s"], of_prompts, prompt, touched),
+                )
+            ]  # fmt: skip
         return [
             *found,
-            _note("linear_s", wave.linear_s, equation.equation, equation.source, **shared,
-                  compute_s=wave.linear_compute_s, memory_s=run.linear_read_s),
-            _note("prefill_matrix_s", wave.prompt_matrix_s, equation.equation, equation.source, **shared,
-                  compute_s=wave.prompt_products_s, memory_s=run.prompt_read_s),
-            _note("memory_s", run.linear_read_s, "weight bytes / (memory_frac * BW)", form,
+            _note("linear_s", wave.linear_s, equation.equation + also, equation.source, **shared,
+                  compute_s=wave.linear_compute_s, memory_s=read_s, **step),
+            _note("prefill_matrix_s", wave.prompt_matrix_s, equation.equation + also, equation.source, **shared,
+                  compute_s=wave.prompt_products_s, memory_s=run.prompt_read_s - of_prompts.read_s, **prompts),
+            _note("memory_s", read_s, "weight bytes / (memory_frac * BW)", form,
                   weight_read_bytes=read_bytes, memory_frac=design.stack.gemm_memory_frac,
                   bandwidth_bytes_per_s=terms.bandwidth_bytes_per_s),
             _note("compute_s", wave.linear_compute_s, "2 * P_active * n_tokens / (flops_frac * F)", form,
@@ -480,7 +554,6 @@ def _product_notes(point: Point) -> list[Step]:
         "bandwidth_bytes_per_s": terms.bandwidth_bytes_per_s,
     }  # fmt: skip
     peaks = product_peak(design, run.n), terms.product_peak_per_s  # of the cores that decode, and of all
-    prompt = point.made.prefix_tokens + run.n * (work.input_tokens - point.made.prefix_tokens)
     return [
         *found,
         _note("linear_s", wave.linear_s, equation.equation, equation.source, n_tokens=float(run.n),
@@ -518,7 +591,7 @@ def _bound_notes(point: Point, results: dict[str, Any]) -> list[Step]:
     """What the whole and its parts wait for."""
     run, work, wave = point.largest_wave, point.work, point.largest_wave.wave
     waits = {
-        "linear_bound": (run.linear_read_s, wave.linear_compute_s, run.linear_latency_s),
+        "linear_bound": (run.linear_read_s, run.linear_compute_s, run.linear_latency_s),
         "attention_bound": (run.attention_read_s, run.attention_compute_s, run.attention_latency_s),
     }
     largest = "the largest of reading (bandwidth), multiplying (compute) and launching (latency)"
@@ -596,11 +669,30 @@ def _assumed(point: Point, name: str) -> str:
         "eight_bit_kernels": (
             "products of 8 bits are taken to reach the share of their peak that 16-bit ones were fitted to"
         ),
+        "nearest_format": (
+            f"products with weights of this format ({point.work.weight_format.title}), or their experts, were not all "
+            "measured: these are taken to reach the shares of the peaks that the nearest that was measured reaches"
+        ),
+        "nearest_kernels": _borrowed(point),
+        "nearest_release": (
+            f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
+            "releases and servers that were"
+        ),
     }
     if name in said:
         return said[name]
     number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
     return f"{number.value:g} {number.unit}: ".replace(" 1:", ":") + number.source
+
+
+def _borrowed(point: Point) -> str:
+    """Kernels of other stacks that stand in for those of the stack."""
+    stack = point.stack
+    if not isinstance(stack, ServedStack):
+        return ""
+    places = lower.fits_used(point.plan, point.paths, point.work, stack)
+    found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
+    return f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"
 
 
 def _hides_behind(point: Point) -> str:

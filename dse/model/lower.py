@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from dse.core import units
 from dse.core.errors import InputError, show
-from dse.core.units import UNITS
 from dse.model import deployed, memory_unit
 from dse.model.formulas import activations, attention, calibrated, linear
 from dse.model.kv_layout import KvPlan, TensorGroup
@@ -26,7 +26,16 @@ from dse.model.records import (
 )  # fmt: skip
 from dse.specs import catalog, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
-from dse.specs.stack import GemmFit, HostFit, PackedFit, ServedStack, StackSpec, served
+from dse.specs.stack import (
+    Fit,
+    GemmFit,
+    HeadCode,
+    HostFit,
+    LatentCode,
+    PackedFit,
+    StackSpec,
+    served,
+)  # fmt: skip
 from dse.specs.tokens import TokenPolicy
 from dse.specs.workload import Workload
 
@@ -34,6 +43,8 @@ from dse.specs.workload import Workload
 DEFAULT_STACK = "vllm"
 #: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
 DEFAULT_STACKS_OF = "h100"
+#: in place of a release: kernels alone, as papers and their benchmarks have them
+KERNELS = "kernels"
 #: heads of at least this dimension run the prompt kernels that were measured for it
 PROMPT_HEAD_DIM = 128
 #: every token is stored and read
@@ -101,7 +112,8 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model.
 
     What was not measured of it on the device is that of the device's other stacks, and of a release that was not
-    measured that of the stack in general. Raises InputError for a stack that nobody measured.
+    measured that of the stack in general. `KERNELS` in place of a release leaves a server's own time out. Raises
+    InputError for a stack that nobody measured.
     """
     if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
         return None, None
@@ -117,7 +129,15 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     if name not in known:
         raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
     order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}
+    if release == KERNELS:
+        return name, served(name, order, None, "")
     return name, served(name, order, servers.get(name), release)
+
+
+def stack_text(stack_name: str | None, work: Workload) -> str | None:
+    """The stack as results have it: its name, with the release that was asked for."""
+    _, at, release = (work.stack or "").partition("@")
+    return stack_name + at + release if stack_name and release else stack_name
 
 
 def design_of(
@@ -243,8 +263,7 @@ def kernels_of(
     rate = 0.0 if latent else terms["core_rate_per_s"]
     plain_s, n_cores, q_heads = 1 / rate if rate else 0.0, n_cores_of(device), plan.model.n_q_heads
     core_rates = [
-        core_rate(device, stack, g, paths[g.place], latent) if g.layout.needs_unpacking else rate
-        for g in plan.groups
+        core_rate(device, stack, g, paths[g.place], latent) if g.layout.needs_unpacking else rate for g in plan.groups
     ]
     core_s = [max(1 / each, plain_s) if each else plain_s for each in core_rates]
     rates = [
@@ -269,12 +288,64 @@ def n_cores_of(device: HardwareSpec) -> int:
     return device.n_cores.count if device.n_cores else 1
 
 
-def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> GemmFit | None:
-    """The kernel of latent (MLA) heads as they are stored; None for other heads, or where none was measured."""
+def latent_code(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> LatentCode | None:
+    """Which kernel of latent (MLA) heads runs, by how they are stored; None for other heads, or where none was
+    measured."""
     if stack is None or stack.attention is None or any(layer.value_dim for layer in plan.model.layers):
         return None
     codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups}
-    return stack.latent.get("fp8" if codes == {"fp8"} else "fp16", stack.latent.get("fp16"))
+    own: tuple[LatentCode, ...] = ("fp8", "fp16") if codes == {"fp8"} else ("fp16",)
+    return next((code for code in own if code in stack.latent), None)
+
+
+def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> GemmFit | None:
+    """The kernel of latent heads: `latent_code`."""
+    code = latent_code(plan, paths, stack)
+    return stack.latent[code] if stack and code else None
+
+
+def has_experts(model: ModelSpec, work: Workload) -> bool:
+    """True where routed experts run apart: without a KV cache all products of a step count together."""
+    return model.expert_parameters > 0 and work.kv_cache
+
+
+def prompt_code(model: ModelSpec) -> HeadCode:
+    """Which attention over prompts runs, by the dimension of a head."""
+    return "d64" if all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers) else "d128"
+
+
+def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec | None) -> dict[str, Fit]:
+    """The fits of a stack that the times of a design rest on, by place (`StackSpec.fits`).
+
+    `plan` and `paths` as `laid_out` gives them.
+    """
+    if stack is None:
+        return {}
+    weights, latent = work.weight_format, latent_code(plan, paths, stack)
+    dense = f"products.{weights.dense_code}"
+    found = stack.fits()
+    places = {dense if dense in found else "gemm"}
+    if has_experts(plan.model, work):
+        places.add(f"experts.{weights.expert_code}")
+    if stack.attention:
+        places |= {f"latent.{latent}" if latent else "attention", f"prompt.{prompt_code(plan.model)}"}
+        packed = {kv_code(g) for g in plan.groups if paths[g.place] == "fused" and g.layout.needs_unpacking}
+        places |= {f"kv.{code}" for code in packed if not (latent and code in stack.latent)}
+    if "materialised" in paths.values():
+        places.add("materialised")
+    return {place: fit for place, fit in found.items() if place in places}
+
+
+def product_peaks(device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec | None) -> list[str]:
+    """The peak rates of the device that products with weights run at, by the names of their fields."""
+    weights = work.weight_format
+    if work.weights or (stack and weights.dense_code in stack.products):
+        found = [device.format_peak_name(weights.dense_code)]
+    else:
+        found = ["peak_flops_fp8", "peak_ops_int8"] if work.activation_bits < units.FP16_BITS else ["peak_flops"]
+    if stack and has_experts(model, work) and weights.expert_code in stack.experts:
+        found.append(device.format_peak_name(weights.expert_code))
+    return list(dict.fromkeys(found))
 
 
 def prompt_host_s(model: ModelSpec, host: HostFit) -> float:
@@ -301,7 +372,7 @@ def kernels_reach(
             has_gemm=1, gemm_launch_s=gemm.launch.si, gemm_memory_frac=gemm.memory_frac.si,
             gemm_flops_frac=gemm.flops_frac.si,
         )  # fmt: skip
-    experts = stack.experts.get(weights.expert_code) if model.expert_parameters else None  # type: ignore[call-overload]
+    experts = stack.experts.get(weights.expert_code) if has_experts(model, work) else None  # type: ignore[call-overload]
     if gemm and experts:
         found = found._replace(
             has_experts=1, expert_launch_s=experts.launch.si, expert_memory_frac=experts.memory_frac.si,
@@ -323,8 +394,7 @@ def kernels_reach(
             copy_frac=stack.materialised.memory_frac.si if stack.materialised else frac,
             flops_frac=calibrated.ATTENTION_FLOPS_FRAC, prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
         )  # fmt: skip
-        narrow = all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers)
-        if prompt := stack.prompt.get("d64" if narrow else "d128"):
+        if prompt := stack.prompt.get(prompt_code(model)):
             found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
         found = found._replace(
@@ -335,7 +405,7 @@ def kernels_reach(
 
 
 def _rate(quantity: Quantity | None) -> tuple[float, float]:
-    return (quantity.value, float(UNITS[quantity.unit][1])) if quantity else (0.0, 1.0)
+    return (quantity.value, float(units.UNITS[quantity.unit][1])) if quantity else (0.0, 1.0)
 
 
 def device_of(device: HardwareSpec) -> Device:

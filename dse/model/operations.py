@@ -49,15 +49,17 @@ def _add_products(found, design, terms, phase, n_tokens, touched, slower, attend
             part.dense, part.experts, touched, design.load.dense_eighths, design.load.expert_eighths
         )
         compute_s = linear.linear_compute_s(n_tokens, part.active, peak)
+        flops = compute_s * peak
         read_s = attention.time_at_rate(n_bytes, bandwidth)
         if terms.has_gemm and design.stack.has_experts and part.experts > 0:
             dense_s = attention.time_at_rate(part.dense * design.load.dense_eighths / 64, bandwidth)
-            active = part.active - design.model.active_expert_parameters
+            experts = design.model.active_expert_parameters
+            compute_s = linear.linear_compute_s(n_tokens, part.active - experts, peak)
             seconds = experts_s(design, n_tokens, touched) + linear.linear_calibrated_s(
-                part.n_products, terms.gemm_launch_s,
-                linear.linear_compute_s(n_tokens, active, peak) / terms.gemm_flops_frac,
+                part.n_products, terms.gemm_launch_s, compute_s / terms.gemm_flops_frac,
                 dense_s / design.stack.gemm_memory_frac,
             )  # fmt: skip
+            compute_s += linear.linear_compute_s(n_tokens, experts, design.stack.expert_peak_per_s)
         elif terms.has_gemm:
             seconds = linear.linear_calibrated_s(
                 part.n_products, terms.gemm_launch_s, compute_s / terms.gemm_flops_frac,
@@ -65,7 +67,7 @@ def _add_products(found, design, terms, phase, n_tokens, touched, slower, attend
             )  # fmt: skip
         else:
             seconds = max(compute_s * slower, read_s)
-        found.append(Operation(phase, i, seconds, compute_s * peak, n_bytes, compute_s, read_s))
+        found.append(Operation(phase, i, seconds, flops, n_bytes, compute_s, read_s))
         if i == 0:
             found.append(attended)
 

@@ -13,13 +13,15 @@ _PLAIN = ("memory_capacity", "usable_frac", "runtime_overhead", "kv_page")
 _MEMORY = ("reported_memory", "server_memory", *_PLAIN)
 _OF_POOL = _MEMORY[:-1]
 _OF_UNUSED = ("memory_capacity", "reported_memory", "server_memory", "usable_frac")
-_BANDWIDTH, _STACK = ("memory_bandwidth", "peak_rates"), ("stacks_of",)
-_EIGHT_BIT = ("peak_flops_fp8", "peak_ops_int8", "eight_bit_kernels")
-_LINEAR = (*_MEMORY, *_BANDWIDTH, *_STACK, *_EIGHT_BIT, "peak_flops", "token_cores")
+_BANDWIDTH, _STACK = ("memory_bandwidth", "peak_rates"), ("stacks_of", "nearest_kernels")
+_NARROW = ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8")
+_FORMATS = (*_NARROW, "eight_bit_kernels", "nearest_format")
+_HOST = ("nearest_release",)
+_LINEAR = (*_MEMORY, *_BANDWIDTH, *_STACK, *_FORMATS, "peak_flops", "token_cores")
 _ATTENTION = (*_MEMORY, *_BANDWIDTH, *_STACK, "peak_flops", "n_cores", "token_cores", "token_policy")
 _RATES = ("engine_rate", "fused_rate")
 _PACKING = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
-_STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING)))
+_STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING, *_HOST)))
 _PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth", "exchanges")
 _LINKS = (*_MEMORY, "link_bandwidth", "exchanges")
 #: everything that a time from first prompt to last token depends on
@@ -127,7 +129,8 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Time", 6, "dequantize, exposed"), reads=(*_PACKING, "peak_flops")),
     _r("collective_s", "s", NUMBER, "exchange between devices",
        line=("Time", 7, "exchange between devices"), reads=_LINKS),
-    _r("host_s", "s", NUMBER, "host and small kernels", line=("Time", 8, "host and small kernels"), reads=_STACK),
+    _r("host_s", "s", NUMBER, "host and small kernels", line=("Time", 8, "host and small kernels"),
+       reads=(*_MEMORY, "stacks_of", *_HOST)),
     _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
     _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
     _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_PLAIN, "token_cores")),
@@ -158,7 +161,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Throughput", 4, "  bytes read and written"), reads=(*_MEMORY, "energy_per_byte", "kv_burst")),
     _r("compute_joules_per_token", "J/token", NUMBER, "energy of operations",
        line=("Throughput", 5, "  operations"),
-       reads=(*_MEMORY, "energy_per_flop", "peak_flops", "peak_flops_fp8", "peak_ops_int8")),
+       reads=(*_MEMORY, "energy_per_flop", "peak_flops", *_NARROW)),
     _r("idle_joules_per_token", "J/token", NUMBER, "energy of idling",
        line=("Throughput", 6, "  idling"), reads=(*_ALL, "idle_power")),
     _r("usd_per_million_tokens", "USD per million tokens", NUMBER, "cost of a million tokens",

@@ -1,5 +1,6 @@
 """One long context over a ring of equal devices: how long it can be, the time of its prompt and of a decode step."""
 
+from dataclasses import replace
 from typing import Any
 
 from dse.core import units
@@ -50,7 +51,7 @@ def evaluate(
     if plan.model.read_limit_tokens:
         raise InputError(f"model = {plan.model.name}: its index chooses among all tokens, which a ring does not know")
     link = link or device.link_bandwidth or _PCIE
-    point = Point(device, plan, work)
+    point, as_wide = Point(device, plan, work), replace(work, activation_bits=units.FP16_BITS)
     plan, paths, stack = point.plan, point.paths, point.stack
     block = ring.ring_block_tokens(work.final_tokens, n_ring)
     alone = _longest_block(point, 0)
@@ -71,16 +72,15 @@ def evaluate(
             )
             for layer in plan.model.layers
         ),
-        "assumptions": _assumptions(assumptions.of(device, plan, paths, stack), device, link, n_ring),
+        "assumptions": _assumptions(assumptions.of(device, plan, paths, stack, as_wide), device, link, n_ring),
     })  # fmt: skip
     if not result["feasible"]:
         result["infeasible_reason"] = _reason(point, longest or 0)
         return result
-    prompt = ring.ring_block_tokens(work.input_tokens, n_ring)
+    prompt, wide = ring.ring_block_tokens(work.input_tokens, n_ring), Point(device, plan, as_wide)
 
     def one(input_tokens: int, output_tokens: int = 1) -> Run:  # a device with its own block
-        load = point.design.load._replace(activation_bits=units.FP16_BITS)
-        design = point.design._replace(input_tokens=input_tokens, output_tokens=output_tokens, load=load)
+        design = wide.design._replace(input_tokens=input_tokens, output_tokens=output_tokens)
         made = generation_of(design)
         run: Run = run_of(design, made, terms_of(design, made), work.batch)
         return run

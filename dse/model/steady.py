@@ -1,18 +1,18 @@
 """A server that replaces every request as it ends: what a user waits for the first token and for each next one.
 
 The prompts of new requests share the steps of those that decode, so a token takes a decode step and its part of the
-prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds` times.
+prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds`
+times.
 """
 
-import math
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
 from dse.model.formulas import deployment, steady
 from dse.model.step import one_prompt_s, run_of
 
-#: passes of the fixed point between how many decode and how long a prompt takes; the second changes less than 1 %
-N_PASSES = 3
+#: passes of the fixed point between how many decode and how long a prompt takes; a third changes less than 1 %
+N_PASSES = 2
 
 
 class Steady(NamedTuple):
@@ -24,20 +24,54 @@ class Steady(NamedTuple):
     decoding_requests: float
 
 
+class Pass(NamedTuple):
+    """One pass of the fixed point: `n` sequences that decode on a device, and what a request waits for meanwhile."""
+
+    n: int
+    n_places: float
+    decode_step_s: float
+    #: the prompts of all of them
+    prefill_s: float
+    token_s: float
+    #: before its first token: its own prompt, those of others, and a place in memory
+    prompt_s: float
+    burst_wait_s: float
+    place_wait_s: float
+    first_s: float
+    #: from its first token to its last
+    decode_s: float
+    decoding: float
+
+
+@compilable
+def _pass_of(design, made, terms, batch, places, decoding):
+    """The pass in which `decoding` of the `places` requests decode, of `batch` that ask."""
+    n_steps, split = float(design.output_tokens), design.deployment
+    n = int(deployment.micro_batch(max(int(decoding + 0.5), 1), split.n_groups, split.n_in_flight))
+    wave, own_s = run_of(design, made, terms, n).wave, design.stack.host_prompt_s
+    token_s = steady.shared_token_s(wave.decode_step_s, wave.prefill_s, n_steps)
+    prompt_s, decode_s = one_prompt_s(design, terms) + own_s, n_steps * token_s
+    burst_s = steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n + own_s, design.load.rounds)
+    inside_s = prompt_s + burst_s
+    place_s = steady.place_wait_s(batch, places, inside_s + decode_s)
+    return Pass(
+        n, places, wave.decode_step_s, wave.prefill_s, token_s, prompt_s, burst_s, place_s, inside_s + place_s,
+        decode_s, steady.decoding_requests(places, inside_s, decode_s),
+    )  # fmt: skip
+
+
+@compilable
+def last_pass(design, made, terms, batch, most):
+    """The last pass for `batch` requests at any time, of which `most` >= 1 fit."""
+    places = float(min(batch, most))
+    found = _pass_of(design, made, terms, batch, places, places)
+    for _ in range(1, N_PASSES):
+        found = _pass_of(design, made, terms, batch, places, found.decoding)
+    return found
+
+
 @compilable
 def steady_of(design, made, terms, batch, most):
     """`batch` requests at any time, of which `most` >= 1 fit."""
-    n_steps, split = float(design.output_tokens), design.deployment
-    alone_s, rounds = one_prompt_s(design, terms), design.load.rounds
-    places = min(batch, most)
-    decoding, token_s, first_s = float(places), math.nan, math.nan
-    for _ in range(N_PASSES):
-        n = int(deployment.micro_batch(max(int(decoding + 0.5), 1), split.n_groups, split.n_in_flight))
-        wave = run_of(design, made, terms, n).wave
-        token_s = steady.shared_token_s(wave.decode_step_s, wave.prefill_s, n_steps)
-        own_s = design.stack.host_prompt_s
-        inside_s = alone_s + own_s
-        inside_s += steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n + own_s, rounds)
-        first_s = inside_s + steady.place_wait_s(batch, places, inside_s + n_steps * token_s)
-        decoding = steady.decoding_requests(places, inside_s, n_steps * token_s)
-    return Steady(token_s, first_s, decoding)
+    found = last_pass(design, made, terms, batch, most)
+    return Steady(found.token_s, found.first_s, found.decoding)

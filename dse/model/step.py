@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
-from dse.model.formulas import attention, collectives, dequantize, generation, host, linear, prefill, throughput, weights
+from dse.model.formulas import (
+    attention,
+    collectives,
+    dequantize,
+    generation,
+    host,
+    linear,
+    prefill,
+    throughput,
+    weights,
+)
 from dse.model.kv_bytes import causal_flops
 
 
@@ -140,21 +150,45 @@ def weight_read_s(design, share_touched):
     return read_s / stack.gemm_memory_frac
 
 
+class Experts(NamedTuple):
+    """What the routed experts of all layers wait for in a pass, where their products were measured: 0 else."""
+
+    read_s: float
+    compute_s: float
+    launch_s: float
+
+
+@compilable
+def experts_of(design, n_tokens, touched):
+    """Experts over `n_tokens` tokens, which read the share `touched` of them."""
+    model, stack = design.model, design.stack
+    if stack.has_experts == 0:
+        return Experts(0.0, 0.0, 0.0)
+    n_bytes = weights.weight_read_bytes(0, model.expert_parameters, touched, 0, design.load.expert_eighths)
+    read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s) / stack.expert_memory_frac
+    compute_s = linear.linear_compute_s(n_tokens, model.active_expert_parameters, stack.expert_peak_per_s)
+    return Experts(read_s, compute_s / stack.expert_flops_frac, model.n_layers * stack.expert_launch_s)
+
+
 @compilable
 def experts_s(design, n_tokens, touched):
     """Seconds of the routed experts of all layers over `n_tokens` tokens, where their products were measured: 0 else.
 
     `touched` is the share of the experts that those tokens read.
     """
-    model, stack, load = design.model, design.stack, design.load
-    if stack.has_experts == 0:
+    if design.stack.has_experts == 0:
         return 0.0
-    n_bytes = weights.weight_read_bytes(0, model.expert_parameters, touched, 0, load.expert_eighths)
-    read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s) / stack.expert_memory_frac
-    compute_s = linear.linear_compute_s(n_tokens, model.active_expert_parameters, stack.expert_peak_per_s)
+    found = experts_of(design, n_tokens, touched)
     return linear.linear_calibrated_s(
-        model.n_layers, stack.expert_launch_s, compute_s / stack.expert_flops_frac, read_s
+        design.model.n_layers, design.stack.expert_launch_s, found.compute_s, found.read_s
     )
+
+
+@compilable
+def prompt_host_s(design):
+    """Seconds that a server adds to a pass, however many sequences are in it."""
+    stack = design.stack
+    return host.host_s(0, design.model.n_layers, stack.host_layer_s, stack.host_step_s, 0.0)
 
 
 @compilable
@@ -192,7 +226,7 @@ def terms_of(design, made):
         model.active_parameters - model.unread_parameters - stack.has_experts * model.active_expert_parameters,
         weight_read_s(design, 1.0), model.n_products, stack.gemm_launch_s,
         stack.gemm_flops_frac, stack.flops_frac, stack.prompt_flops_frac,
-        host.host_s(0, model.n_layers, stack.host_layer_s, stack.host_step_s, 0.0), stack.host_sequence_s,
+        prompt_host_s(design), stack.host_sequence_s,
         device.peak_flops * device.peak_flops_unit,
         product_peak(design, max(device.token_cores, 1)), device.bandwidth_bytes_per_s, reached, made.score_bytes,
         made.choice_bytes, float(model.burst_bits), float(8 * model.den), buffer_s, uncached_flops, read_launch_s,
@@ -267,8 +301,8 @@ class Given(NamedTuple):
 def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
-    `given` is what depends on how many experts they touch, and on what is exchanged. `has_gemm` and `quantises` are those of `terms`, apart
-    so that a loop can fix them.
+    `given` is what depends on how many experts they touch, and on what is exchanged. `has_gemm` and `quantises` are
+    those of `terms`, apart so that a loop can fix them.
     """
     n_steps = terms.output_tokens
     dense_s, compute_s = products_s(n, given.read_s, peak, terms, has_gemm)
@@ -287,9 +321,7 @@ def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
             + terms.read_launch_s + terms.copy_launch_s
         )  # fmt: skip
     host_s = terms.host_s + n * terms.host_sequence_s
-    decode_step_s = throughput.decode_step_s(
-        linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s
-    )
+    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s)
     products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
         n, 1, given.prompt_read_s, given.prompt_experts_s, terms, terms.prompt, has_gemm, quantises
     )
@@ -331,10 +363,12 @@ class Run(NamedTuple):
 
     n: int
     wave: Wave
-    #: what the products wait for beside their multiplications (`wave.linear_compute_s`)
+    #: what the products wait for, experts that were measured apart included
     linear_read_s: float
+    linear_compute_s: float
     linear_latency_s: float
     prompt_read_s: float
+    prompt_products_s: float
     #: what attention waits for; latency is launching and scheduling
     attention_read_s: float
     attention_compute_s: float
@@ -356,13 +390,18 @@ class Run(NamedTuple):
 def cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched):
     """The run of `n` sequences with these times; `sums` are those of one of them."""
     n_steps, bandwidth, reached = terms.output_tokens, terms.bandwidth_bytes_per_s, terms.reached_bytes_per_s
+    prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
+    chosen = experts_of(design, float(n), touched)
+    of_prompts = experts_of(design, float(prompt_tokens), share_touched(design, prompt_tokens))
     attention_read_s, attention_compute_s = n * sums.read_s / n_steps, n * sums.compute_s / n_steps
     write_s, scale = n * terms.burst_bits / terms.per_byte / bandwidth, n / n_steps
     moved = n * sums.copies_s / n_steps * (bandwidth * design.stack.copy_frac) + write_s * bandwidth
     scores_s, choice_s = scale * terms.score_bytes / reached, scale * terms.choice_bytes / reached
     moved += (scores_s + choice_s + n * terms.buffer_s / n_steps) * reached
     return Run(
-        n, wave, read_s, terms.n_products * terms.gemm_launch_s, prompt_read_s, attention_read_s,
+        n, wave, read_s + chosen.read_s, wave.linear_compute_s + chosen.compute_s,
+        terms.n_products * terms.gemm_launch_s + chosen.launch_s, prompt_read_s + of_prompts.read_s,
+        wave.prompt_products_s + of_prompts.compute_s, attention_read_s,
         attention_compute_s, (sums.fixed_s + n * sums.unit_s) / n_steps, n * sums.quantize_busy_s / n_steps + write_s,
         n * sums.unpack_busy_s / n_steps, n * sums.copies_s / n_steps, float(n), touched, attention_read_s * reached,
         attention_compute_s * peak_flops(design, n) * terms.attention_flops_frac, moved,
@@ -410,8 +449,8 @@ def uncached_run(design, terms, n):
         throughput.wave_s(n_steps, step_s, 0.0),
     )  # fmt: skip
     return Run(
-        n, wave, attention.time_at_rate(all_bytes, reached) / n_steps, launch_s / n_steps, 0.0, 0.0, attention_s, 0.0,
-        0.0, 0.0, 0.0, n_tokens, all_touched / n_steps, 0.0, flops, 0.0,
+        n, wave, attention.time_at_rate(all_bytes, reached) / n_steps, wave.linear_compute_s, launch_s / n_steps, 0.0,
+        0.0, 0.0, attention_s, 0.0, 0.0, 0.0, 0.0, n_tokens, all_touched / n_steps, 0.0, flops, 0.0,
     )  # fmt: skip
 
 

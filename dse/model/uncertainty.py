@@ -1,8 +1,8 @@
 """How sure times are: the interval in which 8 of 10 measurements of a result should lie, and what it is made of.
 
-Of a server that was measured whole, what its measured rows were over our predictions: of the same model and release, or,
-where no row of the model was fitted, of models that were left out of the fit. Of kernels alone, the errors of their fits. Of
-a device known by its data sheet alone, what measured devices reach of theirs. docs/model.md, How sure.
+Of a server that was measured whole, what its measured rows were over our predictions: of the same model and release,
+or, where no row of the model was fitted, of models that were left out of the fit. Of kernels alone, the errors of their
+fits. Of a device known by its data sheet alone, what measured devices reach of theirs. docs/model.md, How sure.
 """
 
 import math
@@ -126,18 +126,53 @@ def as_numbers(results: Mapping[str, Any], stack: StackSpec | None) -> dict[str,
 def ratio(first: float, second: float, interval: Interval) -> tuple[float, float]:
     """The 80 % interval of `first` over `second`, two times on one device and stack.
 
-    What both have in common errs alike, so only the part in which they differ is unsure: equal times have the ratio 1 for
-    sure.
+    What both have in common errs alike, so only the part in which they differ is unsure: equal times have the ratio 1
+    for sure.
     """
     differs = abs(first - second) / max(first, second)
     return first / second * interval.low**differs, first / second * interval.high**differs
 
 
 def confidence(ratio: float, low: float, high: float) -> float:
-    """The chance that a ratio with this 80 % interval really lies on its side of 1, errors being taken as log-normal."""
+    """The chance that a ratio with this 80 % interval really lies on its side of 1, errors being taken as
+    log-normal."""
     if ratio == 1:
         return 0.5
     if low == high:
         return 1.0
     sigma = math.log(high / low) / (2 * 1.2816)
     return 0.5 * (1 + math.erf(abs(math.log(ratio)) / sigma / math.sqrt(2)))
+
+
+class Gain(NamedTuple):
+    """Throughput of one design over that of another, its 80 % interval, and the chance that the faster one is
+    faster."""
+
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+
+
+def rate_interval(results: Mapping[str, Any]) -> tuple[float, float]:
+    """The throughput between which 8 of 10 measurements of a design should lie; `results` are those of its point."""
+    rate = float(results["throughput_tokens_per_s"])
+    return rate / float(results["token_time_high"]), rate / float(results["token_time_low"])
+
+
+def gain(first: Mapping[str, Any], second: Mapping[str, Any]) -> Gain:
+    """How much faster a design is than another, and how sure that is.
+
+    On one device and stack what both have in common errs alike (`ratio`); else errors are independent, and the
+    logarithms of their widths add as squares.
+    """
+    rates = [float(results["throughput_tokens_per_s"]) for results in (first, second)]
+    if all(first[name] == second[name] for name in ("device", "stack", "model_kind")):
+        tokens = Interval(float(first["token_time_low"]), float(first["token_time_high"]), "")
+        low, high = ratio(rates[0], rates[1], tokens.inverse())
+    else:
+        (low_a, high_a), (low_b, high_b) = rate_interval(first), rate_interval(second)
+        middle = math.sqrt(low_a * high_a / (low_b * high_b))
+        half = math.hypot(math.log(high_a / low_a), math.log(high_b / low_b)) / 2
+        low, high = middle * math.exp(-half), middle * math.exp(half)
+    return Gain(rates[0] / rates[1], low, high, confidence(math.sqrt(low * high), low, high))

@@ -198,6 +198,6 @@ def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     """One line that names the assumed numbers behind a measure of some results."""
     kept = sorted({
         name for result in results
-        for name in assumptions.behind(measure.column, result["assumptions"], result["activation_bits"])
+        for name in assumptions.behind(measure.column, result["assumptions"], result)
     })  # fmt: skip
     return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."

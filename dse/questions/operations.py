@@ -66,9 +66,5 @@ def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, 
 def _assumed(result: dict[str, Any]) -> list[str]:
     """The assumed numbers that times of a decode step rest on: none of energy or price."""
     names = result["assumptions"]
-    behind = {
-        name
-        for part in ("linear_s", "attention_s")
-        for name in assumptions.behind(part, names, result["activation_bits"])
-    }
+    behind = {name for part in ("linear_s", "attention_s") for name in assumptions.behind(part, names, result)}
     return [name for name in names if name in behind]

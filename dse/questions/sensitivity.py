@@ -28,7 +28,7 @@ from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.measurements import bits_from
 from dse.specs.quantity import ASSUMED, Quantity
-from dse.specs.stack import Fit
+from dse.specs.stack import Fit, HostFit, StackSpec
 from dse.specs.workload import Workload
 
 #: range of a number by its kind, as factors of it. Assumed by this project: what is assumed may be half or twice as
@@ -190,22 +190,46 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
              for name in names]  # fmt: skip
     if stack is None:
         return found
-    codes = {lower.kv_code(g) for d, paths in places for g in d.plan.groups if paths[g.place] == "fused"}
+    laid_out = [(lower.laid_out(device, d.plan, work)) for d in designs]
+    runs = set().union(*(lower.fits_used(plan, paths, work, stack) for plan, paths in laid_out))
     for place, fit in stack.fits().items():
-        if (place.startswith("kv.") and place[3:] not in codes) or (place == "materialised" and place not in used):
+        if place not in runs:
             continue
         for field, quantity in fit.quantities().items():
             name = f"stacks.{stack_name}.{place}.{field}"
             found.append(_fitted(name, quantity, fit, device.stacks_of))
-    return found
+    return [*found, *(_of_host(stack_name, stack.host, work) if stack.host and stack_name else ())]
 
 
 def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
-    """The device with the stacks it is run by in its own file, so that their numbers can be varied."""
-    if device.stacks or not lower.stack_of(device, work)[1]:
+    """The device with the stack it is run by in its own file, what it borrows and its server's time included, so that
+    all of their numbers can be varied."""
+    stack_name, stack = lower.stack_of(device, work)
+    if stack is None or stack_name is None:
         return device
-    other = catalog.device(lower.DEFAULT_STACKS_OF).stacks
-    return device.model_copy(update={"stacks": other, "stacks_of": lower.DEFAULT_STACKS_OF})
+    own: dict[str, Any] = {}
+    if not device.stacks:
+        own = {"stacks": catalog.device(lower.DEFAULT_STACKS_OF).stacks, "stacks_of": lower.DEFAULT_STACKS_OF}
+    stacks = own.get("stacks", device.stacks)
+    if stack.host:
+        stacks = {**stacks, stack_name: StackSpec(**{part: getattr(stack, part) for part in StackSpec.model_fields})}
+    return device.model_copy(update={**own, "stacks": stacks})
+
+
+def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
+    """What a server does beside its kernels: of no release in particular, within what its releases were fitted to."""
+    server, found = catalog.servers().get(stack_name), []
+    for field in ("layer", "step", "sequence"):
+        number: Quantity = getattr(host, field)
+        low, high = (factor * number.si for factor in BY_KIND[number.kind])
+        rule = f"kind {number.kind}"
+        if server and "@" not in (work.stack or "") and server.releases:
+            ends = [getattr(release, field).si for release in server.releases.values()]
+            low, high = min(*ends, number.si), max(*ends, number.si)
+            rule = f"releases of {server.title or stack_name} that were measured"
+        name = f"stacks.{stack_name}.host.{field}"
+        found.append(Number(name, number.si, low, high, units.base_of(number.unit), number.kind, rule, number.source))
+    return found
 
 
 def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool) -> Number:

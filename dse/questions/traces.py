@@ -10,7 +10,7 @@ import pandas as pd
 from dse.model import kv_layout as plan
 from dse.model.formulas import serving as equations
 from dse.model.formulas import steady, throughput
-from dse.model.lower import stack_of
+from dse.model.lower import stack_of, stack_text
 from dse.questions.systems import BATCHES, DEFAULT, Request, System
 from dse.serving import steady_state as serving
 from dse.serving import trace_tables as traffic_tables
@@ -71,7 +71,7 @@ def evaluate(system: System, kv: plan.KvPlan, trace: Trace, work: Workload) -> d
     ]
     return {
         "system": system.label, "device": device.name, "model": kv.model.name, "quantizer": kv.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "trace": trace.name,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work), "trace": trace.name,
         "input_tokens": trace.moments.mean_input_tokens, "output_tokens": mean_out,
         "mean_decode_context_tokens": trace.moments.mean_decode_context_tokens, "batch": work.batch,
         "admission": work.admission, "running_batch": n, "max_batch": found["fitting_sequences"], "feasible": n > 0,

@@ -115,7 +115,7 @@ def point_text(
     if result["admission"] == "paged":
         lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
     if result["assumptions"]:
-        names = _assumptions_text(result["assumptions"], result["activation_bits"])
+        names = _assumptions_text(result)
         names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
         lines += ["", f"Rests on assumed numbers: {names} (`dse show {device_name}`, `--explain assumptions`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
@@ -252,15 +252,15 @@ def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str
 _SERVER_TIMES = ("host_s", "steady_ttft_s", "steady_tpot_s")
 
 
-def _assumptions_text(names: list[str], activation_bits: int) -> str:
+def _assumptions_text(found: dict[str, Any]) -> str:
     """The assumed numbers behind rates and times, and those that energy and price rest on beside them."""
-    names = list(names)
+    names = list(found["assumptions"])
     parts = []
     for title, results in (
         ("", ("throughput_tokens_per_s",)), ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
         ("for the price also ", ("usd_per_million_tokens",)),
     ):  # fmt: skip
-        own = [n for n in names if any(assumptions.behind(result, [n], activation_bits) for result in results)]
+        own = [n for n in names if any(assumptions.behind(result, [n], found) for result in results)]
         names = [name for name in names if name not in own]
         if own:
             parts.append(title + ", ".join(own))
@@ -330,7 +330,8 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 
 
 def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]:
-    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step weighs most in it."""
+    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step weighs most in
+    it."""
     found = uncertainty.of_results(result, point.stack)
     if name not in found:
         return {}
@@ -356,7 +357,11 @@ def _interval_text(explanation: dict[str, Any]) -> list[str]:
     own, unit = explanation["interval"], explanation["unit"]
     ends = " to ".join(number(own[end], unit) for end in ("low", "high"))
     part = RESULTS[own["dominated_by"]].title
-    return ["", f"8 of 10 measurements lie within {ends}: {own['why']}", f"  largest part of a step: {part}, {own['share']:.0%}"]
+    return [
+        "",
+        f"8 of 10 measurements lie within {ends}: {own['why']}",
+        f"  largest part of a step: {part}, {own['share']:.0%}",
+    ]
 
 
 def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:

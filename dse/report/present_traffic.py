@@ -9,7 +9,7 @@ from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.formulas import serving as equations
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import stack_of
+from dse.model.lower import stack_of, stack_text
 from dse.serving import admission
 from dse.serving import requests as traffic
 from dse.serving import steady_state as serving
@@ -106,7 +106,8 @@ def fitting(
     stack_name, stack = stack_of(device, work)
     return {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "page_tokens": work.page_tokens,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
+        "page_tokens": work.page_tokens,
         "weights_bits": work.weights_bits,
         "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens), "rules": rows,
         "max_position_tokens": plan.model.max_position_tokens, "n_beyond_positions": _n_beyond(trace, plan),

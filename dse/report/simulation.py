@@ -13,7 +13,7 @@ from dse.figures import FIGURES
 from dse.figures.export import static as report_static
 from dse.figures.export.image import export
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import stack_of
+from dse.model.lower import stack_of, stack_text
 from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
 from dse.serving import simulator as simulate
@@ -70,7 +70,7 @@ def evaluate(
     most = plan.model.max_position_tokens
     result = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_name, "batching": batching,
+        "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work), "batching": batching,
         "chunk_tokens": chunk_tokens if batching == "chunked" else None,
         "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None, "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None, "batch": work.batch,

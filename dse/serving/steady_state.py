@@ -147,8 +147,8 @@ def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]
     """Names of the assumed numbers that the rates and times of traffic rest on."""
     check_traffic(work)
     point = Point(device, plan, work)
-    found = assumed.of(device, point.plan, point.paths, point.stack, work.activation_bits)
-    return assumed.behind("throughput_tokens_per_s", found, work.activation_bits)
+    found = assumed.of(device, point.plan, point.paths, point.stack, work)
+    return assumed.behind("throughput_tokens_per_s", found, vars(work))
 
 
 def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments) -> int:

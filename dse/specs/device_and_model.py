@@ -174,14 +174,18 @@ class HardwareSpec(Spec):
         return max((q for q in (self.peak_ops_int8, self.peak_flops_fp8) if q), key=lambda q: q.si, default=None)
 
     def format_peak(self, code: str) -> Quantity:
-        """Peak rate of products with weights of a measured format (`dse.specs.stack.WeightCode`): that of the narrowest
-        operations that the device has for it; weights alone in fewer bits are multiplied in 16."""
-        fp8, fp4 = self.peak_flops_fp8 or self.peak_flops, self.peak_flops_fp4
-        if code == "nvfp4":
-            return fp4 or self.peak_flops
-        if code in ("fp8", "fp8_block") or (code == "mxfp4" and fp4):
-            return fp8
-        return self.peak_flops
+        """Peak rate of products with weights of a measured format (`dse.specs.stack.WeightCode`)."""
+        found: Quantity = getattr(self, self.format_peak_name(code))
+        return found
+
+    def format_peak_name(self, code: str) -> str:
+        """Which peak rate that is: of the narrowest operations that the device has for the format; weights alone in
+        fewer bits are multiplied in 16."""
+        if code == "nvfp4" and self.peak_flops_fp4:
+            return "peak_flops_fp4"
+        if self.peak_flops_fp8 and (code in ("fp8", "fp8_block") or (code == "mxfp4" and self.peak_flops_fp4)):
+            return "peak_flops_fp8"
+        return "peak_flops"
 
     def path_of(self, family: str) -> Path:
         """How a quantizer family is unpacked here: as the device says, else as GPUs do (and Oaken by its engine)."""

@@ -13,7 +13,7 @@ class WeightFormat:
     """How the weights of a checkpoint are stored: those outside the routed experts, and those of the experts.
 
     `*_eighths`: bits of a parameter times 8, scales included. `*_code`: which measured products run with them
-    (`dse.specs.stack.WeightCode`).
+    (`dse.specs.stack.WeightCode`), "" where none does.
     """
 
     name: str
@@ -28,8 +28,8 @@ def _uniform(name: str, title: str, eighths: int, code: str) -> WeightFormat:
     return WeightFormat(name, title, eighths, eighths, code, code)
 
 
-#: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4), of 128 a 16-bit scale (INT4), and of 128 x 128
-#: a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
+#: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4), of 128 a 16-bit scale (INT4), and of 128 x
+#: 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
 _NVFP4, _MXFP4, _INT4 = 36, 34, 33
 FORMATS: dict[str, WeightFormat] = {each.name: each for each in (
     _uniform("bf16", "16 bits", 128, "bf16"),
@@ -55,5 +55,8 @@ def of(weights: str | None, weights_bits: int, activation_bits: int) -> WeightFo
     """The format that a workload asks for: by name, else by the bits of weights and activations."""
     if weights is not None:
         return parse(weights)
-    code = {16: "bf16", 8: "fp8" if activation_bits == 8 else "int8", 4: "int4"}[weights_bits]
+    if activation_bits == 8:  # of 8-bit activations only FP8 with FP8 weights was measured
+        code = "fp8" if weights_bits == 8 else ""
+    else:
+        code = {16: "bf16", 8: "int8", 4: "int4"}[weights_bits]
     return _uniform(f"{weights_bits} bits", f"{weights_bits} bits, scales not counted", 8 * weights_bits, code)

@@ -135,7 +135,8 @@ class Workload:
     )  # fmt: skip
     stack: str | None = _asked(
         None, "stack", NAME, "software stack", "Software stack",
-        "Serving software whose kernels were measured; only for calibrated times.",
+        "Serving software whose kernels were measured; only for calibrated times. NAME@RELEASE is one release of it, "
+        "NAME@kernels its kernels without the server's own time.",
         metavar="vllm|sglang|...", open_means="the device's first",
     )  # fmt: skip
     #: which tokens are stored and read, with parameters (dse/specs/tokens.py)

@@ -16,7 +16,8 @@ from dse.calibrate.servers import UNIT_SLIP, Row, read
 from dse.core import files, units
 from dse.core.errors import DseError, InputError
 from dse.model import uncertainty
-from dse.model.evaluate import Point
+from dse.model.evaluate import Point, roomy
+from dse.specs.stack import ServedStack
 
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason")
@@ -35,7 +36,10 @@ class Judged:
     #: what else would have been said: bytes over bandwidth and operations over the peak; kernels alone
     naive_s: float | None
     kernels_s: float | None
+    #: why nothing is predicted; "" where something is
     reason: str
+    #: what of the prediction is taken from the nearest that was measured, or assumed
+    marks: str = ""
 
     @property
     def kind(self) -> str:
@@ -49,7 +53,10 @@ def judge(row: Row) -> Judged:
     if row.reason:
         return Judged(row, *nothing, row.reason)
     try:
-        point = row.point()
+        point, marks = row.point(), ""
+        if not point.max_batch:  # a server ran it all the same
+            marks = f"as if it did fit: {point.results['infeasible_reason']}"
+            point = row.point(roomy(point.device))
         results = point.results
         if results["steady_tpot_s"] is None:
             return Judged(row, *nothing, results["infeasible_reason"] or "not one request fits")
@@ -57,7 +64,7 @@ def judge(row: Row) -> Judged:
         tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
         return Judged(
             row, (tpot, tpot * tokens.low, tpot * tokens.high), (ttft, ttft * first.low, ttft * first.high),
-            _naive_s(row), _kernels_s(point), _marks(point),
+            _naive_s(row), _kernels_s(point), "", "; ".join(filter(None, (marks, _marks(point)))),
         )  # fmt: skip
     except DseError as error:
         return Judged(row, *nothing, str(error))
@@ -65,18 +72,20 @@ def judge(row: Row) -> Judged:
 
 def _marks(point: Point) -> str:
     """What of a prediction is taken from the nearest that was measured; "" where nothing is."""
-    stack, said = point.stack, []
-    if stack is not None and getattr(stack, "unknown_release", ""):
+    stack = point.stack
+    said: list[str] = []
+    if isinstance(stack, ServedStack) and stack.unknown_release:
         said.append("release not measured: that of all")
-    if stack is not None and getattr(stack, "borrowed", None):
-        others = ", ".join(dict.fromkeys(stack.borrowed.values()))  # type: ignore[attr-defined]
+    if isinstance(stack, ServedStack) and stack.borrowed:
+        others = ", ".join(dict.fromkeys(stack.borrowed.values()))
         said.append(f"kernels of {others} where its own were not measured")
     return "; ".join(said)
 
 
 def _naive_s(row: Row) -> float:
     """A decode step at peak rates."""
-    found: float = row.point(model_kind="ideal", stack=None).results["decode_step_s"]
+    ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper"}
+    found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]
     return found
 
 
@@ -109,7 +118,8 @@ def _check_units(path: str, found: list[Judged]) -> None:
         times, unit = (1 / middle, "s") if middle < 1 else (middle, "us")
         raise InputError(
             f"{path}:{row.line}: silicon_tpot_ms = {(row.tpot_s or 0) / _MS:g}: is {times:,.0f} times "
-            f"{'less' if middle < 1 else 'more'} than predicted, as most rows: are the times in {unit}? give milliseconds"
+            f"{'less' if middle < 1 else 'more'} than predicted, as most rows: are the times in {unit}? give "
+            "milliseconds"
         )
 
 
@@ -132,12 +142,14 @@ def errors(found: list[Judged]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[Judged]] = {}
     for one in found:
         if is_suspect(one.row):
-            groups.setdefault(("suspect", f"{one.row.spec.name if one.row.spec else ''} {one.row.release}"), []).append(one)
+            groups.setdefault(("suspect", f"{one.row.spec.name if one.row.spec else ''} {one.row.release}"), []).append(
+                one
+            )
             continue
         groups.setdefault(("all", "all"), []).append(one)
         for by in GROUPS:
             name = one.kind if by == "kind" else one.row.spec.name if by == "model" and one.row.spec else None
-            value = name or str(getattr(one.row, by, ""))
+            value = name or str(getattr(one.row, by, None))
             groups.setdefault((by, value or "-"), []).append(one)
     order = ("all", *GROUPS, "suspect")
     return [
@@ -192,7 +204,8 @@ def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[s
     rows = errors(found)
     contents = {
         "predictions.csv": predictions_csv(found).encode(), "errors.csv": errors_csv(rows).encode(),
-        "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(), **(figure(found) if figure else {}),
+        "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(),
+        **(figure(found) if figure else {}),
     }  # fmt: skip
     for name, content in contents.items():
         files.write(Path(out) / name, content)
@@ -209,13 +222,15 @@ def text(found: list[Judged]) -> str:
         lines.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *(_percent(n) for n in numbers)))
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     shown = [
-        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
         for line in lines
     ]
     return "\n".join([
         *(line.rstrip() for line in shown), "",
-        "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: bytes and",
-        "operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count apart.",
+        "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: bytes",
+        "and operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count apart.",
     ])  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""Write the errors on measured servers that ship (dse/data/serving.csv): `python -m dse.validate.ship_serving TABLE.csv`.
+"""Write the errors on measured servers that ship (dse/data/serving.csv): `python -m dse.validate.ship_serving
+TABLE.csv`.
 
-What `dse validate serving` says of a table, and the same for fits that saw no row of a model, or of a system. Rows of the
-table do not ship.
+What `dse validate serving` says of a table, and the same for fits that saw no row of a model, or of a system. Rows of
+the table do not ship.
 """
 
 import sys
@@ -26,8 +27,8 @@ LEFT_OUT = ("model left out", "system left out")
 def left_out_errors(rows: Features) -> list[dict[str, Any]]:
     """Errors by fits that saw no row of the model, or of the system, as `dse.validate.serving.errors` gives others.
 
-    An interval is that of the rows of all other groups of the kind, each left out as well. Predictions are at the number
-    of requests that decoded, as measured.
+    An interval is that of the rows of all other groups of the kind, each left out as well. Predictions are at the
+    number of requests that decoded, as measured.
     """
     rows = rows.take(np.array([not host.is_suspect(row) for row in rows.rows]))
     found = []

@@ -46,8 +46,8 @@ def kernels_alone() -> Iterator[None]:
 
     with (
         mock.patch.object(catalog, "servers", dict), mock.patch.object(lower, "layers_of", narrow),
-        mock.patch.object(present, "how_sure", lambda result: []),
-        mock.patch.object(present, "_interval_text", lambda explanation: []),
+        mock.patch.object(present, "how_sure", return_value=[]),
+        mock.patch.object(present, "_interval_text", return_value=[]),
     ):  # fmt: skip
         yield
 

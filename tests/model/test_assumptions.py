@@ -33,14 +33,25 @@ SYSTEMS = {
     "fused, by its cores": ("h100 unrated", "llama2-7b", "kivi", {"batch": 64, "model_kind": "ideal"}),
     "just one that fits": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 2, "input_tokens": 395_000}),
     "nothing packed, paged": ("h100", "llama3-8b", "fp16", {"batch": 400, "admission": "paged"}),
+    "products in FP4": ("b200", "llama3-8b", "fp16", {"batch": 8, "weights": "nvfp4"}),
+    "experts in FP4, calibrated": ("b200", "gpt-oss-20b", "fp8", {"batch": 8, "weights": "mxfp4-experts"}),
+    "a format in eight bits, ideal": (
+        "h100", "llama3-8b", "fp16", {"batch": 64, "weights": "fp8-block", "model_kind": "ideal"}
+    ),
+    "latent heads and another stack's experts": (
+        "b200", "deepseek-v3.2", "fp16", {"batch": 8, "weights": "nvfp4", "tp": 8, "stack": "trtllm@0.0"}
+    ),
     "no fit": ("h100", "llama2-70b", "fp16", {"batch": 16}),
     "two devices": ("a100-40gb", "llama2-7b", "fp16", {"batch": 64, "tp": 2}),
     "without a cache": ("a100-80gb", "llama2-7b", "fp16", {"batch": 4, "kv_cache": False, "model_kind": "ideal"}),
 }  # fmt: skip
 #: results that only tell designs apart, or are given
 NAMES = ("device", "model", "quantizer", "assumptions")
-#: what a perfect machine, another device's kernels, an untimed choice are: no numbers that could be varied
-PSEUDO = {"peak_rates", "stacks_of", "eight_bit_kernels", "token_policy", "exchanges", "server_memory"}
+#: what a perfect machine, kernels of another device or stack, an untimed choice are: no numbers that could be varied
+PSEUDO = {
+    "peak_rates", "stacks_of", "eight_bit_kernels", "token_policy", "exchanges", "nearest_format", "nearest_kernels",
+    "nearest_release", "server_memory",
+}  # fmt: skip
 
 
 def moved(a, b):
@@ -89,7 +100,7 @@ def movers(system):
 def test_whatever_moves_a_result_is_named(system):
     base, found = movers(system)
     for result, fields in found.items():
-        named = set(assumptions.behind(result, base["assumptions"], base["activation_bits"]))
+        named = set(assumptions.behind(result, base["assumptions"], base))
         assert fields <= named, (result, fields - named)
 
 
@@ -99,7 +110,7 @@ def test_what_a_question_names_moves_its_answer(system, measure):
     base, found = movers(system)
     column = common.MEASURES[measure].column
     if base[column] is not None:
-        named = set(assumptions.behind(column, base["assumptions"], base["activation_bits"]))
+        named = set(assumptions.behind(column, base["assumptions"], base))
         assert named - PSEUDO == found[column]
 
 

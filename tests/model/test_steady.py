@@ -13,12 +13,14 @@ from dse.specs.workload import Workload
 
 def point(batch, n_in=512, n_out=128, device=None, **work):
     work = {"memory": "paper", "admission": "paged", **work}
-    return Point(device or factories.device(), factories.build("llama2-7b", "fp16"), Workload(batch, n_in, n_out, **work))
+    return Point(
+        device or factories.device(), factories.build("llama2-7b", "fp16"), Workload(batch, n_in, n_out, **work)
+    )
 
 
 def test_one_request_by_hand():
-    # 13.48 GB of weights at 2 TB/s take 6.74 ms; keys and values of 576.5 tokens, 524,288 B each, 0.15 ms; a prompt of 512
-    # tokens multiplies longer than its weights are read: 2 * 6.74e9 * 512 FLOP at 312 TFLOP/s are 22.1 ms
+    # 13.48 GB of weights at 2 TB/s take 6.74 ms; keys and values of 576.5 tokens, 524,288 B each, 0.15 ms; a prompt of
+    # 512 tokens multiplies longer than its weights are read: 2 * 6.74e9 * 512 FLOP at 312 TFLOP/s are 22.1 ms
     kv = factories.build("llama2-7b", "fp16")
     n = kv.model.dense_parameters
     own = point(1)

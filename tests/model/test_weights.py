@@ -46,7 +46,8 @@ def bytes_of(model, name):
         # gpt-oss model card (arXiv:2508.10925), Table 1: checkpoints of 60.8 GiB and 12.8 GiB
         ("gpt-oss-120b", "mxfp4-experts", 60.8 * 2**30, 0.01),
         ("gpt-oss-20b", "mxfp4-experts", 12.8 * 2**30, 0.02),
-        # DeepSeek-R1 on Hugging Face: 689 GB, of which 14 are the module of multi-token prediction, which is not modelled
+        # DeepSeek-R1 on Hugging Face: 689 GB, of which 14 are the module of multi-token prediction, which is not
+        # modelled
         ("deepseek-v3", "fp8-block", 689e9 - 14e9, 0.01),
         # Kimi-K2.5 on Hugging Face: 594 GB, groups of 32 in place of 128: 16 / 32 - 16 / 128 bits a weight more
         ("kimi-k2.5", "int4-experts", 594e9, 0.09),
@@ -66,7 +67,9 @@ def test_names_are_those_of_servers():
         weights.parse("fp9")
 
 
-@pytest.mark.parametrize(("bits", "activations", "code"), [(16, 16, "bf16"), (8, 8, "fp8"), (8, 16, "int8"), (4, 16, "int4")])
+@pytest.mark.parametrize(
+    ("bits", "activations", "code"), [(16, 16, "bf16"), (8, 8, "fp8"), (8, 16, "int8"), (4, 16, "int4")]
+)
 def test_bits_without_a_name_count_no_scales(bits, activations, code):
     found = weights.of(None, bits, activations)
     assert (found.dense_eighths, found.expert_eighths) == (8 * bits, 8 * bits)

@@ -25,6 +25,7 @@ from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped, problem
 from dse.figures import design_bars
 from dse.figures.drawing.chart import Chart
+from dse.model import uncertainty
 from dse.model.results import RESULT_UNITS
 from dse.quantizers import layered
 from dse.report.present import change, number, position_note
@@ -128,6 +129,7 @@ def render() -> None:
         return
     show_summaries(found)
     headline(found)
+    how_sure(found)
     made = MadeBy(
         "\n".join(request.command(asked) for asked, _ in found.values()),
         "\n\n".join(request.python(asked) for asked, _ in found.values()),
@@ -380,6 +382,27 @@ def headline(found: Designs) -> None:
                     label if len(found) == 1 else f"{place}: {label}", escaped(shown_number(name, answer.result)),
                     delta or None, delta_color="off", delta_arrow="off", help=tip, border=True, width=_WIDTH,
                 )  # fmt: skip
+
+
+def how_sure(found: Designs) -> None:
+    """In a line: where 8 of 10 measurements should lie, and how sure the faster of two designs is."""
+    answers = [(place, answer.result) for place, (_, answer) in found.items() if answer.result["feasible"]]
+    said = []
+    for place, result in answers:
+        low, high = (number(rate, "token/s") for rate in uncertainty.rate_interval(result))
+        said.append(f"{low} to {high}" if len(found) == 1 else f"{place}: {low} to {high}")
+    if not said:
+        return
+    text = "8 of 10 measurements should lie within " + "; ".join(said) + "."
+    for place, result in answers[1:]:
+        gain = uncertainty.gain(result, answers[0][1])
+        if gain.ratio != 1:
+            side = "faster" if gain.ratio > 1 else "slower"
+            text += (
+                f" {place} is {side} than {answers[0][0]} with a chance of {gain.confidence:.0%}: {gain.ratio:.2f} "
+                f"times its throughput ({gain.low:.2f} to {gain.high:.2f})."
+            )
+    st.caption(escaped(text))
 
 
 def shown_number(name: str, result: Mapping[str, Any]) -> str:

@@ -158,7 +158,8 @@ def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Ch
         look: dict[str, Any] = {"color": series.colour, "linewidths": 1.1 * page.line} if thin else {
             "facecolors": ["white" if is_open else shade for is_open, shade in zip(opened, shades, strict=True)],
             "edgecolors": [
-                shade if is_open or not series.values else "#333333" for is_open, shade in zip(opened, shades, strict=True)
+                shade if is_open or not series.values else "#333333"
+                for is_open, shade in zip(opened, shades, strict=True)
             ],
             "linewidths": (0.6 if series.values else 0.9) * page.line,
         }  # fmt: skip
