@@ -69,7 +69,7 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     """What of the kernels that a design runs, and of its server, was not measured: the nearest that was stands in."""
     used, weights, found = lower.fits_used(plan, paths, work, stack), work.weight_format, []
     served = stack if isinstance(stack, ServedStack) else None
-    if work.activation_bits < units.FP16_BITS and "gemm" in used:
+    if work.activation_bits < units.FP16_BITS and f"products.{weights.dense_code}" not in used and stack.gemm:
         found.append("eight_bit_kernels")
     elif served and (served.host or work.weights):
         places = [f"products.{weights.dense_code}"]

@@ -37,6 +37,7 @@ from dse.specs.stack import (
     served,
 )  # fmt: skip
 from dse.specs.tokens import TokenPolicy
+from dse.specs.weights import WeightFormat
 from dse.specs.workload import Workload
 
 #: software stack of a device that has several
@@ -304,6 +305,11 @@ def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) 
     return stack.latent[code] if stack and code else None
 
 
+def product_code(stack: StackSpec, weights: WeightFormat) -> str | None:
+    """Which measured products run: those of the format, else 16-bit ones; None where only `gemm` was fitted."""
+    return next((code for code in (weights.dense_code, "bf16") if code in stack.products), None)
+
+
 def has_experts(model: ModelSpec, work: Workload) -> bool:
     """True where routed experts run apart: without a KV cache all products of a step count together."""
     return model.expert_parameters > 0 and work.kv_cache
@@ -322,9 +328,8 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
     if stack is None:
         return {}
     weights, latent = work.weight_format, latent_code(plan, paths, stack)
-    dense = f"products.{weights.dense_code}"
-    found = stack.fits()
-    places = {dense if dense in found else "gemm"}
+    found, dense = stack.fits(), product_code(stack, weights)
+    places = {f"products.{dense}" if dense else "gemm"}
     if has_experts(plan.model, work):
         places.add(f"experts.{weights.expert_code}")
     if stack.attention:
@@ -365,9 +370,9 @@ def kernels_reach(
     )  # fmt: skip
     if stack is None:
         return found
-    if own := stack.products.get(weights.dense_code):  # type: ignore[call-overload]
+    if weights.dense_code in stack.products:
         found = found._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
-    if gemm := own or stack.gemm:
+    if gemm := stack.products.get(product_code(stack, weights), stack.gemm):  # type: ignore[call-overload]
         found = found._replace(
             has_gemm=1, gemm_launch_s=gemm.launch.si, gemm_memory_frac=gemm.memory_frac.si,
             gemm_flops_frac=gemm.flops_frac.si,

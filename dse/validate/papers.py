@@ -10,7 +10,7 @@ from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from dse.validate.claims.designs import evaluate
+from dse.validate.claims.designs import KINDS, evaluate
 from dse.validate.claims.nqkv import DEVICE, FIGURE_INPUT_TOKENS, FIGURE_MODEL, NQKV, SMOOTHQUANT, W8A8, WHOLE_PROMPT
 from dse.validate.claims.published import NQKV_OUTPUT_TOKENS, NQKV_TABLE_4
 
@@ -49,8 +49,8 @@ def nqkv_table_4() -> pd.DataFrame:
         own = []
         for setting, speed, memory in zip(TABLE_4, speeds, memories, strict=True):
             ideal, calibrated = (
-                evaluate(DEVICE, model, setting.quantizer, model_kind=kind, **work, **setting.fields)
-                for kind in ("ideal", "calibrated")
+                evaluate(DEVICE, model, setting.quantizer, **fields, **work, **setting.fields)
+                for fields in KINDS.values()
             )
             own.append({
                 "model": model, "batch": batch, "input_tokens": input_tokens, "system": setting.name,
@@ -104,10 +104,7 @@ def oaken_utilisation(model_kind: str = "calibrated") -> pd.DataFrame:
     kv = plan.build(catalog.model(UTILISATION_MODEL), quantizer, quantizer)
     rows = []
     for batch in UTILISATION_BATCHES:
-        work = Workload(
-            batch, UTILISATION_TOKENS, UTILISATION_TOKENS, memory="paper",
-            model_kind=model_kind,  # type: ignore[arg-type]
-        )  # fmt: skip
+        work = Workload(batch, UTILISATION_TOKENS, UTILISATION_TOKENS, memory="paper", **KINDS[model_kind])
         result = point.evaluate(device, kv, work)
         if result["fits_whole_batch"]:
             rows += [{"batch": batch, **op} for op in point.operations(device, kv, work)]

@@ -76,7 +76,8 @@ def installed() -> bool:
 
 
 def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, str]]:
-    """The device and stack pairs to show; by default those with parameters of their own.
+    """The device and stack pairs to show; by default those with parameters of their own. A stack of which only parts of
+    whole steps were fitted (`dse validate serving` judges those) is none.
 
     Raises InputError for what is not known or not calibrated.
     """
@@ -88,11 +89,12 @@ def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, st
         if not specs[0].stacks:
             known = [spec.name for name in catalog.device_files() if (spec := catalog.device(name)).stacks]
             raise InputError(f"device = {show(device)}: has no calibrated stack: {did_you_mean(device, known)}")
-    names = list(dict.fromkeys(name for spec in specs for name in spec.stacks))
+    judged = [(spec, name) for spec in specs for name, own in spec.stacks.items() if own.parts()]
+    names = list(dict.fromkeys(name for _, name in judged))
     if stack is not None and stack not in names:
         place = "" if device is None else f" for {specs[0].name}"
         raise InputError(f"stack = {show(stack)}: is not calibrated{place}: {did_you_mean(stack, names)}")
-    return [(spec, name) for spec in specs for name in spec.stacks if stack in (None, name)]
+    return [(spec, name) for spec, name in judged if stack in (None, name)]
 
 
 @cache

@@ -23,10 +23,10 @@ def test_cross_says_from_where_on_and_why(run):
     code, out, _ = run(*CROSS)
     assert code == 0
     assert "From where on does nqkv pay against fp16?" in out
-    assert "prompt of 512  from 19 on, and before that in 10-16: only capacity: more requests at once" in out
+    assert "prompt of 512  from 19 on, and before that in 10-15: only capacity: more requests at once" in out
     code, out, _ = run(*CROSS, "--json")
     found = json.loads(out)
-    assert found["from_batch"][1]["pays_in"] == [[10, 16], [19, 20]]
+    assert found["from_batch"][1]["pays_in"] == [[10, 15], [19, 20]]
     assert found["from_batch"][1]["pays_from"] == 19
     assert found["measure"] == "throughput_tokens_per_s"
 
@@ -53,7 +53,7 @@ def test_sensitivity_and_map(run):
     assert json.loads(run(*SENSITIVITY, "--json")[1])["effects"][0]["number"]["name"] == "fused_rate"
     code, out, _ = run(*MAP)
     assert code == 0
-    assert "qserve 1.47x" in out
+    assert "qserve 1.46x" in out
     assert len(json.loads(run(*MAP, "--json")[1])["cells"]) == 4
 
 

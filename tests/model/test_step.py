@@ -173,7 +173,9 @@ def test_without_a_cache_shipped_models_are_the_loop(name, kind):
     _, stack = stack_of(A100, work)
     result = point.evaluate(A100, kv, work)
     prompt_frac = stack.prompt["d128"].flops_frac.si if stack else 1.0  # heads of 128
-    linear, scores = no_cache_loop(A100, kv, 2, work, 624e12, 2e12, stack.gemm_terms() if stack else None, prompt_frac)
+    fit = {f"{name}_s" if name == "launch" else name: number.si
+           for name, number in stack.products["bf16"].quantities().items()} if stack else None  # fmt: skip
+    linear, scores = no_cache_loop(A100, kv, 2, work, 624e12, 2e12, fit, prompt_frac)
     assert result["linear_s"] == pytest.approx(linear, rel=1e-9 if stack else 1e-12)
     assert result["attention_s"] == pytest.approx(scores, rel=1e-12)
     assert result["prefill_s"] == 0

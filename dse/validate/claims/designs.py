@@ -7,12 +7,16 @@ from typing import Any
 from dse import quantizers
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.model.lower import DEFAULT_STACK, KERNELS
 from dse.specs import catalog
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.workload import Workload
 
-#: fields of a Workload that ask for the kernels of a GPU as measured (vLLM's), where a claim is about measured time
-CALIBRATED: dict[str, Any] = {"model_kind": "calibrated"}
+#: fields of a Workload that ask for the kernels of a GPU as measured (vLLM's), where a claim is about measured time;
+#: kernels alone: papers time their own code, or servers older than those whose own time was fitted
+CALIBRATED: dict[str, Any] = {"model_kind": "calibrated", "stack": f"{DEFAULT_STACK}@{KERNELS}"}
+#: fields by kind of times
+KINDS: dict[str, dict[str, Any]] = {"ideal": {"model_kind": "ideal"}, "calibrated": CALIBRATED}
 #: memory as the papers count it: that of the data sheet, all of it usable
 PAPER: dict[str, Any] = {"memory": "paper"}
 

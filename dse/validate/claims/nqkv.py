@@ -8,7 +8,7 @@ from dse.model.formulas import kv_cache, weights
 from dse.specs import catalog
 from dse.specs.workload import MAX_INPUT_TOKENS
 from dse.validate.claims.core import Estimate, Finding, claim, family
-from dse.validate.claims.designs import CALIBRATED, build, evaluate, sequence_bits
+from dse.validate.claims.designs import CALIBRATED, KINDS, build, evaluate, sequence_bits
 from dse.validate.claims.published import NQKV_OUTPUT_TOKENS, NQKV_TABLE_4
 
 #: 4.1: block size 256; the cache of SmoothQuant is INT8 with fixed scales
@@ -120,9 +120,9 @@ def cache_gain() -> Finding:
     for model, batch, input_tokens, without, _, with_cache in _rows():
         work = {"batch": batch, "input_tokens": input_tokens, "output_tokens": NQKV_OUTPUT_TOKENS, **W8A8}
         speeds = [
-            [evaluate(DEVICE, model, quantizer, model_kind=kind, **work, kv_cache=cached)["throughput_tokens_per_s"]
+            [evaluate(DEVICE, model, quantizer, **fields, **work, kv_cache=cached)["throughput_tokens_per_s"]
              for quantizer, cached in ((NQKV, True), ("fp16", False))]
-            for kind in ("ideal", "calibrated")
+            for fields in KINDS.values()
         ]  # fmt: skip
         gains[model, batch, input_tokens] = [cached / recomputed for cached, recomputed in speeds]
         assert without is not None

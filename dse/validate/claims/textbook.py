@@ -13,7 +13,7 @@ from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
 from dse.validate.claims.core import Estimate, Finding, claim, family
-from dse.validate.claims.designs import PAPER, build, build_model, evaluate, sequence_bits, with_kv_heads
+from dse.validate.claims.designs import KINDS, PAPER, build, build_model, evaluate, sequence_bits, with_kv_heads
 
 #: the textbook's round 70B model
 N_PARAMETERS_70B = 70 * 10**9
@@ -231,7 +231,7 @@ def chunked_prefill() -> Finding:
     device, kv = catalog.device("a100-80gb"), build("llama3.1-8b")
     lower, throughputs, shown = [], [], []
     for kind in ("calibrated", "ideal"):
-        work = Workload(batch=64, admission="paged", model_kind=kind, memory="paper")  # type: ignore[arg-type]
+        work = Workload(batch=64, admission="paged", **KINDS[kind], **PAPER)
         most_per_s = steady(device, kv, work, traffic_tables.load("azure-conv").moments)["requests_per_s"]
         requests = traffic_tables.sample("azure-conv", 2000, 0.8 * most_per_s, seed=1)
         times = simulate.tables_for(device, kv, work, requests, "continuous", 1024, work.batch)
