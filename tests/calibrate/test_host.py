@@ -1,4 +1,4 @@
-"""Fits of a server's own time: known numbers are found again, suspect rows do not count, a model left out is not seen."""
+"""Fits of a server's own time: known numbers are found again, suspects do not count, a model left out is not seen."""
 
 from dataclasses import replace
 
@@ -135,16 +135,15 @@ HEAD = "id,backend,backend_version,model_path,system,isl,osl,batch_size,silicon_
 
 def test_features_of_rows(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text(
-        HEAD + "a,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,9.0,100\nb,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,,100\n"
-        "c,vllm,0.16.0,nobody,h100_sxm,1024,256,16,9.0,100\nd,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,9.0,2304\n"
-    )
+    same = "vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16"
+    path.write_text(HEAD + f"a,{same},9.0,100\nb,{same},,100\nc,{same.replace('llama3.1-8b', 'nobody')},9.0,100\n"
+                    f"d,{same},9.0,2304\n")  # fmt: skip
     rows = host.features(read(str(path)))
     assert [row.id for row in rows.rows] == ["a", "d"]  # b has no time per token, c no model
     assert rows.counts[:, :2].tolist() == [[32.0, 1.0]] * 2
     # 16 * 2.304 s / (2.304 s + 0.1 s) = 15.3; with a first token after 2.304 s half of them
     assert rows.counts[:, 2].tolist() == [15.0, 8.0]
-    assert (0 < rows.prompts_s).all()
+    assert (rows.prompts_s > 0).all()
     assert (rows.prompts_s < rows.explained_s).all()
     assert (rows.explained_s < 9e-3).all()
     path.write_text(HEAD + "b,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,,100\n")
@@ -157,11 +156,11 @@ def test_kernels_do_not_depend_on_the_servers_that_ship(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_text(HEAD + "a,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,9.0,100\n")
     before = host.features(read(str(path)))
-    slow = {
-        name: own.model_copy(update={"releases": {}, "host": own.host.model_copy(update={
-            part: getattr(own.host, part).model_copy(update={"value": 900.0}) for part in ("layer", "step", "sequence", "prompt")
-        })}) for name, own in catalog.servers().items()
-    }  # fmt: skip
+    slow = {}
+    for name, own in catalog.servers().items():
+        parts = {part: getattr(own.host, part) for part in ("layer", "step", "sequence", "prompt")}
+        changed = {part: number.model_copy(update={"value": 900.0}) for part, number in parts.items()}
+        slow[name] = own.model_copy(update={"releases": {}, "host": own.host.model_copy(update=changed)})
     monkeypatch.setattr(catalog, "servers", lambda: slow)
     after = host.features(read(str(path)))
     assert after.explained_s == pytest.approx(before.explained_s, rel=1e-9)
@@ -173,5 +172,5 @@ def test_shipped_servers_say_where_they_are_from():
         assert server.name == name
         for fit in (server.host, *server.releases.values()):
             assert "aiconfigurator-core" in fit.fitted_on
-            assert 0 < fit.n_points
+            assert fit.n_points > 0
             assert all(0.4 < own.low <= own.high < 2.5 for own in fit.models.values())

@@ -172,7 +172,18 @@ def _is_there():
 @pytest.mark.skipif(not _is_there(), reason="aiconfigurator-core is not installed")
 def test_shipped_kernels_come_from_the_package(tmp_path):
     out = tmp_path / "h100.toml"
-    arguments = [table.PACKAGE, "--device", "h100", "--stack", "sglang", "--kernel", "served", "--out", str(out), "--json"]
+    arguments = [
+        table.PACKAGE,
+        "--device",
+        "h100",
+        "--stack",
+        "sglang",
+        "--kernel",
+        "served",
+        "--out",
+        str(out),
+        "--json",
+    ]
     result = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
     parts = json.loads(result.output)["parts"]
     assert {part["part"] for part in parts} >= {"products.bf16", "products.fp8", "experts.fp8_block", "prompt.d128"}

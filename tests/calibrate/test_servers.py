@@ -29,7 +29,14 @@ def table(tmp_path):
 
 def test_a_row_by_hand(table):
     (row,) = read(table({}))
-    assert (row.id, row.line, row.stack, row.release, row.n_devices, row.concurrency) == ("a", 2, "vllm", "0.16.0", 2, 8)
+    assert (row.id, row.line, row.stack, row.release, row.n_devices, row.concurrency) == (
+        "a",
+        2,
+        "vllm",
+        "0.16.0",
+        2,
+        8,
+    )
     assert (row.spec.name, row.device.name, row.kv, row.reason) == ("llama3.1-8b", "H100", "fp16", "")
     assert (row.tpot_s, row.ttft_s) == (pytest.approx(7.25e-3), pytest.approx(0.1205))
     work = row.work

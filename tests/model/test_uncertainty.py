@@ -43,7 +43,9 @@ def test_kernels_are_as_sure_as_the_worst_fit():
 
 def test_a_measured_model_has_the_interval_of_its_rows():
     server = catalog.servers()["trtllm"]
-    release, own = next((name, f.models["llama3.1-8b"]) for name, f in server.releases.items() if "llama3.1-8b" in f.models)
+    release, own = next(
+        (name, f.models["llama3.1-8b"]) for name, f in server.releases.items() if "llama3.1-8b" in f.models
+    )
     found = intervals(stack=f"trtllm@{release}")
     assert (found.tokens.low, found.tokens.high) == (own.low, own.high)
     assert (found.first.low, found.first.high) == (own.first_low, own.first_high)
