@@ -21,7 +21,7 @@ def chart(source: Source) -> Chart:
     panels = []
     for model in rows.ordered(shown.table, "model"):
         own = shown.table[shown.table["model"] == model]
-        y = axes.linear("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
+        y = axes.linear("throughput", "token/s", rows.rates(own))
         y = rows.room_for_crosses(y, own, "batch")
         x = axes.log2_at("batch", "sequences", [float(v) for v in own["batch"]])
         series = rows.lines(own, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)

@@ -27,7 +27,7 @@ def chart(source: Source) -> Chart:
     own = shown.table
     totals = [float(a + b) for a, b in zip(own["input_tokens"], own["output_tokens"], strict=True)]
     x = axes.log2_at("total length", "tokens", totals, in_k=True)
-    y = axes.log2("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
+    y = axes.log2("throughput", "token/s", rows.rates(own))
     y = rows.room_for_crosses(y, own, "input_tokens")
     memory = axes.log2("KV cache of a request at its largest", "GB", own["peak_kv_bytes_per_sequence"], axes.GB)
     throughput = rows.lines(own, shown, _total, "throughput_tokens_per_s", y)

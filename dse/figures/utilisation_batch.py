@@ -37,6 +37,9 @@ def chart(source: Source) -> Chart:
     phases = [(name, whole[whole["phase"] == phase]) for phase, name in PHASES.items()]
     parts = [(name.replace("_", " "), decode[decode["name"] == name]) for name in dict.fromkeys(decode["name"])]
     compute, bandwidth = "compute_utilisation", "bandwidth_utilisation"
+    # the host of a server uses neither
+    parts = [(name, own) for name, own in parts if (own[compute] > 0).any() or (own[bandwidth] > 0).any()]
+    decode = decode[(decode[compute] > 0) | (decode[bandwidth] > 0)]
     panels = (
         Panel("prefill and generation", x, y[0], _lines(phases, compute, 0)),
         Panel("generation, by operation", x, _small(y[0].name, decode[compute]), _lines(parts, compute, len(phases))),

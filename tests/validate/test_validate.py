@@ -245,7 +245,7 @@ def test_page_needs_no_network_and_has_every_claim(tmp_path):
     assert {path.name for path in (tmp_path / "out" / "tables").iterdir()} == {
         "claims.csv", "silicon.csv", "accuracy.csv", "eviction.csv", "nqkv_table_4.csv", "nqkv_figure_8.csv",
         "nqkv_figure_9.csv", "oaken_figure_3.csv", "sinkq-figure-3-batch.csv", "sinkq-figure-3-length.csv",
-        "ranking.csv",
+        "ranking.csv", "serving.csv",
     }  # fmt: skip
     assert f"{PACKAGE} is not installed" in own
     assert 'id="sinkq-table-7"' in own

@@ -252,15 +252,21 @@ def lines(
 
 def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, colour: str) -> Iterable[Series]:
     """A thin line a point, between which rates 8 of 10 measurements should lie; none where tables do not say."""
-    sure = [row for row in good if row.get("token_time_low", NAN) == row.get("token_time_low", NAN)]
-    x = tuple(at for row in sure for at in (float(x_of(row)), float(x_of(row)), NAN))
-    y = tuple(
-        end
-        for row in sure
-        for end in (row[y_column] / row["token_time_high"], row[y_column] / row["token_time_low"], NAN)
-    )
-    if x:
-        yield Series("8 of 10 measurements", "line", x=x, y=y, colour=colour, marker="", is_note=True, in_legend=False)
+    for row in good:
+        if "token_time_low" in row and row["token_time_low"] == row["token_time_low"]:
+            ends = (row[y_column] / row["token_time_high"], row[y_column] / row["token_time_low"])
+            yield Series(
+                "8 of 10 measurements", "line", x=(float(x_of(row)),) * 2, y=ends, colour=colour, marker="",
+                is_note=True, in_legend=False,
+            )  # fmt: skip
+
+
+def rates(table: pd.DataFrame) -> pd.Series:
+    """All throughputs of a table that are drawn, the ends of their intervals too."""
+    found = [table["throughput_tokens_per_s"]]
+    if "token_time_low" in table:
+        found += [found[0] / table[name] for name in ("token_time_low", "token_time_high")]
+    return pd.concat(found).dropna()
 
 
 def notes(shown: Drawn) -> tuple[str, ...]:
@@ -270,7 +276,6 @@ def notes(shown: Drawn) -> tuple[str, ...]:
     return (*mark_notes(table), *run_notes(table), *sure, *shown.notes, assumption_note(table))
 
 
-NAN = float("nan")
 #: octaves by which the whiskers of systems stand apart
 DODGE = 0.03
 SURE_NOTE = "Thin lines: where 8 of 10 measurements should lie; of peak rates, what measured devices reach of theirs."
