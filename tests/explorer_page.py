@@ -12,7 +12,7 @@ TIMEOUT_S = 60
 def page(**query):
     """The page, run once with that query in its URL."""
     app = AppTest.from_file(launch.SCRIPT, default_timeout=TIMEOUT_S)
-    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
+    app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()

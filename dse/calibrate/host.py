@@ -1,10 +1,10 @@
 """Fit what servers do beside kernels, by stack and release, to whole measured steps: after kernels, and few numbers.
 
 A measured time per output token is a decode step of the requests that decode, their part of the prompts that come in,
-and `layer * n_layers + step + sequence * n`. The three are fitted for all stacks together: a fit of each stack alone errs
-more on models that it did not see. A release with rows has its own, pulled towards that. A time to first token is the
-prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind other prompts. docs/calibration.md, Whole
-steps.
+and `layer * n_layers + step + sequence * n`. The three are fitted for all stacks together: a fit of each stack alone
+errs more on models that it did not see. A release with rows has its own, pulled towards that. A time to first token is
+the prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind other prompts. docs/calibration.md,
+Whole steps.
 """
 
 from collections.abc import Iterable
@@ -39,11 +39,12 @@ PROMPT_USUAL = np.array([0.3, 1.0])
 #: a first token that takes longer waited for a place
 LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
+FIELDS = ("layer", "step", "sequence", "prompt", "experts_prompt")
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 #: rows that are no measurement of what they state: model, release, why
 SUSPECT = (
-    ("deepseek-v3", "1.2.0rc6.post3", "half the time of 1.2.0rc6.post2 in one and the same recipe: several tokens a step "
-     "(MTP), which rows do not state"),
+    ("deepseek-v3", "1.2.0rc6.post3", "half the time of 1.2.0rc6.post2 in one and the same recipe: several tokens "
+     "a step (MTP), which rows do not state"),
     ("qwen3-235b-a22b", "0.12.0", "three times the time beside kernels of any other release: not run as graphs"),
     ("qwen3-32b", "1.3.0rc1", "times fall and rise with the load, by a factor of five"),
     ("qwen3-32b", "1.2.0rc6.post1", "three rows, half of their time unexplained"),
@@ -101,12 +102,14 @@ def features(rows: Iterable[Row]) -> Features:
             run = point.run(min(n, max(point.max_batch, 1)))
             own_s = run.wave.host_s + point.terms.host_s / output
             explained = run.wave.decode_step_s + run.wave.prefill_s / output - own_s
-            n_ahead = 1 + row.concurrency / point.design.deployment.n_groups / (2 * row.work.rounds)
+            places = min(row.concurrency, max(point.max_batch, 1)) / point.design.deployment.n_groups
+            n_ahead = 1 + places / (2 * row.work.rounds)
             first = (point.results["steady_ttft_s"] or np.nan) - n_ahead * point.design.stack.host_prompt_s
         except DseError:
             continue
         kept.append(row)
-        numbers.append((explained, run.wave.prefill_s / output, row.tpot_s, row.spec.n_layers, 1.0, run.n, first,
+        prompts = (run.wave.prefill_s - point.terms.host_s) / output
+        numbers.append((explained, prompts, row.tpot_s, row.spec.n_layers, 1.0, run.n, first,
                         n_ahead * row.spec.n_layers, row.ttft_s or np.nan, row.spec.n_experts > 1))  # fmt: skip
     if not kept:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
@@ -222,8 +225,8 @@ def left_out(rows: Features) -> tuple[Floats, Floats]:
     return found, first
 
 
-#: percentiles between which 8 of 10 rows lie: of models left out of the fit; and, of models that the fit saw, of their next
-#: rows, which lie further apart than those that were fitted
+#: percentiles between which 8 of 10 rows lie: of models left out of the fit; and, of models that the fit saw, of their
+#: next rows, which lie further apart than those that were fitted
 UNSEEN, SEEN = (0.10, 0.90), (0.07, 0.93)
 
 
@@ -263,7 +266,8 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             }
             cited = f"{source}; {said}"
             return {
-                **{name: {"value": float(f"{value:.4g}") if value > LEAST_US else 0.0, "unit": "us", "source": cited, "kind": "measured"}
+                **{name: {"value": float(f"{value:.4g}") if value > LEAST_US else 0.0, "unit": "us", "source": cited,
+                          "kind": "measured"}
                    for name, value in numbers.items()},
                 "n_points": n_points, "fitted_on": cited,
             }  # fmt: skip
@@ -279,8 +283,9 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
                 for model in sorted(set(names[own].tolist())) if (mask := own & (names == model)).sum() >= FEWEST_ROWS
             }  # fmt: skip
             releases[release or UNKNOWN_RELEASE] = release_table
-        data = {"name": stack, "title": TITLES.get(stack, stack), "host": table(hosts.everywhere, len(rows.rows), "all stacks and releases"),
-                "unseen": unseen, "releases": releases}  # fmt: skip
+        everywhere = table(hosts.everywhere, len(rows.rows), "all stacks and releases")
+        data = {"name": stack, "title": TITLES.get(stack, stack), "host": everywhere, "unseen": unseen,
+                "releases": releases}  # fmt: skip
         found[stack] = to_toml(data)
     return found
 
@@ -305,7 +310,7 @@ def run(source: str, out: str) -> dict[str, Any]:
         for name, fit in (("all", spec.host), *spec.releases.items()):
             parts.append({
                 "stack": stack, "release": name, "n_points": fit.n_points,
-                **{field: getattr(fit, field).si for field in ("layer", "step", "sequence", "prompt", "experts_prompt")},
+                **{field: getattr(fit, field).si for field in FIELDS},
             })  # fmt: skip
     seen_s, _ = fit_all(rows).predict(rows)
     unseen_s, unseen_first_s = left_out(rows)
@@ -335,7 +340,7 @@ def text(found: dict[str, Any]) -> str:
         f"{'stack':<8}{'release':<18}{'layer':>8}{'step':>9}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'rows':>7}"
     )
     for part in found["parts"]:
-        numbers = [part[name] / _US for name in ("layer", "step", "sequence", "prompt", "experts_prompt")]
+        numbers = [part[name] / _US for name in FIELDS]
         shown = "".join(f"{number:>{width}.3g}" for number, width in zip(numbers, (8, 9, 10, 9, 10), strict=True))
         lines.append(f"{part['stack']:<8}{part['release']:<18}{shown}{part['n_points']:>7}")
     lines += ["us; prompt and +experts of a layer", ""]

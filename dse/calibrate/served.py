@@ -1,8 +1,8 @@
 """Fit the kernels of whole steps to the package's tables: products by format, experts, latent heads, prompts.
 
-What decode attention and 16-bit products are to `dse.calibrate.fit`, everything else that a server runs is here: products
-with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads, and attention
-over prompts. Each is a start and one or two ceilings; docs/calibration.md, Whole steps, has forms and errors.
+What decode attention and 16-bit products are to `dse.calibrate.fit`, everything else that a server runs is here:
+products with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads, and
+attention over prompts. Each is a start and one or two ceilings; docs/calibration.md, Whole steps, has forms and errors.
 """
 
 from collections.abc import Callable
@@ -157,7 +157,8 @@ SHARED = "flashinfer"
 
 
 def _shares_kernels(frame: Any) -> bool:
-    """True where experts in MXFP4 run on the shared library: the tables of each stack then have another of its paths."""
+    """True where experts in MXFP4 run on the shared library: the tables of each stack then have another of its
+    paths."""
     own = frame[frame["moe_dtype"].isin(_FORMATS["mxfp4"][0]) & (frame["hidden_size"] == MXFP4_HIDDEN)]
     return bool(len(own)) and bool(own["kernel_source"].str.contains(SHARED).all())
 
@@ -326,7 +327,8 @@ def run(
         raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
     device = catalog.device(device_name)
     names = [stack] if stack else list(catalog.servers())
-    data, parts = device_data(device_name), []
+    data = device_data(device_name)
+    parts: list[dict[str, Any]] = []
 
     def every(stacks: Any) -> None:
         nonlocal data

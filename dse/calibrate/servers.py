@@ -10,7 +10,7 @@ import io
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dse.calibrate.table import MAX_TABLE_BYTES
 from dse.core import specfile, units
@@ -32,9 +32,12 @@ MAX_MS = 1e8
 #: values; its rows name a dump or a day's file as their source (docs/calibration.md, Whole steps)
 INFERENCEX_LENGTHS = 0.9
 INFERENCEX = re.compile(r"(?i)db-dump|source_file=20\d\d-\d\d-\d\d")
-#: requests a place: InferenceX sends ten times as many as run at once. Other rows do not say: some of NVIDIA's look like one
-#: (all prompts queue), others like ten; three errs least over their times to first token
+#: requests a place: InferenceX sends ten times as many as run at once. Other rows do not say: some of NVIDIA's look
+#: like one (all prompts queue), others like ten; three errs least over their times to first token
 INFERENCEX_ROUNDS, OTHER_ROUNDS = 10, 3
+#: requests run at their mean size: of ten rounds only the first is in step (counted at their final lengths, times to
+#: first token err more: 45 % in place of 43)
+ADMISSION: Literal["paged"] = "paged"
 #: the release of rows that state none: those of 2025 (hwspecs/stacks)
 UNKNOWN_RELEASE = "unknown"
 #: `precision` -> format of dense models, of mixtures, of models that are published in it
@@ -68,13 +71,18 @@ class Row:
     #: why nothing can be predicted; "" where it can
     reason: str
 
-    def point(self, **changes: Any) -> Point:
-        """The design point of the row. Raises DseError where it cannot be split so."""
+    def point(self, device: HardwareSpec | None = None, **changes: Any) -> Point:
+        """The design point of the row, on another device or with another workload where given. Raises DseError where it
+        cannot be split so."""
         from dataclasses import replace
 
-        assert self.device is not None and self.spec is not None and self.work is not None
+        assert self.device is not None
+        assert self.spec is not None
+        assert self.work is not None
         quantizer = bits_from("closed", None).required(self.kv)
-        return Point(self.device, kv_layout.build(self.spec, quantizer, quantizer), replace(self.work, **changes))
+        return Point(
+            device or self.device, kv_layout.build(self.spec, quantizer, quantizer), replace(self.work, **changes)
+        )
 
 
 def read(path: str) -> list[Row]:
@@ -146,7 +154,7 @@ def _row(path: str, line: int, cells: dict[str, str]) -> Row:
         share = INFERENCEX_LENGTHS if is_x else 1.0
         work = Workload(
             batch=concurrency, input_tokens=max(1, round(share * whole["isl"])),
-            output_tokens=max(1, round(share * whole["osl"])), admission="paged",
+            output_tokens=max(1, round(share * whole["osl"])), admission=ADMISSION,
             weights=_weights(place, cells, spec, precision), stack=f"{stack}@{release or UNKNOWN_RELEASE}",
             tp=tp * n_groups, ep=ep, pp=split["pp_size"], dp_attention=n_groups > 1, model_kind="calibrated",
             rounds=INFERENCEX_ROUNDS if is_x else OTHER_ROUNDS,
@@ -173,8 +181,8 @@ def _is_zero(cell: str) -> bool:
 def _devices(split: dict[str, int]) -> tuple[int, int, int]:
     """(tp of a group, groups with requests of their own, expert parallel).
 
-    Rows of recipes that split experts both ways state tp or attention dp as their product, 64 on 8 devices: the experts'
-    own split says how many there are.
+    Rows of recipes that split experts both ways state tp or attention dp as their product, 64 on 8 devices: the
+    experts' own split says how many there are.
     """
     tp, n_groups, ep, moe_tp = (split[name] for name in ("tp_size", "attention_dp_size", "moe_ep_size", "moe_tp_size"))
     if ep > 1 and moe_tp > 1 and max(tp, n_groups) == ep * moe_tp:
@@ -193,7 +201,8 @@ def _device(system: str) -> HardwareSpec:
 
 
 def _kv(given: str, precision: str, is_inferencex: bool) -> str:
-    """How keys and values are stored: as a column kv_cache_dtype says, else FP8 in InferenceX's recipes, else 16 bits."""
+    """How keys and values are stored: as a column kv_cache_dtype says, else FP8 in InferenceX's recipes, else 16
+    bits."""
     if given and given != "nan":
         return "fp8" if "fp8" in given.lower() else "fp16"
     return "fp8" if is_inferencex and precision in ("fp8", "fp4") else "fp16"

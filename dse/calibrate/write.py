@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -107,6 +107,7 @@ def point(
     """Everything about one design point: memory, time, throughput, and what binds."""
     from dse.model import evaluate as design_point
     from dse.model import kv_layout as plan
+    from dse.model import uncertainty
     from dse.report import present
     from dse.specs import catalog
     from dse.specs.measurements import bits_from
@@ -138,7 +139,8 @@ def point(
     with_room = design_point.with_room(spec, kv, asked, result)
     if as_json:
         room = with_room and {name: with_room[name] for name in design_point.ROOM_RESULTS}
-        document = {**result, "bit_ledger": ledger, "operations": each, "with_room": room}
+        sure = uncertainty.as_numbers(result, point.stack)
+        document = {**result, "intervals": sure, "bit_ledger": ledger, "operations": each, "with_room": room}
         click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         click.echo(present.point_text(result, spec, kv, ledger, device, with_room))

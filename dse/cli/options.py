@@ -119,6 +119,11 @@ def workload_options(function: F) -> F:
     ])(function)  # fmt: skip
 
 
+def memory_options(function: F) -> F:
+    """The options that say how memory is counted."""
+    return _all_of([work_option(name) for name in workload.MEMORY])(function)
+
+
 def deployment_options(function: F) -> F:
     """The options that say how a model lies on several devices."""
     return _all_of([work_option(name) for name in workload.DEPLOYMENT])(function)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from dse.cli.options import WHOLE, model_options, work_option
+from dse.cli.options import WHOLE, memory_options, model_options, work_option
 
 
 @click.command(short_help="A long context over a ring of devices.")
@@ -22,6 +22,7 @@ from dse.cli.options import WHOLE, model_options, work_option
 @click.option(
     "--link", metavar="'300 GB/s'", help="Bandwidth to the next device, one direction; default: the device's."
 )
+@memory_options
 @model_options
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 def ring(device: str, model: str, quantizer: str, n_ring: int, link: str | None, as_json: bool, **work: Any) -> None:
@@ -41,5 +42,7 @@ def ring(device: str, model: str, quantizer: str, n_ring: int, link: str | None,
     spec, side = catalog.device(device), quantizers.parse(quantizer)
     kv = plan.build(catalog.model(model), side, side)
     bandwidth = named_quantity("link", link, "B/s", 1e6, 1e15) if link else None
-    result = model_of_ring.evaluate(spec, kv, Workload(**work), n_ring, bandwidth)
+    asked = Workload(**work)
+    asked.refuse_idle()
+    result = model_of_ring.evaluate(spec, kv, asked, n_ring, bandwidth)
     click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else present.ring_text(result, kv.model))

@@ -10,6 +10,7 @@ from dse.cli.options import (
     bits_options,
     command_line,
     deployment_options,
+    memory_options,
     model_options,
     progress_bar,
     work_option,
@@ -43,9 +44,11 @@ from dse.cli.unused import refuse
 )
 @work_option("page_tokens")
 @work_option("weights_bits")
+@work_option("weights")
 @work_option("activation_bits")
 @work_option("dequant_path")
 @click.option("--seed", type=WHOLE, default=1, show_default=True, help="Of lengths and arrivals.")
+@memory_options
 @deployment_options
 @model_options
 @bits_options
@@ -100,6 +103,7 @@ def simulate(
         dequant_path, model_kind, stack, activation_bits=activation_bits,  # type: ignore[arg-type]
         **deployment,
     )  # fmt: skip
+    work.refuse_idle()
     simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens, prompt_step_tokens)
     unused = {"prompt_step_tokens": "with --batching chunked"}
     if batching != "chunked":

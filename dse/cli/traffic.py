@@ -5,7 +5,16 @@ from typing import Any
 
 import click
 
-from dse.cli.options import WHOLE, deployment_options, model_options, parse_whole, progress_bar, split_list, work_option
+from dse.cli.options import (
+    WHOLE,
+    deployment_options,
+    memory_options,
+    model_options,
+    parse_whole,
+    progress_bar,
+    split_list,
+    work_option,
+)  # fmt: skip
 from dse.cli.unused import refuse
 from dse.core.errors import InputError
 
@@ -18,11 +27,13 @@ from dse.core.errors import InputError
 @click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
 @click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
 @work_option("weights_bits")
+@work_option("weights")
 @work_option("page_tokens")
 @click.option("--max-tokens", type=WHOLE, metavar="N",
               help="Length reserved for each request; default: the model's longest, at least the trace's.")  # fmt: skip
 @work_option("dequant_path")
 @click.option("--batch", "batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128.")
+@memory_options
 @deployment_options
 @model_options
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")
@@ -77,6 +88,7 @@ def traffic(
             model_kind=model_kind, stack=stack, admission="paged",  # type: ignore[arg-type]
             **deployment,
         )  # fmt: skip
+        work.refuse_idle()
     one = present_traffic.find(trace, progress_bar)
     found = present_traffic.about(one, sizes)
     fit = present_traffic.fitting(one, spec, plan, work, max_tokens) if spec and plan and work else None

@@ -67,9 +67,10 @@ def report(out: str) -> None:
 def serving(table: str, out: str, as_json: bool) -> None:
     """Predict every row of a TABLE of measured servers, and say how far off it is.
 
-    TABLE is a CSV file with the columns id, backend, model_path, system, isl, osl and batch_size (the requests at any time), and
-    where known backend_version, precision, tp_size and other splits, silicon_tpot_ms and silicon_ttft_ms. predictions.csv has
-    times in ms with 80 % intervals; errors.csv the errors by model, system, stack and devices; servers.html and .svg the figure.
+    TABLE is a CSV file with the columns id, backend, model_path, system, isl, osl and batch_size (the requests at any
+    time), and where known backend_version, precision, tp_size and other splits, silicon_tpot_ms and silicon_ttft_ms.
+    predictions.csv has times in ms with 80 % intervals; errors.csv the errors by model, system, stack and devices;
+    servers.html and .svg the figure.
     """
     from dse.figures import servers_measured
     from dse.validate import serving as validate_serving

@@ -62,8 +62,11 @@ def memory(designs: Rows, is_named: bool = False) -> Chart:
     x = axes.linear("memory", "GB", tops, _GB)
     places = _places(designs)
     whole = [float(result["capacity_bytes"]) for _, result in designs]
-    # what `free_bytes` is counted from: the usable part, less what the runtime takes
-    usable = [float(result["weight_bytes"] + result["free_bytes"]) for _, result in designs]
+    # what bars may take: the usable part, less what the runtime takes; a server sets activations aside
+    usable = [
+        float(r["weight_bytes"] + r["free_bytes"] + (r["activation_bytes"] if r.get("memory") == "server" else 0))
+        for _, r in designs
+    ]
     if usable == whole:
         marks = [_marks("device memory", whole, places)]
         note = "A bar beyond the mark does not fit at once."

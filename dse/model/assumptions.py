@@ -1,7 +1,6 @@
 """Which assumed numbers a design point rests on, and which of them a single result of it depends on."""
 
 from collections.abc import Iterable, Mapping
-
 from typing import Any
 
 from dse.core import units
@@ -17,7 +16,7 @@ _PARTS = ("energy_per_byte", "energy_per_flop", "idle_power")
 
 def of(
     device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, work: Workload,
-    has_assumed_links: bool = False,
+    has_assumed_links: bool = False, is_server: bool = False,
 ) -> list[str]:  # fmt: skip
     """Names of the assumed numbers that any result of a point rests on.
 
@@ -36,6 +35,7 @@ def of(
     fields += ["board_power"]
     fields += _PARTS if all(getattr(device, name) for name in _PARTS) else ()
     fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops"]
+    fields += ["reported_memory"] if is_server else []
     peaks = lower.product_peaks(device, plan.model, work, stack)
     fields += [name for name in ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8") if name in peaks]
     fields += ["link_bandwidth"] if has_assumed_links else []
@@ -50,7 +50,9 @@ def of(
         found.append("peak_rates")
     if has_assumed_links:
         found.append("exchanges")
-    if device.usable_frac.kind == ASSUMED:
+    if is_server:
+        found.append("server_memory")
+    if device.usable_frac.kind == ASSUMED and (device.usable_frac.si < 1 or not is_server):
         found.append("usable_frac")
     return found
 

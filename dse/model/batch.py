@@ -143,7 +143,8 @@ def shares_of(design, run):
     compute += wave.prompt_compute_s - wave.prompt_matrix_s
     return Shares(
         step.bandwidth + bandwidth / n_steps, step.compute + compute / n_steps,
-        step.latency + (run.linear_latency_s + prompt_host_s(design)) / n_steps, wave.prompt_quantize_s / n_steps + step.dequantization,
+        step.latency + (run.linear_latency_s + prompt_host_s(design)) / n_steps,
+        wave.prompt_quantize_s / n_steps + step.dequantization,
         wave.prompt_collective_s / n_steps + step.communication,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import capacity, deployment, weights
-from dse.model.kv_bytes import unit_of
+from dse.model.kv_bytes import stored_bits, unit_of
 from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context
 from dse.model.records import MISSING
 
@@ -23,8 +23,46 @@ def weight_bytes(design):
 @compilable
 def free_bytes(design):
     """Bytes left for sequences; negative when the weights do not fit."""
-    device = design.device
+    device, memory = design.device, design.memory
+    if memory.is_server:
+        return capacity.pool_bytes(
+            device.reported_bytes, device.usable_frac * memory.share, memory.share_of_free, device.usable_frac,
+            held_bytes(design), memory.outside_bytes,
+        )  # fmt: skip
     return capacity.free_bytes(device.capacity_bytes, device.usable_frac, weight_bytes(design), device.overhead_bytes)
+
+
+@compilable
+def runtime_bytes(design):
+    """Bytes of graphs, context, workspaces and buffers of a device."""
+    return design.device.overhead_bytes + design.memory.graph_bytes + design.memory.buffer_bytes
+
+
+@compilable
+def held_bytes(design):
+    """Bytes that a server holds beside keys and values."""
+    return weight_bytes(design) + design.memory.prompt_bytes + runtime_bytes(design)
+
+
+@compilable
+def unused_bytes(design):
+    """Bytes that nothing may use: what is left of the memory beside all that is held and the room for sequences."""
+    device = design.device
+    whole = device.reported_bytes if design.memory.is_server else device.capacity_bytes
+    return whole - held_bytes(design) - free_bytes(design)
+
+
+@compilable
+def pool_tokens(design, made):
+    """KV tokens of whole blocks that the room for sequences holds, at the mean of a token of one sequence at its final
+    length, nothing shared and no slot unused; MISSING without a cache."""
+    if design.load.has_cache == 0:
+        return MISSING
+    n_tokens, bits = design.input_tokens + design.output_tokens, 0
+    for g in design.tensors:
+        bits += g.n_stored_layers * stored_bits(g, made.limits, n_tokens)
+    free = free_bytes(design) * unit_of(design)
+    return capacity.pool_tokens(free, bits, n_tokens, design.memory.block_tokens)
 
 
 @inlined
@@ -84,7 +122,12 @@ def min_capacity_bytes(design, made, batch):
     if design.load.is_paged and batch > 1:
         mean = made.largest_shared_bits - -batch * made.sum_of_own_bits // design.output_tokens
         needed = max(needed, mean)
-    device = design.device
+    device, memory = design.device, design.memory
+    if memory.is_server:
+        return capacity.min_reported_bytes(
+            to_bytes(design, needed), device.usable_frac * memory.share, memory.share_of_free, device.usable_frac,
+            held_bytes(design), memory.outside_bytes,
+        )  # fmt: skip
     return capacity.min_capacity_bytes(
         to_bytes(design, needed), device.usable_frac, weight_bytes(design), device.overhead_bytes
     )
@@ -102,7 +145,10 @@ class Fit(NamedTuple):
 
     peak_kv_bytes_per_sequence: int
     weight_bytes: int
+    runtime_bytes: int
     free_bytes: int
+    kv_pool_tokens: int
+    unused_bytes: int
     max_batch: int
 
 
@@ -124,14 +170,18 @@ class Needs(NamedTuple):
 @compilable
 def fit_of(design, made, most):
     """What fits, of which `most` requests at once."""
-    return Fit(to_bytes(design, made.peak_bits), weight_bytes(design), free_bytes(design), most)
+    return Fit(
+        to_bytes(design, made.peak_bits), weight_bytes(design), runtime_bytes(design), free_bytes(design),
+        pool_tokens(design, made), unused_bytes(design), most,
+    )  # fmt: skip
 
 
 @inlined
 def sizes_of(design, made, batch):
     """The sizes of a batch."""
     n = requests_of(design, batch)
-    return Sizes(kv_bytes(design, made, batch), n * made.activation_bytes, n * made.workspace_bytes)
+    held = n * made.activation_bytes + design.memory.prompt_bytes
+    return Sizes(kv_bytes(design, made, batch), held, n * made.workspace_bytes)
 
 
 @compilable

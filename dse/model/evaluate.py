@@ -8,7 +8,7 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import LimitError
-from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory
+from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory, uncertainty
 from dse.model.batch import (
     BOUNDS,
     Bounds,
@@ -27,7 +27,16 @@ from dse.model.formulas import effective_bits
 from dse.model.formulas.deployment import micro_batch
 from dse.model.generation import MAX_PIECES, Generation, generation_of
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import design_of, laid_out, path_text, stack_of, stack_text, weights_by_operation
+from dse.model.lower import (
+    design_of,
+    laid_out,
+    memory_counted,
+    path_text,
+    prompt_budget,
+    stack_of,
+    stack_text,
+    weights_by_operation,
+)  # fmt: skip
 from dse.model.measured import measured
 from dse.model.operations import (
     ATTENTION,
@@ -44,6 +53,7 @@ from dse.model.records import MISSING, Design
 from dse.model.results import RESULT_UNITS
 from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
+from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
 from dse.specs.workload import Workload
 
@@ -89,20 +99,28 @@ class Lowered:
         """Raises InputError where they do not go together."""
         plan, paths = laid_out(device, plan, work)
         stack_name, stack = stack_of(device, work)
-        bits = float(plan.effective_bits)
+        bits, memory, server = float(plan.effective_bits), memory_counted(device, work), servers.of(stack_name)
+        is_server = memory == "server"
+        sure = uncertainty.intervals(device, plan, stack, stack_name)
         results = {
             "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
             "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
             **{name: getattr(work, name) for name in _OPEN},
-            "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work), "tokens": work.token_policy.name,
+            "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
+            "tokens": work.token_policy.name,
             "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
+            "memory": memory, "gpu_memory_utilization": work.gpu_memory_utilization if is_server else None,
+            "prompt_budget_tokens": prompt_budget(work, server) if is_server else None,
             "write_amplification": memory_unit.write_amplification(plan), **measured(plan),
-            "n_devices": work.n_devices, "capacity_bytes": device.capacity_bytes,
+            "n_devices": work.n_devices,
+            "capacity_bytes": device.reported_bytes if is_server else device.capacity_bytes,
             "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(
                 device.memory_bandwidth.si, bits
             ),
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
+            "token_time_low": sure.tokens.low, "token_time_high": sure.tokens.high,
+            "first_time_low": sure.first.low, "first_time_high": sure.first.high,
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }  # fmt: skip
         return cls(
@@ -121,7 +139,8 @@ def _assumptions(
     """Names of the assumed numbers that any result rests on."""
     policy = ["token_policy"] if work.token_policy.family.validity or plan.model.read_limit_tokens else []
     has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
-    return [*assumptions.of(device, plan, paths, stack, work, has_assumed_links), *policy]
+    is_server = memory_counted(device, work) == "server"
+    return [*assumptions.of(device, plan, paths, stack, work, has_assumed_links, is_server), *policy]
 
 
 class Point:
@@ -220,16 +239,20 @@ class Point:
         """Why not even one request runs, and by how much; None when it does."""
         if self.max_batch:
             return None
-        usable = units.human(self.free_bytes + self.weight_bytes, "B")
+        held, has, leaves = self.weight_bytes, "weights need", "the weights leave"
+        if self.design.memory.is_server:
+            held, leaves = int(capacity.held_bytes(self.design)), "weights, activations, graphs and buffers leave"
+            has = "weights, activations, graphs and buffers need"
+        usable = units.human(self.free_bytes + held, "B")
         if self.free_bytes < 0:
             return (
-                f"weights need {units.human(self.weight_bytes, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
+                f"{has} {units.human(held, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
                 f"the {usable} that {self.device.name} has for them"
             )
         need = capacity.request_bytes(self.design, self.made)
         return (
             f"one request of {self.work.final_tokens:,} tokens needs {units.human(need, 'B')}, "
-            f"{units.human(need - self.free_bytes, 'B')} more than the weights leave of {usable}"
+            f"{units.human(need - self.free_bytes, 'B')} more than {leaves} of {usable}"
         )
 
     def run(self, n_sequences: int) -> Run:

@@ -35,6 +35,7 @@ from dse.model.records import MATERIALISED, Tensor
 from dse.model.results import RESULT_UNITS
 from dse.model.steady import last_pass
 from dse.model.step import experts_of, experts_s, one_prompt_s, peak_flops, product_peak, prompt_host_s, share_touched
+from dse.specs import servers
 from dse.specs import tokens as token_policies
 from dse.specs.stack import ServedStack
 
@@ -48,7 +49,8 @@ _COUNTS = frozenset({"n_sequences", "n_waves", "running_batch", "max_batch"})
 #: units of steps that are no results
 _UNITS = {
     **RESULT_UNITS, "weight_read_bytes": "B", "prefill_matrix_s": "s", "memory_s": "s", "compute_s": "s",
-    "one_prompt_s": "s", "experts_s": "s", "prefill_experts_s": "s", "burst_wait_s": "s", "place_wait_s": "s", "bit_ledger": "bit",
+    "one_prompt_s": "s", "experts_s": "s", "prefill_experts_s": "s", "burst_wait_s": "s", "place_wait_s": "s",
+    "bit_ledger": "bit",
 }  # fmt: skip
 #: formulas that give a result of another name
 _RESULTS = {
@@ -140,10 +142,20 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         "dropped_tokens": limits.dropped_tokens, **windows,
     }  # fmt: skip
     of_layer = {f"{g.place}_bits_per_packed_token_layers_{g.n_stored_layers}": g.packed_bits / den for g in plan.groups}
-    memory = {
-        "capacity_bytes": device.capacity_bytes, "usable_frac": device.usable_frac.si,
+    server, is_server = servers.of(point.stack_name), bool(design.memory.is_server)
+    memory: dict[str, Any] = {
+        "memory_capacity_bytes": device.capacity_bytes, "usable_frac": device.usable_frac.si,
         "weight_bytes": point.weight_bytes, "overhead_bytes": device.runtime_overhead.count,
     }  # fmt: skip
+    if is_server:
+        memory = {
+            "reported_bytes": device.reported_bytes, "share": device.usable_frac.si * design.memory.share,
+            "share_of_free": design.memory.share_of_free, "usable_frac": device.usable_frac.si,
+            "weight_bytes": point.weight_bytes, "activation_bytes": results["activation_bytes"],
+            "runtime_bytes": results["runtime_bytes"], "outside_bytes": design.memory.outside_bytes,
+        }  # fmt: skip
+    pool, least = (capacity.pool_bytes, capacity.min_reported_bytes) if is_server else (capacity.free_bytes, None)
+    graphs = {"graph_bytes": design.memory.graph_bytes, "buffer_bytes": design.memory.buffer_bytes}
     family = work.token_policy.family
     return [
         *(
@@ -198,7 +210,27 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             bytes_per_sequence=own_bytes, activation_bytes_per_sequence=made.activation_bytes,
             workspace_bytes_per_sequence=made.workspace_bytes, admission=work.admission,
         ),
-        _note("free_bytes", point.free_bytes, capacity.free_bytes.equation, capacity.free_bytes.source, **memory),
+        _note("free_bytes", point.free_bytes, pool.equation, pool.source, **memory),
+        _note(
+            "capacity_bytes", results["capacity_bytes"],
+            "memory that the driver reports, in proportion where memory_capacity is changed" if is_server else "given",
+            device.reported_memory.source if is_server and device.reported_memory else device.memory_capacity.source,
+        ),
+        _note(
+            "runtime_bytes", results["runtime_bytes"], "runtime_overhead + graphs + context, workspaces and buffers",
+            "; ".join(f"{name}: {number.source}" for name, number in server.quantities().items()
+                      if name in ("graphs", "buffers", "communication")) if is_server else "docs/model.md, Capacity",
+            overhead_bytes=device.runtime_overhead.count, **graphs,
+        ),
+        _note(
+            "kv_pool_tokens", results["kv_pool_tokens"], capacity.pool_tokens.equation, capacity.pool_tokens.source,
+            free_bytes=point.free_bytes, block_tokens=design.memory.block_tokens,
+        ),
+        _note(
+            "unused_bytes", results["unused_bytes"], "device memory - weights - activations of prompts - graphs and "
+            "buffers - room for sequences", capacity.pool_bytes.source, capacity_bytes=results["capacity_bytes"],
+            free_bytes=point.free_bytes,
+        ),
         _note("feasible", point.max_batch > 0, "max_batch >= 1: at least one request fits", _CAPACITY,
               max_batch=point.max_batch),
         _note(
@@ -216,6 +248,7 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         ),
         _note(
             "min_capacity_bytes", results["min_capacity_bytes"],
+            f"{least.equation}; a request counts {rule}" if least else
             f"(weights + overhead + shared + batch * bytes_per_sequence) / usable_frac; a request counts {rule}",
             _CAPACITY, weight_bytes=point.weight_bytes, overhead_bytes=device.runtime_overhead.count,
             usable_frac=device.usable_frac.si, shared_bytes=shared_bytes, batch=batch, bytes_per_sequence=own_bytes,
@@ -226,6 +259,13 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             _CAPACITY, first_tokens=work.input_tokens, last_tokens=n,
         ),
         _note(
+            "activation_bytes", results["activation_bytes"], activations.prompt_bytes.equation,
+            "; ".join(number.source for name, number in server.quantities().items()
+                      if name in ("prompt_budget", "sequences", "logit")),
+            prompt_budget_tokens=results["prompt_budget_tokens"], n_sequences=server.sequences.count,
+            vocab_size=(plan.whole or plan).model.vocab_size, logit_bytes=server.logit.count,
+            layer_elements=model.activation_elements if model.layer_elements is None else model.layer_elements,
+        ) if is_server else _note(
             "activation_bytes", results["activation_bytes"], f"batch * {activations.activation_bytes.equation}",
             activations.activation_bytes.source, batch=batch, n_tokens=activation_tokens(design, n),
             activation_elements=model.activation_elements, logits_elements=design.model.logits_elements,
@@ -615,6 +655,9 @@ def _assumed(point: Point, name: str) -> str:
     said = {
         "peak_rates": "memory and arithmetic are taken to reach the peak of their data sheet",
         "token_policy": f"{policy.name}: {policy.family.validity or token_policies.FAMILIES['sparse'].validity}",
+        "server_memory": "; ".join(
+            number.source for number in servers.of(point.stack_name).quantities().values() if number.kind == "assumed"
+        ),
         "exchanges": "; ".join(
             dict.fromkeys(
                 found.source

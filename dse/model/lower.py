@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dse.core import units
 from dse.core.errors import InputError, show
 from dse.model import deployed, memory_unit
-from dse.model.formulas import attention, calibrated, linear
+from dse.model.formulas import activations, attention, calibrated, linear
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import (
     NO_LIMIT,
@@ -18,12 +18,13 @@ from dse.model.records import (
     LanguageModel,
     Layer,
     Load,
+    Memory,
     Policy,
     Product,
     Stack,
     Tensor,
 )  # fmt: skip
-from dse.specs import catalog
+from dse.specs import catalog, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.stack import (
     Fit,
@@ -32,7 +33,6 @@ from dse.specs.stack import (
     HostFit,
     LatentCode,
     PackedFit,
-    ServedStack,
     StackSpec,
     served,
 )  # fmt: skip
@@ -171,7 +171,8 @@ def design_of(
     return Design(
         tensors, layers, kernels, products, exchanges, model_of(plan, work, stack), policy,
         kernels_reach(device, plan, work, stack, latent),
-        device_of(device), load_of(work), deployed.deployment_of(work),
+        device_of(device), load_of(work),
+        memory_of(device, plan, work, stack_name), deployed.deployment_of(work),
         work.input_tokens, work.output_tokens,
     )  # fmt: skip
 
@@ -420,7 +421,8 @@ def device_of(device: HardwareSpec) -> Device:
     parts = (device.energy_per_byte, device.energy_per_flop, device.idle_power)
     by_parts = [part.si if part and all(parts) else math.nan for part in parts]
     return Device(
-        device.capacity_bytes, device.runtime_overhead.count, device.token_cores.count if device.token_cores else 0,
+        device.capacity_bytes, device.reported_bytes, device.runtime_overhead.count,
+        device.token_cores.count if device.token_cores else 0,
         device.usable_frac.si, device.memory_bandwidth.si, *_rate(device.peak_flops), *_rate(device.peak_flops_fp8),
         *_rate(device.peak_ops_int8), device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
         device.board_power.si if device.board_power else math.nan,
@@ -435,6 +437,44 @@ def load_of(work: Workload) -> Load:
         int(paged), work.page_tokens if paged else 1, work.prefix_tokens, work.weight_format.dense_eighths,
         work.weight_format.expert_eighths, work.activation_bits,
         work.prompt_chunk_tokens, work.rounds, int(work.kv_cache), math.nan if discount is None else discount,
+    )  # fmt: skip
+
+
+def memory_counted(device: HardwareSpec, work: Workload) -> str:
+    """How memory is counted, "server" or "paper": as asked, else as a server does where the device has one.
+
+    Raises InputError for a server that there is not.
+    """
+    if work.memory == "server" and device.reported_memory is None:
+        raise InputError(
+            f"memory = server: {device.name} has no driver that reports its memory: use paper, or add reported_memory "
+            "to its file"
+        )
+    if work.memory == "server" and not work.kv_cache:
+        raise InputError("memory = server: a server keeps a KV cache: use paper, or keep the cache")
+    return work.memory or ("server" if device.reported_memory and work.kv_cache else "paper")
+
+
+def prompt_budget(work: Workload, server: servers.Server) -> int:
+    """Tokens of the largest batch of prompt tokens."""
+    return server.prompt_budget.count if work.prompt_budget_tokens is None else work.prompt_budget_tokens
+
+
+def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
+    """What a server of the stack holds beside weights and keys and values; nothing as papers count."""
+    if memory_counted(device, work) == "paper":
+        return Memory(0, 1.0, 1.0, 0, 0, 0, 0, work.page_tokens)
+    server, model, share = servers.of(stack_name), plan.model, float(work.gpu_memory_utilization)
+    elements = model.activation_elements if model.layer_elements is None else model.layer_elements
+    prompt_bytes = activations.prompt_bytes(
+        prompt_budget(work, server), elements, server.sequences.count, (plan.whole or plan).model.vocab_size,
+        server.logit.count,
+    )  # fmt: skip
+    graph_bytes, of_all = server.graphs.count, server.rule != servers.LEFT
+    return Memory(
+        1, share if of_all else 1.0, 1.0 if of_all else share, prompt_bytes, graph_bytes,
+        server.buffer_bytes(work.n_devices), prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
+        work.page_tokens,
     )  # fmt: skip
 
 

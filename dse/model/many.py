@@ -45,6 +45,7 @@ from dse.model.records import (
     LanguageModel,
     Layer,
     Load,
+    Memory,
     Policy,
     Product,
     Stack,
@@ -138,6 +139,7 @@ class Tables(NamedTuple):
     policies: Any
     stacks: Any
     loads: Any
+    memories: Any
     deployments: Any
     #: rows of `Device`
     devices: Any
@@ -205,7 +207,7 @@ def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) 
         np.array([getattr(design, name) if design else (0,) * len(get_type_hints(record)) for design in designs],
                  dtype_of(record))
         for name, record in (("model", LanguageModel), ("policy", Policy), ("stack", Stack), ("load", Load),
-            ("deployment", Deployment),
+            ("memory", Memory), ("deployment", Deployment),
         )
     ]  # fmt: skip
     return Tables(*arrays, np.array(ends, np.int64), *single, np.array(list(devices), dtype_of(Device)))  # type: ignore[call-arg]
@@ -602,7 +604,8 @@ def evaluate_points(points, tables, n_keys, found, state, version):
                 tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
                 tables.products[start[3] : end[3]], tables.exchanges[start[4] : end[4]],
                 tables.models[at], tables.policies[at], tables.stacks[at],
-                tables.devices[device], tables.loads[at], tables.deployments[at], n_input, n_output,
+                tables.devices[device], tables.loads[at], tables.memories[at], tables.deployments[at], n_input,
+                n_output,
             )  # fmt: skip
             if not same:
                 exact = is_exact(design)
@@ -687,8 +690,8 @@ def scan_points(first, last, points, tables, n_keys, found, version):
             tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
             tables.products[start[3] : end[3]], tables.exchanges[start[4] : end[4]],
                 tables.models[at], tables.policies[at], tables.stacks[at],
-            tables.devices[points.device[k]], tables.loads[at], tables.deployments[at], points.n_input[k],
-            points.n_output[k],
+            tables.devices[points.device[k]], tables.loads[at], tables.memories[at], tables.deployments[at],
+            points.n_input[k], points.n_output[k],
         )  # fmt: skip
         if not is_exact(design):
             continue

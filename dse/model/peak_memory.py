@@ -56,8 +56,13 @@ def activation_tokens(design, n_tokens):
 
 @compilable
 def activation_bytes(design, n_tokens):
-    """Bytes of activations of one sequence at a context of `n_tokens`: the widest operation of a layer."""
+    """Bytes of activations of one sequence at a context of `n_tokens`: the widest operation of a layer.
+
+    None where a server has set aside what its largest batch of prompt tokens takes.
+    """
     model = design.model
+    if design.memory.is_server:
+        return 0
     return activations.activation_bytes(
         activation_tokens(design, n_tokens), model.activation_elements, model.logits_elements,
         design.load.activation_bits,

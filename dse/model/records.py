@@ -202,6 +202,8 @@ class Device(NamedTuple):
     """A device: peak rates, memory, power. A rate is a value and the size of its unit; nan where there is none."""
 
     capacity_bytes: int
+    #: what its driver reports; 0 where no server runs on it
+    reported_bytes: int
     overhead_bytes: int
     token_cores: int
     usable_frac: float
@@ -241,6 +243,24 @@ class Load(NamedTuple):
     cached_input_discount: float
 
 
+class Memory(NamedTuple):
+    """How the memory of a device is counted: as papers do (all 0, shares of 1), or as a server does."""
+
+    is_server: int
+    #: of what the driver reports, for all that the server keeps
+    share: float
+    #: of what is then left beside weights, activations, graphs and buffers, for keys and values
+    share_of_free: float
+    #: activations of the largest batch of prompt tokens; CUDA graphs; context, workspaces and buffers of communication
+    prompt_bytes: int
+    graph_bytes: int
+    buffer_bytes: int
+    #: of these, what lies beside the share
+    outside_bytes: int
+    #: tokens of a block of the pool
+    block_tokens: int
+
+
 class Deployment(NamedTuple):
     """How the model lies on several devices; all else in a design is what one of them has, of all stages."""
 
@@ -266,6 +286,7 @@ class Design(NamedTuple):
     stack: Any
     device: Any
     load: Any
+    memory: Any
     deployment: Any
     input_tokens: int
     output_tokens: int

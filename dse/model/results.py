@@ -9,7 +9,10 @@ from dse.specs import workload
 NAME, FLAG, WHOLE, NUMBER, NAMES = "name", "flag", "whole", "number", "names"
 
 # numbers of a device that results read: what decides how many requests fit, and so how many run at once, and the rest
-_MEMORY = ("memory_capacity", "usable_frac", "runtime_overhead", "kv_page")
+_PLAIN = ("memory_capacity", "usable_frac", "runtime_overhead", "kv_page")
+_MEMORY = ("reported_memory", "server_memory", *_PLAIN)
+_OF_POOL = _MEMORY[:-1]
+_OF_UNUSED = ("memory_capacity", "reported_memory", "server_memory", "usable_frac")
 _BANDWIDTH, _STACK = ("memory_bandwidth", "peak_rates"), ("stacks_of", "nearest_kernels")
 _NARROW = ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8")
 _FORMATS = (*_NARROW, "eight_bit_kernels", "nearest_format")
@@ -54,6 +57,16 @@ def _asked(name: str) -> Result:
 _r = Result
 #: fields of a workload that stand before the others: they say what times mean
 _FIRST = ("model_kind", "stack", "tokens")
+#: fields that results show as they come out, as `auto` or nothing leaves them to the device, and the rule
+_KIND_RULE = "as given; auto: calibrated where the device has kernels of a stack, else ideal"
+_SERVER_RULE = "as given, else the server's; none as papers count memory"
+CHOSEN = {
+    "model_kind": _KIND_RULE, "stack": _KIND_RULE,
+    "memory": "as given, else server where the device names reported_memory and a KV cache is kept, paper elsewhere",
+    "gpu_memory_utilization": _SERVER_RULE, "prompt_budget_tokens": _SERVER_RULE,
+}  # fmt: skip
+#: lines of a point's text about what a server keeps
+OF_SERVER = ("activation_bytes", "runtime_bytes", "free_bytes", "kv_pool_tokens", "unused_bytes")
 #: every result by name, in the order of tables
 RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("device", "", NAME, "device"),
@@ -80,25 +93,32 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("measured_error", "1", NUMBER, "error of the attention output", shown="%"),
     _r("measured_on", "", NAME, "measured on"),
     _r("kv_bytes_per_token", "B/token", NUMBER, "KV cache of a token",
-       line=("Memory", 3, "KV cache per token of one request"), reads=("kv_page",)),
+       line=("Memory", 8, "KV cache per token of one request"), reads=("kv_page",)),
     _r("kv_bytes", "B", WHOLE, "KV cache of the batch",
-       line=("Memory", 2, "KV cache, whole batch at final length"), reads=("kv_page",)),
+       line=("Memory", 7, "KV cache, whole batch at final length"), reads=("kv_page",)),
     _r("peak_kv_bytes_per_sequence", "B", WHOLE, "peak KV cache of a sequence", reads=("kv_page",)),
     _r("weight_bytes", "B", WHOLE, "weights", line=("Memory", 1, "weights")),
-    _r("activation_bytes", "B", WHOLE, "activations"),
+    _r("activation_bytes", "B", WHOLE, "activations", line=("Memory", 2, "activations of the prompt budget")),
     _r("workspace_bytes", "B", WHOLE, "workspace"),
-    _r("capacity_bytes", "B", WHOLE, "device memory", line=("Memory", 4, "device memory"), reads=("memory_capacity",)),
-    _r("free_bytes", "B", WHOLE, "memory left after weights",
-       reads=("memory_capacity", "usable_frac", "runtime_overhead")),
+    _r("runtime_bytes", "B", WHOLE, "graphs and buffers", line=("Memory", 3, "graphs, context and buffers"),
+       reads=("runtime_overhead", "server_memory")),
+    _r("capacity_bytes", "B", WHOLE, "device memory", line=("Memory", 9, "device memory"),
+       reads=("memory_capacity", "reported_memory")),
+    _r("free_bytes", "B", WHOLE, "room for keys and values", line=("Memory", 4, "pool of keys and values"),
+       reads=_OF_POOL),
+    _r("kv_pool_tokens", "token", WHOLE, "KV tokens of the pool", line=("Memory", 5, "  in tokens"),
+       reads=_OF_POOL),
+    _r("unused_bytes", "B", WHOLE, "memory kept from use", line=("Memory", 6, "kept from the server"),
+       reads=_OF_UNUSED),
     _r("min_capacity_bytes", "B", WHOLE, "smallest memory for the batch",
-       line=("Memory", 5, "smallest memory to run the whole batch"),
-       reads=("usable_frac", "runtime_overhead", "kv_page")),
+       line=("Memory", 10, "smallest memory to run the whole batch"),
+       reads=("server_memory", "usable_frac", "runtime_overhead", "kv_page")),
     _r("feasible", "", FLAG, "one request fits", reads=_MEMORY),
     _r("infeasible_reason", "", NAME, "why none fits", reads=_MEMORY),
     _r("fits_whole_batch", "", FLAG, "whole batch fits", reads=_MEMORY),
-    _r("max_batch", "sequence", WHOLE, "largest batch", line=("Memory", 6, "largest batch"), reads=_MEMORY),
+    _r("max_batch", "sequence", WHOLE, "largest batch", line=("Memory", 11, "largest batch"), reads=_MEMORY),
     _r("max_context_tokens", "token", WHOLE, "longest context",
-       line=("Memory", 7, "longest context, all requests at once"), reads=_MEMORY),
+       line=("Memory", 12, "longest context, all requests at once"), reads=_MEMORY),
     _r("running_batch", "sequence", WHOLE, "running at once", line=("Time", 1, "running batch"), reads=_MEMORY),
     _r("n_waves", "1", WHOLE, "waves", line=("Time", 2, "waves"), reads=_MEMORY),
     _r("linear_s", "s", NUMBER, "linear layers", line=("Time", 3, "linear layers"), reads=_LINEAR),
@@ -113,7 +133,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        reads=(*_MEMORY, "stacks_of", *_HOST)),
     _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
     _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
-    _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_MEMORY, "token_cores")),
+    _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_PLAIN, "token_cores")),
     _r("decode_step_s", "s", NUMBER, "decode step", line=("Time", 9, "decode step (mean): time per token"), reads=_ALL),
     _r("prefill_s", "s", NUMBER, "prompt of a running batch", line=("Time", 10, "prefill"), reads=_PROMPT),
     _r("total_s", "s", NUMBER, "total time", line=("Time", 11, "total, all waves"), shown="s", reads=_ALL),
@@ -152,13 +172,17 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Throughput", 9, "effective bandwidth"), reads=("memory_bandwidth",)),
     _r("effective_capacity_bytes", "B", NUMBER, "effective capacity",
        line=("Throughput", 10, "effective capacity (all the memory)"), reads=("memory_capacity",)),
+    _r("token_time_low", "1", NUMBER, "measured over predicted time per token, low", reads=_STACK),
+    _r("token_time_high", "1", NUMBER, "measured over predicted time per token, high", reads=_STACK),
+    _r("first_time_low", "1", NUMBER, "measured over predicted time of prompts, low", reads=_STACK),
+    _r("first_time_high", "1", NUMBER, "measured over predicted time of prompts, high", reads=_STACK),
     _r("assumptions", "", NAMES, "assumed numbers"),
 )}  # fmt: skip
 
-#: results that are as they were asked for; of times and their stack, `auto` leaves the choice to the device
+#: results that are as they were asked for
 GIVEN = frozenset((
-    "device", "model", "quantizer", "key_quantizer", "value_quantizer", "capacity_bytes",
-    *(name for name in RESULTS if name in workload.ASKED and name not in ("model_kind", "stack")),
+    "device", "model", "quantizer", "key_quantizer", "value_quantizer",
+    *(name for name in RESULTS if name in workload.ASKED and name not in CHOSEN),
 ))  # fmt: skip
 #: unit by name
 RESULT_UNITS = {name: result.unit for name, result in RESULTS.items()}

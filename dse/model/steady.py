@@ -1,7 +1,8 @@
 """A server that replaces every request as it ends: what a user waits for the first token and for each next one.
 
 The prompts of new requests share the steps of those that decode, so a token takes a decode step and its part of the
-prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds` times.
+prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds`
+times.
 """
 
 from typing import NamedTuple
@@ -10,8 +11,8 @@ from dse.core.compiling import compilable
 from dse.model.formulas import deployment, steady
 from dse.model.step import one_prompt_s, run_of
 
-#: passes of the fixed point between how many decode and how long a prompt takes; the second changes less than 1 %
-N_PASSES = 3
+#: passes of the fixed point between how many decode and how long a prompt takes; a third changes less than 1 %
+N_PASSES = 2
 
 
 class Steady(NamedTuple):
@@ -50,7 +51,7 @@ def _pass_of(design, made, terms, batch, places, decoding):
     wave, own_s = run_of(design, made, terms, n).wave, design.stack.host_prompt_s
     token_s = steady.shared_token_s(wave.decode_step_s, wave.prefill_s, n_steps)
     prompt_s, decode_s = one_prompt_s(design, terms) + own_s, n_steps * token_s
-    burst_s = steady.burst_wait_s(batch / split.n_groups, wave.prefill_s / n + own_s, design.load.rounds)
+    burst_s = steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n + own_s, design.load.rounds)
     inside_s = prompt_s + burst_s
     place_s = steady.place_wait_s(batch, places, inside_s + decode_s)
     return Pass(

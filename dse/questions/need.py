@@ -16,6 +16,7 @@ from dse import quantizers
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import evaluate as point
+from dse.model import lower
 from dse.questions.common import (
     MEASURES,
     Design,
@@ -202,6 +203,8 @@ def smallest(design: Design, work: Workload, what: str, goal: Target, progress: 
         raise InputError(f"need {show(what)}: {did_you_mean(what, [*NUMBERS, 'bits'])}")
     field = NUMBERS[what][0]
     given = float(getattr(design.device, field).si)
+    if what == "capacity" and lower.memory_counted(design.device, work) == "server":
+        given = float(design.device.reported_bytes)
 
     def at(value: float) -> Result:
         return Design(varied(design.device, what, value), design.plan).evaluate(work)
@@ -264,7 +267,8 @@ def _neighbours(
 
 def varied(device: HardwareSpec, what: str, value: float) -> HardwareSpec:
     """The device with another bandwidth, capacity or peak FLOP/s."""
-    return with_number(device, NUMBERS[what][0], value, "inverse design")
+    found = with_number(device, NUMBERS[what][0], value, "inverse design")
+    return found.with_memory(found.memory_capacity) if what == "capacity" else found
 
 
 def _curve(at: Callable[[float], Result], what: str, goal: Target, ends: list[float]) -> pd.DataFrame:

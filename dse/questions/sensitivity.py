@@ -176,7 +176,9 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
     """Every number of the device that the measure of the designs (of one device) rests on, with its range."""
     device = with_stacks(designs[0].device, work)
     stack_name, stack = lower.stack_of(device, work)
-    names = ["memory_bandwidth", "memory_capacity", "peak_flops", "usable_frac", "runtime_overhead", "kernel_launch"]
+    is_server = lower.memory_counted(device, work) == "server"  # which has its own share, graphs and buffers
+    names = ["memory_bandwidth", "memory_capacity", "peak_flops"]
+    names += ["kernel_launch"] if is_server else ["usable_frac", "runtime_overhead", "kernel_launch"]
     places = [(d, lower.dequant_paths(device, d.plan, work)) for d in designs]
     used = {path for _, paths in places for path in paths.values()}
     names += [f"{path}_rate" for path in ("engine", "fused") if path in used]

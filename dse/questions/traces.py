@@ -102,7 +102,9 @@ def _rows(request: Request) -> Iterator[dict[str, Any]]:
             stack = request.stack if system.device_for(model).stacks else None
             for trace in traces():
                 for batch in batches:
-                    work = Workload(batch, admission=system.admission, model_kind=request.model_kind, stack=stack)
+                    work = Workload(
+                        batch, admission=system.admission, model_kind=request.model_kind, stack=stack, memory="paper"
+                    )  # fmt: skip
                     yield evaluate(system, kv, trace, work)
 
 

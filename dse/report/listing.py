@@ -12,7 +12,7 @@ from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, layered, parse
-from dse.specs import catalog
+from dse.specs import catalog, servers
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.stack import Fit
@@ -199,7 +199,7 @@ def show(name: str) -> Rows:
 
 
 def _device_rows(device: HardwareSpec) -> Rows:
-    rows = _quantity_rows(device.quantities())
+    rows = _quantity_rows({name: q for name, q in device.quantities().items() if name != "reported_memory"})
     named = {*device.dequant_path, *GPU_PATHS, "oaken"} - {"default"}
     for family in ("default", *sorted(named)):
         given = family in device.dequant_path or "default" in device.dequant_path
@@ -208,7 +208,18 @@ def _device_rows(device: HardwareSpec) -> Rows:
             "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
             "source": f"{source}; see docs/model.md, Dequantisation",
         })  # fmt: skip
-    return rows + _area_rows(device) + _stack_rows(device) + _link_rows(device)
+    return rows + _area_rows(device) + _stack_rows(device) + _link_rows(device) + _server_rows(device)
+
+
+def _server_rows(device: HardwareSpec) -> Rows:
+    """What the driver reports, and what servers of the device's stacks keep of it."""
+    if device.reported_memory is None:
+        return []
+    rows = _quantity_rows({"reported_memory": device.reported_memory})
+    for stack in [name for name in device.stacks if name in servers.SERVERS] or [servers.DEFAULT]:
+        found = _quantity_rows(servers.of(stack).quantities())
+        rows += [{**row, "name": f"server.{stack}.{row['name']}"} for row in found]
+    return rows
 
 
 def _area_rows(device: HardwareSpec) -> Rows:

@@ -5,11 +5,11 @@ from typing import Any
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
-from dse.model import assumptions
+from dse.model import assumptions, uncertainty
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import GIVEN, RESULT_UNITS, RESULTS, SECTIONS, section
+from dse.model.results import CHOSEN, GIVEN, OF_SERVER, RESULT_UNITS, RESULTS, SECTIONS, section
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -92,7 +92,9 @@ def point_text(
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
         if not result["host_s"]:  # what a server does was measured of servers
-            shown = [row for row in shown if row[1] not in _OF_SERVERS]
+            shown = [row for row in shown if row[1] not in _SERVER_TIMES]
+        if result["memory"] == "paper":
+            shown = [row for row in shown if row[1] not in OF_SERVER]
         if shown:
             lines += ["", title]
             lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
@@ -105,6 +107,7 @@ def point_text(
             parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
             lines += _measured_lines(result, plan)
+    lines += how_sure(result)
     lines += ["", "What binds", f"  {_bound_text(result, with_room)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
         how = "waves of at most" if result["admission"] == "reserve" else "a steady"
@@ -121,6 +124,23 @@ def point_text(
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+#: results whose intervals a point's text gives
+_SURE = ("decode_step_s", "steady_tpot_s", "steady_ttft_s", "prefill_s", "throughput_tokens_per_s", "joules_per_token")
+
+
+def how_sure(result: dict[str, Any]) -> list[str]:
+    """The lines that say between which values 8 of 10 measurements should lie."""
+    found = uncertainty.of_results(result, None)
+    lines = []
+    for name in _SURE:
+        if name not in found or (name in _SERVER_TIMES and not result["host_s"]):
+            continue
+        unit = RESULT_UNITS[name]
+        ends = [number(result[name] * end, unit) for end in (found[name].low, found[name].high)]
+        lines.append(line(RESULTS[name].title, " to ".join(ends)))
+    return ["", "How sure: 8 of 10 measurements lie within (`--explain RESULT` says why)", *lines] if lines else []
 
 
 def position_note(model: ModelSpec, n_tokens: int) -> list[str]:
@@ -229,7 +249,7 @@ def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str
 
 
 #: lines that say something of a server alone
-_OF_SERVERS = ("host_s", "steady_ttft_s", "steady_tpot_s")
+_SERVER_TIMES = ("host_s", "steady_ttft_s", "steady_tpot_s")
 
 
 def _assumptions_text(found: dict[str, Any]) -> str:
@@ -251,7 +271,8 @@ def _assumptions_text(found: dict[str, Any]) -> str:
 _DEVICE_TERMS = {
     "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
     "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
-    "usd_per_hour": "usd_per_hour", "capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "usd_per_hour": "usd_per_hour", "memory_capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "reported_bytes": "reported_memory",
 }  # fmt: skip
 
 
@@ -305,15 +326,50 @@ def explain(name: str, point: Point) -> dict[str, Any]:
         steps.append(
             {"name": name, "value": value, "unit": known[name], "terms": [], "source": source, "equation": equation}
         )
-    return {"name": name, "value": value, "unit": known[name], "steps": steps}
+    return {"name": name, "value": value, "unit": known[name], "steps": steps, **_interval(name, point, result)}
+
+
+def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]:
+    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step weighs most in
+    it."""
+    found = uncertainty.of_results(result, point.stack)
+    if name not in found:
+        return {}
+    sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+    why = found[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
+    steps = {part: result[part] or 0.0 for part in STEP_PARTS}
+    largest = max(steps, key=lambda part: steps[part])
+    share = steps[largest] / result["decode_step_s"]
+    return {"interval": {
+        "low": result[name] * found[name].low, "high": result[name] * found[name].high, "why": why,
+        "dominated_by": largest, "share": share,
+    }}  # fmt: skip
+
+
+#: parts that a decode step is made of
+STEP_PARTS = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s")
+
+
+def _interval_text(explanation: dict[str, Any]) -> list[str]:
+    """The interval of an explained result as a person reads it."""
+    if "interval" not in explanation:
+        return []
+    own, unit = explanation["interval"], explanation["unit"]
+    ends = " to ".join(number(own[end], unit) for end in ("low", "high"))
+    part = RESULTS[own["dominated_by"]].title
+    return [
+        "",
+        f"8 of 10 measurements lie within {ends}: {own['why']}",
+        f"  largest part of a step: {part}, {own['share']:.0%}",
+    ]
 
 
 def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:
     """Where a result comes from that no formula gave, and the source of that."""
     if name in GIVEN:
         return "given", "input"
-    if name in ("model_kind", "stack"):
-        return "as given; auto: calibrated where the device has kernels of a stack, else ideal", "input"
+    if name in CHOSEN:
+        return CHOSEN[name], "input"
     if not result["feasible"]:
         return f"the design does not run: {result['infeasible_reason']}", "docs/model.md, Capacity"
     return ("this design has none" if result[name] is None else RESULTS[name].title), "docs/model.md"
@@ -361,4 +417,4 @@ def explanation_text(explanation: dict[str, Any]) -> str:
         for term in step["terms"]:
             source = f"   [{term['source']}]" if term["source"] else ""
             lines.append(f"      {term['name']} = {_plain(term['value'], term['unit'])}{source}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_interval_text(explanation)])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dse import quantizers
+from dse.model import uncertainty
 from dse.questions.systems import System
 from dse.questions.tables import Request
 from dse.specs import catalog
@@ -45,12 +46,18 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
         best = own.loc[own["throughput_tokens_per_s"].idxmax()]
         reference = own[own["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
         rate = best["throughput_tokens_per_s"]
-        speedup = f"{rate / reference.iloc[0]:.2f}x" if len(reference) else "it does not fit" if base else "-"
+        speedup = "it does not fit" if base else "-"
+        if len(reference):
+            gain = uncertainty.gain(best, own.loc[reference.index[0]])
+            speedup = f"{rate / reference.iloc[0]:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
-        if len(reference) and best["model_kind"] != own.loc[reference.index[0], "model_kind"]:
-            speedup += " *"
-            remark += f"; * {best['model_kind']} model against {own.loc[reference.index[0], 'model_kind']}"
+        lowest, highest = uncertainty.rate_interval(best)
+        rivals = [str(row["system"]) for _, row in own.iterrows()
+                  if row["system"] != best["system"]
+                  and uncertainty.rate_interval(row)[1] > lowest]  # fmt: skip
+        if rivals:
+            remark += f"; intervals overlap: {', '.join(rivals)}"
         whole = own[own["fits_whole_batch"]]
         if n_running < batch and not whole.empty:
             first = whole.loc[whole["throughput_tokens_per_s"].idxmax()]
@@ -58,7 +65,8 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
         bits = f"{best['effective_bits']:.3g}"
         found.append(
             Answer(
-                model.name, str(best["system"]), str(best["device"]), bits, f"{rate:,.0f}", speedup,
+                model.name, str(best["system"]), str(best["device"]), bits,
+                f"{rate:,.0f} ({lowest:,.0f} to {highest:,.0f})", speedup,
                 str(best["bound"]), remark,
             )
         )  # fmt: skip

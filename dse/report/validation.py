@@ -16,6 +16,7 @@ from dse.figures.predicted_measured import points_of
 from dse.measure.lm.study_table import SURE
 from dse.report import papers as report_papers
 from dse.report import ranking as report_ranking
+from dse.report import servers as report_servers
 from dse.report import tokens as report_tokens
 from dse.validate import accuracy as validate_accuracy
 from dse.validate import figures as validate_figures
@@ -47,6 +48,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         ("claims", pd.DataFrame(validate.to_json(rows))),
         ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
         *([("silicon-points", points_of(silicon.scatters))] if silicon.scatters else []),
+        ("serving", report_servers.table()),
         ("eviction", validate_tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
         ("ranking", report_ranking.table()),
@@ -97,6 +99,9 @@ def page(
         silicon_notes=" ".join(f"{note[:1].upper()}{note[1:]}." for note in silicon.notes),
         silicon_head=validate_silicon.HEAD[1:],
         silicon=_silicon(silicon),
+        servers_chart=FIGURES["servers_errors"].chart(report_servers.table()),
+        servers_head=report_servers.HEAD,
+        servers=report_servers.cells(),
         accuracy={
             name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in accuracy.items()
         },

@@ -84,7 +84,12 @@ def changed(document: specfile.Document, base: str, changes: str) -> specs.Hardw
         data[field] = value
         parts.append(re.sub(r"[^A-Za-z0-9._-]+", "", field + value))
     data["name"] = "+".join([str(data.get("name", base)), *parts])[:64]
-    return device_from(specfile.Document(f"{base}:{changes}", data, {}))
+    found = device_from(specfile.Document(f"{base}:{changes}", data, {}))
+    same = {name for name, value in data.items() if value is document.data.get(name)}
+    if "memory_capacity" in same or "reported_memory" not in same:
+        return found
+    fields = {name: getattr(found, name) for name in type(found).model_fields}
+    return device_from(document).model_copy(update=fields)  # what the driver reports follows
 
 
 def device_from(document: specfile.Document) -> specs.HardwareSpec:

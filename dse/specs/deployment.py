@@ -90,13 +90,17 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
         q_heads = model.n_q_heads // tp
         own = -(-(attention + sum(_copied_parameters(model, layer, tp) for layer in model.layers)) // tp)
     row = 2 * model.hidden_size
-    inner = model.activation_elements - row
+
+    def split(elements: int) -> int:
+        return elements if work.dp_attention else row - (row - elements) // tp
+
     return model.model_copy(update={
         "layers": layers, "n_q_heads": q_heads, "vocab_size": -(-model.vocab_size // tp),
         "attention_parameters": own,
         "dense_parameters": own - (-(model.dense_parameters - attention) // tp),
         "expert_parameters": -(-model.expert_parameters // tp),
-        "activation_elements": row + (inner if work.dp_attention else -(-inner // tp)),
+        "activation_elements": split(model.activation_elements),
+        "layer_elements": None if model.layer_elements is None else split(model.layer_elements),
     })  # fmt: skip
 
 

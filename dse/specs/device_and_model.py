@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from dse.core import units
 from dse.core.errors import SpecError, clean, did_you_mean, show
@@ -124,6 +124,14 @@ class HardwareSpec(Spec):
     links: LinksSpec | None = None
     #: modules of a compute core and the core itself, where published; the areas of modules do not add up to the core's
     core_area: dict[ModuleName, Area] = Field(default_factory=dict)
+    #: bytes of all memory as CUDA reports them (torch.cuda.mem_get_info), which servers count from; None: no server
+    reported_memory: Bytes | None = None
+    #: memory that `reported_memory` goes with
+    _described_bytes: int = PrivateAttr(default=0)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Note which memory the driver's number is for."""
+        self._described_bytes = self.capacity_bytes
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
@@ -141,6 +149,23 @@ class HardwareSpec(Spec):
     def capacity_bytes(self) -> int:
         """Memory in bytes."""
         return self.memory_capacity.count
+
+    @property
+    def reported_bytes(self) -> int:
+        """Memory in bytes as the driver reports it, in proportion where the memory is changed; 0 where not known."""
+        if self.reported_memory is None:
+            return 0
+        if self.capacity_bytes == self._described_bytes:
+            return self.reported_memory.count
+        return int(self.reported_memory.count * (self.capacity_bytes / self._described_bytes))
+
+    def with_memory(self, size: Quantity) -> "HardwareSpec":
+        """The device with another memory, all of which its driver reports where it has one."""
+        found = self.model_copy(update={
+            "memory_capacity": size, "reported_memory": size if self.reported_memory else None,
+        })  # fmt: skip
+        found._described_bytes = found.capacity_bytes
+        return found
 
     def product_peak(self, activation_bits: int) -> Quantity | None:
         """Peak rate of products with the weights: FP16, or the larger of INT8 and FP8; None where it has neither."""
@@ -253,6 +278,8 @@ class ModelSpec(BaseModel):
     activation_elements: int = Field(ge=0)
     #: tokens that a step reads of a layer, chosen by its index; None: all
     read_limit_tokens: int | None = Field(default=None, ge=1, le=2**40)
+    #: the same without the output head; None: not known
+    layer_elements: int | None = Field(default=None, ge=0)
     published_parameters: int | None = None
     max_position_tokens: int | None = None
     #: rules the reader applied where the file was silent, one line each
@@ -337,6 +364,7 @@ class ModelFile(Spec):
         router = hidden * experts if experts > 1 else 0
         embeddings = vocab * hidden * (1 if self.tied_embeddings else 2)
         positions = self.learned_positions.count * hidden if self.learned_positions else 0
+        inner = max(q_dim + 2 * kv_dim, (matrices - 1) * ffn * active)
         outside = embeddings + positions + norm + n_layers * (attention + 2 * norm + router)
         return ModelSpec(
             name=self.name,
@@ -361,7 +389,8 @@ class ModelFile(Spec):
             expert_parameters=n_layers * experts * one_ffn if experts > 1 else 0,
             n_experts=experts,
             n_active_experts=active,
-            activation_elements=2 * hidden + max(q_dim + 2 * kv_dim, (matrices - 1) * ffn * active, vocab),
+            activation_elements=2 * hidden + max(inner, vocab),
+            layer_elements=2 * hidden + inner,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
             max_position_tokens=self.max_position.count if self.max_position else None,
             numbers=self.quantities(),

@@ -148,11 +148,10 @@ class StackSpec(Spec):
     def fits(self) -> dict[str, Fit]:
         """Everything that was fitted, by its place in the file."""
         own = {"materialised": self.materialised}
-        tables = {"products": self.products, "experts": self.experts, "latent": self.latent, "prompt": self.prompt}
-        return {
-            **self.parts(), **{name: fit for name, fit in own.items() if fit},
-            **{f"{name}.{code}": fit for name, fits in tables.items() for code, fit in fits.items()},
-        }  # fmt: skip
+        found: dict[str, Fit] = {**self.parts(), **{name: fit for name, fit in own.items() if fit}}
+        for table in ("products", "experts", "latent", "prompt"):
+            found |= {f"{table}.{code}": fit for code, fit in getattr(self, table).items()}
+        return found
 
     def parts(self) -> dict[str, Fit]:
         """The fits that `dse validate silicon` judges, by their place in the file: attention, gemm, kv.fp8, ..."""
@@ -230,7 +229,7 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     host = own.host or (server.releases.get(release, server.host) if server else None)
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
-        parts |= dict.fromkeys(("products", "experts", "latent", "prompt"), {})
+        parts |= {table: {} for table in ("products", "experts", "latent", "prompt")}
     for other, stack in stacks.items():
         if other == name or not parts["host"]:
             continue

@@ -28,8 +28,8 @@ def _uniform(name: str, title: str, eighths: int, code: str) -> WeightFormat:
     return WeightFormat(name, title, eighths, eighths, code, code)
 
 
-#: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4), of 128 a 16-bit scale (INT4), and of 128 x 128
-#: a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
+#: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4), of 128 a 16-bit scale (INT4), and of 128 x
+#: 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
 _NVFP4, _MXFP4, _INT4 = 36, 34, 33
 FORMATS: dict[str, WeightFormat] = {each.name: each for each in (
     _uniform("bf16", "16 bits", 128, "bf16"),

@@ -21,6 +21,9 @@ MAX_PAGE_TOKENS = 4096
 #: devices along one way of splitting a model
 MAX_DEVICES = 1024
 
+#: share of the memory that a server may use where none is given (vLLM's and TensorRT-LLM's default)
+UTILIZATION = 0.9
+
 #: kinds of a field: a whole number, a share from 0 to 1, yes or no, one of `choices`, a name or what a parser takes
 WHOLE, SHARE, SWITCH, CHOICE, NAME = "whole", "share", "switch", "choice", "name"
 
@@ -42,6 +45,8 @@ class Asked:
     low: int = 0
     high: int = 0
     choices: tuple[Any, ...] = ()
+    #: of a share: may not be 0
+    is_positive: bool = False
     #: what stands for the value in a command's help
     metavar: str | None = None
     #: what an open field means, where that is its default
@@ -60,8 +65,9 @@ class Asked:
             _whole(self.option, value, self.low, self.high)
         elif self.kind == SHARE:
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (number and 0 <= value <= 1):
-                raise InputError(f"{self.option} = {show(value)}: must be a share from 0 to 1, such as 0.5")
+            if not (number and 0 <= value <= 1 and (value or not self.is_positive)):
+                allowed = "above 0, at most 1, such as 0.9" if self.is_positive else "from 0 to 1, such as 0.5"
+                raise InputError(f"{self.option} = {show(value)}: must be a share {allowed}")
         elif self.kind == SWITCH:
             if not isinstance(value, bool):
                 raise InputError(f"{self.option} = {show(value)}: must be true or false")
@@ -152,7 +158,7 @@ class Workload:
     )  # fmt: skip
     prompt_chunk_tokens: int = _asked(
         1, "prompt-chunk", WHOLE, "chunk of the prompt", "Chunk of the prompt (tokens)",
-        "Prompt tokens of a request whose activations are in memory at once.",
+        "Prompt tokens of a request whose activations are in memory at once, as papers count memory.",
         unit="token", low=1, high=MAX_INPUT_TOKENS,
     )  # fmt: skip
     rounds: int = _asked(
@@ -168,6 +174,24 @@ class Workload:
         "Price a cached input token so much cheaper, 0 to 1, in place of what sharing the prefix saves (the default), "
         "which may be more.",
         unit="1", metavar="FRAC", open_means="what sharing saves",
+    )  # fmt: skip
+    memory: Literal["server", "paper"] | None = _asked(
+        None, "memory", CHOICE, "memory counted", "Memory counted as by",
+        "server: what the driver reports times gpu-memory-utilization, less weights, activations, graphs and buffers; "
+        "paper: the memory of the data sheet, all of it usable; default: server on GPUs of today, paper elsewhere.",
+        choices=("server", "paper"), open_means="as the device says",
+    )  # fmt: skip
+    gpu_memory_utilization: float = _asked(
+        UTILIZATION, "gpu-memory-utilization", SHARE, "memory for the server", "Memory for the server (share)",
+        "Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
+        "TensorRT-LLM: of what is left, for keys and values.",
+        unit="1", is_positive=True, metavar="FRAC",
+    )  # fmt: skip
+    prompt_budget_tokens: int | None = _asked(
+        None, "prompt-budget", WHOLE, "prompt budget", "Prompt budget (tokens)",
+        "Tokens of the largest batch of prompt tokens, whose activations a server sets aside: max_num_batched_tokens, "
+        "chunked_prefill_size, max_num_tokens; default: the server's, 8,192.",
+        unit="token", low=1, high=MAX_INPUT_TOKENS, open_means="the server's",
     )  # fmt: skip
     # how the model lies on several devices (dse/specs/deployment.py); names as vLLM and SGLang use them
     tp: int = _asked(
@@ -237,6 +261,10 @@ class Workload:
             raise InputError(
                 f"cached-input-discount = {self.cached_input_discount:g}: nothing is cached: give --prefix"
             )
+        for name, usual in (("gpu_memory_utilization", UTILIZATION), ("prompt_budget_tokens", None)):
+            value = getattr(self, name)
+            if self.memory == "paper" and value != usual:
+                raise InputError(f"{ASKED[name].option} = {value:g}: a paper's memory has none: use --memory server")
 
     @property
     def token_policy(self) -> TokenPolicy:
@@ -266,5 +294,7 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 
 #: fields that say how a model lies on several devices
 DEPLOYMENT = ("tp", "pp", "pp_batches", "ep", "expert_skew", "dp_attention", "dcp")
+#: fields that say how memory is counted
+MEMORY = ("memory", "gpu_memory_utilization", "prompt_budget_tokens")
 #: fields of a workload by name, in the order in which it takes them
 ASKED: dict[str, Asked] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}

@@ -28,7 +28,9 @@ from dse.sweep.points import FEASIBLE, MISSING, NOT_ALLOWED, Columns, Names
 from dse.sweep.spec import Sweep
 
 #: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
-LAYOUT_FIELDS = frozenset({"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth"})
+LAYOUT_FIELDS = frozenset({
+    "engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "reported_memory",
+})  # fmt: skip
 #: fields of a workload that are given by point
 BY_POINT = ("batch", "input_tokens", "output_tokens")
 #: results that the kernel or a column for all points of a sweep gives; any other is the same for all points of a case
@@ -206,7 +208,9 @@ def _column(name: str, points: Points, by_name: dict[str, Any]) -> Any:
         return _assumptions(points)
     capacity = np.array([spec.capacity_bytes for spec in points.specs], np.int64)[points.device]
     if name == "capacity_bytes":
-        return capacity
+        counted = [case.design.memory.is_server if case.design else 0 for case in points.cases]
+        reported = np.array([spec.reported_bytes for spec in points.specs], np.int64)[points.device]
+        return np.where(np.array(counted, bool)[points.case], reported, capacity)
     bits = np.array([case.results["effective_bits"] if case.results else np.nan for case in points.cases])[points.case]
     if name == "effective_capacity_bytes":
         return effective_bits.effective_capacity_bytes(capacity, bits)

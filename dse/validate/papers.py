@@ -104,7 +104,7 @@ def oaken_utilisation(model_kind: str = "calibrated") -> pd.DataFrame:
     kv = plan.build(catalog.model(UTILISATION_MODEL), quantizer, quantizer)
     rows = []
     for batch in UTILISATION_BATCHES:
-        work = Workload(batch, UTILISATION_TOKENS, UTILISATION_TOKENS, **KINDS[model_kind])
+        work = Workload(batch, UTILISATION_TOKENS, UTILISATION_TOKENS, memory="paper", **KINDS[model_kind])
         result = point.evaluate(device, kv, work)
         if result["fits_whole_batch"]:
             rows += [{"batch": batch, **op} for op in point.operations(device, kv, work)]

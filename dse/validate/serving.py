@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from dse.calibrate.servers import UNIT_SLIP, Row, read
 from dse.core import files, units
 from dse.core.errors import DseError, InputError
 from dse.model import uncertainty
-from dse.model.evaluate import Point
+from dse.model.evaluate import Point, roomy
+from dse.specs.stack import ServedStack
 
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason")
@@ -35,7 +36,10 @@ class Judged:
     #: what else would have been said: bytes over bandwidth and operations over the peak; kernels alone
     naive_s: float | None
     kernels_s: float | None
+    #: why nothing is predicted; "" where something is
     reason: str
+    #: what of the prediction is taken from the nearest that was measured, or assumed
+    marks: str = ""
 
     @property
     def kind(self) -> str:
@@ -49,15 +53,18 @@ def judge(row: Row) -> Judged:
     if row.reason:
         return Judged(row, *nothing, row.reason)
     try:
-        point = row.point()
+        point, marks = row.point(), ""
+        if not point.max_batch:  # a server ran it all the same
+            marks = f"as if it did fit: {point.results['infeasible_reason']}"
+            point = row.point(roomy(point.device))
         results = point.results
         if results["steady_tpot_s"] is None:
             return Judged(row, *nothing, results["infeasible_reason"] or "not one request fits")
-        tokens, first = uncertainty.token_and_first(point)
+        tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
         tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
         return Judged(
             row, (tpot, tpot * tokens.low, tpot * tokens.high), (ttft, ttft * first.low, ttft * first.high),
-            _naive_s(row), _kernels_s(point), _marks(point),
+            _naive_s(row), _kernels_s(point), "", "; ".join(filter(None, (marks, _marks(point)))),
         )  # fmt: skip
     except DseError as error:
         return Judged(row, *nothing, str(error))
@@ -65,18 +72,20 @@ def judge(row: Row) -> Judged:
 
 def _marks(point: Point) -> str:
     """What of a prediction is taken from the nearest that was measured; "" where nothing is."""
-    stack, said = point.stack, []
-    if stack is not None and getattr(stack, "unknown_release", ""):
+    stack = point.stack
+    said: list[str] = []
+    if isinstance(stack, ServedStack) and stack.unknown_release:
         said.append("release not measured: that of all")
-    if stack is not None and getattr(stack, "borrowed", None):
-        others = ", ".join(dict.fromkeys(stack.borrowed.values()))  # type: ignore[attr-defined]
+    if isinstance(stack, ServedStack) and stack.borrowed:
+        others = ", ".join(dict.fromkeys(stack.borrowed.values()))
         said.append(f"kernels of {others} where its own were not measured")
     return "; ".join(said)
 
 
 def _naive_s(row: Row) -> float:
     """A decode step at peak rates."""
-    found: float = row.point(model_kind="ideal", stack=None).results["decode_step_s"]
+    ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper"}
+    found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]
     return found
 
 
@@ -109,7 +118,8 @@ def _check_units(path: str, found: list[Judged]) -> None:
         times, unit = (1 / middle, "s") if middle < 1 else (middle, "us")
         raise InputError(
             f"{path}:{row.line}: silicon_tpot_ms = {(row.tpot_s or 0) / _MS:g}: is {times:,.0f} times "
-            f"{'less' if middle < 1 else 'more'} than predicted, as most rows: are the times in {unit}? give milliseconds"
+            f"{'less' if middle < 1 else 'more'} than predicted, as most rows: are the times in {unit}? give "
+            "milliseconds"
         )
 
 
@@ -139,7 +149,7 @@ def errors(found: list[Judged]) -> list[dict[str, Any]]:
         groups.setdefault(("all", "all"), []).append(one)
         for by in GROUPS:
             name = one.kind if by == "kind" else one.row.spec.name if by == "model" and one.row.spec else None
-            value = name or str(getattr(one.row, by, ""))
+            value = name or str(getattr(one.row, by, None))
             groups.setdefault((by, value or "-"), []).append(one)
     order = ("all", *GROUPS, "suspect")
     return [
@@ -149,8 +159,8 @@ def errors(found: list[Judged]) -> list[dict[str, Any]]:
 
 
 def _summary(found: list[Judged]) -> dict[str, Any]:
-    tokens = _compare([(one.row.tpot_s, one.tpot_s) for one in found])
-    first = _compare([(one.row.ttft_s, one.ttft_s) for one in found])
+    tokens = compare([(one.row.tpot_s, one.tpot_s) for one in found])
+    first = compare([(one.row.ttft_s, one.ttft_s) for one in found])
     beside = {}
     for name in ("naive_s", "kernels_s"):
         pairs = [(one.row.tpot_s, getattr(one, name)) for one in found]
@@ -164,7 +174,8 @@ def _summary(found: list[Judged]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _compare(pairs: list[tuple[float | None, tuple[float, float, float] | None]]) -> dict[str, float | None]:
+def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> dict[str, float | None]:
+    """Errors of (measured, (predicted, low, high)): mean, 90th percentile, median, share inside, relative width."""
     known = np.array([(m, *three) for m, three in pairs if m and three])
     if not len(known):
         return dict.fromkeys(("mean", "p90", "bias", "inside", "width"))
@@ -177,17 +188,24 @@ def _compare(pairs: list[tuple[float | None, tuple[float, float, float] | None]]
     }  # fmt: skip
 
 
-def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[str, bytes]] | None = None) -> list[str]:
-    """`predictions.csv`, `errors.csv` and `errors.json` in a directory, and what `figure` draws; the paths written."""
-    rows = errors(found)
+def errors_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Errors by group as CSV, to four digits."""
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+        cells = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
+        writer.writerow({key: files.harmless(cell) if isinstance(cell, str) else cell for key, cell in cells.items()})
+    return table.getvalue()
+
+
+def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[str, bytes]] | None = None) -> list[str]:
+    """`predictions.csv`, `errors.csv` and `errors.json` in a directory, and what `figure` draws; the paths written."""
+    rows = errors(found)
     contents = {
-        "predictions.csv": predictions_csv(found).encode(), "errors.csv": table.getvalue().encode(),
-        "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(), **(figure(found) if figure else {}),
+        "predictions.csv": predictions_csv(found).encode(), "errors.csv": errors_csv(rows).encode(),
+        "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(),
+        **(figure(found) if figure else {}),
     }  # fmt: skip
     for name, content in contents.items():
         files.write(Path(out) / name, content)
@@ -211,8 +229,8 @@ def text(found: list[Judged]) -> str:
     ]
     return "\n".join([
         *(line.rstrip() for line in shown), "",
-        "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: bytes and",
-        "operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count apart.",
+        "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: bytes",
+        "and operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count apart.",
     ])  # fmt: skip
 
 

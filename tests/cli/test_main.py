@@ -268,7 +268,7 @@ def test_a_point_names_assumed_numbers_by_what_they_reach(run):
     _, out, _ = run("point", "--device", "a100-80gb", "--model", "llama2-7b")
     line = next(line for line in out.splitlines() if line.startswith("Rests on assumed numbers: "))
     assert line.startswith(
-        "Rests on assumed numbers: usable_frac (100 %); for energy also energy_per_byte, energy_per_flop, idle_power; "
+        "Rests on assumed numbers: server_memory; for energy also energy_per_byte, energy_per_flop, idle_power; "
         "for the price also usd_per_hour (`"
     )
     assert "USD per million tokens\n" in out

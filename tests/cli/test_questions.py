@@ -11,8 +11,8 @@ from dse.questions import best_map, common, crossing, need, sensitivity
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
-OPT = ["--device", "a100-80gb", "--model", "opt-30b"]
-LLAMA = ["--device", "a100-80gb", "--model", "llama2-13b", "--admission", "paged"]
+OPT = ["--device", "a100-80gb", "--model", "opt-30b", "--memory", "paper"]
+LLAMA = ["--device", "a100-80gb", "--model", "llama2-13b", "--admission", "paged", "--memory", "paper"]
 CROSS = ["ask", "cross", *OPT, "--quantizer", "nqkv", "--batches", "4,20", "--inputs", "64,512"]
 NEED = ["ask", "need", "bandwidth", *LLAMA, "--batch", "64"]
 SENSITIVITY = ["ask", "sensitivity", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
@@ -174,6 +174,6 @@ def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps(sketch)
 )  # fmt: skip
 def test_ranges_keep_to_what_a_device_may_have(run, text, says):
     code, out, error = run("ask", "sensitivity", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi",
-                           "--range", text)  # fmt: skip
+                           "--memory", "paper", "--range", text)  # fmt: skip
     assert (code, out, error.count("\n")) == (2, "", 1)
     assert error.startswith(f"error: range = '{text}': {says}")

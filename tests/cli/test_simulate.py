@@ -242,7 +242,7 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
     (("--trace", "azure-chat"), "did you mean azure-"),
     (("--trace", "nowhere.csv"), "no such file"),
     (("--trace", "a\0b"), "trace = "),
-    (("--model", "llama3.1-405b"), "no request fits: weights need"),
+    (("--model", "llama3.1-405b"), "no request fits: weights, activations, graphs and buffers need"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(capsys, args, message):
     status, line = refused(capsys, *BASE, *args)

@@ -46,7 +46,8 @@ def test_failed_requests_are_counted(tmp_path):
 
 
 def test_what_fits():
-    found = json.loads(run("azure-conv", "--device", "a100-80gb", "--model", "llama2-13b", "--json").output)
+    asked = ("azure-conv", "--device", "a100-80gb", "--model", "llama2-13b", "--memory", "paper", "--json")
+    found = json.loads(run(*asked).output)
     fit = found["fit"]
     longest, final, paged = fit["rules"]
     assert longest["n_sequences"] < final["n_sequences"] < paged["n_sequences"]

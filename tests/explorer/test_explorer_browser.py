@@ -57,7 +57,7 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, brows
     idle(page)
     first = throughput(page)
     assert first.endswith("token/s")
-    star = "document.querySelector('.st-key-memory .js-plotly-plot').data[1].x[0]"
+    star = "document.querySelector('.st-key-memory_bars .js-plotly-plot').data[1].x[0]"
     before = page.evaluate(star)
     page.get_by_role("slider").first.press("ArrowRight")
     page.wait_for_url("**batch=128**")

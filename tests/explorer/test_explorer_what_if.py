@@ -170,7 +170,7 @@ def test_parameters_and_edits_stay_with_their_choice():
 
 def test_two_designs_side_by_side_with_the_delta_to_the_first():
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
-    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
+    app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in {"designs": "2", "2.quantizer": "fp16", "editing": "2"}.items():
         app.query_params[key] = value
     app.run()
@@ -189,7 +189,7 @@ def test_two_designs_side_by_side_with_the_delta_to_the_first():
 
 def test_a_wrong_design_leaves_the_others():
     app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
-    app.session_state["memory beside"] = True  # what stands beside a figure is drawn when it is open
+    app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     app.query_params["designs"] = "2"
     app.query_params["2.model_kind"] = "ideal"
     app.query_params["2.stack"] = "vllm"
@@ -241,13 +241,14 @@ def test_a_design_keeps_its_fields_while_another_is_changed():
 
 
 def test_the_usable_memory_is_marked_where_it_is_not_the_whole():
-    result = request.answer(replace(request.DEFAULT, edits="usable_frac=0.9,runtime_overhead=2 GB")).result
+    edits, paper = "usable_frac=0.9,runtime_overhead=2 GB", replace(DEFAULT.work, memory="paper")
+    result = request.answer(replace(DEFAULT, edits=edits, work=paper)).result
     (panel,) = design_bars.memory([("a", result)]).panels
     marks = {series.name: series.x for series in panel.series if series.kind == "scatter"}
     assert marks == {"usable memory": (70e9,), "device memory": (80e9,)}  # 0.9 * 80 GB - 2 GB
     batch = result["max_batch"]
     for n, fits in ((batch, True), (batch + 1, False)):
-        asked = request.of({"edits": "usable_frac=0.9,runtime_overhead=2 GB", "batch": n})
+        asked = request.of({"edits": edits, "batch": n, "memory": "paper"})
         (panel,) = design_bars.memory([("a", request.answer(asked).result)]).panels
         *parts, usable, _ = panel.series
         assert (sum(part.x[0] for part in parts) <= usable.x[0]) == fits
@@ -264,7 +265,7 @@ def test_the_usable_memory_is_marked_where_it_is_not_the_whole():
 def test_what_fits_together_is_the_largest_batch(admission, said):
     asked = request.of({
         "device": "a100-40gb", "model": "llama2-13b", "quantizer": "fp16", "batch": 32, "input": 300, "output": 1024,
-        "admission": admission,
+        "admission": admission, "memory": "paper",
     })  # fmt: skip
     result = request.answer(asked).result
     assert not result["fits_whole_batch"]
@@ -304,7 +305,7 @@ def test_a_context_beyond_the_models_positions_is_marked():
 
 
 def test_bars_add_up_to_the_total():
-    result = request.answer(DEFAULT).result
+    result = request.answer(replace(DEFAULT, work=replace(DEFAULT.work, memory="paper"))).result
     (panel,) = design_bars.memory([("oaken", result)]).panels
     *parts, mark = panel.series
     assert sum(part.x[0] for part in parts) == sum(result[name] for name in design_bars.MEMORY)

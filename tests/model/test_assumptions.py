@@ -16,7 +16,7 @@ from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
 
 #: numbers of which a device may have 1 and more, and pages that must hold whole bursts
-WHOLE = ("memory_capacity", "runtime_overhead", "n_cores", "token_cores", "kv_page", "kv_burst")
+WHOLE = ("memory_capacity", "reported_memory", "runtime_overhead", "n_cores", "token_cores", "kv_page", "kv_burst")
 FACTORS = (1e-3, 1 / 64, 0.25, 0.5, 0.9, 1.1, 2, 4, 64, 1e3)
 SYSTEMS = {
     "fused, ideal": ("a100-80gb", "llama2-7b", "kivi", {"batch": 64, "model_kind": "ideal"}),
@@ -50,7 +50,7 @@ NAMES = ("device", "model", "quantizer", "assumptions")
 #: what a perfect machine, kernels of another device or stack, an untimed choice are: no numbers that could be varied
 PSEUDO = {
     "peak_rates", "stacks_of", "eight_bit_kernels", "token_policy", "exchanges", "nearest_format", "nearest_kernels",
-    "nearest_release",
+    "nearest_release", "server_memory",
 }  # fmt: skip
 
 
@@ -80,6 +80,8 @@ def movers(system):
     base = point.evaluate(device, kv, asked)
     found = {result: set() for result in point.RESULT_UNITS}
     for field in {**every, "fused_rate": None}:
+        if field == "usable_frac" and base["memory"] == "server":
+            continue  # of a server the workload says the share
         for factor in FACTORS:
             value = (getattr(device, field) or device.rate("fused")).si * factor
             if field in WHOLE:
@@ -135,7 +137,7 @@ def test_energy_and_cost_name_their_own():
     """As shipped: the energy of the board needs no price, the cost no energy, and both the rates behind them."""
     one = common.design("a100-80gb", "llama2-7b", "kivi")
     result = one.evaluate(Workload(batch=64))
-    times = {"fused_rate", "kernel_launch", "usable_frac"}
+    times = {"fused_rate", "kernel_launch", "server_memory"}
     for measure, own in (("throughput", set()), ("energy", set()), ("cost", {"usd_per_hour"})):
         text = common.assumption_text([result], common.MEASURES[measure])
         named = set(text.removeprefix("Rests on assumed numbers: ").removesuffix(".").split(", "))

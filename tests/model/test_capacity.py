@@ -178,8 +178,7 @@ def test_smallest_memory_is_the_inverse_of_free_bytes(needed, usable, overhead):
 
 def of(quantizer, **work):
     dev, kv = catalog.device("a100-80gb"), build("llama2-7b", quantizer)
-    wanted = Workload(**work)
-    return Point(dev, kv, wanted)
+    return Point(dev, kv, Workload(memory="paper", **work))
 
 
 def test_a_prefix_of_one_packed_group_is_shared_among_many():

@@ -119,7 +119,7 @@ def test_a_pipeline_of_two_is_what_oaken_takes_two_gpus_for():
     """Oaken 6.1: capacity doubles, bandwidth and compute do not. One batch in the pipeline; sends come on top, and both
     devices have activations and FP16 copies of the layer at work, which the file counts once."""
     for quantizer, batch in (("fp16", 16), ("kivi", 64), ("oaken", 256)):
-        asked = {"batch": batch, "weights_bits": 8}
+        asked = {"batch": batch, "weights_bits": 8, "memory": "paper"}
         file = results("llama2-70b", "2xa100-80gb", quantizer, **asked)
         ours = results("llama2-70b", "a100-80gb", quantizer, pp=2, pp_batches=1, **asked)
         same = ("running_batch", "linear_s", "attention_s", "quantize_s", "dequantize_s")

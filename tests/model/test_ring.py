@@ -145,13 +145,13 @@ def test_more_devices_hold_more_and_faster_links_never_hurt(one, more):
 
 def test_longest_context_fits_and_one_token_more_a_block_does_not():
     kv, dev = build("llama3.1-8b", "fp16"), catalog.device("h100")
-    found = ring.evaluate(dev, kv, Workload(2, 1000, 1), 8)
+    found = ring.evaluate(dev, kv, Workload(2, 1000, 1, memory="paper"), 8)
     block = found["max_context_tokens"] // 8
     free = 80_000_000_000 - 2 * 8_030_261_248
     activations = 2 * kv.model.activation_elements
     per_token = 131_072 + 2 * (2 * 2 * 8 * 128 + 2 * 4096)  # FP16 KV; keys and values twice, query and output
     assert 2 * (block * per_token + activations) <= free < 2 * ((block + 1) * per_token + activations)
-    over = ring.evaluate(dev, kv, Workload(2, found["max_context_tokens"], 1), 8)
+    over = ring.evaluate(dev, kv, Workload(2, found["max_context_tokens"], 1, memory="paper"), 8)
     assert not over["feasible"]
     assert over["prefill_s"] is None
 

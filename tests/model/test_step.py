@@ -84,7 +84,8 @@ def test_calibrated_eight_bit_products_are_marked():
 def test_activations_by_hand():
     # OPT-6.7B: 2 * 4096 + 50272 logits = 58464 elements a token, which stay FP16 at 8 bits
     kv = build("opt-6.7b", "fp16")
-    work = Workload(batch=2, input_tokens=100, output_tokens=20, weights_bits=8, prompt_chunk_tokens=64, **IDEAL)
+    paper = {"memory": "paper", **IDEAL}
+    work = Workload(batch=2, input_tokens=100, output_tokens=20, weights_bits=8, prompt_chunk_tokens=64, **paper)
     assert at(A100, kv, **vars(work))["activation_bytes"] == 2 * 64 * 58464 * 2
     assert at(A100, kv, **vars(replace(work, activation_bits=8)))["activation_bytes"] == 2 * 64 * 58464 * 2
     assert at(A100, kv, **vars(replace(work, prompt_chunk_tokens=10**6)))["activation_bytes"] == 2 * 100 * 58464 * 2
@@ -330,7 +331,7 @@ def test_discounts_are_shares(share):
 
 def test_memory_of_one_request_is_unchanged_by_default():
     kv = build("llama2-7b", "nqkv")
-    found = point.Point(A100, kv, Workload(batch=4, dequant_path="materialised"))
+    found = point.Point(A100, kv, Workload(batch=4, dequant_path="materialised", memory="paper"))
     assert found.made.activation_bytes == peak_memory.activation_bytes(found.design, 1) == 2 * (32000 + 8192)
 
 

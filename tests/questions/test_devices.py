@@ -13,7 +13,7 @@ ASK = ["ask", "devices", "--device", "h100", "--model", "llama3.1-70b"]
 
 def answer(batch=64, most=8, **asked):
     plan = kv_layout.build(catalog.model("llama3.1-70b"), *[quantizers.parse("fp16")] * 2)
-    return devices(catalog.device("h100"), plan, Workload(batch=batch, **asked), most)
+    return devices(catalog.device("h100"), plan, Workload(batch=batch, **{"memory": "paper", **asked}), most)
 
 
 def test_the_fewest_devices_are_those_whose_memory_holds_weights_and_cache():

@@ -142,9 +142,9 @@ def test_random_searches_equal_brute_force(quantizer, gigabytes, batch, n_out, a
 def test_only_capacity_and_no_monotony_are_said():
     """OPT-30B on an A100 leaves 20 GB for keys and values: NQKV runs more at once, each step far slower."""
     new, old = (design("a100-80gb", "opt-30b", q) for q in ("nqkv", "fp16"))
-    found = crossing.crossing(new, old, Workload(), THROUGHPUT, (16,), (512,))
+    found = crossing.crossing(new, old, Workload(memory="paper"), THROUGHPUT, (16,), (512,))
     line = found.from_batch[0]
-    a, b = (d.evaluate(Workload(batch=16, input_tokens=512)) for d in (new, old))
+    a, b = (d.evaluate(Workload(batch=16, input_tokens=512, memory="paper")) for d in (new, old))
     assert a["decode_step_s"] > b["decode_step_s"]
     assert a["throughput_tokens_per_s"] > b["throughput_tokens_per_s"]
     assert line.pays_in == [(10, 16)]
@@ -221,7 +221,7 @@ def test_the_value_meets_the_target_and_the_next_smaller_does_not(what, quantize
 def test_bandwidth_and_memory_by_hand():
     """One request of Llama2-7B at peak rates waits for reading alone, so half the time takes twice the bandwidth."""
     one = design("a100-80gb", "llama2-7b", "fp16")
-    work = Workload(model_kind="ideal")
+    work = Workload(model_kind="ideal", memory="paper")
     step_ms = 1000 * one.evaluate(work)["decode_step_s"]
     found = need.smallest(one, work, "bandwidth", need.target(None, step_ms / 2))
     assert found.value == pytest.approx(4.0e12, rel=1e-12)
@@ -251,7 +251,8 @@ def test_what_cannot_be_met_is_an_answer():
 def test_memory_thresholds_equal_a_scan_over_batches():
     """More memory never hurts: the smallest is the smallest over all numbers of requests that it may hold."""
     work = Workload(batch=48, input_tokens=700, output_tokens=300)
-    for quantizer, rate in (("fp16", 300.0), ("nqkv", 150.0), ("kivi", 300.0)):
+    for quantizer, rate, memory in (("fp16", 300.0, "paper"), ("nqkv", 150.0, "server"), ("kivi", 300.0, "server")):
+        work = replace(work, memory=memory)
         one = design("a100-80gb", "opt-30b", quantizer)
         sizes = [one.evaluate(replace(work, batch=n))["min_capacity_bytes"] for n in range(1, 49)]
         varied = [replace(one, device=need.varied(one.device, "capacity", size)) for size in sizes]
@@ -508,7 +509,7 @@ def test_bad_questions_are_refused():
 
 def test_bits_that_capacity_keeps_out_say_what_binds_with_room():
     """FP16 of 128 requests runs in waves; in endless memory it is the step of all 128, which has its own bound."""
-    work = Workload(batch=128)
+    work = Workload(batch=128, memory="paper")
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("fp16", "fp8", "int4")]
     goal = need.target(1500.0, None)
     found = need.most_bits(designs, work, goal)

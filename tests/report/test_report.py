@@ -83,7 +83,7 @@ def test_page_says_what_it_rests_on(written: Path):
 
 def test_tables_round_trip(written: Path):
     own = pd.read_parquet(written / "report.parquet")
-    base = Workload(admission="paged")
+    base = Workload(admission="paged", memory="paper")
     expected = sweep.grid(_SMALL["devices"], _SMALL["models"], _SMALL["quantizers"], [16, 256], base=base)
     pd.testing.assert_frame_equal(own.drop(columns="system"), expected, check_exact=True)
     text = list(csv.DictReader(io.StringIO((written / "report.csv").read_text())))

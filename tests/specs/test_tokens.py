@@ -416,7 +416,7 @@ def test_the_longest_context_does_not_depend_on_the_prompt_given():
     """Llama2-7B on 80 GB, by hand: weights 13.48 GB; a token of 524,288 B, 16 % of the prompt and all 512 generated."""
     kv = build("llama2-7b", "fp16")
     dev = catalog.device("a100-80gb")
-    work = {"output_tokens": 512, "tokens": "snapkv:share=0.16"}
+    work = {"output_tokens": 512, "tokens": "snapkv:share=0.16", "memory": "paper"}
     found = {n: point.evaluate(dev, kv, Workload(1, n, **work))["max_context_tokens"] for n in (1, 8192, 700_000)}
     assert len(set(found.values())) == 1
     free = 80 * 10**9 - 2 * 6_738_415_616 - 2 * kv.model.activation_elements
@@ -446,7 +446,7 @@ def test_layers_with_their_own_window_take_the_smaller():
 def test_largest_batch_with_eviction_by_hand():
     kv = build("llama2-7b", "fp16")
     dev = catalog.device("a100-80gb")
-    work = Workload(1, 4096, 256, tokens="snapkv:share=0.16")
+    work = Workload(1, 4096, 256, tokens="snapkv:share=0.16", memory="paper")
     memory = point.Point(dev, kv, work)
     free = 80_000_000_000 - 13_476_839_424  # weights
     per_request = (655 + 256) * 524_288 + memory.made.activation_bytes  # 0.16 * 4,096 = 655.36

@@ -124,7 +124,7 @@ def loaded(row: dict[str, Any], asked: Request) -> dict[str, Any]:
     family, _, parameters = system.quantizer.partition(":")
     device = system.device_for(asked.model_spec()).name.lower()
     return {
-        **shared.work_values(Workload(model_kind=_kind(asked))), **found, "device": device, "edits": "",
+        **shared.work_values(Workload(model_kind=_kind(asked), memory="paper")), **found, "device": device, "edits": "",
         "quantizer": family, "parameters": parameters, "value_quantizer": None, "value_parameters": "",
     }  # fmt: skip
 
@@ -180,7 +180,7 @@ def _of_system(system: System, asked: Request) -> Request:
         device=device, model=asked.model, model_file=asked.model_file,
         work=Workload(
             asked.work.batch, asked.work.input_tokens, asked.work.output_tokens, system.admission,
-            model_kind=_kind(asked),
+            model_kind=_kind(asked), memory="paper",
         ),
     )  # fmt: skip
     return request.with_quantizer(plain, system.quantizer)

@@ -25,6 +25,7 @@ from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped, problem
 from dse.figures import design_bars
 from dse.figures.drawing.chart import Chart
+from dse.model import uncertainty
 from dse.model.results import RESULT_UNITS
 from dse.quantizers import layered
 from dse.report.present import change, number, position_note
@@ -128,6 +129,7 @@ def render() -> None:
         return
     show_summaries(found)
     headline(found)
+    how_sure(found)
     made = MadeBy(
         "\n".join(request.command(asked) for asked, _ in found.values()),
         "\n\n".join(request.python(asked) for asked, _ in found.values()),
@@ -333,7 +335,7 @@ GROUPS = {
         "kv_bytes": "Of the whole batch, all requests at their final length.",
         "kv_bytes_per_token": "Of one request.",
         "min_capacity_bytes": "To run the whole batch at once: the smallest device that does.",
-        "capacity_bytes": "As the device's file says.",
+        "capacity_bytes": "As the device's file says; counted by a server, as its driver reports it.",
     },
     "Time": {
         "throughput_tokens_per_s": HEADLINE["throughput_tokens_per_s"],
@@ -382,6 +384,27 @@ def headline(found: Designs) -> None:
                 )  # fmt: skip
 
 
+def how_sure(found: Designs) -> None:
+    """In a line: where 8 of 10 measurements should lie, and how sure the faster of two designs is."""
+    answers = [(place, answer.result) for place, (_, answer) in found.items() if answer.result["feasible"]]
+    said = []
+    for place, result in answers:
+        low, high = (number(rate, "token/s") for rate in uncertainty.rate_interval(result))
+        said.append(f"{low} to {high}" if len(found) == 1 else f"{place}: {low} to {high}")
+    if not said:
+        return
+    text = "8 of 10 measurements should lie within " + "; ".join(said) + "."
+    for place, result in answers[1:]:
+        gain = uncertainty.gain(result, answers[0][1])
+        if gain.ratio != 1:
+            side = "faster" if gain.ratio > 1 else "slower"
+            text += (
+                f" {place} is {side} than {answers[0][0]} with a chance of {gain.confidence:.0%}: {gain.ratio:.2f} "
+                f"times its throughput ({gain.low:.2f} to {gain.high:.2f})."
+            )
+    st.caption(escaped(text))
+
+
 def shown_number(name: str, result: Mapping[str, Any]) -> str:
     """A result as the page shows it; sizes in GB only, so that columns compare."""
     value, unit = result[name], RESULT_UNITS[name]
@@ -408,7 +431,7 @@ def show_bars(found: Designs, made: MadeBy) -> None:
     memory, step = design_bars.memory(rows), design_bars.step_time(rows)
     legend_px = _ENTRY_PX * len(step.legend())
     height = legend_px + _AXIS_PX + _BAR_PX * len(rows)
-    for place, name, chart in zip(st.columns(2), ("memory", "step"), (memory, step), strict=True):
+    for place, name, chart in zip(st.columns(2), ("memory_bars", "step"), (memory, step), strict=True):
         with place:
             beside.show(name, chart, partial(design_bars.table, rows), made, figure.fitted(chart, height, legend_px))
 

@@ -33,9 +33,13 @@ STEP = {
 
 
 def step_parts(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Parts of a decode step by column; what devices exchange only where any of the results have it."""
-    exchanged = any((result.get("collective_s") or 0.0) > 0 for result in results)
-    return {**STEP, "collective_s": "exchange"} if exchanged else STEP
+    """Parts of a decode step by column; exchanges between devices, and the server's own time, only where any has
+    them."""
+    shown, results = dict(STEP), list(results)
+    for column, name in (("collective_s", "exchange"), ("host_s", "host and small kernels")):
+        if any((result.get(column) or 0.0) > 0 for result in results):
+            shown[column] = name
+    return shown
 
 
 def with_system(table: pd.DataFrame) -> pd.DataFrame:
@@ -228,6 +232,9 @@ def lines(
             opened=tuple(bool(row["running_batch"] < row["batch"]) for row in good),
             hover=tuple(hover(row) for row in good),
         )
+        if y_column == "throughput_tokens_per_s":
+            aside = 2 ** (DODGE * (shown.systems.index(system) - (len(shown.systems) - 1) / 2))
+            yield from _whiskers(good, lambda row, aside=aside: aside * x_of(row), y_column, look.colour)  # type: ignore[misc]
         bad = [row for row in own if not row["feasible"]]
         if bad:
             places, heights = [], []
@@ -243,12 +250,30 @@ def lines(
             )  # fmt: skip
 
 
+def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, colour: str) -> Iterable[Series]:
+    """A thin line a point, between which rates 8 of 10 measurements should lie; none where tables do not say."""
+    sure = [row for row in good if row.get("token_time_low", NAN) == row.get("token_time_low", NAN)]
+    x = tuple(at for row in sure for at in (float(x_of(row)), float(x_of(row)), NAN))
+    y = tuple(
+        end
+        for row in sure
+        for end in (row[y_column] / row["token_time_high"], row[y_column] / row["token_time_low"], NAN)
+    )
+    if x:
+        yield Series("8 of 10 measurements", "line", x=x, y=y, colour=colour, marker="", is_note=True, in_legend=False)
+
+
 def notes(shown: Drawn) -> tuple[str, ...]:
     """All footnotes of a figure of throughputs."""
     table = shown.table
-    return (*mark_notes(table), *run_notes(table), *shown.notes, assumption_note(table))
+    sure = (SURE_NOTE,) if "token_time_low" in table else ()
+    return (*mark_notes(table), *run_notes(table), *sure, *shown.notes, assumption_note(table))
 
 
+NAN = float("nan")
+#: octaves by which the whiskers of systems stand apart
+DODGE = 0.03
+SURE_NOTE = "Thin lines: where 8 of 10 measurements should lie; of peak rates, what measured devices reach of theirs."
 #: batches that bars beside each other can show
 MAX_BARS = 8
 

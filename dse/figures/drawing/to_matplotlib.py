@@ -152,23 +152,19 @@ def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Ch
     if series.marker and x:
         size = (16.0 if series.draws_line else 34.0) * (series.size * page.mark) ** 2
         thin = series.marker == "x-thin"
-        for i in range(len(x)):
-            colour: Any = series.colour
-            if series.values and chart.colours:
-                colour = _cividis(chart, series.values[i])
-            face = "white" if series.is_open(i) else colour
-            edge = colour if series.is_open(i) or not series.values else "#333333"
-            look = (
-                {"color": series.colour, "linewidths": 1.1 * page.line}
-                if thin
-                else {
-                    "facecolors": [face],
-                    "edgecolors": [edge],
-                    "linewidths": (0.6 if series.values else 0.9) * page.line,
-                }
-            )
-            axes.scatter([x[i]], [y[i]], s=size * (1.5 if series.marker == "star" else 1.0),
-                         marker=_MARKERS[series.marker], zorder=order + 0.005, clip_on=False, **look)  # fmt: skip
+        colours = [_cividis(chart, value) for value in series.values] if series.values and chart.colours else None
+        shades: list[Any] = colours or [series.colour] * len(x)
+        opened = [series.is_open(i) for i in range(len(x))]
+        look: dict[str, Any] = {"color": series.colour, "linewidths": 1.1 * page.line} if thin else {
+            "facecolors": ["white" if is_open else shade for is_open, shade in zip(opened, shades, strict=True)],
+            "edgecolors": [
+                shade if is_open or not series.values else "#333333"
+                for is_open, shade in zip(opened, shades, strict=True)
+            ],
+            "linewidths": (0.6 if series.values else 0.9) * page.line,
+        }  # fmt: skip
+        axes.scatter(x, y, s=size * (1.5 if series.marker == "star" else 1.0), marker=_MARKERS[series.marker],
+                     zorder=order + 0.005, clip_on=False, **look)  # fmt: skip
 
 
 def _labels(

@@ -14,6 +14,17 @@ def activation_tokens(n_tokens, input_tokens, output_tokens, chunk_tokens):
 
 @formula(
     "B",
+    "max(2 * prompt_budget * layer_elements, logit_bytes * sequences * vocab)",
+    "docs/model.md, Memory of a server: 16-bit values of a layer, or logits and their copies, which come after it",
+)
+def prompt_bytes(prompt_budget_tokens, layer_elements, n_sequences, vocab_size, logit_bytes):
+    """Bytes of the largest step that a server measures before it lays out its memory: prompts fill the budget, and
+    logits are those of the sequences that run, one row each."""
+    return max(2 * prompt_budget_tokens * layer_elements, logit_bytes * n_sequences * vocab_size)
+
+
+@formula(
+    "B",
     "max(ceil(n_tokens * activation_elements * activation_bits / 8), 2 * n_tokens * logits_elements)",
     "docs/model.md, Capacity: logits and the residual beside them stay FP16",
 )

@@ -27,10 +27,44 @@ def min_capacity_bytes(needed_bytes, usable_frac, weight_bytes, overhead_bytes):
     return high
 
 
+@formula(
+    "B",
+    "min(share_of_free * (share * reported - held + outside), usable_frac * reported - held), each rounded down",
+    "docs/model.md, Memory of a server",
+)
+def pool_bytes(reported_bytes, share, share_of_free, usable_frac, held_bytes, outside_bytes):
+    """Bytes that a server gives to keys and values; negative when what it holds beside them does not fit.
+
+    `held_bytes` are weights, activations, graphs and buffers, of which `outside_bytes` lie beside the share.
+    """
+    left = free_bytes(reported_bytes, share, held_bytes - outside_bytes, 0)
+    if left > 0:
+        left = free_bytes(left, share_of_free, 0, 0)
+    return min(left, free_bytes(reported_bytes, usable_frac, held_bytes, 0))
+
+
+@formula("B", "smallest reported memory with pool >= needed", "docs/model.md, Memory of a server")
+def min_reported_bytes(needed_bytes, share, share_of_free, usable_frac, held_bytes, outside_bytes):
+    """Smallest memory, as its driver reports it, whose pool has `needed_bytes` > 0; the inverse of `pool_bytes`."""
+    left = min_capacity_bytes(needed_bytes, share_of_free, 0, 0)
+    return max(
+        min_capacity_bytes(left, share, held_bytes - outside_bytes, 0),
+        min_capacity_bytes(needed_bytes, usable_frac, held_bytes, 0),
+    )
+
+
+@formula("token", "floor(free / ceil(block * per_sequence / n_tokens)) * block", "docs/model.md, Memory of a server")
+def pool_tokens(free, per_sequence, n_tokens, block_tokens):
+    """KV tokens of whole blocks in `free`, where a sequence of `n_tokens` takes `per_sequence`, in the same unit."""
+    whole, rest = per_sequence // n_tokens, per_sequence % n_tokens
+    block = whole * block_tokens - -rest * block_tokens // n_tokens
+    return max(free // max(block, 1), 0) * block_tokens
+
+
 @formula("sequence", "floor((free - shared) / per_sequence), not negative", "docs/model.md, Capacity")
 def max_batch(free, shared, per_sequence):
-    """Most sequences that fit, all arguments in the same unit. per_sequence > 0."""
-    return max((free - shared) // per_sequence, 0)
+    """Most sequences that fit, all arguments in the same unit; one that adds nothing counts as a unit."""
+    return max((free - shared) // max(per_sequence, 1), 0)
 
 
 @formula("1", "ceil(batch / max_batch)", "docs/model.md: waves when a batch does not fit")

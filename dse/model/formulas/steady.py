@@ -64,7 +64,8 @@ def shared_token_s(decode_step_s, prefill_s, output_tokens):
 
 @formula("s", "n * prompt_s / (2 * rounds)", _SOURCE)
 def burst_wait_s(n_requests, prompt_s, rounds):
-    """Wait behind the prompts of others, mean over requests: all start at once, so the first of each place waits for half
+    """Wait behind the prompts of others, mean over requests: all start at once, so the first of each place waits for
+    half
     of the prompts, and one in `rounds` is such a first."""
     return n_requests * prompt_s / (2 * rounds)
 

@@ -102,6 +102,7 @@ def from_document(document: Document) -> ModelSpec:
         n_active_experts=experts.active if routed and experts else 1,
         activation_elements=hf_params.activation_elements(shape),
         read_limit_tokens=index.read_tokens if index else None,
+        layer_elements=hf_params.layer_elements(shape),
         max_position_tokens=positions,
         notes=tuple(keys.notes),
     )

@@ -412,7 +412,12 @@ def count(shape: Shape) -> tuple[int, int]:
 
 def activation_elements(shape: Shape) -> int:
     """Elements live at once per token in the widest operation: input and output rows and the widest inner one."""
-    inner = [shape.vocab]
+    return max(layer_elements(shape), 2 * shape.hidden + shape.vocab)
+
+
+def layer_elements(shape: Shape) -> int:
+    """The same without the output head."""
+    inner = []
     gates = 2 if shape.rules.gated else 1
     for layer, width in enumerate(shape.ffn):
         q_heads, experts = shape.q_heads[layer], shape.experts

@@ -17,6 +17,8 @@ from dse.specs.workload import Workload
 CALIBRATED: dict[str, Any] = {"model_kind": "calibrated", "stack": f"{DEFAULT_STACK}@{KERNELS}"}
 #: fields by kind of times
 KINDS: dict[str, dict[str, Any]] = {"ideal": {"model_kind": "ideal"}, "calibrated": CALIBRATED}
+#: memory as the papers count it: that of the data sheet, all of it usable
+PAPER: dict[str, Any] = {"memory": "paper"}
 
 
 @cache
@@ -33,13 +35,13 @@ def build_model(model: ModelSpec, quantizer: str = "fp16") -> plan.KvPlan:
 
 def evaluate(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[str, Any]:
     """All results of a design point on device `name`; `work` are the fields of a Workload. Ideal unless asked."""
-    fields: dict[str, Any] = {"model_kind": "ideal", **work}
+    fields: dict[str, Any] = {"model_kind": "ideal", **PAPER, **work}
     return point.evaluate(catalog.device(name), build(model, quantizer), Workload(**fields))
 
 
 def operations(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """Every operation of a design point by phase and name, as `evaluate` times them."""
-    fields: dict[str, Any] = {"model_kind": "ideal", **work}
+    fields: dict[str, Any] = {"model_kind": "ideal", **PAPER, **work}
     device, kv, asked = catalog.device(name), build(model, quantizer), Workload(**fields)
     found = point.operations(device, kv, asked)
     return {(op["phase"], op["name"]): op for op in found}

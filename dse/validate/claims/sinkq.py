@@ -155,7 +155,7 @@ def _sink_share(batch: int) -> tuple[float, float]:
             pool_bits += g.n_read_layers * g.pool_bits / kv.den
     bandwidth = device.memory_bandwidth.si
     pool_s = attention.time_at_rate(batch * pool_bits / units.BITS_PER_BYTE, bandwidth)
-    made = Point(device, kv, Workload(batch, INPUT_TOKENS, OUTPUT_TOKENS)).made
+    made = Point(device, kv, Workload(batch, INPUT_TOKENS, OUTPUT_TOKENS, memory="paper")).made
     scores_s, choice_s = (
         attention.time_at_rate(batch / OUTPUT_TOKENS * n_bytes, bandwidth)
         for n_bytes in (made.score_bytes, made.choice_bytes)

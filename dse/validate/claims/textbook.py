@@ -13,7 +13,7 @@ from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
 from dse.validate.claims.core import Estimate, Finding, claim, family
-from dse.validate.claims.designs import KINDS, build, build_model, evaluate, sequence_bits, with_kv_heads
+from dse.validate.claims.designs import KINDS, PAPER, build, build_model, evaluate, sequence_bits, with_kv_heads
 
 #: the textbook's round 70B model
 N_PARAMETERS_70B = 70 * 10**9
@@ -177,7 +177,7 @@ def _eight_a100() -> HardwareSpec:
 def _sequences(n_kv_heads: int, n_tokens: int, admission: str) -> int:
     """Sequences of `n_tokens` that the textbook's 70B model leaves room for on eight A100."""
     model = catalog.model("llama3.1-70b").model_copy(update={"dense_parameters": N_PARAMETERS_70B})
-    fields: dict[str, Any] = {"model_kind": "ideal", "admission": admission, "page_tokens": BLOCK_TOKENS}
+    fields: dict[str, Any] = {"model_kind": "ideal", "admission": admission, "page_tokens": BLOCK_TOKENS, **PAPER}
     work = Workload(input_tokens=n_tokens - 1, output_tokens=1, **fields)
     found: int = point.evaluate(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work)["max_batch"]
     return found
@@ -231,7 +231,7 @@ def chunked_prefill() -> Finding:
     device, kv = catalog.device("a100-80gb"), build("llama3.1-8b")
     lower, throughputs, shown = [], [], []
     for kind in ("calibrated", "ideal"):
-        work = Workload(batch=64, admission="paged", **KINDS[kind])
+        work = Workload(batch=64, admission="paged", **KINDS[kind], **PAPER)
         most_per_s = steady(device, kv, work, traffic_tables.load("azure-conv").moments)["requests_per_s"]
         requests = traffic_tables.sample("azure-conv", 2000, 0.8 * most_per_s, seed=1)
         times = simulate.tables_for(device, kv, work, requests, "continuous", 1024, work.batch)

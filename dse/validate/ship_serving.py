@@ -1,0 +1,96 @@
+"""Write the errors on measured servers that ship (dse/data/serving.csv): `python -m dse.validate.ship_serving
+TABLE.csv`.
+
+What `dse validate serving` says of a table, and the same for fits that saw no row of a model, or of a system. Rows of
+the table do not ship.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse.calibrate import host
+from dse.calibrate.host import Features
+from dse.calibrate.servers import read
+from dse.core import files
+from dse.core.errors import InputError
+from dse.validate import serving
+
+SHIPPED = Path(__file__).parents[1] / "data" / "serving.csv"
+#: what rows of fits that did not see a group are called in column `by`
+LEFT_OUT = ("model left out", "system left out")
+
+
+def left_out_errors(rows: Features) -> list[dict[str, Any]]:
+    """Errors by fits that saw no row of the model, or of the system, as `dse.validate.serving.errors` gives others.
+
+    An interval is that of the rows of all other groups of the kind, each left out as well. Predictions are at the
+    number of requests that decoded, as measured.
+    """
+    rows = rows.take(np.array([not host.is_suspect(row) for row in rows.rows]))
+    found = []
+    for by, groups in zip(
+        LEFT_OUT, (host.names_of(rows), np.array([row.system for row in rows.rows])), strict=True
+    ):  # fmt: skip
+        if len(set(groups.tolist())) < 2:
+            continue
+        tokens_s, firsts_s = _without(rows, groups)
+        tpot, ttft = (
+            _bounded(rows.is_mixture, groups, measured, ours)
+            for measured, ours in ((rows.measured_s, tokens_s), (rows.first_measured_s, firsts_s))
+        )
+        kinds = np.where(rows.is_mixture, "mixture", "dense")
+        for labels in (kinds, groups):
+            for name in sorted(set(labels.tolist())):
+                own = labels == name
+                found.append({
+                    "by": by, "group": name, "rows": int(own.sum()), "predicted": int(own.sum()),
+                    **_compared("tpot", rows.measured_s[own], tpot[own]),
+                    **_compared("ttft", rows.first_measured_s[own], ttft[own]), "naive_mean": None,
+                    "kernels_mean": None,
+                })  # fmt: skip
+    return found
+
+
+def _without(rows: Features, groups: NDArray[np.str_]) -> tuple[host.Floats, host.Floats]:
+    """Times per output token, and to the first, of each row by fits to the rows of other groups."""
+    tokens_s, firsts_s = np.empty(len(rows.rows)), np.empty(len(rows.rows))
+    for name in sorted(set(groups.tolist())):
+        own = groups == name
+        tokens_s[own], firsts_s[own] = host.fit_all(rows.take(~own)).predict(rows.take(own))
+    return tokens_s, firsts_s
+
+
+def _bounded(
+    is_mixture: NDArray[np.bool_], groups: NDArray[np.str_], measured: host.Floats, ours: host.Floats
+) -> NDArray[np.float64]:
+    """(prediction, low, high) of each row: bounds from measured over predicted in other groups of the kind."""
+    ratio = measured / ours
+    found = np.column_stack((ours, ours, ours))
+    for name in sorted(set(groups.tolist())):
+        for kind in (False, True):
+            own = (groups == name) & (is_mixture == kind)
+            others = ratio[(groups != name) & (is_mixture == kind) & np.isfinite(ratio)]
+            if own.any() and len(others):
+                found[own, 1:] = ours[own, None] * np.quantile(others, host.UNSEEN)
+    return found
+
+
+def _compared(name: str, measured: host.Floats, ours: NDArray[np.float64]) -> dict[str, Any]:
+    pairs = [(float(m), tuple(map(float, three))) for m, three in zip(measured, ours, strict=True) if np.isfinite(m)]
+    return {f"{name}_{key}": value for key, value in serving.compare(pairs).items()}
+
+
+def main(argv: list[str]) -> None:
+    """Judge a table and write what ships. Raises InputError without exactly one argument."""
+    if len(argv) != 1:
+        raise InputError("give the path of a table of measured servers")
+    found = serving.errors(serving.run(argv[0])) + left_out_errors(host.features(read(argv[0])))
+    files.write(SHIPPED, serving.errors_csv(found).encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

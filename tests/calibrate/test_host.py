@@ -1,0 +1,179 @@
+"""Fits of a server's own time: known numbers are found again, suspect rows do not count, a model left out is not
+seen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dse.calibrate import host
+from dse.calibrate.host import Features
+from dse.calibrate.servers import Row, read
+from dse.core import specfile
+from dse.core.errors import InputError
+from dse.specs import catalog
+from dse.specs.device_and_model import load
+from dse.specs.stack import ServerSpec
+
+US = 1e-6
+#: layer, step and sequence in seconds; prompt, and what mixtures add
+TRUE, PROMPTS = (22 * US, 500 * US, 30 * US), (400 * US, 900 * US)
+MODELS = ("llama3.1-8b", "llama3.1-70b", "qwen3-32b", "gpt-oss-120b")
+
+
+def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, releases=("vllm 1", "vllm 2", "sglang 1")):
+    """Made-up servers of 1 to 256 requests, with the time of their kernels and of a server of known numbers."""
+    rng = np.random.default_rng(seed)
+    rows, counts = [], []
+    for i in range(n):
+        spec = catalog.model(models[i % len(models)])
+        stack, release = releases[i // len(models) % len(releases)].split()
+        row = Row(f"r{i}", i + 2, spec.name, "h100_sxm", stack, release, "bf16", 8, 1, None, spec, None, "fp16", 1.0,
+                  1.0, "")  # fmt: skip
+        rows.append(row)
+        counts.append((spec.n_layers, 1.0, float(2 ** rng.integers(0, 9))))
+    counts = np.array(counts)
+    kernels = 10 ** rng.uniform(-3.5, -2.5, n)
+    mine = np.array([own(row) for row in rows])
+    off = np.exp(noise * rng.standard_normal((2, n)))
+    is_mixture = np.array([row.spec.n_experts > 1 for row in rows])
+    ahead = counts[:, 0] * rng.uniform(1, 5, n)
+    first = 10 ** rng.uniform(-2, 0, n)
+    return Features(
+        rows, kernels, 0.1 * kernels, (kernels + (counts * mine).sum(axis=1)) * off[0], counts, first, ahead,
+        (first + ahead * (PROMPTS[0] + is_mixture * PROMPTS[1])) * off[1], is_mixture,
+    )  # fmt: skip
+
+
+def test_known_numbers_are_found_again():
+    rows = servers()
+    found = host.fit_tokens(rows, host.USUAL) * host.SCALE
+    assert found == pytest.approx(np.array(TRUE), rel=0.2)  # models of 32 to 80 layers tell a layer from a step
+    assert host.fit_prompts(rows, host.PROMPT_USUAL) * host.PROMPT_SCALE == pytest.approx(np.array(PROMPTS), rel=0.1)
+    tokens_s, firsts_s = host.fit_all(rows).predict(rows)
+    assert np.abs(tokens_s / rows.measured_s - 1).mean() < 0.03
+    assert np.abs(firsts_s / rows.first_measured_s - 1).mean() < 0.04
+
+
+def test_releases_of_other_numbers_are_told_apart():
+    def own(row):
+        return (22 * US, 500 * US, 60 * US) if row.release == "2" else TRUE
+
+    hosts = host.fit_all(servers(960, own=own))
+    assert hosts.releases["vllm", "2"][2] * host.SCALE[2] == pytest.approx(60 * US, rel=0.1)
+    assert hosts.releases["vllm", "1"][2] * host.SCALE[2] == pytest.approx(30 * US, rel=0.1)
+    assert 30 * US < hosts.everywhere[2] * host.SCALE[2] < 60 * US
+
+
+def test_a_release_of_few_rows_is_that_of_all():
+    rows = servers(120, releases=("vllm 1", "vllm 1", "vllm 1", "vllm 1", "vllm rare"))
+    few = rows.of(release="rare")
+    keep = ~few | (few.cumsum() < host.FEWEST_ROWS)
+    hosts = host.fit_all(rows.take(keep))
+    assert set(hosts.releases) == {("vllm", "1")}
+    rare = rows.take(few & keep)
+    tokens_s, _ = hosts.predict(rare)
+    assert tokens_s == pytest.approx(rare.explained_s + (rare.counts * hosts.everywhere * host.SCALE).sum(axis=1))
+
+
+def test_rows_that_went_wrong_do_not_move_the_fit():
+    rows = servers()
+    rows.measured_s[::20] *= 4
+    assert host.fit_tokens(rows, host.USUAL) * host.SCALE == pytest.approx(np.array(TRUE), rel=0.3)
+
+
+def test_suspects_do_not_count():
+    honest = servers(models=("qwen3-32b", "llama3.1-8b"))
+    bad = servers(60, seed=9, models=("qwen3-32b",), releases=("trtllm 1.3.0rc1",))
+    assert all(host.is_suspect(row) for row in bad.rows)
+    assert not any(host.is_suspect(row) for row in honest.rows)
+    bad = replace(bad, measured_s=10 * bad.measured_s)
+    both = Features(*(
+        a + b if isinstance(a, list) else np.concatenate((a, b))
+        for a, b in zip(vars(honest).values(), vars(bad).values(), strict=True)
+    ))  # fmt: skip
+    alone, together = host.fit_all(honest), host.fit_all(both)
+    assert together.everywhere == pytest.approx(alone.everywhere)
+    assert set(together.releases) == set(alone.releases)
+
+
+def test_a_model_left_out_is_never_seen():
+    """Rows of the model may say what they like: what is predicted of it stays the same."""
+    rows = servers()
+    own = host.names_of(rows) == "qwen3-32b"
+    lies = replace(rows, measured_s=np.where(own, 7.0, 1.0) * rows.measured_s,
+                   first_measured_s=np.where(own, 7.0, 1.0) * rows.first_measured_s)  # fmt: skip
+    honest, told = host.left_out(rows), host.left_out(lies)
+    for a, b in zip(honest, told, strict=True):
+        assert np.array_equal(a[own], b[own])
+        assert not np.allclose(a[~own], b[~own])
+    assert np.isfinite(honest[0]).all()
+
+
+def test_spread_by_hand():
+    rows = servers(11)
+    ones = np.ones(11)
+    rows = replace(rows, measured_s=np.linspace(1, 2, 11), first_measured_s=np.array([*np.linspace(2, 3, 10), np.nan]))
+    # of 11 evenly spaced ratios the 10th and 90th percentiles are the second and the last but one
+    assert host.spread(rows, ones, ones, (0.1, 0.9)) == {
+        "low": 1.1, "high": 1.9, "first_low": 2.1, "first_high": 2.9, "n_points": 11,
+    }  # fmt: skip
+
+
+def test_files_say_what_was_fitted():
+    texts = host.files_of(servers(), "made up")
+    assert set(texts) == {"vllm", "sglang"}
+    spec = load(specfile.parse("vllm.toml", texts["vllm"]), ServerSpec)
+    assert spec.host.layer.si == pytest.approx(TRUE[0], rel=0.15)
+    assert set(spec.releases) == {"1", "2"}
+    assert set(spec.unseen) == {"dense", "mixture"}
+    assert spec.unseen["dense"].low < 1 < spec.unseen["dense"].high
+    assert all(own.n_points >= host.FEWEST_ROWS for fit in spec.releases.values() for own in fit.models.values())
+
+
+HEAD = "id,backend,backend_version,model_path,system,isl,osl,batch_size,silicon_tpot_ms,silicon_ttft_ms\n"
+
+
+def test_features_of_rows(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        HEAD + "a,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,9.0,100\n"
+        "b,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,,100\n"
+        "c,vllm,0.16.0,nobody,h100_sxm,1024,256,16,9.0,100\nd,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,9.0,2304\n"
+    )
+    rows = host.features(read(str(path)))
+    assert [row.id for row in rows.rows] == ["a", "d"]  # b has no time per token, c no model
+    assert rows.counts[:, :2].tolist() == [[32.0, 1.0]] * 2
+    # 16 * 2.304 s / (2.304 s + 0.1 s) = 15.3; with a first token after 2.304 s half of them
+    assert rows.counts[:, 2].tolist() == [15.0, 8.0]
+    assert (rows.prompts_s > 0).all()
+    assert (rows.prompts_s < rows.explained_s).all()
+    assert (rows.explained_s < 9e-3).all()
+    path.write_text(HEAD + "b,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,,100\n")
+    with pytest.raises(InputError, match="no row has a time per output token"):
+        host.features(read(str(path)))
+
+
+def test_kernels_do_not_depend_on_the_servers_that_ship(tmp_path, monkeypatch):
+    """What is fitted is what is left of measured times: another shipped fit must not change it."""
+    path = tmp_path / "t.csv"
+    path.write_text(HEAD + "a,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,9.0,100\n")
+    before = host.features(read(str(path)))
+    slow = {
+        name: own.model_copy(update={"releases": {}, "host": own.host.model_copy(update={
+            part: getattr(own.host, part).model_copy(update={"value": 900.0}) for part in host.FIELDS[:4]
+        })}) for name, own in catalog.servers().items()
+    }  # fmt: skip
+    monkeypatch.setattr(catalog, "servers", lambda: slow)
+    after = host.features(read(str(path)))
+    assert after.explained_s == pytest.approx(before.explained_s, rel=1e-9)
+    assert after.prompts_s == pytest.approx(before.prompts_s, rel=1e-9)
+
+
+def test_shipped_servers_say_where_they_are_from():
+    for name, server in catalog.servers().items():
+        assert server.name == name
+        for fit in (server.host, *server.releases.values()):
+            assert "aiconfigurator-core" in fit.fitted_on
+            assert fit.n_points > 0
+            assert all(0.4 < own.low <= own.high < 2.5 for own in fit.models.values())

@@ -1,0 +1,196 @@
+"""Kernels of whole steps: bytes of each format by hand, known parameters found again, and the package's tables."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from dse.calibrate import served, table
+from dse.cli.calibrate import calibrate as calibrate_command
+from dse.core.errors import InputError
+from dse.specs import catalog
+from dse.specs.stack import WeightCode
+
+BANDWIDTH, PEAK = 3.35e12, 989e12
+US = 1e-6
+
+
+def timed(flops, n_bytes, launch=8 * US, memory=0.8, rate=0.6, peak=PEAK):
+    """A start and the root of the squares of both ceilings."""
+    return launch + np.hypot(flops / (rate * peak), n_bytes / (memory * BANDWIDTH))
+
+
+def products(codes="bfloat16", of_weight=2.0, of_activation=2.0, noise=0.02, **reach):
+    """A table as the package has it: m, n, k and milliseconds."""
+    rng, rows = np.random.default_rng(4), []
+    for m in (1, 4, 16, 64, 128, 256, 1024, 4096, 8192):
+        for n in (4096, 6144, 14336, 28672):
+            for k in (4096, 8192, 14336):
+                seconds = timed(2.0 * m * n * k, n * k * of_weight + m * k * of_activation + 2.0 * m * n, **reach)
+                rows.append((codes, m, n, k, 1e3 * seconds * np.exp(noise * rng.standard_normal())))
+    found = pd.DataFrame(rows, columns=["gemm_dtype", "m", "n", "k", "latency"])
+    return found.assign(device="H100", framework="vLLM", version="0.1")
+
+
+def test_bytes_of_a_product_by_hand():
+    frame = products(noise=0.0)
+    rows = served._products(frame, "bf16", cache=0.0)
+    one = rows.flops.argmin()
+    # m = 1, n = 4,096, k = 4,096: weights 33,554,432 B, activations 8,192 B in and 8,192 B out
+    assert (rows.flops[one], rows.n_bytes[one]) == (2 * 4096**2, 33_554_432 + 8_192 + 8_192)
+    assert rows.is_decode[one]
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "weight", "activation"),
+    [("fp8", "fp8", 1.0, 1.0), ("fp8_block", "fp8_block", 1.0, 1.0), ("int8", "int8_wo", 1.0, 2.0),
+     # codes of 4 bits; a scale of 8 bits for 16 weights, and of 16 bits for 128
+     ("nvfp4", "nvfp4", 0.5 + 1 / 16, 0.5 + 1 / 16), ("int4", "int4_wo", 0.5 + 2 / 128, 2.0)],
+)  # fmt: skip
+def test_bytes_of_formats_by_hand(code, name, weight, activation):
+    frame = products(name, noise=0.0)
+    rows = served._products(frame, code, cache=0.0)
+    one = rows.flops.argmin()
+    assert rows.n_bytes[one] == pytest.approx(4096 * 4096 * weight + 4096 * activation + 2 * 4096)
+
+
+def test_every_format_of_the_specs_is_read():
+    assert set(served._FORMATS) == set(WeightCode.__args__)
+    assert served._FORMATS["mxfp4"][1] == 0.5 + 1 / 32
+
+
+def test_what_a_cache_holds_is_no_step_of_a_server():
+    frame = products(noise=0.0)
+    whole, beyond = (served._products(frame, "bf16", cache) for cache in (0.0, 100e6))
+    assert beyond.is_decode.sum() < whole.is_decode.sum()
+    assert (~beyond.is_decode).sum() == (~whole.is_decode).sum()
+    assert beyond.n_bytes[beyond.is_decode].min() > 100e6
+    assert served._products(frame.head(5), "bf16", 0.0) is None
+    assert served._products(frame, "fp8", 0.0) is None
+
+
+def test_of_several_kernels_the_fastest_counts():
+    frame = products(noise=0.0)
+    slow = frame.assign(latency=3 * frame["latency"])
+    both = served._products(pd.concat([slow, frame], ignore_index=True), "bf16", 0.0)
+    once = served._products(frame, "bf16", 0.0)
+    assert sorted(both.measured_s) == pytest.approx(sorted(once.measured_s))
+
+
+def test_known_parameters_are_found_again():
+    rows = served._products(products(), "bf16", 0.0)
+    outcome = served._fit("products.bf16", rows, BANDWIDTH, PEAK)
+    assert outcome.parameters == pytest.approx({"launch": 8 * US, "memory_frac": 0.8, "flops_frac": 0.6}, rel=0.06)
+    assert outcome.trusted
+    assert outcome.errors["decode"]["mean"] < 0.04
+    rows.measured_s[::9] *= 6
+    moved = served._fit("products.bf16", rows, BANDWIDTH, PEAK)
+    assert moved.parameters == pytest.approx(outcome.parameters, rel=0.15)
+
+
+def test_what_errs_too_much_is_not_written():
+    rng = np.random.default_rng(1)
+    rows = served._products(products(), "bf16", 0.0)
+    wild = served.Rows(rows.flops, rows.n_bytes, rows.measured_s * np.exp(rng.standard_normal(len(rows.flops))),
+                       rows.is_decode, rows.source)  # fmt: skip
+    bad, good = (served._fit(f"products.{code}", own, BANDWIDTH, PEAK) for code, own in (("fp8", wild), ("bf16", rows)))
+    assert not bad.trusted
+    before = {"stacks": {"vllm": {"attention": {"kept": 1}, "products": {"fp8": {}}}, "other": {}}}
+    written = served.with_served(before, "vllm", [bad, good])["stacks"]
+    assert set(written["vllm"]) == {"attention", "products"}
+    assert set(written["vllm"]["products"]) == {"bf16"}
+    assert written["other"] == {}
+
+
+def test_experts_by_hand():
+    frame = pd.DataFrame({
+        "moe_dtype": "bfloat16", "num_tokens": [1] * 25, "hidden_size": 4096, "inter_size": 1024, "topk": 2,
+        "num_experts": 8, "moe_tp_size": 2, "moe_ep_size": 1, "distribution": "balanced",
+        "latency": np.linspace(1, 2, 25), "device": "H100", "framework": "vLLM", "version": "0.1",
+    }).assign(hidden_size=range(4096, 4096 + 25 * 256, 256))  # fmt: skip
+    rows = served._experts(frame, "bf16", cache=0.0)
+    one = rows.flops.argmin()
+    # one token chooses 2 of 8 experts; an expert's three matrices of 4,096 x 1,024 are halved over two devices
+    expert = 3 * 4096 * 1024 / 2
+    assert rows.flops[one] == 2 * 2 * expert
+    # weights of 2 experts; of each, inputs and outputs of 4,096 and three of 512 between, 2 B each
+    assert rows.n_bytes[one] == pytest.approx(2 * expert * 2 + 2 * 2 * (2 * 4096 + 3 * 512))
+
+
+def test_routing_is_the_uneven_one_where_there_is_one():
+    frame = pd.DataFrame({
+        "moe_dtype": "bfloat16", "num_tokens": 1, "hidden_size": [*range(4096, 4096 + 25 * 256, 256)] * 2,
+        "inter_size": 1024, "topk": 2, "num_experts": 8, "moe_tp_size": 1, "moe_ep_size": 1,
+        "distribution": ["balanced"] * 25 + ["power_law_1.01"] * 25, "latency": [1.0] * 25 + [2.0] * 25,
+        "device": "H100", "framework": "vLLM", "version": "0.1",
+    })  # fmt: skip
+    assert set(served._experts(frame, "bf16", 0.0).measured_s) == {2e-3}
+    assert set(served._experts(frame[frame["distribution"] == "balanced"], "bf16", 0.0).measured_s) == {1e-3}
+
+
+def test_latent_heads_by_hand():
+    frame = pd.DataFrame({
+        "kv_cache_dtype": "fp8", "num_heads": 16, "batch_size": 4, "step": 999 + np.arange(25),
+        "latency": 1.0, "device": "H100", "framework": "vLLM", "version": "0.1",
+    })  # fmt: skip
+    rows = served._latent(frame, "fp8")
+    # 4 sequences of 1,000 tokens of 512 + 64 elements of a byte; 16 heads score 576 and weigh 512 elements of each
+    assert rows.flops[0] == 2 * 4 * 1000 * 16 * (576 + 512)
+    assert rows.n_bytes[0] == 4 * 1000 * 576 + 2 * 4 * 16 * (576 + 512)
+    assert served._latent(frame, "fp16") is None
+
+
+def test_prompts_by_hand():
+    frame = pd.DataFrame({
+        "kv_cache_dtype": "bfloat16", "head_dim": 128, "window_size": 0, "num_heads": 32, "batch_size": 2,
+        "isl": 4096 + np.arange(25), "latency": 1.0, "device": "H100", "framework": "vLLM", "version": "0.1",
+    })  # fmt: skip
+    rows = served._prompts(frame, 128)
+    # scores and their product with the values, 2 FLOP a pair and element each, of half of the pairs
+    assert rows.flops[0] == 2 * 2 * 32 * 128 * 4096 * 4096 * 2 / 2
+    assert not rows.is_decode.any()
+    assert served._prompts(frame, 64) is None
+    assert served._prompts(frame.assign(window_size=4096), 128) is None
+
+
+def test_only_the_package_and_device_files(tmp_path):
+    with pytest.raises(InputError, match="are read from aiconfigurator-core only"):
+        served.run("my.csv", "h100", "vllm", str(tmp_path / "x.toml"))
+    with pytest.raises(InputError, match=r"must end in \.toml"):
+        served.run(table.PACKAGE, "h100", "vllm", str(tmp_path / "x.json"))
+
+
+def _is_there():
+    try:
+        return table.package_folder("H100").is_dir()
+    except InputError:
+        return False
+
+
+@pytest.mark.skipif(not _is_there(), reason="aiconfigurator-core is not installed")
+def test_shipped_kernels_come_from_the_package(tmp_path):
+    out = tmp_path / "h100.toml"
+    arguments = [
+        table.PACKAGE,
+        "--device",
+        "h100",
+        "--stack",
+        "sglang",
+        "--kernel",
+        "served",
+        "--out",
+        str(out),
+        "--json",
+    ]
+    result = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
+    parts = json.loads(result.output)["parts"]
+    assert {part["part"] for part in parts} >= {"products.bf16", "products.fp8", "experts.fp8_block", "prompt.d128"}
+    again, shipped = (catalog.device(name).stacks["sglang"] for name in (str(out), "h100"))
+    for name in ("products", "experts", "latent", "prompt"):
+        mine, theirs = getattr(again, name), getattr(shipped, name)
+        assert mine.keys() == theirs.keys()
+        for code, fit in mine.items():
+            for number, quantity in fit.quantities().items():
+                assert quantity.si == pytest.approx(getattr(theirs[code], number).si, rel=0.02), (name, code, number)

@@ -1,0 +1,168 @@
+"""Tables of measured servers: what cells stand for, by hand, and what is refused."""
+
+import pytest
+
+from dse.calibrate.servers import read
+from dse.core.errors import InputError
+
+HEAD = ("id", "silicon_data_source", "backend", "backend_version", "model_path", "system", "precision", "isl", "osl",
+        "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "silicon_ttft_ms",
+        "silicon_tpot_ms")  # fmt: skip
+ROW = {
+    "id": "a", "silicon_data_source": "", "backend": "vllm", "backend_version": "0.16.0",
+    "model_path": "meta-llama/Llama-3.1-8B-Instruct", "system": "h100_sxm", "precision": "bf16", "isl": "1000",
+    "osl": "500", "batch_size": "8", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1", "moe_tp_size": "",
+    "moe_ep_size": "", "silicon_ttft_ms": "120.5", "silicon_tpot_ms": "7.25",
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(*rows, head=HEAD):
+        path = tmp_path / "servers.csv"
+        lines = [",".join(head), *(",".join({**ROW, **row}[name] for name in head) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+        return str(path)
+
+    return write
+
+
+def test_a_row_by_hand(table):
+    (row,) = read(table({}))
+    assert (row.id, row.line, row.stack, row.release, row.n_devices, row.concurrency) == (
+        "a",
+        2,
+        "vllm",
+        "0.16.0",
+        2,
+        8,
+    )
+    assert (row.spec.name, row.device.name, row.kv, row.reason) == ("llama3.1-8b", "H100", "fp16", "")
+    assert (row.tpot_s, row.ttft_s) == (pytest.approx(7.25e-3), pytest.approx(0.1205))
+    work = row.work
+    assert (work.batch, work.input_tokens, work.output_tokens, work.tp, work.weights) == (8, 1000, 500, 2, "bf16")
+    assert (work.stack, work.rounds) == ("vllm@0.16.0", 3)
+
+
+def test_only_seven_columns_must_be_there(table):
+    (row,) = read(table({}, head=("id", "backend", "model_path", "system", "isl", "osl", "batch_size")))
+    assert (row.tpot_s, row.ttft_s, row.n_devices, row.work.weights) == (None, None, 1, "bf16")
+    assert row.work.stack == "vllm@unknown"
+
+
+@pytest.mark.parametrize("source", ["db-dump/2026-04-27; config_id=606", "x; source_file=2025-11-03"])
+def test_lengths_of_inferencex_are_nine_tenths(table, source):
+    # drawn evenly from 0.8 to 1.0 of those stated
+    (row,) = read(table({"silicon_data_source": source, "isl": "8192", "osl": "1024", "precision": "fp8"}))
+    assert (row.work.input_tokens, row.work.output_tokens) == (7373, 922)
+    assert (row.work.rounds, row.kv) == (10, "fp8")
+    (other,) = read(table({"silicon_data_source": "nvidia", "isl": "8192", "osl": "1024", "precision": "fp8"}))
+    assert (other.work.input_tokens, other.work.output_tokens, other.work.rounds, other.kv) == (8192, 1024, 3, "fp16")
+
+
+MIXTURE = {"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        # tp, attention dp, experts' tp, experts' ep -> tp of all, ep, own requests, devices
+        (("8", "1", "8", "1"), (8, 1, False, 8)),
+        (("8", "1", "1", "8"), (8, 8, False, 8)),
+        (("1", "8", "1", "8"), (8, 8, True, 8)),
+        # stated as the product of the experts' splits: 8 * 8 = 64 on 8 devices
+        (("64", "1", "8", "8"), (8, 8, False, 8)),
+        (("1", "64", "8", "8"), (8, 8, True, 8)),
+        # 4 * 2 is no product of both: tp 8 as stated
+        (("8", "1", "4", "4"), (8, 4, False, 8)),
+        (("4", "2", "", ""), (8, 1, True, 8)),
+        (("", "", "", ""), (1, 1, False, 1)),
+    ],
+)  # fmt: skip
+def test_splits_by_hand(table, split, expected):
+    names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    (row,) = read(table({**MIXTURE, **dict(zip(names, split, strict=True))}))
+    assert (row.work.tp, row.work.ep, row.work.dp_attention, row.n_devices) == expected
+
+
+def test_requests_at_once(table):
+    # batch_size counts those of one group of attention; silicon_concurrency, where stated, all
+    eight = {**MIXTURE, "tp_size": "1", "attention_dp_size": "8", "moe_ep_size": "8", "batch_size": "4"}
+    assert read(table(eight))[0].concurrency == 32
+    assert read(table({**eight, "silicon_data_source": "silicon_concurrency=96"}))[0].concurrency == 96
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "weights"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "fp8", "fp8"), ("deepseek-ai/DeepSeek-R1", "fp8", "fp8-block"),
+        ("nvidia/DeepSeek-R1-0528-NVFP4", "fp4", "nvfp4-experts"), ("openai/gpt-oss-120b", "fp4", "mxfp4-experts"),
+        ("openai/gpt-oss-120b", "bf16", "mxfp4-experts"), ("moonshotai/Kimi-K2.5", "int4", "int4-experts"),
+        ("Qwen/Qwen3-32B-FP8", "", "fp8"), ("meta-llama/Llama-3.1-8B-Instruct", "nan", "bf16"),
+    ],
+)  # fmt: skip
+def test_formats_of_weights(table, model, precision, weights):
+    (row,) = read(table({"model_path": model, "precision": precision}))
+    assert (row.work.weights, row.reason) == (weights, "")
+
+
+@pytest.mark.parametrize("name", ["model_path", "system"])
+def test_what_is_not_known_is_a_reason_of_its_row(table, name):
+    rows = read(table({name: "a-thing-of-nobody"}, {"id": "b"}))
+    assert [bool(row.reason) for row in rows] == [True, False]
+    assert "a-thing-of-nobody" in rows[0].reason
+    assert rows[0].tpot_s == pytest.approx(7.25e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"silicon_tpot_ms": "-3"}, ":2: silicon_tpot_ms = '-3': must be more than 0"),
+        ({"silicon_tpot_ms": "fast"}, ":2: silicon_tpot_ms = 'fast': must be more than 0"),
+        ({"silicon_ttft_ms": "inf"}, ":2: silicon_ttft_ms = 'inf': must be more than 0"),
+        ({"batch_size": "0"}, ":2: batch_size = '0': must be a whole number from 1 to"),
+        ({"batch_size": "1.5"}, ":2: batch_size = '1.5': must be a whole number from 1 to"),
+        ({"isl": ""}, ":2: isl = '': must be a whole number from 1 to"),
+        ({"osl": "1e12"}, ":2: osl = '1e12': must be a whole number from 1 to"),
+        ({"tp_size": "two"}, ":2: tp_size = 'two': must be a whole number from 1 to"),
+    ],
+)  # fmt: skip
+def test_bad_cells_are_named(table, change, words):
+    path = table(change)
+    with pytest.raises(InputError) as problem:
+        read(path)
+    assert f"{path}{words}" in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+def test_an_unknown_precision_is_a_reason(table):
+    (row,) = read(table({"precision": "fp7"}))
+    assert row.reason.endswith(":2: precision = 'fp7': must be one of fp8, fp4, int4, bf16")
+
+
+def test_tables_that_cannot_be_read(table, tmp_path):
+    for head, words in ((tuple(n for n in HEAD if n != "isl"), ":1: column isl is missing"),):
+        with pytest.raises(InputError, match=words):
+            read(table({}, head=head))
+    path = table({}, {})
+    with pytest.raises(InputError, match=r"servers\.csv:3: id = 'a': is given twice"):
+        read(path)
+    for content, words in (
+        (",".join(HEAD) + "\n", "has a header but no rows"), (",".join(HEAD) + "\na,b\n", ":2: has not as many cells"),
+        ("\0", "NUL byte"),
+    ):  # fmt: skip
+        (tmp_path / "servers.csv").write_text(content)
+        with pytest.raises(InputError, match=words):
+            read(path)
+    (tmp_path / "servers.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="is not UTF-8"):
+        read(path)
+    with pytest.raises(InputError):
+        read(str(tmp_path / "none.csv"))
+
+
+def test_blank_lines_do_not_count_and_lines_are_those_of_the_file(table, tmp_path):
+    path = table({}, {"id": "b"})
+    lines = (tmp_path / "servers.csv").read_text().splitlines()
+    (tmp_path / "servers.csv").write_text("\n".join((lines[0], "", lines[1], "," * (len(HEAD) - 1), lines[2])) + "\n")
+    assert [(row.id, row.line) for row in read(path)] == [("a", 3), ("b", 5)]
