@@ -131,6 +131,9 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
         raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
     order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}
     if release == KERNELS:
+        if name not in stacks or not (stacks[name].attention or stacks[name].gemm):
+            kernels = ", ".join(f"{name}@{KERNELS}" for name, own in stacks.items() if own.attention or own.gemm)
+            raise InputError(f"stack = {show(work.stack)}: {device.name} has no such kernels: use {kernels}")
         return name, served(name, order, None, "")
     return name, served(name, order, servers.get(name), release)
 

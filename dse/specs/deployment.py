@@ -99,6 +99,7 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
         "attention_parameters": own,
         "dense_parameters": own - (-(model.dense_parameters - attention) // tp),
         "expert_parameters": -(-model.expert_parameters // tp),
+        "embedding_parameters": -(-model.embedding_parameters // tp),
         "activation_elements": split(model.activation_elements),
         "layer_elements": None if model.layer_elements is None else split(model.layer_elements),
     })  # fmt: skip

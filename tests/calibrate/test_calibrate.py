@@ -20,8 +20,10 @@ from dse.cli.calibrate import calibrate as calibrate_command
 from dse.cli.calibrate import predict as predict_command
 from dse.core import specfile, units
 from dse.core.errors import InputError, SpecError
+from dse.model import lower
 from dse.model.formulas import calibrated
 from dse.specs import catalog
+from dse.specs.workload import Workload
 
 TRUE = {
     "launch": 11e-6, "split": 4e-6, "per_unit": 3.5e-6, "memory_frac": 0.85, "core_rate": 0.0, "layout_copy": 0.0,
@@ -461,16 +463,35 @@ def test_predictions_quote_what_a_spreadsheet_would_run(tmp_path):
 
 FITTED = ("a100-80gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "l40s", "rtx-pro-6000")
 BLACKWELL = ("b200", "b300", "gb200", "gb300", "rtx-pro-6000")
-SHIPPED = [
+EVERY = [
     (path.stem, stack)
     for path in sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
     for stack in catalog.device(path.stem).stacks
 ]
+#: those with attention, which papers' benchmarks can run by; of others only parts of whole steps were fitted
+SHIPPED = [(device, stack) for device, stack in EVERY if catalog.device(device).stacks[stack].attention]
 
 
 def test_what_is_shipped():
     assert set(SHIPPED) >= {(device, stack) for device in FITTED for stack in ("vllm", "sglang")}
     assert {device for device, stack in SHIPPED if stack == "trtllm"} == {*FITTED} - {"a100-80gb", "h200"}
+    assert set(EVERY) >= {(device, stack) for device in FITTED for stack in ("vllm", "sglang", "trtllm")}
+
+
+@pytest.mark.parametrize(("device", "stack"), sorted({*EVERY} - {*SHIPPED}))
+def test_stacks_without_attention_have_parts_of_whole_steps_alone(device, stack):
+    """A server borrows the rest of the device's other stacks; kernels alone are none of this stack."""
+    own = catalog.device(device)
+    assert own.stacks[stack].gemm is None
+    assert not own.stacks[stack].parts()
+    assert "bf16" in own.stacks[stack].products
+    name, served = lower.stack_of(own, Workload(stack=stack))
+    assert name == stack
+    assert served.attention == own.stacks["vllm"].attention
+    assert served.borrowed["attention"] == "vllm"
+    assert served.products["bf16"] == own.stacks[stack].products["bf16"]
+    with pytest.raises(InputError, match="has no such kernels: use vllm@kernels, sglang@kernels"):
+        lower.stack_of(own, Workload(stack=f"{stack}@kernels"))
 
 
 @pytest.mark.parametrize(("device", "stack"), SHIPPED)
