@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import deployed, evaluate, kv_layout, many
+from dse.model import deployed, evaluate, explain, kv_layout, many
 from dse.specs import catalog, deployment
 from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
@@ -210,6 +210,84 @@ def test_compiled_code_finds_what_the_interpreter_finds(split, device, quantizer
     assert sum(part for name, part in quick.items() if name in (
         "linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s"
     )) == pytest.approx(quick["decode_step_s"], rel=1e-12)  # fmt: skip
+
+
+#: designs as servers run them: formats of weights, experts, latent heads, an index, kernels of other stacks, releases
+SERVED = [
+    ("h100", "llama3.1-70b", {"weights": "fp8", "stack": "trtllm"}),
+    ("b200", "llama3.1-8b", {"weights": "nvfp4", "stack": "vllm@0.18.0"}),
+    ("h100", "llama3.1-8b", {"weights": "int4"}),
+    ("h200", "qwen3-32b", {"weights": "fp8-block", "stack": "trtllm"}),
+    ("b200", "gpt-oss-120b", {"weights": "mxfp4-experts", "stack": "trtllm"}),
+    ("h100", "mixtral-8x7b", {"weights": "bf16", "stack": "sglang@0.5.9"}),
+    ("b200", "qwen3-235b-a22b", {"weights": "nvfp4-experts", "stack": "sglang@0.0"}),
+    ("b200", "deepseek-v3", {"weights": "nvfp4", "stack": "vllm"}),
+    ("gb300", "deepseek-v3.2", {"weights": "fp8-block", "stack": "sglang"}),
+    ("h200", "kimi-k2.5", {"weights": "int4-experts", "stack": "vllm@0.16.0"}),
+    ("a100-80gb", "mixtral-8x7b", {"stack": "trtllm"}),
+    ("h100", "llama3.1-8b", {"stack": "sglang@kernels"}),
+]
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.sampled_from(SERVED), st.sampled_from(["fp16", "fp8"]), ASKED, st.sampled_from([1, 2, 8]),
+       st.sampled_from([False, False, True]), st.integers(1, 40))  # fmt: skip
+def test_compiled_servers_are_what_the_interpreter_finds(served, quantizer, asked, tp, dp_attention, rounds):
+    device, model, work = served
+    asked = {**asked, **work, "model_kind": "auto", "tp": tp, "dp_attention": dp_attention and tp > 1, "rounds": rounds}
+    found = any_point(model, device, quantizer, asked)
+    quick = found and many.results_of(found)
+    if quick is None:
+        return
+    assert quick == found.results
+    assert bool(found.stack.host) == (quick["host_s"] > 0) == (not work.get("stack", "").endswith("kernels"))
+    if quick["kv_cache"]:
+        assert quick["steady_tpot_s"] > 0
+        assert 0 < quick["decoding_requests"] <= quick["max_batch"]
+    model, reach = found.design.model, found.design.stack
+    if quick["kv_cache"] and not asked["dp_attention"] and (reach.has_experts or not model.expert_parameters):
+        for phase, seconds in (("decode", quick["decode_step_s"]), ("prefill", quick["prefill_s"])):
+            own = [op for op in found.operations() if op["phase"] == phase and op["name"] != "all"]
+            assert sum(op["seconds"] for op in own) == pytest.approx(seconds, rel=1e-9)
+            assert all(op["compute_utilisation"] <= 1 + 1e-9 for op in own)
+
+
+@pytest.mark.parametrize(("device", "model", "work"), SERVED)
+def test_what_is_explained_of_a_server_adds_up(device, model, work):
+    found = point(model, device, "fp16", batch=16, tp=8, rounds=3, **work)
+    results, steps = explain.explained(found)
+    given = {name: steps[name].terms for name in ("host_s", "linear_s", "prefill_s", "steady_tpot_s", "steady_ttft_s")}
+    host, linear, prompt = given["host_s"], given["linear_s"], given["prefill_s"]
+    assert results["host_s"] == pytest.approx(
+        host["layer_s"] * host["n_layers"] + host["step_s"] + host["sequence_s"] * host["n_sequences"], rel=1e-12
+    )
+    root = math.hypot(linear["compute_s"], linear["memory_s"])
+    assert results["linear_s"] == pytest.approx(
+        linear["n_products"] * linear["launch_s"] + root + linear.get("experts_s", 0.0), rel=1e-12
+    )
+    assert ("experts_s" in linear) == bool(found.design.stack.has_experts)
+    if "experts_s" in linear:
+        of = steps["experts_s"].terms
+        each = of["n_products"] * of["launch_s"] + math.hypot(of["compute_s"], of["memory_s"])
+        assert linear["experts_s"] == pytest.approx(each, rel=1e-12)
+    assert steps["memory_s"].value == pytest.approx(
+        steps["memory_s"].terms["weight_read_bytes"] / (
+            steps["memory_s"].terms["memory_frac"] * steps["memory_s"].terms["bandwidth_bytes_per_s"]
+        ), rel=1e-12
+    )  # fmt: skip
+    assert results["prefill_s"] == pytest.approx(
+        prompt["prefill_compute_s"] + prompt["quantize_s"] + prompt["exchange_s"]
+        + prompt.get("host_s_of_a_prompt", 0.0), rel=1e-12
+    )  # fmt: skip
+    each, first = given["steady_tpot_s"], given["steady_ttft_s"]
+    assert results["steady_tpot_s"] == pytest.approx(
+        each["decode_step_s"] + each["prefill_s"] / each["output_tokens"], rel=1e-12
+    )
+    assert results["steady_ttft_s"] == pytest.approx(
+        first["own_prompt_s"] + first["burst_wait_s"] + first["place_wait_s"], rel=1e-12
+    )
+    for name in results["assumptions"]:
+        assert steps["assumptions"].terms[name]
 
 
 @settings(max_examples=150, deadline=None)
