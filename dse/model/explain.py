@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula
-from dse.model import deployed, lower
+from dse.model import deployed, lower, uncertainty
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
 from dse.model.evaluate import Point
@@ -641,6 +641,11 @@ def _choice_notes(point: Point, results: dict[str, Any]) -> list[Step]:
     for name in ("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"):
         how, source, numbers = how_measured(plan, results[name])
         found.append(_note(name, results[name], how, source, **numbers))
+    sure = uncertainty.intervals(device, plan, point.stack, point.stack_name)
+    for kind, interval in (("token_time", sure.tokens), ("first_time", sure.first)):
+        for end, ratio in (("low", interval.low), ("high", interval.high)):
+            found.append(_note(f"{kind}_{end}", ratio, f"measured over predicted: {interval.why}",
+                               "docs/model.md, How sure"))  # fmt: skip
     reasons = {name: _assumed(point, name) for name in results["assumptions"]}
     found.append(_note(
         "assumptions", results["assumptions"], "numbers of kind `assumed` among those behind this result",

@@ -145,7 +145,9 @@ def test_a_changed_memory_changes_what_the_driver_reports():
 def test_gpus_of_today_default_to_a_server_and_papers_devices_do_not():
     kinds = {name: results(name, "opt-125m", "fp16", input_tokens=8, output_tokens=8)["memory"]
              for name in catalog.device_files()}  # fmt: skip
-    gpus = {"a100-40gb", "a100-80gb", "a800-80gb", "b200", "h100", "h200", "l40s"}
+    gpus = {
+        "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "l40s", "rtx-pro-6000",
+    }  # fmt: skip
     assert {name for name, kind in kinds.items() if kind == "server"} == gpus
     assert results("h100", kv_cache=False, model_kind="ideal")["memory"] == "paper"
     paper = results("h100", memory="paper")

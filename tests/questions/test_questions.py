@@ -20,6 +20,9 @@ from dse.specs.workload import Workload
 
 THROUGHPUT, STEP = common.MEASURES["throughput"], common.MEASURES["step"]
 
+#: kernels alone, of which numbers here were counted by hand
+KERNELS = "vllm@kernels"
+
 
 def design(device, model, quantizer, capacity_bytes=None):
     spec = catalog.device(device)
@@ -142,9 +145,9 @@ def test_random_searches_equal_brute_force(quantizer, gigabytes, batch, n_out, a
 def test_only_capacity_and_no_monotony_are_said():
     """OPT-30B on an A100 leaves 20 GB for keys and values: NQKV runs more at once, each step far slower."""
     new, old = (design("a100-80gb", "opt-30b", q) for q in ("nqkv", "fp16"))
-    found = crossing.crossing(new, old, Workload(memory="paper"), THROUGHPUT, (16,), (512,))
+    found = crossing.crossing(new, old, Workload(memory="paper", stack=KERNELS), THROUGHPUT, (16,), (512,))
     line = found.from_batch[0]
-    a, b = (d.evaluate(Workload(batch=16, input_tokens=512, memory="paper")) for d in (new, old))
+    a, b = (d.evaluate(Workload(batch=16, input_tokens=512, memory="paper", stack=KERNELS)) for d in (new, old))
     assert a["decode_step_s"] > b["decode_step_s"]
     assert a["throughput_tokens_per_s"] > b["throughput_tokens_per_s"]
     assert line.pays_in == [(10, 16)]
@@ -198,7 +201,7 @@ NEEDS = [
 @pytest.mark.parametrize(("what", "quantizer", "rate", "step_ms"), NEEDS)
 def test_the_value_meets_the_target_and_the_next_smaller_does_not(what, quantizer, rate, step_ms, admission):
     one = design("a100-80gb", "llama2-13b", quantizer)
-    work = Workload(batch=96, admission=admission)
+    work = Workload(batch=96, admission=admission, stack=KERNELS)
     goal = need.target(rate, step_ms)
     found = need.smallest(one, work, what, goal)
     assert found.value is not None
@@ -378,7 +381,7 @@ def test_ranges_by_kind_and_given():
     assert (found["usable_frac"].low, found["usable_frac"].high) == (0.8, 1.0)
     assert "usd_per_hour" not in found
     calibrated = design("a100-80gb", "llama2-7b", "fp16")
-    fitted = {n.name: n for n in sensitivity.numbers([calibrated], Workload(), THROUGHPUT)}
+    fitted = {n.name: n for n in sensitivity.numbers([calibrated], Workload(stack=KERNELS), THROUGHPUT)}
     frac = fitted["stacks.vllm.attention.memory_frac"]  # within the error of its fit, 6.45 %
     assert (frac.low, frac.high) == (pytest.approx(0.7785 * (1 - 0.0645)), pytest.approx(0.7785 * (1 + 0.0645)))
     given_range = sensitivity.with_ranges(
@@ -398,10 +401,34 @@ def test_a_device_that_borrows_its_kernels_takes_them_as_assumed(tmp_path):
     )
     one = design(str(path), "llama2-7b", "fp16")
     found = {n.name: n for n in sensitivity.numbers([one], Workload(), THROUGHPUT)}
-    launch = found["stacks.vllm.gemm.launch"]
+    launch = found["stacks.vllm.products.bf16.launch"]
     assert launch.kind == "assumed"
     assert launch.high == pytest.approx(2 * launch.value)
+    assert "stacks.vllm.gemm.launch" not in found  # 16-bit products of whole steps take its place
     assert sensitivity.sensitivity(one, Workload(), THROUGHPUT).effects[0].span(1.0) > 0
+
+
+def test_a_server_varies_what_it_borrows_and_its_own_time_over_its_releases():
+    server = catalog.servers()["trtllm"]
+    one = design("b200", "gpt-oss-20b", "fp16")
+    work = Workload(batch=8, stack="trtllm", weights="mxfp4-experts")
+    found = {n.name: n for n in sensitivity.numbers([one], work, THROUGHPUT)}
+    experts = catalog.device("b200").stacks["vllm"].experts["mxfp4"]  # trtllm's are not shipped
+    frac = found["stacks.trtllm.experts.mxfp4.memory_frac"]
+    assert (frac.value, frac.low) == (
+        experts.memory_frac.si, pytest.approx(experts.memory_frac.si * (1 - experts.serving_error))
+    )  # fmt: skip
+    each = [release.sequence.si for release in server.releases.values()]
+    sequence = found["stacks.trtllm.host.sequence"]
+    assert (sequence.low, sequence.high) == (min(each), max(each))
+    assert sequence.value == server.host.sequence.si
+    answer = sensitivity.sensitivity(one, work, THROUGHPUT)
+    moved = {effect.number.name: effect for effect in answer.effects}
+    assert moved["stacks.trtllm.host.sequence"].at_low > answer.base > moved["stacks.trtllm.host.sequence"].at_high
+    assert moved["stacks.trtllm.experts.mxfp4.memory_frac"].span(answer.base) > 0.05
+    fixed = sensitivity.numbers([one], replace(work, stack="trtllm@1.0.0rc3"), THROUGHPUT)
+    step = next(n for n in fixed if n.name == "stacks.trtllm.host.layer")
+    assert step.high == pytest.approx(1.1 * server.releases["1.0.0rc3"].layer.si)  # measured: a tenth
 
 
 def test_designs_by_name_are_those_of_the_specs():
@@ -509,7 +536,7 @@ def test_bad_questions_are_refused():
 
 def test_bits_that_capacity_keeps_out_say_what_binds_with_room():
     """FP16 of 128 requests runs in waves; in endless memory it is the step of all 128, which has its own bound."""
-    work = Workload(batch=128, memory="paper")
+    work = Workload(batch=128, memory="paper", stack=KERNELS)
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("fp16", "fp8", "int4")]
     goal = need.target(1500.0, None)
     found = need.most_bits(designs, work, goal)
@@ -551,7 +578,11 @@ def test_a_cost_says_of_what():
     [("fp16", 10**6, (1000.0, None)), ("kivi", 64, (500.0, None)), ("fp16", 4, (None, 20.0))],
 )  # fmt: skip
 def test_a_search_takes_few_evaluations_and_draws_no_curve(monkeypatch, what, quantizer, batch, goal):
-    one, work, aim = design("a100-80gb", "llama2-7b", quantizer), Workload(batch, 1024, 1024), need.target(*goal)
+    one, work, aim = (
+        design("a100-80gb", "llama2-7b", quantizer),
+        Workload(batch, 1024, 1024, stack=KERNELS),
+        need.target(*goal),
+    )
     asked = []
     for name in ("evaluate", "speed"):
         real = getattr(point, name)
