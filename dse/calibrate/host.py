@@ -231,11 +231,12 @@ UNSEEN, SEEN = (0.06, 0.94), (0.07, 0.93)
 
 
 def spread(rows: Features, tokens_s: Floats, firsts_s: Floats, at: tuple[float, float]) -> dict[str, float]:
-    """Measured over predicted at two percentiles."""
+    """Measured over predicted at two percentiles; what is predicted lies between them."""
     ratio, first = rows.measured_s / tokens_s, rows.first_measured_s / firsts_s
     first = first[np.isfinite(first)]
     first = first if len(first) else np.array([0.3, 3.0])
-    numbers = [*np.quantile(ratio, at), *np.quantile(first, at)]
+    (low, high), (first_low, first_high) = np.quantile(ratio, at), np.quantile(first, at)
+    numbers = [min(low, 1.0), max(high, 1.0), min(first_low, 1.0), max(first_high, 1.0)]
     return {
         **{name: float(f"{number:.3g}") for name, number in zip(("low", "high", "first_low", "first_high"), numbers,
                                                                 strict=True)},

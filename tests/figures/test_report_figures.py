@@ -118,9 +118,8 @@ def test_bars_equal_the_table(small: dict[str, pd.DataFrame], charts: dict[str, 
     assert kv.base == weights.y
     step = small["breakdown"][small["breakdown"]["system"] == "Oaken-LPDDR"]
     bars = [s for s in charts["latency_breakdown"].panels[1].series if s.kind == "bar"]
-    assert [s.y for s in bars] == [
-        tuple(step[c]) for c in ("linear_s", "attention_s", "quantize_s", "dequantize_s", "host_s")
-    ]
+    parts = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "host_s")
+    assert [s.y for s in bars] == [tuple(step[c]) for c in parts]
     tops = [sum(heights) for heights in zip(*(s.y for s in bars), strict=True)]
     assert tops == pytest.approx(list(step["decode_step_s"]), rel=1e-12)
     ledger = small["ledger"]
