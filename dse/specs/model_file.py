@@ -19,7 +19,7 @@ UNITS: dict[str, tuple[str, Kind]] = {
     "n_experts": ("expert", "published"), "n_active_experts": ("expert", "published"),
     "dense_parameters": ("parameter", "derived"), "expert_parameters": ("parameter", "derived"),
     "attention_parameters": ("parameter", "derived"), "embedding_parameters": ("parameter", "derived"),
-    "activation_elements": ("element", "derived"),
+    "activation_elements": ("element", "derived"), "layer_elements": ("element", "derived"),
     "max_position_tokens": ("token", "published"), "read_limit_tokens": ("token", "published"),
 }  # fmt: skip
 
@@ -42,6 +42,7 @@ class CountedModelFile(Spec):
     n_experts: int = Field(default=1, ge=1, le=65_536)
     n_active_experts: int = Field(default=1, ge=1, le=65_536)
     activation_elements: int = Field(ge=0, le=2**40)
+    layer_elements: int | None = Field(default=None, ge=0, le=2**40)
     read_limit_tokens: int | None = Field(default=None, ge=1, le=2**40)
     max_position_tokens: int | None = Field(default=None, ge=1, le=2**40)
     repeat: int = Field(default=1, ge=1, le=10_000)
