@@ -43,7 +43,7 @@ UNKNOWN_RELEASE = "unknown"
 #: `precision` -> format of dense models, of mixtures, of models that are published in it
 _FORMATS = {
     "fp8": ("fp8", "fp8-block"), "fp4": ("nvfp4", "nvfp4-experts"), "int4": ("int4", "int4-experts"),
-    "bf16": ("bf16", "bf16"), "": ("bf16", "bf16"),
+    "bf16": ("bf16", "bf16"), "fp16": ("bf16", "bf16"), "": ("bf16", "bf16"),
 }  # fmt: skip
 #: times below this share, or above its inverse, of what is predicted are in another unit
 UNIT_SLIP = 100.0
@@ -212,8 +212,8 @@ def _weights(place: str, cells: dict[str, str], spec: ModelSpec, precision: str)
     """The format of weights that a row's precision stands for: mixtures keep what is no expert in 16 bits below 8."""
     if precision not in _FORMATS:
         raise InputError(f"{place}: precision = {show(precision)}: must be one of {', '.join(filter(None, _FORMATS))}")
-    if not precision and "fp8" in cells["model_path"].lower():
-        precision = "fp8"
+    if not precision:  # the name of a checkpoint often says it
+        precision = next((word for word in ("fp8", "fp4", "int4") if word in cells["model_path"].lower()), "")
     if spec.name.startswith("gpt-oss"):
         return "mxfp4-experts"
     return _FORMATS[precision][spec.n_experts > 1]
