@@ -212,9 +212,10 @@ def test_errors_that_ship():
     models = found[found["by"] == "model"]
     assert (models["tpot_mean"] < models["kernels_mean"]).all()
     assert (models["kernels_mean"] < models["naive_mean"]).all()
-    # a model left out is predicted no better than one that was fitted, taken together
-    left = found[found["by"] == "model left out"].set_index("group")
-    assert (left.loc[["dense", "mixture"], "tpot_mean"] >= 0.95 * kinds.loc[["dense", "mixture"], "tpot_mean"]).all()
+    # a model left out is predicted no better than one that was fitted, taken together; of a kind alone it may be, as
+    # left-out predictions are told how many requests decoded
+    left = found[found["by"] == "model left out"].set_index("group").loc[["dense", "mixture"]]
+    assert np.average(left["tpot_mean"], weights=left["rows"]) >= every["tpot_mean"]
     assert FIGURES["servers_errors"].chart(found).panels
     assert len(servers.cells()[0]) == len(servers.HEAD)
 
