@@ -115,8 +115,12 @@ def test_spread_by_hand():
     ones = np.ones(11)
     rows = replace(rows, measured_s=np.linspace(1, 2, 11), first_measured_s=np.array([*np.linspace(2, 3, 10), np.nan]))
     # of 11 evenly spaced ratios the 10th and 90th percentiles are the second and the last but one
+    # or the prediction itself, which an interval holds: all rows lie above it
     assert host.spread(rows, ones, ones, (0.1, 0.9)) == {
-        "low": 1.1, "high": 1.9, "first_low": 2.1, "first_high": 2.9, "n_points": 11,
+        "low": 1.0, "high": 1.9, "first_low": 1.0, "first_high": 2.9, "n_points": 11,
+    }  # fmt: skip
+    assert host.spread(rows, 3 * ones, 4 * ones, (0.1, 0.9)) == {
+        "low": 0.367, "high": 1.0, "first_low": 0.525, "first_high": 1.0, "n_points": 11,
     }  # fmt: skip
 
 

@@ -43,8 +43,8 @@ def test_a_design_that_does_not_fit_has_no_rows():
 
 
 def test_operations_rest_on_no_number_of_energy_or_price(table):
-    """Of an A100's assumed numbers FP16's step takes the peak rates (ideal) and what of the memory is usable alone."""
-    assert set(table["assumptions"].str.split(", ").explode()) == {"peak_rates", "usable_frac"}
+    """Of an A100's assumed numbers FP16's step takes the peak rates (ideal) and what a server holds of memory alone."""
+    assert set(table["assumptions"].str.split(", ").explode()) == {"peak_rates", "server_memory"}
 
 
 def test_every_operation_of_the_table_is_drawn(table):

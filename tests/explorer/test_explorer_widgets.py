@@ -26,10 +26,10 @@ CHOICES = {
     "pareto_maximize": ["max_batch"], "pareto_minimize": ["kv_bytes"],
 }  # fmt: skip
 #: moved on their own: another choice takes them back, they are drawn when there is a front, or exclude another
-LATER = ("edits", "parameters", "filter", "kv_cache")
+LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
 #: shares, layers and heads that the dump has, and devices that divide what the model has, which has no experts
-NUMBERS = {"gpu_memory_utilization": 0.5, 
-    "cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2,
+NUMBERS = {
+    "gpu_memory_utilization": 0.5, "cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2,
     "tp": 4, "pp": 2, "pp_batches": 1, "ep": 1, "expert_skew": 0.0, "dcp": 1,
 }  # fmt: skip
 
