@@ -14,7 +14,7 @@ MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGE
 #: texts that fields take, and choices that keep a test short
 TEXTS = {
     "edits": "memory_bandwidth=3 TB/s", "parameters": "block=32", "value_parameters": "format=e5m2",
-    "token_parameters": "heavy=0.2", "lab_parameters": "format=e5m2",
+    "token_parameters": "heavy=0.2", "weights": "bf16", "lab_parameters": "format=e5m2",
     "validation_words": "kv", "pareto_batches": "4, 8", "pareto_inputs": "64",
     "pareto_outputs": "64", "pareto_bandwidths": "1 TB/s, 2 TB/s", "pareto_capacities": "80 GB, 160 GB",
     "pareto_axes": "weights_bits = 16, 8", "pareto_where": "batch >= 4", "pareto_filter": "batch >= 4",
@@ -23,13 +23,13 @@ TEXTS = {
 CHOICES = {
     "device": "h100", "model": "llama2-13b", "quantizer": "nqkv", "value_quantizer": "fp8", "tokens": "h2o",
     "model_kind": "calibrated", "stack": "vllm", "dequant_path": "fused", "lab_quantizer": "fp8", "pareto_kind": "auto",
-    "pareto_maximize": ["max_batch"], "pareto_minimize": ["kv_bytes"],
+    "pareto_models": ["llama2-13b"], "pareto_maximize": ["max_batch"], "pareto_minimize": ["kv_bytes"],
 }  # fmt: skip
 #: moved on their own: another choice takes them back, they are drawn when there is a front, or exclude another
 LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
 #: shares, layers and heads that the dump has, and devices that divide what the model has, which has no experts
 NUMBERS = {
-    "gpu_memory_utilization": 0.5, "cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2,
+    "gpu_memory_utilization": 0.8, "cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2,
     "tp": 4, "pp": 2, "pp_batches": 1, "ep": 1, "expert_skew": 0.0, "dcp": 1,
 }  # fmt: skip
 
