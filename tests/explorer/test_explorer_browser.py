@@ -131,7 +131,7 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
 def test_a_number_opens_its_explanation(page, server):
     open_page(page, server)
     idle(page)
-    page.get_by_role("button", name="Decode step: 123.7 ms").click()
+    page.get_by_role("button", name="Decode step: 125.2 ms").click()
     page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
 
 

@@ -29,7 +29,8 @@ CHOICES = {
 LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
 #: shares, layers and heads that the dump has, and devices that divide what the model has, which has no experts
 NUMBERS = {
-    "gpu_memory_utilization": 0.8, "cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2,
+    "gpu_memory_utilization": 0.8, "cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64,
+    "lab_heads": 2,
     "tp": 4, "pp": 2, "pp_batches": 1, "ep": 1, "expert_skew": 0.0, "dcp": 1,
 }  # fmt: skip
 
