@@ -1,10 +1,10 @@
 """Fit what servers do beside kernels, by stack and release, to whole measured steps: after kernels, and few numbers.
 
 A measured time per output token is a decode step of the requests that decode, their part of the prompts that come in,
-and `layer * n_layers + step + sequence * n`. The three are fitted for all stacks together: a fit of each stack alone
-errs more on models that it did not see. A release with rows has its own, pulled towards that. A time to first token is
-the prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind other prompts. docs/calibration.md,
-Whole steps.
+and `layer * n_layers + sequence * n`. The two are fitted for all stacks together: a fit of each stack alone errs more
+on models that it did not see. A release with rows has its own, pulled towards that. A time to first token is the
+prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind the prompts of requests in step with it.
+docs/calibration.md, Whole steps.
 """
 
 from collections.abc import Iterable
@@ -20,26 +20,27 @@ from dse.calibrate.servers import UNKNOWN_RELEASE, Row, read
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, units
 from dse.core.errors import DseError, InputError
+from dse.model.formulas.steady import burst_wait_s
+from dse.model.steady import last_pass
 from dse.specs.device_and_model import load
 from dse.specs.stack import ServerSpec
 
 _US = units.to_base(1, "us")
-#: layer, step, sequence: in seconds where one of each is usual
-SCALE = np.array([5e-6, 3e-4, 2e-5])
-USUAL = np.array([1.0, 1.0, 1.0])
+#: layer, sequence: in seconds where one of each is usual
+SCALE = np.array([5e-6, 2e-5])
+USUAL = np.array([1.0, 1.0])
 #: relative error from which on a row pulls with constant force: releases and recipes differ by as much
 HUBER = 0.1
-#: the same of times to first token, of which rows say less
-FIRST_HUBER = 0.3
 #: how strongly a release keeps to all stacks, in rows of that error
 PULL = 1.0
-#: seconds of a prompt and layer: usual, and what mixtures add
-PROMPT_SCALE = 1e-3
-PROMPT_USUAL = np.array([0.3, 1.0])
+#: seconds of a prompt and layer, what mixtures add, and rounds in step: where one of each is, usual, least
+PROMPT_SCALE = np.array([1e-3, 1e-3, 1.0])
+PROMPT_USUAL = np.array([0.3, 1.0, 2.0])
+LEAST_PROMPT = np.array([0.0, 0.0, 1.0])
 #: a first token that takes longer waited for a place
 LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
-FIELDS = ("layer", "step", "sequence", "prompt", "experts_prompt")
+FIELDS = ("layer", "sequence", "prompt", "experts_prompt", "rounds_in_step")
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 #: rows that are no measurement of what they state: model, release, why
 SUSPECT = (
@@ -53,7 +54,7 @@ SUSPECT = (
 
 @dataclass(frozen=True)
 class Features:
-    """What rows say of a server's own time; the three of `host` times `n_*` make up what is left."""
+    """What rows say of a server's own time; `counts` times the numbers of a server make up what is left."""
 
     rows: list[Row]
     #: seconds that kernels, exchanges and prompts explain, and what was measured
@@ -61,11 +62,13 @@ class Features:
     #: of it, the prompts
     prompts_s: Floats
     measured_s: Floats
-    #: layers, 1, sequences
+    #: layers, sequences
     counts: NDArray[np.float64]
-    #: the same of a first token: explained, prompts that it waits for times layers, and measured (nan: none)
+    #: the same of a first token: its own prompt and the wait for a place, half of the prompts of others, rounds, and
+    #: what was measured (nan: none)
     first_s: Floats
-    first_counts: Floats
+    burst_s: Floats
+    rounds: Floats
     first_measured_s: Floats
     is_mixture: NDArray[np.bool_]
 
@@ -74,7 +77,7 @@ class Features:
         return Features(
             [row for row, keep in zip(self.rows, mask, strict=True) if keep], self.explained_s[mask],
             self.prompts_s[mask], self.measured_s[mask], self.counts[mask], self.first_s[mask],
-            self.first_counts[mask], self.first_measured_s[mask], self.is_mixture[mask],
+            self.burst_s[mask], self.rounds[mask], self.first_measured_s[mask], self.is_mixture[mask],
         )  # fmt: skip
 
     def of(self, **wanted: str) -> NDArray[np.bool_]:
@@ -102,29 +105,27 @@ def features(rows: Iterable[Row]) -> Features:
             run = point.run(min(n, max(point.max_batch, 1)))
             own_s = run.wave.host_s + point.terms.host_s / output
             explained = run.wave.decode_step_s + run.wave.prefill_s / output - own_s
-            places = min(row.concurrency, max(point.max_batch, 1)) / point.design.deployment.n_groups
-            n_ahead = 1 + places / (2 * row.work.rounds)
-            first = (point.results["steady_ttft_s"] or np.nan) - n_ahead * point.design.stack.host_prompt_s
+            last = last_pass(
+                point.design, point.made, point.terms, float(row.concurrency), float(max(point.max_batch, 1))
+            )
+            first = last.first_s - last.burst_wait_s - point.design.stack.host_prompt_s
+            places = last.n_places / point.design.deployment.n_groups
+            burst = burst_wait_s(places, last.prefill_s / last.n, 1.0, 1.0)
         except DseError:
             continue
         kept.append(row)
         prompts = (run.wave.prefill_s - point.terms.host_s) / output
-        numbers.append((explained, prompts, row.tpot_s, row.spec.n_layers, 1.0, run.n, first,
-                        n_ahead * row.spec.n_layers, row.ttft_s or np.nan, row.spec.n_experts > 1))  # fmt: skip
+        numbers.append((explained, prompts, row.tpot_s, row.spec.n_layers, run.n, first,
+                        burst, row.work.rounds, row.ttft_s or np.nan, row.spec.n_experts > 1))  # fmt: skip
     if not kept:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
     table = np.array(numbers, float)
+    explained, prompts, measured = table[:, :3].T
+    first, burst, rounds, first_measured = table[:, 5:9].T
     return Features(
-        kept,
-        table[:, 0],
-        table[:, 1],
-        table[:, 2],
-        table[:, 3:6],
-        table[:, 6],
-        table[:, 7],
-        table[:, 8],
+        kept, explained, prompts, measured, table[:, 3:5], first, burst, rounds, first_measured,
         table[:, 9].astype(bool),
-    )
+    )  # fmt: skip
 
 
 def _weights(rows: Features) -> Floats:
@@ -133,29 +134,29 @@ def _weights(rows: Features) -> Floats:
     return np.array([names.count(name) ** -0.5 for name in names])
 
 
-def _robust(off: Floats, scale: float) -> Floats:
-    """Residuals whose squares are Huber's loss: relative errors above `scale` pull with constant force."""
-    far = np.abs(off) / scale
+def _robust(off: Floats) -> Floats:
+    """Residuals whose squares are Huber's loss: relative errors above HUBER pull with constant force."""
+    far = np.abs(off) / HUBER
     found: Floats = np.where(far > 1, np.sqrt(2 * np.maximum(far, 1) - 1), far) * np.sign(off)
     return found
 
 
 def fit_tokens(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
-    """(layer, step, sequence) in SCALE that explain what kernels leave, pulled to `prior` as so many rows would."""
+    """(layer, sequence) in SCALE that explain what kernels leave, pulled to `prior` as so many rows would."""
     from scipy.optimize import least_squares
 
     weights = np.sqrt(_weights(rows))
 
     def residuals(values: Floats) -> Floats:
         off = np.log((rows.explained_s + rows.counts @ (values * SCALE)) / rows.measured_s)
-        return np.concatenate((weights * _robust(off, HUBER), pull * (values - prior)))
+        return np.concatenate((weights * _robust(off), pull * (values - prior)))
 
-    found = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(3), np.full(3, 60.0)))
+    found = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(2), np.full(2, 60.0)))
     return np.asarray(found.x)
 
 
 def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
-    """(prompt, what mixtures add) in PROMPT_SCALE that explain times to first token."""
+    """(prompt, what mixtures add, rounds in step) in PROMPT_SCALE that explain times to first token."""
     from scipy.optimize import least_squares
 
     known = np.isfinite(rows.first_s) & (rows.first_measured_s < LONGEST_FIRST_S)
@@ -166,16 +167,18 @@ def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
 
     def residuals(values: Floats) -> Floats:
         off = np.log(first_s(rows, values) / rows.first_measured_s)
-        return np.concatenate((weights * _robust(off, FIRST_HUBER), pull * (values - prior)))
+        return np.concatenate((weights * _robust(off), pull * (values - prior)))
 
-    found = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(2), np.full(2, 60.0)))
+    found = least_squares(residuals, np.maximum(prior, LEAST_PROMPT + 1e-3), bounds=(LEAST_PROMPT, np.full(3, 60.0)))
     return np.asarray(found.x)
 
 
 def first_s(rows: Features, prompts: Floats) -> Floats:
-    """Times to first token of all rows, by (prompt, what mixtures add) in PROMPT_SCALE: of each row, or of all."""
-    own, more = prompts.T if prompts.ndim == 2 else prompts
-    found: Floats = rows.first_s + rows.first_counts * PROMPT_SCALE * (own + rows.is_mixture * more)
+    """Times to first token of all rows, by (prompt, what mixtures add, rounds in step) in PROMPT_SCALE: of each row, or
+    of all."""
+    own, more, in_step = (prompts * PROMPT_SCALE).T
+    waits_s = rows.burst_s * np.minimum(in_step / rows.rounds, 1.0)
+    found: Floats = rows.first_s + waits_s + rows.counts[:, 0] * (own + rows.is_mixture * more)
     return found
 
 
@@ -262,14 +265,16 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
 
         def table(values: Floats, n_points: int, said: str, prompts: Floats = prompts) -> dict[str, Any]:
             numbers = {
-                **dict(zip(("layer", "step", "sequence"), values * SCALE / _US, strict=True)),
-                **dict(zip(("prompt", "experts_prompt"), prompts * PROMPT_SCALE / _US, strict=True)),
+                **dict(zip(("layer", "sequence"), values * SCALE / _US, strict=True)),
+                **dict(zip(("prompt", "experts_prompt"), prompts[:2] * PROMPT_SCALE[:2] / _US, strict=True)),
             }
             cited = f"{source}; {said}"
             return {
                 **{name: {"value": float(f"{value:.4g}") if value > LEAST_US else 0.0, "unit": "us", "source": cited,
                           "kind": "measured"}
                    for name, value in numbers.items()},
+                "rounds_in_step": {"value": float(f"{prompts[2]:.4g}"), "unit": "1", "source": cited,
+                                   "kind": "measured"},
                 "n_points": n_points, "fitted_on": cited,
             }  # fmt: skip
 
@@ -338,13 +343,13 @@ def text(found: dict[str, Any]) -> str:
     """What `dse calibrate --kernel host` says."""
     lines = [f"{found['rows']:,} rows of {found['table']}, {found['suspect']} of them left out as suspect", ""]
     lines.append(
-        f"{'stack':<8}{'release':<18}{'layer':>8}{'step':>9}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'rows':>7}"
+        f"{'stack':<8}{'release':<18}{'layer':>8}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'in step':>9}{'rows':>7}"
     )
     for part in found["parts"]:
-        numbers = [part[name] / _US for name in FIELDS]
-        shown = "".join(f"{number:>{width}.3g}" for number, width in zip(numbers, (8, 9, 10, 9, 10), strict=True))
+        numbers = [part[name] / (1.0 if name == "rounds_in_step" else _US) for name in FIELDS]
+        shown = "".join(f"{number:>{width}.3g}" for number, width in zip(numbers, (8, 10, 9, 10, 9), strict=True))
         lines.append(f"{part['stack']:<8}{part['release']:<18}{shown}{part['n_points']:>7}")
-    lines += ["us; prompt and +experts of a layer", ""]
+    lines += ["us; prompt and +experts of a layer; rounds in step", ""]
     for kind, error in found["errors"].items():
         said = ", ".join(
             f"{words} {percent(error[name]['mean'])} (90th percentile {percent(error[name]['p90'])})"

@@ -2,15 +2,16 @@
 
 Columns are those of `silicon_sample.csv` in aiconfigurator-core: `id, backend, backend_version, model_path, system,
 precision, isl, osl, batch_size, tp_size, pp_size, attention_dp_size, moe_tp_size, moe_ep_size, silicon_ttft_ms,
-silicon_tpot_ms`; only id, backend, model_path, system, isl, osl and batch_size must be there. Times are medians in ms.
+silicon_tpot_ms`; only id, backend, model_path, system, isl, osl and batch_size must be there, and `kv_cache_dtype` and
+`gpu_memory_utilization` may be. Times are medians in ms.
 """
 
 import csv
 import io
 import math
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dse.calibrate.table import MAX_TABLE_BYTES
 from dse.core import specfile, units
@@ -20,7 +21,14 @@ from dse.model.evaluate import Point
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
-from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+from dse.specs.workload import (
+    MAX_BATCH,
+    MAX_DEVICES,
+    MAX_INPUT_TOKENS,
+    MAX_OUTPUT_TOKENS,
+    UTILIZATION,
+    Workload,
+)
 
 #: columns that must be there, and the largest value of those that are whole numbers
 NEEDED = {"id": 0, "backend": 0, "model_path": 0, "system": 0, "isl": MAX_INPUT_TOKENS, "osl": MAX_OUTPUT_TOKENS,
@@ -32,12 +40,15 @@ MAX_MS = 1e8
 #: values; its rows name a dump or a day's file as their source (docs/calibration.md, Whole steps)
 INFERENCEX_LENGTHS = 0.9
 INFERENCEX = re.compile(r"(?i)db-dump|source_file=20\d\d-\d\d-\d\d")
-#: requests a place: InferenceX sends ten times as many as run at once. Other rows do not say: some of NVIDIA's look
-#: like one (all prompts queue), others like ten; three errs least over their times to first token
-INFERENCEX_ROUNDS, OTHER_ROUNDS = 10, 3
-#: requests run at their mean size: of ten rounds only the first is in step (counted at their final lengths, times to
-#: first token err more: 45 % in place of 43)
-ADMISSION: Literal["paged"] = "paged"
+#: requests a place: InferenceX sends ten times as many as run at once. NVIDIA's rows have equal lengths: SGLang runs
+#: prompts before anything else, so that requests stay in step, and all prompts queue in every round
+ROUNDS, IN_STEP_ROUNDS = 10, 1
+#: TensorRT-LLM admits a request when its final length fits (GUARANTEED_NO_EVICT); the others when its prompt does, so
+#: that requests run at their mean size
+RESERVING = "trtllm"
+#: recipes raise the share of the memory that a server may use where weights take more of the usual one than this: they
+#: would leave no room for requests (a column gpu_memory_utilization says it otherwise)
+TIGHT_WEIGHTS, TIGHT_SHARE = 0.95, 0.95
 #: the release of rows that state none: those of 2025 (hwspecs/stacks)
 UNKNOWN_RELEASE = "unknown"
 #: `precision` -> format of dense models, of mixtures, of models that are published in it
@@ -74,8 +85,6 @@ class Row:
     def point(self, device: HardwareSpec | None = None, **changes: Any) -> Point:
         """The design point of the row, on another device or with another workload where given. Raises DseError where it
         cannot be split so."""
-        from dataclasses import replace
-
         assert self.device is not None
         assert self.spec is not None
         assert self.work is not None
@@ -154,12 +163,15 @@ def _row(path: str, line: int, cells: dict[str, str]) -> Row:
         share = INFERENCEX_LENGTHS if is_x else 1.0
         work = Workload(
             batch=concurrency, input_tokens=max(1, round(share * whole["isl"])),
-            output_tokens=max(1, round(share * whole["osl"])), admission=ADMISSION,
+            output_tokens=max(1, round(share * whole["osl"])),
+            admission="reserve" if stack == RESERVING else "paged",
             weights=_weights(place, cells, spec, precision), stack=f"{stack}@{release or UNKNOWN_RELEASE}",
             tp=tp * n_groups, ep=ep, pp=split["pp_size"], dp_attention=n_groups > 1, model_kind="calibrated",
-            rounds=INFERENCEX_ROUNDS if is_x else OTHER_ROUNDS,
+            rounds=IN_STEP_ROUNDS if stack == "sglang" and not is_x else ROUNDS,
+            max_num_seqs=max(concurrency - 1, 1) if stack == RESERVING and not is_x else None,
         )  # fmt: skip
-        return Row(*given, device, spec, work, kv, times[0], times[1], "")
+        row = Row(*given, device, spec, work, kv, times[0], times[1], "")
+        return replace(row, work=replace(work, gpu_memory_utilization=_share(place, cells, row)))
     except DseError as error:
         return Row(*given, None, None, None, "fp16", times[0], times[1], str(error))
 
@@ -188,6 +200,16 @@ def _devices(split: dict[str, int]) -> tuple[int, int, int]:
     if ep > 1 and moe_tp > 1 and max(tp, n_groups) == ep * moe_tp:
         tp, n_groups = (1, ep) if n_groups > tp else (ep, 1)
     return tp, n_groups, ep if tp * n_groups % ep == 0 and tp * n_groups > 1 else 1
+
+
+def _share(place: str, cells: dict[str, str], row: Row) -> float:
+    """Share of the memory for the server: as a column says, else the usual one, or more where weights fill that."""
+    told = cells.get("gpu_memory_utilization", "")
+    if told not in ("", "nan"):
+        return _number(f"{place}: gpu_memory_utilization", told, 1.0, False)
+    point = row.point()
+    usual = UTILIZATION * point.device.usable_frac.si * point.results["capacity_bytes"]
+    return TIGHT_SHARE if point.results["weight_bytes"] > TIGHT_WEIGHTS * usual else UTILIZATION
 
 
 def _device(system: str) -> HardwareSpec:

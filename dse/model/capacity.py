@@ -79,8 +79,8 @@ def requests_of(design, batch):
 
 @compilable
 def max_batch(design, made, free):
-    """Most requests that fit at once into `free` (in the unit of bits) of every device under the admission rule; 0 when
-    none does."""
+    """Most requests that run at once: those that fit into `free` (in the unit of bits) of every device under the
+    admission rule, and no more than the server takes; 0 when none fits."""
     most, n_groups = -1, design.deployment.n_groups
     for size in made.sizes:
         if size.shared + size.own > free:
@@ -90,7 +90,7 @@ def max_batch(design, made, free):
     if design.load.is_paged:
         room = (free - made.largest_shared_bits) * design.output_tokens
         most = max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
-    return most * n_groups
+    return min(most * n_groups, design.load.max_num_seqs)
 
 
 @inlined

@@ -205,10 +205,13 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             shared_bits=made.final_shared_bits / den, elements_per_sequence=made.n_elements, **of_layer,
         ),
         _note(
-            "max_batch", point.max_batch, f"{capacity.max_batch.equation}; a request counts {rule}",
+            "max_batch", point.max_batch,
+            f"{capacity.max_batch.equation}{'' if work.max_num_seqs is None else ', at most max_num_seqs'}; "
+            f"a request counts {rule}",
             capacity.max_batch.source, free_bytes=point.free_bytes, shared_bytes=shared_bytes,
             bytes_per_sequence=own_bytes, activation_bytes_per_sequence=made.activation_bytes,
             workspace_bytes_per_sequence=made.workspace_bytes, admission=work.admission,
+            **({} if work.max_num_seqs is None else {"max_num_seqs": work.max_num_seqs}),
         ),
         _note("free_bytes", point.free_bytes, pool.equation, pool.source, **memory),
         _note(
@@ -456,7 +459,7 @@ def _host_note(point: Point) -> Step:
     return _note(
         "host_s", run.wave.host_s, formula.equation if point.stack and point.stack.host else
         "kernels alone: no server was measured, or none was asked for", formula.source, n_sequences=run.n,
-        n_layers=point.design.model.n_layers, layer_s=reach.host_layer_s, step_s=reach.host_step_s,
+        n_layers=point.design.model.n_layers, layer_s=reach.host_layer_s,
         sequence_s=reach.host_sequence_s,
     )  # fmt: skip
 
@@ -473,15 +476,14 @@ def _steady_notes(point: Point) -> list[Step]:
         ),
         _note(
             "steady_ttft_s", last.first_s,
-            "own prompt + prompts of others before it + wait for a place: n * prompt_s / (2 * rounds), and "
-            "(n / places - 1) * time in a place", token.source, own_prompt_s=last.prompt_s,
+            "own prompt + prompts of others before it + wait for a place", token.source, own_prompt_s=last.prompt_s,
             of_which_host_s=design.stack.host_prompt_s, burst_wait_s=last.burst_wait_s, place_wait_s=last.place_wait_s,
-            n_requests=work.batch, n_places=int(last.n_places), rounds=work.rounds,
+            n_requests=work.batch, n_places=int(last.n_places),
         ),
         _note(
             "burst_wait_s", last.burst_wait_s, FORMULAS["burst_wait_s"].equation, token.source,
-            n_requests=work.batch / design.deployment.n_groups,
-            prompt_s=last.prefill_s / last.n + design.stack.host_prompt_s, rounds=work.rounds,
+            n_requests=last.n_places / design.deployment.n_groups, prompt_s=last.prefill_s / last.n,
+            rounds_in_step=design.stack.rounds_in_step, rounds=work.rounds,
         ),
         _note(
             "place_wait_s", last.place_wait_s, FORMULAS["place_wait_s"].equation, token.source, n_requests=work.batch,

@@ -38,7 +38,7 @@ from dse.specs.stack import (
 )  # fmt: skip
 from dse.specs.tokens import TokenPolicy
 from dse.specs.weights import WeightFormat
-from dse.specs.workload import Workload
+from dse.specs.workload import MAX_BATCH, Workload
 
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
@@ -369,7 +369,7 @@ def kernels_reach(
     named = device.format_peak(weights.dense_code).si if work.weights else 0.0
     found = Stack(
         0, 0, 0, n_cores_of(device), 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, named, named, 0, 0.0,
-        1.0, 1.0, 0.0, 0.0, 0.0, 0.0,
+        1.0, 1.0, 0.0, 0.0, 0.0, 1.0,
     )  # fmt: skip
     if stack is None:
         return found
@@ -388,8 +388,8 @@ def kernels_reach(
         )  # fmt: skip
     if stack.host:
         found = found._replace(
-            host_layer_s=stack.host.layer.si, host_step_s=stack.host.step.si, host_sequence_s=stack.host.sequence.si,
-            host_prompt_s=prompt_host_s(model, stack.host),
+            host_layer_s=stack.host.layer.si, host_sequence_s=stack.host.sequence.si,
+            host_prompt_s=prompt_host_s(model, stack.host), rounds_in_step=stack.host.rounds_in_step.si,
         )  # fmt: skip
     if stack.materialised:
         found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
@@ -436,7 +436,8 @@ def load_of(work: Workload) -> Load:
     return Load(
         int(paged), work.page_tokens if paged else 1, work.prefix_tokens, work.weight_format.dense_eighths,
         work.weight_format.expert_eighths, work.activation_bits,
-        work.prompt_chunk_tokens, work.rounds, int(work.kv_cache), math.nan if discount is None else discount,
+        work.prompt_chunk_tokens, work.rounds, MAX_BATCH if work.max_num_seqs is None else work.max_num_seqs,
+        int(work.kv_cache), math.nan if discount is None else discount,
     )  # fmt: skip
 
 

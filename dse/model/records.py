@@ -193,9 +193,10 @@ class Stack(NamedTuple):
     expert_flops_frac: float
     #: what a server does beside kernels: of a layer, of a step, of a sequence in it, and of a prompt
     host_layer_s: float
-    host_step_s: float
     host_sequence_s: float
     host_prompt_s: float
+    #: rounds after which requests that started at once have fallen out of step
+    rounds_in_step: float
 
 
 class Device(NamedTuple):
@@ -238,6 +239,8 @@ class Load(NamedTuple):
     chunk_tokens: int
     #: requests that take each place of a steady server, one after the other
     rounds: int
+    #: of all devices, that the server runs at once at most
+    max_num_seqs: int
     has_cache: int
     #: nan: none
     cached_input_discount: float

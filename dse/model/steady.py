@@ -2,7 +2,7 @@
 
 The prompts of new requests share the steps of those that decode, so a token takes a decode step and its part of the
 prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds`
-times.
+times; for the first of these requests stay in step, and their prompts queue.
 """
 
 from typing import NamedTuple
@@ -48,10 +48,10 @@ def _pass_of(design, made, terms, batch, places, decoding):
     """The pass in which `decoding` of the `places` requests decode, of `batch` that ask."""
     n_steps, split = float(design.output_tokens), design.deployment
     n = int(deployment.micro_batch(max(int(decoding + 0.5), 1), split.n_groups, split.n_in_flight))
-    wave, own_s = run_of(design, made, terms, n).wave, design.stack.host_prompt_s
+    wave, stack = run_of(design, made, terms, n).wave, design.stack
     token_s = steady.shared_token_s(wave.decode_step_s, wave.prefill_s, n_steps)
-    prompt_s, decode_s = one_prompt_s(design, terms) + own_s, n_steps * token_s
-    burst_s = steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n + own_s, design.load.rounds)
+    prompt_s, decode_s = one_prompt_s(design, terms) + stack.host_prompt_s, n_steps * token_s
+    burst_s = steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n, stack.rounds_in_step, design.load.rounds)
     inside_s = prompt_s + burst_s
     place_s = steady.place_wait_s(batch, places, inside_s + decode_s)
     return Pass(

@@ -187,8 +187,7 @@ def experts_s(design, n_tokens, touched):
 @compilable
 def prompt_host_s(design):
     """Seconds that a server adds to a pass, however many sequences are in it."""
-    stack = design.stack
-    return host.host_s(0, design.model.n_layers, stack.host_layer_s, stack.host_step_s, 0.0)
+    return host.host_s(0, design.model.n_layers, design.stack.host_layer_s, 0.0)
 
 
 @compilable

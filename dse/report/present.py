@@ -245,6 +245,8 @@ def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str
         return bound_text(result["bound"])
     rate = "throughput_tokens_per_s"
     room = f"; {room_text(number(with_room[rate], RESULT_UNITS[rate]), with_room)}" if with_room else ""
+    if result["max_batch"] == result["max_num_seqs"]:
+        return f"capacity: the server takes no more than {result['max_num_seqs']:,} requests at once{room}"
     return f"capacity: the whole batch does not fit at once{room}"
 
 

@@ -121,6 +121,7 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     ElementRate: TypeAlias = Quantity
     Power: TypeAlias = Quantity
     Seconds: TypeAlias = Quantity
+    Rounds: TypeAlias = Quantity
     UsableFrac: TypeAlias = Quantity
     Share: TypeAlias = Quantity
     Overhead: TypeAlias = Quantity
@@ -150,6 +151,7 @@ else:
     ElementRate = quantity("element/s", 1e6, 1e18, slip=1e3)
     Power = quantity("W", 0.1, 1e6)
     Seconds = quantity("s", 0.0, 1.0)
+    Rounds = quantity("1", 1.0, 1e3)
     UsableFrac = quantity("1", 1e-3, 1.0)
     Share = quantity("1", 1e-3, 1.0)
     Overhead = quantity("B", 0.0, 1e16)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dse.specs.quantity import ElementRate, Quantity, Seconds, Share
+from dse.specs.quantity import ElementRate, Quantity, Rounds, Seconds, Share
 
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
@@ -104,13 +104,13 @@ class HostFit(Spec):
 
     #: norms, rotations, activations, quantising and other small kernels of a layer
     layer: Seconds
-    #: the host, however many sequences run
-    step: Seconds
     #: the host's work for each sequence
     sequence: Seconds
     #: of a prompt and layer: what its first token waits for beside kernels; and what mixtures add to that
     prompt: Seconds
     experts_prompt: Seconds
+    #: rounds of requests, all started at once, after which they have fallen out of step: till then prompts queue
+    rounds_in_step: Rounds
     n_points: int = Field(ge=1)
     fitted_on: str = Field(min_length=1, max_length=300)
     #: models whose rows were fitted -> how far off they are

@@ -166,6 +166,12 @@ class Workload:
         "A steady server is asked by the batch at once, and each place is taken so often: the first prompts queue.",
         unit="1", low=1, high=2**20,
     )  # fmt: skip
+    max_num_seqs: int | None = _asked(
+        None, "max-num-seqs", WHOLE, "requests at once, at most", "Requests at once, at most",
+        "Limit of the server on requests that run at once, on all devices together, where fewer than fit; default: "
+        "as many as fit.",
+        unit="sequence", low=1, high=MAX_BATCH, open_means="as many as fit",
+    )  # fmt: skip
     kv_cache: bool = _asked(
         True, "kv-cache", SWITCH, "KV cache", "KV cache", "Without it each step runs the whole prefix."
     )

@@ -83,15 +83,15 @@ def _marks(point: Point) -> str:
 
 
 def _naive_s(row: Row) -> float:
-    """A decode step at peak rates."""
-    ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper"}
+    """A decode step of all requests at peak rates."""
+    ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper", "max_num_seqs": None}
     found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]
     return found
 
 
 def _kernels_s(point: Point) -> float:
-    """A decode step without the server's own time and without prompts."""
-    wave = point.largest_wave.wave
+    """A decode step of all requests that fit, without the server's own time and without prompts."""
+    wave = point.run(min(point.work.batch, point.max_batch)).wave
     found: float = wave.decode_step_s - wave.host_s
     return found
 

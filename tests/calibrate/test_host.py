@@ -16,8 +16,8 @@ from dse.specs.device_and_model import load
 from dse.specs.stack import ServerSpec
 
 US = 1e-6
-#: layer, step and sequence in seconds; prompt, and what mixtures add
-TRUE, PROMPTS = (22 * US, 500 * US, 30 * US), (400 * US, 900 * US)
+#: layer and sequence in seconds; prompt, what mixtures add, and rounds in step
+TRUE, PROMPTS = (22 * US, 30 * US), (400 * US, 900 * US, 3.0)
 MODELS = ("llama3.1-8b", "llama3.1-70b", "qwen3-32b", "gpt-oss-120b")
 
 
@@ -31,24 +31,24 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
         row = Row(f"r{i}", i + 2, spec.name, "h100_sxm", stack, release, "bf16", 8, 1, None, spec, None, "fp16", 1.0,
                   1.0, "")  # fmt: skip
         rows.append(row)
-        counts.append((spec.n_layers, 1.0, float(2 ** rng.integers(0, 9))))
+        counts.append((spec.n_layers, float(2 ** rng.integers(0, 9))))
     counts = np.array(counts)
     kernels = 10 ** rng.uniform(-3.5, -2.5, n)
     mine = np.array([own(row) for row in rows])
     off = np.exp(noise * rng.standard_normal((2, n)))
     is_mixture = np.array([row.spec.n_experts > 1 for row in rows])
-    ahead = counts[:, 0] * rng.uniform(1, 5, n)
-    first = 10 ** rng.uniform(-2, 0, n)
+    first, burst, rounds = 10 ** rng.uniform(-2, 0, n), 10 ** rng.uniform(-2, 0, n), rng.choice([1.0, 10.0], n)
+    waits = burst * np.where(rounds == 1, 1.0, PROMPTS[2] / 10)  # one round is in step whatever the server does
     return Features(
-        rows, kernels, 0.1 * kernels, (kernels + (counts * mine).sum(axis=1)) * off[0], counts, first, ahead,
-        (first + ahead * (PROMPTS[0] + is_mixture * PROMPTS[1])) * off[1], is_mixture,
+        rows, kernels, 0.1 * kernels, (kernels + (counts * mine).sum(axis=1)) * off[0], counts, first, burst, rounds,
+        (first + waits + counts[:, 0] * (PROMPTS[0] + is_mixture * PROMPTS[1])) * off[1], is_mixture,
     )  # fmt: skip
 
 
 def test_known_numbers_are_found_again():
     rows = servers()
     found = host.fit_tokens(rows, host.USUAL) * host.SCALE
-    assert found == pytest.approx(np.array(TRUE), rel=0.2)  # models of 32 to 80 layers tell a layer from a step
+    assert found == pytest.approx(np.array(TRUE), rel=0.2)
     assert host.fit_prompts(rows, host.PROMPT_USUAL) * host.PROMPT_SCALE == pytest.approx(np.array(PROMPTS), rel=0.1)
     tokens_s, firsts_s = host.fit_all(rows).predict(rows)
     assert np.abs(tokens_s / rows.measured_s - 1).mean() < 0.03
@@ -57,12 +57,12 @@ def test_known_numbers_are_found_again():
 
 def test_releases_of_other_numbers_are_told_apart():
     def own(row):
-        return (22 * US, 500 * US, 60 * US) if row.release == "2" else TRUE
+        return (22 * US, 60 * US) if row.release == "2" else TRUE
 
     hosts = host.fit_all(servers(960, own=own))
-    assert hosts.releases["vllm", "2"][2] * host.SCALE[2] == pytest.approx(60 * US, rel=0.1)
-    assert hosts.releases["vllm", "1"][2] * host.SCALE[2] == pytest.approx(30 * US, rel=0.1)
-    assert 30 * US < hosts.everywhere[2] * host.SCALE[2] < 60 * US
+    assert hosts.releases["vllm", "2"][1] * host.SCALE[1] == pytest.approx(60 * US, rel=0.1)
+    assert hosts.releases["vllm", "1"][1] * host.SCALE[1] == pytest.approx(30 * US, rel=0.1)
+    assert 30 * US < hosts.everywhere[1] * host.SCALE[1] < 60 * US
 
 
 def test_a_release_of_few_rows_is_that_of_all():
@@ -147,9 +147,9 @@ def test_features_of_rows(tmp_path):
     )
     rows = host.features(read(str(path)))
     assert [row.id for row in rows.rows] == ["a", "d"]  # b has no time per token, c no model
-    assert rows.counts[:, :2].tolist() == [[32.0, 1.0]] * 2
+    assert rows.counts[:, 0].tolist() == [32.0] * 2
     # 16 * 2.304 s / (2.304 s + 0.1 s) = 15.3; with a first token after 2.304 s half of them
-    assert rows.counts[:, 2].tolist() == [15.0, 8.0]
+    assert rows.counts[:, 1].tolist() == [15.0, 8.0]
     assert (rows.prompts_s > 0).all()
     assert (rows.prompts_s < rows.explained_s).all()
     assert (rows.explained_s < 9e-3).all()

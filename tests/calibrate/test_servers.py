@@ -41,7 +41,7 @@ def test_a_row_by_hand(table):
     assert (row.tpot_s, row.ttft_s) == (pytest.approx(7.25e-3), pytest.approx(0.1205))
     work = row.work
     assert (work.batch, work.input_tokens, work.output_tokens, work.tp, work.weights) == (8, 1000, 500, 2, "bf16")
-    assert (work.stack, work.rounds) == ("vllm@0.16.0", 3)
+    assert (work.stack, work.rounds) == ("vllm@0.16.0", 10)
 
 
 def test_only_seven_columns_must_be_there(table):
@@ -57,7 +57,38 @@ def test_lengths_of_inferencex_are_nine_tenths(table, source):
     assert (row.work.input_tokens, row.work.output_tokens) == (7373, 922)
     assert (row.work.rounds, row.kv) == (10, "fp8")
     (other,) = read(table({"silicon_data_source": "nvidia", "isl": "8192", "osl": "1024", "precision": "fp8"}))
-    assert (other.work.input_tokens, other.work.output_tokens, other.work.rounds, other.kv) == (8192, 1024, 3, "fp16")
+    assert (other.work.input_tokens, other.work.output_tokens, other.work.rounds, other.kv) == (8192, 1024, 10, "fp16")
+
+
+def test_what_rows_do_not_say_of_their_servers(table):
+    """SGLang runs prompts first, so that equal lengths stay in step; TensorRT-LLM reserves, with a place less."""
+    as_measured = {"silicon_data_source": "source_file=2025-11-03"}
+    found = {}
+    for name, cells in {
+        "sglang": {"backend": "sglang"},
+        "sglang x": {"backend": "sglang", **as_measured},
+        "trtllm": {"backend": "trtllm"},
+        "trtllm x": {"backend": "trtllm", **as_measured},
+    }.items():
+        (row,) = read(table(cells))
+        found[name] = (row.work.rounds, row.work.admission, row.work.max_num_seqs)
+    assert found == {
+        "sglang": (1, "paged", None), "sglang x": (10, "paged", None),
+        "trtllm": (10, "reserve", 7), "trtllm x": (10, "reserve", None),
+    }  # fmt: skip
+
+
+def test_the_share_of_memory_is_as_a_column_says_or_more_where_weights_fill_the_usual_one(table):
+    cells = {"model_path": "meta-llama/Llama-3.1-70B-Instruct", "tp_size": "2", "system": "a100_sxm"}
+    (usual,) = read(table(cells))  # 141 GB in 16 bits on two devices of 80 GB: 70.6 of 77.3 GB
+    (filled,) = read(table({**cells, "precision": "fp8", "tp_size": "1", "attention_dp_size": "1"}))
+    (told,) = read(table({**cells, "gpu_memory_utilization": "0.8"}, head=(*HEAD, "gpu_memory_utilization")))
+    assert (usual.work.gpu_memory_utilization, told.work.gpu_memory_utilization) == (0.9, 0.8)
+    assert filled.work.gpu_memory_utilization == 0.9
+    # DeepSeek-R1 in FP8 on four B200s: 168 of 172 GB
+    (tight,) = read(table({"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp8",
+                           "tp_size": "4", "backend": "sglang"}))  # fmt: skip
+    assert tight.work.gpu_memory_utilization == 0.95
 
 
 MIXTURE = {"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp8"}
@@ -137,7 +168,7 @@ def test_bad_cells_are_named(table, change, words):
 
 def test_an_unknown_precision_is_a_reason(table):
     (row,) = read(table({"precision": "fp7"}))
-    assert row.reason.endswith(":2: precision = 'fp7': must be one of fp8, fp4, int4, bf16")
+    assert row.reason.endswith(":2: precision = 'fp7': must be one of fp8, fp4, int4, bf16, fp16")
 
 
 def test_tables_that_cannot_be_read(table, tmp_path):

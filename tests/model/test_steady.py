@@ -28,19 +28,33 @@ def test_one_request_by_hand():
     prompt_s = own.results["prefill_s"]
     assert prompt_s == pytest.approx(2 * n * 512 / 312e12, rel=0.03)
     assert own.results["steady_tpot_s"] == pytest.approx(2 * n / 2e12 + attention_s + prompt_s / 128)
-    # its own prompt, and of ten requests one meets half of a prompt
-    assert own.results["steady_ttft_s"] == pytest.approx(prompt_s + prompt_s / 20)
+    assert own.results["steady_ttft_s"] == pytest.approx(prompt_s)  # no other prompt is before its own
 
 
-def test_of_one_round_every_request_waits_for_half_of_the_prompts():
+def test_of_one_round_every_request_waits_for_half_of_the_others_prompts():
     one, ten = (point(16, rounds=rounds).results["steady_ttft_s"] for rounds in (1, 10))
-    alone_s = point(16).results["ttft_s"]
-    assert one - alone_s == pytest.approx(10 * (ten - alone_s), rel=0.02)
+    prompt_s = point(1).results["prefill_s"]
+    assert one - prompt_s == pytest.approx(15 * prompt_s / 2, rel=0.02)
+    assert ten - prompt_s == pytest.approx(15 * prompt_s / 20, rel=0.02)
+
+
+def test_no_more_requests_run_than_the_server_takes():
+    free, limited = point(64), point(64, max_num_seqs=16)
+    assert (free.max_batch > 64, limited.max_batch) == (True, 16)
+    # each waits for a place as long as 3 requests ahead of it hold one
+    wait_s = limited.results["steady_ttft_s"] - point(16).results["steady_ttft_s"]
+    in_place_s = point(16).results["steady_ttft_s"] + 128 * limited.results["steady_tpot_s"]
+    assert wait_s == pytest.approx(3 * in_place_s, rel=1e-9)
+    assert limited.results["fits_whole_batch"] is False
+    assert (limited.results["running_batch"], limited.results["bound"]) == (16, "capacity")
 
 
 def test_formulas_by_hand():
     assert steady.shared_token_s(0.020, 0.6, 100) == pytest.approx(0.026)
-    assert steady.burst_wait_s(32, 0.05, 10) == pytest.approx(0.08)
+    # 31 others of 50 ms: half of them, in 2 of 10 rounds; in one round, all of which is in step; nobody else
+    assert steady.burst_wait_s(32, 0.05, 2, 10) == pytest.approx(0.155)
+    assert steady.burst_wait_s(32, 0.05, 2, 1) == pytest.approx(0.775)
+    assert steady.burst_wait_s(0.5, 0.05, 2, 1) == 0
     assert steady.place_wait_s(48, 16, 3.0) == pytest.approx(6.0)
     assert steady.place_wait_s(16, 16, 3.0) == 0
     assert steady.decoding_requests(40, 1.0, 3.0) == 30

@@ -62,12 +62,11 @@ def shared_token_s(decode_step_s, prefill_s, output_tokens):
     return decode_step_s + prefill_s / output_tokens
 
 
-@formula("s", "n * prompt_s / (2 * rounds)", _SOURCE)
-def burst_wait_s(n_requests, prompt_s, rounds):
+@formula("s", "max(n - 1, 0) * prompt_s / 2 * min(rounds_in_step / rounds, 1)", _SOURCE)
+def burst_wait_s(n_requests, prompt_s, rounds_in_step, rounds):
     """Wait behind the prompts of others, mean over requests: all start at once, so the first of each place waits for
-    half
-    of the prompts, and one in `rounds` is such a first."""
-    return n_requests * prompt_s / (2 * rounds)
+    half of the others' prompts, and those of later rounds do until requests have fallen out of step."""
+    return max(n_requests - 1.0, 0.0) * prompt_s / 2 * min(rounds_in_step / rounds, 1.0)
 
 
 @formula("s", "(n / places - 1) * request_s", _SOURCE)
