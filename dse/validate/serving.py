@@ -138,7 +138,7 @@ def _slips(one: Judged) -> str:
 
 
 def predictions_csv(found: list[Judged]) -> str:
-    """The table `predictions.csv`: times in ms, bounds of the 80 % interval, why there is none, what is not measured."""
+    """The table `predictions.csv`: times in ms, 80 % intervals, why there are none, what was not measured."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)

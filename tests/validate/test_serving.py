@@ -176,8 +176,11 @@ def test_first_tokens_in_seconds_are_refused(tmp_path):
 def test_marks_say_what_was_not_measured(tmp_path):
     """A release that nobody measured, a model beyond the memory, and one row of three in seconds."""
     path = tmp_path / "t.csv"
-    rows = (ROWS[0], ROWS[1], ROWS[0].replace("z9", "r1").replace("0.16.0", "9.9"),
-            ROWS[0].replace("z9", "b2").replace("3.1-8B", "3.1-70B"), ROWS[0].replace("z9", "u3").replace("9.5", "0.0095"))  # fmt: skip
+    own = ROWS[0]
+    rows = (
+        own, ROWS[1], own.replace("z9", "r1").replace("0.16.0", "9.9"),
+        own.replace("z9", "b2").replace("3.1-8B", "3.1-70B"), own.replace("z9", "u3").replace("9.5", "0.0095"),
+    )  # fmt: skip
     path.write_text(HEAD + "\n".join(rows) + "\n")
     found = list(csv.DictReader(io.StringIO(serving.predictions_csv(serving.run(str(path))))))
     marks = {row["id"]: row["marks"] for row in found}
