@@ -36,8 +36,13 @@ class Run:
     used: int = 0
 
 
-def serve(arrivals, inputs, outputs, times, own, capacity, *, batching, admission, batch, page, chunk, prompt_step):
-    """`own(n)` is what a sequence of n tokens takes; held is the most it takes while it has so many pages."""
+def serve(
+    arrivals, inputs, outputs, times, own, capacity, *, batching, admission, batch, page, chunk, prompt_step, n_groups=1
+):
+    """`own(n)` is what a sequence of n tokens takes; held is the most it takes while it has so many pages.
+
+    Memory, chunk and prompt step are those of a group; all groups step together.
+    """
     requests = [Request(*row) for row in zip(range(len(arrivals)), arrivals, inputs, outputs, strict=True)]
     run = Run(requests)
 
@@ -51,114 +56,135 @@ def serve(arrivals, inputs, outputs, times, own, capacity, *, batching, admissio
         """The pages between prompt and last token at which it takes most; of equal ones the last."""
         return max(range(pages(r.n_in), pages(r.n_in + r.n_out) + 1), key=lambda k: (held(k), k))
 
-    def used():
-        total = sum(held(r.pages) for r in running)
+    def used(group):
+        total = sum(held(r.pages) for r in group)
         run.peak_used = max(run.peak_used, total)
         return total
 
-    now, line, running, todo = 0.0, [], [], list(requests)
-    static_open = True
+    def decoding(group):
+        return [r for r in group if r.computed >= r.to_compute]
+
+    def make_room(group):
+        """True where the youngest had to go."""
+        sent_back = False
+        while True:
+            growing = [r for r in decoding(group) if r.computed % page == 0]
+            extra = sum(held(r.pages + 1) - held(r.pages) for r in growing)
+            if used(group) + extra <= capacity:
+                break
+            youngest = group.pop()
+            youngest.computed = youngest.pages = 0
+            line.insert(0, youngest)
+            run.n_preempted += 1
+            sent_back = True
+        for r in growing:
+            r.pages += 1
+        used(group)
+        return sent_back
+
+    def admit(group, now):
+        n_places = math.ceil(batch / n_groups)
+        if not line or len(group) == n_places or sum(map(len, groups)) == batch:
+            return None
+        r = line[0]
+        need = all_pages(r) if reserve else pages(r.to_compute)
+        room = capacity - used(group)
+        if not reserve and group:
+            room -= int(capacity * 0.01)
+        if held(need) > room:
+            return None
+        line.pop(0)
+        r.pages, r.computed = need, 0
+        r.start = now if math.isnan(r.start) else r.start
+        group.append(r)
+        used(group)
+        return r
+
+    now, line, todo = 0.0, [], list(requests)
+    groups = [[] for _ in range(n_groups)]
+    is_open = [True] * n_groups
     reserve = admission == "reserve" or batching == "static"
     while any(math.isnan(r.finish) for r in requests):
         while todo and todo[0].arrival <= now:
             line.append(todo.pop(0))
-        if not running and not line:
+        if not any(groups) and not line:
             now = todo[0].arrival
             continue
-
-        def admit(now=now):
-            if not line or len(running) == batch:
-                return None
-            r = line[0]
-            need = all_pages(r) if reserve else pages(r.to_compute)
-            room = capacity - used()
-            if not reserve and running:
-                room -= int(capacity * 0.01)
-            if held(need) > room:
-                return None
-            line.pop(0)
-            r.pages, r.computed = need, 0
-            r.start = now if math.isnan(r.start) else r.start
-            running.append(r)
-            used()
-            return r
-
-        def make_room():
-            """True where the youngest had to go."""
-            sent_back = False
-            while True:
-                growing = [r for r in decoding() if r.computed % page == 0]
-                extra = sum(held(r.pages + 1) - held(r.pages) for r in growing)
-                if used() + extra <= capacity:
-                    break
-                youngest = running.pop()
-                youngest.computed = youngest.pages = 0
-                line.insert(0, youngest)
-                run.n_preempted += 1
-                sent_back = True
-            for r in growing:
-                r.pages += 1
-            used()
-            return sent_back
-
-        def decoding():
-            return [r for r in running if r.computed >= r.to_compute]
-
-        parts, prompt_s = [], 0.0
-        batch_then = decoding()
+        parts = [[] for _ in groups]  # of each group: request, tokens
+        prompt_s = [0.0] * n_groups
+        batches = [decoding(group) for group in groups]
         if batching == "chunked":
-            sent_back = bool(batch_then) and not reserve and make_room()
-            batch_then = decoding()
-            left = chunk - len(batch_then)
-            while left > 0 and not sent_back:
-                partial = [r for r in running if r.computed < r.to_compute and r not in [p for p, _ in parts]]
-                r = partial[0] if partial else admit()
-                if r is None:
-                    break
-                part = min(left, r.to_compute - r.computed)
-                prompt_s += times.prompt_s(r.computed, r.computed + part)
-                parts.append((r, part))
-                left -= part
+            takes = [not (batches[g] and not reserve and make_room(groups[g])) for g in range(n_groups)]
+            batches = [decoding(group) for group in groups]
+            left = [chunk - len(own_batch) for own_batch in batches]
+
+            def work_on(g, r, left=left, prompt_s=prompt_s, parts=parts):
+                part = min(left[g], r.to_compute - r.computed)
+                prompt_s[g] += times.prompt_s(r.computed, r.computed + part)
+                parts[g].append((r, part))
+                left[g] -= part
+
+            for g, group in enumerate(groups):
+                for r in [r for r in group if r.computed < r.to_compute]:
+                    if takes[g] and left[g] > 0:
+                        work_on(g, r)
+            while able := [g for g in range(n_groups) if takes[g] and left[g] > 0]:
+                g = min(able, key=lambda g: len(groups[g]))
+                r = admit(groups[g], now)
+                takes[g] = r is not None
+                if r is not None:
+                    work_on(g, r)
         else:
-            tokens = 0
-            while (static_open or batching == "continuous") and tokens < prompt_step:
-                if tokens and line and tokens + line[0].to_compute > prompt_step:
-                    break
-                r = admit()
+            takes = [one or batching == "continuous" for one in is_open]
+            tokens = [0] * n_groups
+            while able := [g for g in range(n_groups) if takes[g] and tokens[g] < prompt_step]:
+                g = min(able, key=lambda g: len(groups[g]))
+                if tokens[g] and line and tokens[g] + line[0].to_compute > prompt_step:
+                    takes[g] = False
+                    continue
+                r = admit(groups[g], now)
                 if r is None:
-                    break
-                tokens += r.to_compute
-                prompt_s += times.prompt_s(0, r.to_compute)
-                parts.append((r, r.to_compute))
-            if parts:
-                batch_then = []
-            elif not reserve:
-                make_room()
-                batch_then = decoding()
-            static_open = bool(parts)
-        n_tokens = sum(part for _, part in parts)
-        seconds = times.matrix_s(n_tokens + len(batch_then)) + prompt_s
-        live = [r for r in batch_then if math.isnan(r.finish)]
-        for r in live:
-            r.computed += 1
-        if batch_then:
-            seconds += times.attention_s(len(batch_then), sum(r.computed for r in batch_then))
-        now += seconds
+                    takes[g] = False
+                    continue
+                tokens[g] += r.to_compute
+                prompt_s[g] += times.prompt_s(0, r.to_compute)
+                parts[g].append((r, r.to_compute))
+            for g, group in enumerate(groups):
+                if parts[g]:
+                    batches[g] = []
+                elif not reserve:
+                    make_room(group)
+                    batches[g] = decoding(group)
+            is_open = [bool(own_parts) for own_parts in parts]
+        n_prompt = [sum(part for _, part in own_parts) for own_parts in parts]
+        n_tokens = [a + len(b) for a, b in zip(n_prompt, batches, strict=True)]
+        mean = math.ceil(sum(n_tokens) / n_groups)
+        products_s = times.matrix_s(mean)
+        if max(n_tokens) > mean:
+            products_s += times.own_s(max(n_tokens)) - times.own_s(mean)
+        seconds = []
+        for g in range(n_groups):
+            for r in batches[g]:
+                r.computed += math.isnan(r.finish)
+            rest = times.attention_s(len(batches[g]), sum(r.computed for r in batches[g])) if batches[g] else 0.0
+            seconds.append(products_s + prompt_s[g] + rest)
+        now += max(seconds)
         run.n_steps += 1
-        run.prompt_tokens += n_tokens
-        for r in live:
-            r.made += 1
-            run.gaps.append(now - r.last)
-            r.last = now
-            if r.made == r.n_out:
-                r.finish = now
-                if batching != "static":
-                    running.remove(r)
-        if batching == "static" and batch_then and all(not math.isnan(r.finish) for r in running):
-            running.clear()
-            static_open = True
-        for r, part in parts:
-            r.computed += part
-            if r.computed == r.to_compute and math.isnan(r.first):
-                r.first = r.last = now
+        run.prompt_tokens += sum(n_prompt)
+        for g, group in enumerate(groups):
+            for r in [r for r in batches[g] if math.isnan(r.finish)]:
+                r.made += 1
+                run.gaps.append(now - r.last)
+                r.last = now
+                if r.made == r.n_out:
+                    r.finish = now
+                    if batching != "static":
+                        group.remove(r)
+            if batching == "static" and batches[g] and all(not math.isnan(r.finish) for r in group):
+                group.clear()
+                is_open[g] = True
+            for r, part in parts[g]:
+                r.computed += part
+                if r.computed == r.to_compute and math.isnan(r.first):
+                    r.first = r.last = now
     return run

@@ -69,14 +69,17 @@ def serving(table: str, out: str, as_json: bool) -> None:
 
     TABLE is a CSV file with the columns id, backend, model_path, system, isl, osl and batch_size (the requests at any
     time), and where known backend_version, precision, tp_size and other splits, silicon_tpot_ms and silicon_ttft_ms.
-    predictions.csv has times in ms with 80 % intervals; errors.csv the errors by model, system, stack and devices;
+    predictions.csv has times in ms with 80 % intervals, marked where the nearest measured release, kernel or format
+    stands in; errors.csv the errors by model, system, stack and devices;
     servers.html and .svg the figure.
     """
+    from dse.core import files
     from dse.figures import servers_measured
     from dse.validate import serving as validate_serving
 
-    found = validate_serving.run(table, progress_bar)
-    written = validate_serving.write(found, out, servers_measured.files_of)
+    with files.prepared(out):
+        found = validate_serving.run(table, progress_bar)
+        written = validate_serving.write(found, out, servers_measured.files_of)
     if as_json:
         click.echo(json.dumps(validate_serving.errors(found), indent=2, allow_nan=False))
     else:

@@ -648,7 +648,7 @@ def _choice_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         for end, ratio in (("low", interval.low), ("high", interval.high)):
             found.append(_note(f"{kind}_{end}", ratio, f"measured over predicted: {interval.why}",
                                "docs/model.md, How sure"))  # fmt: skip
-    reasons = {name: _assumed(point, name) for name in results["assumptions"]}
+    reasons = {name: assumed(point, name) for name in results["assumptions"]}
     found.append(_note(
         "assumptions", results["assumptions"], "numbers of kind `assumed` among those behind this result",
         f"dse show {device.name}", **reasons,
@@ -656,7 +656,7 @@ def _choice_notes(point: Point, results: dict[str, Any]) -> list[Step]:
     return found
 
 
-def _assumed(point: Point, name: str) -> str:
+def assumed(point: Point, name: str) -> str:
     """What an assumed number is taken to be, and why."""
     device, policy = point.device, point.work.token_policy
     said = {

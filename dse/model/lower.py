@@ -103,8 +103,6 @@ def check_traffic(work: Workload) -> None:
     ):  # fmt: skip
         if value != only:
             raise InputError(f"{name} = {show(value)}: traffic is modelled with {show(only)} only: leave it out")
-    if work.dp_attention:
-        raise InputError("dp-attention: traffic is modelled for devices that serve each request together: leave it out")
     if work.pp > 1 and work.pp_batches != 1:
         raise InputError(f"pp = {work.pp}: traffic is modelled with one batch in the pipeline: add --pp-batches 1")
 

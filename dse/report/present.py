@@ -80,7 +80,7 @@ def point_text(
         + ("" if result["kv_cache"] else "  no KV cache")
     ]
     if result["n_devices"] > 1:
-        lines.append(_deployment_text(result))
+        lines.append(deployment_text(result))
     policy = token_policies.parse(result["tokens"]).family
     if policy.validity:
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
@@ -104,6 +104,7 @@ def point_text(
                 "costs, in place of what sharing it saves"
             )
         if title == "Bits per element":
+            lines += _cut_groups(result, plan)
             parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
             lines += _measured_lines(result, plan)
@@ -200,11 +201,23 @@ def operations_text(operations: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _deployment_text(result: dict[str, Any]) -> str:
+def deployment_text(result: dict[str, Any]) -> str:
     """How the model lies on several devices; memory and bytes are those of one."""
     ways = [f"{name} {result[name]}" for name in ("tp", "pp", "ep", "dcp") if result[name] > 1]
+    ways += [f"pp-batches {result['pp_batches']}"] if result["pp_batches"] else []
     ways += ["attention data parallel"] if result["dp_attention"] else []
     return f"{result['n_devices']} devices: {', '.join(ways)}; memory is that of each"
+
+
+def _cut_groups(result: dict[str, Any], plan: KvPlan) -> list[str]:
+    """What a split by heads makes of groups that span all heads of a token."""
+    bits = float((plan.whole or plan).effective_bits)
+    if result["effective_bits"] == bits:
+        return []
+    every = max(layer.n_kv_heads for layer in (plan.whole or plan).model.layers)
+    own = -(-every // result["tp"])
+    heads = f"{own} of {every} KV head{'s' if every > 1 else ''}"
+    return [f"    groups span the {heads} that a device has; unsplit {bits:.4g} bit effective"]
 
 
 def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:

@@ -1,7 +1,7 @@
 """What `dse simulate` tells of a run: the numbers, their text, tables and figure."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from dse.core import files
 from dse.figures import FIGURES
 from dse.figures.export import static as report_static
 from dse.figures.export.image import export
+from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import stack_of, stack_text
 from dse.report import present
@@ -68,12 +69,14 @@ def evaluate(
     # nothing is admitted later to a static batch: what its requests will need is reserved
     admission = "reserve" if batching == "static" else work.admission
     most = plan.model.max_position_tokens
+    sure = lowered_of(device, plan, work)
     result = {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
         "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work), "batching": batching,
         "chunk_tokens": chunk_tokens if batching == "chunked" else None,
         "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None, "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None, "batch": work.batch,
+        **{name: getattr(work, name) for name in DEPLOYMENT},
         "offered_requests_per_s": offered, "n_requests": len(served.arrival_s), "n_rejected": run.n_rejected,
         "mean_input_tokens": lengths.moments.mean_input_tokens,
         "mean_output_tokens": lengths.moments.mean_output_tokens, "max_position_tokens": most,
@@ -93,9 +96,14 @@ def evaluate(
             load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))
         ),
         "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
-        "assumptions": serving.assumptions(device, plan, work),
+        **{name: sure[name] for name in INTERVALS}, "assumptions": serving.assumptions(device, plan, work),
     }  # fmt: skip
     return result, run
+
+
+def lowered_of(device: HardwareSpec, plan: KvPlan, work: Workload) -> Mapping[str, Any]:
+    """What a point says of this design whatever its batch and lengths."""
+    return Point(device, plan, work).lowered.results
 
 
 def _overloaded(thirds: list[float], span_s: float) -> bool:
@@ -122,6 +130,11 @@ def _gaps(run: Simulation) -> dict[str, float | None]:
     shares = {name: run.gap_s(share) for name, share in SHARES.items()}
     return {"mean": run.mean_gap_s, **shares, "max": run.longest_gap_s if run.mean_gap_s is not None else None}
 
+
+#: fields of a workload that say how the model lies on devices
+DEPLOYMENT = ("n_devices", "tp", "pp", "pp_batches", "ep", "dcp", "dp_attention")
+#: ends of the 80 % intervals: of times per token, and of times to the first
+INTERVALS = ("token_time_low", "token_time_high", "first_time_low", "first_time_high")
 
 _LATENCIES = (
     ("time to first token", "ttft_s"), ("time per output token", "tpot_s"), ("between two tokens", "token_gap_s"),
@@ -172,6 +185,18 @@ def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
+def _how_sure(r: dict[str, Any]) -> list[str]:
+    """Between which values 8 of 10 measurements should lie, at this load."""
+    token, first = ([r[f"{kind}_time_{end}"] for end in ("low", "high")] for kind in ("token", "first"))
+    rate = r["steady"]["throughput_tokens_per_s"]
+    rows = [("time per output token, mean", r["tpot_s"]["mean"], "s", token),
+            ("time to first token, mean", r["ttft_s"]["mean"], "s", first)]  # fmt: skip
+    rows += [("steady state, closed form", rate, "token/s", [1 / ratio for ratio in reversed(token)])] if rate else []
+    lines = (present.line(label, " to ".join(present.number(value * ratio, unit) for ratio in ends))
+             for label, value, unit, ends in rows)  # fmt: skip
+    return ["", "How sure: 8 of 10 measurements lie within, at this load", *lines]
+
+
 def text(result: dict[str, Any]) -> str:
     """The run as a person reads it."""
     r, s = result, result["steady"]
@@ -185,6 +210,8 @@ def text(result: dict[str, Any]) -> str:
         f"{plural(r['n_requests'], 'request')}, {arrivals}; {r['mean_input_tokens']:,.4g} tokens in, "
         f"{r['mean_output_tokens']:,.4g} out in the mean",
     ]
+    if r["n_devices"] > 1:
+        lines.insert(1, present.deployment_text(r))
     if r["n_rejected"]:
         does, was = ("does", "was") if r["n_rejected"] == 1 else ("do", "were")
         lines.append(f"{r['n_rejected']:,} more {does} not fit alone and {was} rejected")
@@ -206,7 +233,7 @@ def text(result: dict[str, Any]) -> str:
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
         ("sent back for memory", f"{plural(r['n_preempted'], 'time')}, {again} computed again"),
     )  # fmt: skip
-    lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
+    lines += ["", "Whole run", *(present.line(label, value) for label, value in whole), *_how_sure(r)]
     if r["is_stable"] is False:
         lines += [
             "",

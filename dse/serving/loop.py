@@ -3,6 +3,9 @@
 A step is what the device does at once: whole prompts, one token for every running sequence, or both. Between steps,
 requests arrive, are admitted, finish and are sent back. All that happens to a step is found without looking at every
 sequence: who finishes at it and who needs a page at it stand in lists kept by step number.
+
+Groups of requests (`--dp-attention`) have places, memory, prompts and decode steps of their own; all wait for the one
+that takes longest, and the next request goes to the group that has fewest.
 """
 
 from collections.abc import Callable
@@ -21,24 +24,36 @@ NONE = -1
 
 # places in State.i: whole numbers that change
 (
-    NOW_ARRIVED, NEXT_FRESH, N_AGAIN, N_DECODING, N_LIVE, CONTEXT, USED, STEP, N_DONE, TOKENS, PROMPT_TOKENS,
-    N_PREEMPTED, PARTIAL, PARTIAL_DONE, N_FREE, N_NEW, N_JOINED, IS_OPEN, N_SAMPLES, SAMPLE_EVERY, N_STEPS,
-    N_PROMPT_STEPS, PEAK_USED, PEAK_RUNNING, WARM_TOKENS, WARM_DONE, FULL_TOKENS, FULL_DONE, N_I,
-) = range(29)  # fmt: skip
-# places in State.f: seconds
-NOW, LAST_DECODE, BUSY, RUNNING_S, USED_S, PROMPT_S, GAPS_S, LONGEST_GAP, WARM_AT, FULL_AT, N_F = range(11)
-# places in State.rule: what does not change
-BATCHING, ADMISSION, MAX_BATCH, CHUNK, PAGE, CAPACITY, WATERMARK, WARM_COUNT, PROMPT_STEP, N_RULE = range(10)
+    NOW_ARRIVED, NEXT_FRESH, N_AGAIN, N_RUNNING, USED, N_DONE, TOKENS, PROMPT_TOKENS, N_PREEMPTED, N_SAMPLES,
+    SAMPLE_EVERY, N_STEPS, N_DECODE_STEPS, N_PROMPT_STEPS, PEAK_USED, PEAK_RUNNING, WARM_TOKENS, WARM_DONE, FULL_TOKENS,
+    FULL_DONE, N_I,
+) = range(21)  # fmt: skip
+# places in a row of State.group: those of one group; what it does in this step last
+(
+    N_DECODING, N_LIVE, CONTEXT, HELD, STEP, PARTIAL, PARTIAL_DONE, N_FREE, N_NEW, N_JOINED, IS_OPEN, PART_TOKENS,
+    DECODES, IS_CLOSED, N_G,
+) = range(15)  # fmt: skip
+# places in State.f: seconds; and of a row of State.group_s
+NOW, BUSY, RUNNING_S, USED_S, PROMPT_S, GAPS_S, LONGEST_GAP, WARM_AT, FULL_AT, N_F = range(10)
+LAST_DECODE, PART_S, N_GS = range(3)
+# places in State.rule: what does not change; places, prompt tokens and memory are those of a group
+BATCHING, ADMISSION, MAX_BATCH, CHUNK, PAGE, CAPACITY, WATERMARK, WARM_COUNT, PROMPT_STEP, PLACES, N_RULE = range(11)
 # rows of State.sample
 S_TIME, S_RUNNING, S_WAITING, S_USED, S_TOKENS, N_SAMPLE_ROWS = range(6)
 
 
 class State(NamedTuple):
-    """All that a run knows. Arrays over requests, over places of the running batch, and over steps (rings)."""
+    """All that a run knows. Arrays over requests, over places of the running batch, and over groups and steps (rings).
+
+    The places of group g are g * PLACES and the following.
+    """
 
     rule: NDArray[np.int64]
     i: NDArray[np.int64]
     f: NDArray[np.float64]
+    #: a row for each group
+    group: NDArray[np.int64]
+    group_s: NDArray[np.float64]
     #: requests: given
     arrival_s: NDArray[np.float64]
     input_tokens: NDArray[np.int64]
@@ -62,7 +77,8 @@ class State(NamedTuple):
     offset: NDArray[np.int64]
     joined_at: NDArray[np.int64]
     is_new: NDArray[np.bool_]
-    #: lists through places: by step of the last token, by step modulo page, by age (the youngest first)
+    #: lists through places: by step of the last token, by step modulo page, by age (the youngest first); a row of
+    #: heads for each group
     finish_next: NDArray[np.int64]
     finish_before: NDArray[np.int64]
     page_next: NDArray[np.int64]
@@ -108,13 +124,14 @@ def _count_gap(s, gap_s, n_tokens):
     s.f[LONGEST_GAP] = max(s.f[LONGEST_GAP], gap_s)
 
 
-def _admit(s):
-    """Give the first request in line a place and memory for its prompt, or all it will need; NONE if there is none.
+def _admit(s, g):
+    """Give the first request in line a place in group `g` and memory for its prompt, or all it will need; NONE if there
+    is none.
 
     Paged admission leaves the watermark free, as vLLM does, unless nothing runs: what runs needs room to grow.
     """
-    i, rule = s.i, s.rule
-    if i[N_FREE] == 0:
+    i, own, rule = s.i, s.group[g], s.rule
+    if own[N_FREE] == 0 or i[N_RUNNING] == rule[MAX_BATCH]:
         return NONE
     if i[N_AGAIN] > 0:
         request = s.again[i[N_AGAIN] - 1]
@@ -123,11 +140,11 @@ def _admit(s):
     else:
         return NONE
     tokens = s.input_tokens[request] + s.generated[request]
-    room = rule[CAPACITY] - i[USED]
+    room = rule[CAPACITY] - own[HELD]
     pages = (tokens + rule[PAGE] - 1) // rule[PAGE]
     if rule[ADMISSION] == RESERVE:
         pages = s.largest_pages[request]
-    elif i[N_FREE] < rule[MAX_BATCH]:
+    elif own[N_FREE] < rule[PLACES]:
         room -= rule[WATERMARK]
     if s.held[pages] > room:
         return NONE
@@ -138,178 +155,224 @@ def _admit(s):
         s.start_s[request] = s.f[NOW]
         if i[NEXT_FRESH] == len(s.arrival_s):
             s.f[FULL_AT], i[FULL_TOKENS], i[FULL_DONE] = s.f[NOW], i[TOKENS], i[N_DONE]
-    i[N_FREE] -= 1
-    place = s.free[i[N_FREE]]
+    own[N_FREE] -= 1
+    place = s.free[g, own[N_FREE]]
     s.request[place], s.pages[place] = request, pages
-    i[USED] += s.held[pages]
-    i[PEAK_USED] = max(i[PEAK_USED], i[USED])
-    i[PEAK_RUNNING] = max(i[PEAK_RUNNING], rule[MAX_BATCH] - i[N_FREE])
-    _link(s.youngest, s.older, s.younger, 0, place)
+    _hold(s, g, s.held[pages])
+    i[N_RUNNING] += 1
+    i[PEAK_RUNNING] = max(i[PEAK_RUNNING], i[N_RUNNING])
+    _link(s.youngest[g], s.older, s.younger, 0, place)
     return place
 
 
-def _release(s, place):
+def _hold(s, g, n_bits):
+    """Memory of group `g` that is taken, or given back."""
+    own = s.group[g]
+    own[HELD] += n_bits
+    s.i[USED] += n_bits
+    s.i[PEAK_USED] = max(s.i[PEAK_USED], own[HELD])
+
+
+def _release(s, g, place):
     """Take the memory and the place back."""
-    i = s.i
-    i[USED] -= s.held[s.pages[place]]
-    s.free[i[N_FREE]] = place
-    i[N_FREE] += 1
-    _unlink(s.youngest, s.older, s.younger, 0, place)
+    own = s.group[g]
+    _hold(s, g, -s.held[s.pages[place]])
+    s.free[g, own[N_FREE]] = place
+    own[N_FREE] += 1
+    s.i[N_RUNNING] -= 1
+    _unlink(s.youngest[g], s.older, s.younger, 0, place)
 
 
-def _join(s, place):
+def _join(s, g, place):
     """A prompt is done: its first token is known, and from the next step on its request decodes."""
-    i = s.i
+    own = s.group[g]
     request = s.request[place]
     context = s.input_tokens[request] + s.generated[request]
-    s.offset[place], s.joined_at[place], s.is_new[place] = context - i[STEP], i[STEP], True
+    s.offset[place], s.joined_at[place], s.is_new[place] = context - own[STEP], own[STEP], True
     if s.first_s[request] == 0.0:  # one sent back before it decoded keeps its first token
         s.first_s[request] = s.last_s[request] = s.f[NOW]
-    s.new[i[N_NEW]] = place
-    i[N_NEW] += 1
-    i[N_DECODING] += 1
-    i[N_LIVE] += 1
-    i[CONTEXT] += context
-    last = i[STEP] + s.output_tokens[request] - s.generated[request]
-    _link(s.finish_first, s.finish_next, s.finish_before, last % len(s.finish_first), place)
+    s.new[g, own[N_NEW]] = place
+    own[N_NEW] += 1
+    own[N_DECODING] += 1
+    own[N_LIVE] += 1
+    own[CONTEXT] += context
+    ring = s.finish_first[g]
+    last = own[STEP] + s.output_tokens[request] - s.generated[request]
+    _link(ring, s.finish_next, s.finish_before, last % len(ring), place)
     if s.rule[ADMISSION] == PAGED:
-        _link(s.page_first, s.page_next, s.page_before, (-s.offset[place]) % s.rule[PAGE], place)
+        _link(s.page_first[g], s.page_next, s.page_before, (-s.offset[place]) % s.rule[PAGE], place)
 
 
-def _leave(s, place):
+def _leave(s, g, place):
     """A request decodes no more: it is done, or sent back."""
-    i = s.i
-    request = s.request[place]
+    request, ring = s.request[place], s.finish_first[g]
     last = s.joined_at[place] + s.output_tokens[request] - s.generated[request]
-    _unlink(s.finish_first, s.finish_next, s.finish_before, last % len(s.finish_first), place)
+    _unlink(ring, s.finish_next, s.finish_before, last % len(ring), place)
     if s.rule[ADMISSION] == PAGED:
-        _unlink(s.page_first, s.page_next, s.page_before, (-s.offset[place]) % s.rule[PAGE], place)
-    i[N_LIVE] -= 1
+        _unlink(s.page_first[g], s.page_next, s.page_before, (-s.offset[place]) % s.rule[PAGE], place)
+    s.group[g, N_LIVE] -= 1
 
 
-def _preempt_youngest(s):
-    """Send the youngest back to the head of the line; it keeps its tokens and will compute their keys and values."""
-    i = s.i
-    place = s.youngest[0]
+def _preempt_youngest(s, g):
+    """Send the youngest of a group back to the head of the line; it keeps its tokens and will compute their keys and
+    values."""
+    i, own = s.i, s.group[g]
+    place = s.youngest[g, 0]
     request = s.request[place]
-    if place == i[PARTIAL]:
-        i[PARTIAL] = NONE
+    if place == own[PARTIAL]:
+        own[PARTIAL] = NONE
     else:
-        _leave(s, place)
-        i[N_DECODING] -= 1
-        i[CONTEXT] -= s.offset[place] + i[STEP]
+        _leave(s, g, place)
+        own[N_DECODING] -= 1
+        own[CONTEXT] -= s.offset[place] + own[STEP]
         if not s.is_new[place]:
-            s.last_s[request] = s.f[LAST_DECODE]
+            s.last_s[request] = s.group_s[g, LAST_DECODE]
         s.is_new[place] = False
-        s.generated[request] += i[STEP] - s.joined_at[place]
-    _release(s, place)
+        s.generated[request] += own[STEP] - s.joined_at[place]
+    _release(s, g, place)
     s.again[i[N_AGAIN]] = request
     i[N_AGAIN] += 1
     i[N_PREEMPTED] += 1
 
 
-def _grow(s):
+def _grow(s, g):
     """Give a page to all whose next token starts one; True where others had to be sent back for it."""
-    i, rule = s.i, s.rule
+    own, rule = s.group[g], s.rule
     sent_back = False
     while True:
         need = 0
-        place = s.page_first[i[STEP] % rule[PAGE]]
+        place = s.page_first[g, own[STEP] % rule[PAGE]]
         while place != NONE:
             need += s.held[s.pages[place] + 1] - s.held[s.pages[place]]
             place = s.page_next[place]
-        if i[USED] + need <= rule[CAPACITY]:
+        if own[HELD] + need <= rule[CAPACITY]:
             break
-        _preempt_youngest(s)
+        _preempt_youngest(s, g)
         sent_back = True
-    place = s.page_first[i[STEP] % rule[PAGE]]
+    place = s.page_first[g, own[STEP] % rule[PAGE]]
     while place != NONE:
         s.pages[place] += 1
         place = s.page_next[place]
-    i[USED] += need
-    i[PEAK_USED] = max(i[PEAK_USED], i[USED])
+    _hold(s, g, need)
     return sent_back
 
 
+def _next_group(s):
+    """The group that the next request goes to: of those that are open the one with most free places; NONE if there is
+    none."""
+    found = NONE
+    for g in range(len(s.group)):
+        own = s.group[g]
+        if own[IS_CLOSED] == 0 and (found == NONE or own[N_FREE] > s.group[found, N_FREE]):
+            found = g
+    return found
+
+
+def _join_after(s, g, place):
+    """The prompt at `place` is done when the step is."""
+    own = s.group[g]
+    s.joined[g, own[N_JOINED]] = place
+    own[N_JOINED] += 1
+
+
 def _whole_prompts(s, tables):
-    """Admit requests whose prompts are computed whole, together. Returns (their tokens, seconds of their attention)."""
-    i = s.i
-    n_tokens, seconds = 0, 0.0
-    while n_tokens < s.rule[PROMPT_STEP]:
+    """Admit requests whose prompts are computed whole, those of a group together."""
+    i, rule = s.i, s.rule
+    while True:
+        g = _next_group(s)
+        if g == NONE:
+            return
+        own = s.group[g]
+        n_tokens = own[PART_TOKENS]
         if n_tokens:  # would the next one fit into the step?
             request = s.again[i[N_AGAIN] - 1] if i[N_AGAIN] > 0 else i[NEXT_FRESH]
             if request >= i[NOW_ARRIVED]:
-                break
-            if n_tokens + s.input_tokens[request] + s.generated[request] > s.rule[PROMPT_STEP]:
-                break
-        place = _admit(s)
+                return
+            if n_tokens + s.input_tokens[request] + s.generated[request] > rule[PROMPT_STEP]:
+                own[IS_CLOSED] = 1
+                continue
+        place = _admit(s, g)
         if place == NONE:
-            break
+            own[IS_CLOSED] = 1
+            continue
         tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-        n_tokens += tokens
-        seconds += tables.prompt_s[tokens]
-        s.joined[i[N_JOINED]] = place
-        i[N_JOINED] += 1
-    return n_tokens, seconds
+        own[PART_TOKENS] += tokens
+        s.group_s[g, PART_S] += tables.prompt_s[tokens]
+        _join_after(s, g, place)
+        if own[PART_TOKENS] >= rule[PROMPT_STEP]:
+            own[IS_CLOSED] = 1
+
+
+def _part_of_prompt(s, g, tables):
+    """Fill the step of a group with the prompt that it has begun."""
+    own = s.group[g]
+    place, done = own[PARTIAL], own[PARTIAL_DONE]
+    tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
+    left = s.rule[CHUNK] - own[N_DECODING] - own[PART_TOKENS]
+    part = min(left, tokens - done)
+    s.group_s[g, PART_S] += tables.prompt_s[done + part] - tables.prompt_s[done]
+    own[PART_TOKENS] += part
+    own[PARTIAL_DONE] = done + part
+    if done + part == tokens:
+        _join_after(s, g, place)
+        own[PARTIAL] = NONE
+    if part == left:
+        own[IS_CLOSED] = 1
 
 
 def _chunks(s, tables):
-    """Fill the step up to its tokens with parts of prompts, in line. Returns (tokens, seconds of their attention)."""
-    i = s.i
-    left = s.rule[CHUNK] - i[N_DECODING]
-    n_tokens, seconds = 0, 0.0
-    while left > 0:
-        if i[PARTIAL] == NONE:
-            i[PARTIAL], i[PARTIAL_DONE] = _admit(s), 0
-            if i[PARTIAL] == NONE:
-                break
-        place = i[PARTIAL]
-        tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-        done = i[PARTIAL_DONE]
-        part = min(left, tokens - done)
-        seconds += tables.prompt_s[done + part] - tables.prompt_s[done]
-        left -= part
-        n_tokens += part
-        i[PARTIAL_DONE] = done + part
-        if done + part == tokens:
-            s.joined[i[N_JOINED]] = place
-            i[N_JOINED] += 1
-            i[PARTIAL] = NONE
-    return n_tokens, seconds
+    """Fill the step of every group up to its tokens with parts of prompts, in line."""
+    for g in range(len(s.group)):
+        own = s.group[g]
+        if own[N_DECODING] >= s.rule[CHUNK]:
+            own[IS_CLOSED] = 1
+        if own[IS_CLOSED] == 0 and own[PARTIAL] != NONE:
+            _part_of_prompt(s, g, tables)
+    while True:
+        g = _next_group(s)
+        if g == NONE:
+            return
+        own = s.group[g]
+        own[PARTIAL], own[PARTIAL_DONE] = _admit(s, g), 0
+        if own[PARTIAL] == NONE:
+            own[IS_CLOSED] = 1
+        else:
+            _part_of_prompt(s, g, tables)
 
 
-def _decoded(s):
-    """One more token for every live sequence, at `NOW`: gaps, and who is done."""
-    i, f = s.i, s.f
+def _decoded(s, g):
+    """One more token for every live sequence of a group, at `NOW`: gaps, and who is done."""
+    i, f, own = s.i, s.f, s.group[g]
     n_new = 0
-    for k in range(i[N_NEW]):
-        place = s.new[k]
+    for k in range(own[N_NEW]):
+        place = s.new[g, k]
         if s.is_new[place]:
             s.is_new[place] = False
             n_new += 1
             _count_gap(s, f[NOW] - s.last_s[s.request[place]], 1)
-    i[N_NEW] = 0
-    if i[N_LIVE] > n_new:
-        _count_gap(s, f[NOW] - f[LAST_DECODE], i[N_LIVE] - n_new)
-    f[LAST_DECODE] = f[NOW]
-    i[TOKENS] += i[N_LIVE]
-    i[STEP] += 1
-    ring = i[STEP] % len(s.finish_first)
-    while s.finish_first[ring] != NONE:
-        place = s.finish_first[ring]
+    own[N_NEW] = 0
+    if own[N_LIVE] > n_new:
+        _count_gap(s, f[NOW] - s.group_s[g, LAST_DECODE], own[N_LIVE] - n_new)
+    s.group_s[g, LAST_DECODE] = f[NOW]
+    i[TOKENS] += own[N_LIVE]
+    own[STEP] += 1
+    ring = s.finish_first[g]
+    at = own[STEP] % len(ring)
+    while ring[at] != NONE:
+        place = ring[at]
         s.finish_s[s.request[place]] = f[NOW]
         i[N_DONE] += 1
         if i[N_DONE] == s.rule[WARM_COUNT]:
             f[WARM_AT], i[WARM_TOKENS], i[WARM_DONE] = f[NOW], i[TOKENS], i[N_DONE]
-        _leave(s, place)
+        _leave(s, g, place)
         if s.rule[BATCHING] != STATIC:  # a static batch keeps its places, and their work, until all are done
-            i[N_DECODING] -= 1
-            i[CONTEXT] -= s.offset[place] + i[STEP]
-            _release(s, place)
-    if s.rule[BATCHING] == STATIC and i[N_LIVE] == 0:
-        while s.youngest[0] != NONE:
-            _release(s, s.youngest[0])
-        i[N_DECODING], i[CONTEXT], i[IS_OPEN] = 0, 0, 1
+            own[N_DECODING] -= 1
+            own[CONTEXT] -= s.offset[place] + own[STEP]
+            _release(s, g, place)
+    if s.rule[BATCHING] == STATIC and own[N_LIVE] == 0:
+        while s.youngest[g, 0] != NONE:
+            _release(s, g, s.youngest[g, 0])
+        own[N_DECODING], own[CONTEXT], own[IS_OPEN] = 0, 0, 1
 
 
 def _take_sample(s):
@@ -327,57 +390,96 @@ def _take_sample(s):
             return
     k = i[N_SAMPLES]
     s.sample[S_TIME, k] = s.f[NOW]
-    s.sample[S_RUNNING, k] = s.rule[MAX_BATCH] - i[N_FREE]
+    s.sample[S_RUNNING, k] = i[N_RUNNING]
     s.sample[S_WAITING, k] = i[N_AGAIN] + i[NOW_ARRIVED] - i[NEXT_FRESH]
     s.sample[S_USED, k] = i[USED]
     s.sample[S_TOKENS, k] = i[TOKENS]
     i[N_SAMPLES] += 1
 
 
+def _plan_step(s, tables):
+    """What each group does in this step: prompts, parts of them, a token for each that decodes."""
+    rule = s.rule
+    is_paged, is_chunked = rule[ADMISSION] == PAGED, rule[BATCHING] == CHUNKED
+    for g in range(len(s.group)):
+        own = s.group[g]
+        own[PART_TOKENS], s.group_s[g, PART_S] = 0, 0.0
+        own[DECODES] = 1 if own[N_DECODING] > 0 else 0
+        own[IS_CLOSED] = 0 if is_chunked or own[IS_OPEN] else 1
+        if is_chunked and is_paged and own[DECODES] and _grow(s, g):
+            own[IS_CLOSED] = 1
+    if is_chunked:
+        _chunks(s, tables)
+        return
+    _whole_prompts(s, tables)
+    for g in range(len(s.group)):
+        own = s.group[g]
+        if own[PART_TOKENS]:
+            own[DECODES] = 0
+        elif rule[BATCHING] == STATIC:
+            own[IS_OPEN] = 0
+        if is_paged and own[DECODES]:
+            _grow(s, g)
+
+
+def _step_s(s, tables):
+    """Seconds of the step: products of all groups, and the rest of the one that takes longest."""
+    n_tokens, most = 0, 0
+    for g in range(len(s.group)):
+        own = s.group[g]
+        tokens = own[PART_TOKENS] + (own[N_DECODING] if own[DECODES] else 0)
+        n_tokens += tokens
+        most = max(most, tokens)
+    mean = -(-n_tokens // len(s.group))
+    products_s = tables.matrix_s[mean]
+    if most > mean:
+        products_s += tables.own_s[most] - tables.own_s[mean]
+    longest_s = 0.0
+    for g in range(len(s.group)):
+        own = s.group[g]
+        seconds = products_s + s.group_s[g, PART_S]
+        if own[DECODES]:
+            own[CONTEXT] += own[N_LIVE]
+            seconds += attention_s(tables, own[N_DECODING], own[CONTEXT])
+        longest_s = max(longest_s, seconds)
+    return longest_s
+
+
 def run(s, tables, max_steps):
     """Run at most `max_steps` steps from where the state stands. True when every request is done."""
-    i, f, rule = s.i, s.f, s.rule
-    n_requests = len(s.arrival_s)
+    i, f = s.i, s.f
+    n_requests, n_groups = len(s.arrival_s), len(s.group)
     for _ in range(max_steps):
         if i[N_DONE] == n_requests:
             return True
         while i[NOW_ARRIVED] < n_requests and s.arrival_s[i[NOW_ARRIVED]] <= f[NOW]:
             i[NOW_ARRIVED] += 1
-        if i[N_FREE] == rule[MAX_BATCH] and i[N_AGAIN] == 0 and i[NEXT_FRESH] == i[NOW_ARRIVED]:
+        if i[N_RUNNING] == 0 and i[N_AGAIN] == 0 and i[NEXT_FRESH] == i[NOW_ARRIVED]:
             f[NOW] = s.arrival_s[i[NEXT_FRESH]]  # nothing to do: wait for the next one
             continue
-        n_tokens, prompt_s = 0, 0.0
-        decodes = i[N_DECODING] > 0
-        if rule[BATCHING] == CHUNKED:
-            if not (rule[ADMISSION] == PAGED and decodes and _grow(s)):
-                n_tokens, prompt_s = _chunks(s, tables)
-        else:
-            if i[IS_OPEN]:
-                n_tokens, prompt_s = _whole_prompts(s, tables)
-                if rule[BATCHING] == STATIC and n_tokens == 0:
-                    i[IS_OPEN] = 0
-            decodes = decodes and n_tokens == 0
-            if rule[ADMISSION] == PAGED and decodes:
-                _grow(s)
+        _plan_step(s, tables)
         _take_sample(s)
-        seconds = tables.matrix_s[n_tokens + (i[N_DECODING] if decodes else 0)] + prompt_s
-        if decodes:
-            i[CONTEXT] += i[N_LIVE]
-            seconds += attention_s(tables, i[N_DECODING], i[CONTEXT])
+        seconds = _step_s(s, tables)
         f[NOW] += seconds
         f[BUSY] += seconds
-        f[RUNNING_S] += seconds * (rule[MAX_BATCH] - i[N_FREE])
+        f[RUNNING_S] += seconds * i[N_RUNNING]
         f[USED_S] += seconds * i[USED]
-        f[PROMPT_S] += prompt_s
         i[N_STEPS] += 1
+        n_tokens, n_decoding, prompt_s = 0, 0, 0.0
+        for g in range(n_groups):
+            own = s.group[g]
+            n_tokens += own[PART_TOKENS]
+            n_decoding += own[DECODES]
+            prompt_s = max(prompt_s, s.group_s[g, PART_S])
+            if own[DECODES]:
+                _decoded(s, g)
+            for k in range(own[N_JOINED]):
+                _join(s, g, s.joined[g, k])
+            own[N_JOINED] = 0
+        f[PROMPT_S] += prompt_s
         i[PROMPT_TOKENS] += n_tokens
-        if n_tokens:
-            i[N_PROMPT_STEPS] += 1
-        if decodes:
-            _decoded(s)
-        for k in range(i[N_JOINED]):
-            _join(s, s.joined[k])
-        i[N_JOINED] = 0
+        i[N_PROMPT_STEPS] += 1 if n_tokens else 0
+        i[N_DECODE_STEPS] += 1 if n_decoding else 0
     return i[N_DONE] == n_requests
 
 
@@ -389,8 +491,8 @@ def compiled() -> Callable[[State, Tables, int], bool]:
     from kernels_ref import sequential
 
     helpers = (
-        attention_s, _link, _unlink, _count_gap, _admit, _release, _join, _leave, _preempt_youngest, _grow,
-        _whole_prompts, _chunks, _decoded, _take_sample,
+        attention_s, _link, _unlink, _count_gap, _hold, _admit, _release, _join, _leave, _preempt_youngest, _grow,
+        _next_group, _join_after, _whole_prompts, _part_of_prompt, _chunks, _decoded, _take_sample, _plan_step, _step_s,
     )  # fmt: skip
     for function in helpers:
         register_jitable(error_model="numpy")(function)

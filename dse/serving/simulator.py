@@ -5,8 +5,10 @@ replaces a finished request at once and computes a new prompt whole, while the o
 up to `chunk` tokens with parts of prompts. Memory: `reserve` holds a request's final length from the start; `paged`
 holds pages as it grows, leaves WATERMARK_FRAC of the memory free when it admits, and where pages run out sends the
 youngest request back to the head of the line, to be computed again (as vLLM does by default; arXiv:2309.06180, 4.5).
-Requests are served in order of arrival. The first token of an answer is known when its prompt is computed; all O decode
-steps are run for an answer of O tokens, one more than servers need.
+Requests are served in order of arrival. Under `--dp-attention` each device is a group of its own: the next request goes
+to the one with fewest, a step lasts as long as the slowest group needs, and one computes prompts while others decode.
+The first token of an answer is known when its prompt is computed; all O decode steps are run for an answer of O tokens,
+one more than servers need.
 """
 
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.core.errors import InputError, LimitError, show
+from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
@@ -53,8 +56,9 @@ Progress = Callable[[int, int], None]
 class Simulation:
     """What a run did. Seconds from the first arrival; arrays over the requests that ran, in order of arrival.
 
-    `samples` has the columns time_s, running, waiting, used_bytes, tokens: at most MAX_SAMPLES moments, evenly over the
-    steps. Sums are exact; `gap_counts` counts tokens by the time since the one before, below each of GAP_EDGES_S.
+    Memory is that of a device: the mean over groups, and the most that one takes. `samples` has the columns time_s,
+    running, waiting, used_bytes, tokens: at most MAX_SAMPLES moments, evenly over the steps. Sums are exact;
+    `gap_counts` counts tokens by the time since the one before, below each of GAP_EDGES_S.
     """
 
     requests: Requests
@@ -126,17 +130,20 @@ def run(
         rule_admission = kernel.RESERVE if work.admission == "reserve" else kernel.PAGED
     served, memory, held = served_of(device, plan, work, requests)
     capacity = memory.free_bytes * memory.unit
+    n_groups = n_groups_of(work)
     places = most_sequences(work, held, capacity, len(served.arrival_s))
     times = times or tables_for(device, plan, work, served, batching, chunk_tokens, places, prompt_step_tokens)
     rule = np.zeros(kernel.N_RULE, np.int64)
     rule[kernel.BATCHING], rule[kernel.ADMISSION] = BATCHING[batching], rule_admission
-    rule[kernel.MAX_BATCH], rule[kernel.CHUNK], rule[kernel.PAGE] = places, chunk_tokens, memory.page_tokens
+    rule[kernel.MAX_BATCH] = min(n_groups * places, work.batch)
+    rule[kernel.CHUNK], rule[kernel.PAGE] = chunk_tokens, memory.page_tokens
     rule[kernel.PROMPT_STEP] = prompt_step_tokens
+    rule[kernel.PLACES] = places
     rule[kernel.CAPACITY], rule[kernel.WATERMARK] = capacity, int(capacity * WATERMARK_FRAC)
     rule[kernel.WARM_COUNT] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
-    state = new_state(served, rule, held, largest_pages(served, held, memory.page_tokens))
+    state = new_state(served, rule, held, largest_pages(served, held, memory.page_tokens), n_groups)
     if compiled is None:
-        compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / places > PLAIN_STEPS
+        compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / (n_groups * places) > PLAIN_STEPS
     step = kernel.compiled() if compiled else kernel.run
     slice_steps = SLICE_STEPS if compiled else SLICE_STEPS // 100
     with np.errstate(over="ignore"):
@@ -230,8 +237,9 @@ def largest_pages(requests: Requests, held: NDArray[np.int64], page_tokens: int)
 
 
 def most_sequences(work: Workload, held: NDArray[np.int64], capacity: int, n_requests: int) -> int:
-    """Places of the running batch: never more than there are requests or pages."""
-    return max(min(work.batch, n_requests, capacity // max(int(held[1:].min()), 1)), 1)
+    """Places of a group of the running batch: never more than there are requests or pages."""
+    n_groups = n_groups_of(work)
+    return max(min(-(-work.batch // n_groups), n_requests, capacity // max(int(held[1:].min()), 1)), 1)
 
 
 def tables_for(
@@ -245,40 +253,44 @@ def tables_for(
 
 
 def new_state(
-    requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64], largest: NDArray[np.int64]
+    requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64], largest: NDArray[np.int64], n_groups: int
 ) -> kernel.State:
     """Nothing has arrived yet."""
-    n, places, page = len(requests.arrival_s), int(rule[kernel.MAX_BATCH]), int(rule[kernel.PAGE])
-    i = np.zeros(kernel.N_I, np.int64)
-    i[kernel.N_FREE], i[kernel.PARTIAL], i[kernel.IS_OPEN], i[kernel.SAMPLE_EVERY] = places, kernel.NONE, 1, 1
+    n, places, page = len(requests.arrival_s), int(rule[kernel.PLACES]), int(rule[kernel.PAGE])
+    i, group = np.zeros(kernel.N_I, np.int64), np.zeros((n_groups, kernel.N_G), np.int64)
+    i[kernel.SAMPLE_EVERY] = 1
+    group[:, kernel.N_FREE], group[:, kernel.PARTIAL], group[:, kernel.IS_OPEN] = places, kernel.NONE, 1
 
-    def numbers(size: int, value: int = 0) -> NDArray[np.int64]:
+    def numbers(size: int | tuple[int, int], value: int = 0) -> NDArray[np.int64]:
         return np.full(size, value, np.int64)
 
+    every = n_groups * places
     arrays: dict[str, Any] = {
-        name: numbers(places, kernel.NONE)
+        name: numbers(every, kernel.NONE)
         for name in ("finish_next", "finish_before", "page_next", "page_before", "older", "younger")
     }
-    arrays |= {name: numbers(places) for name in ("again", "request", "pages", "offset", "joined_at")}
+    arrays |= {name: numbers(every) for name in ("again", "request", "pages", "offset", "joined_at")}
     arrays |= {name: np.zeros(n) for name in ("start_s", "first_s", "finish_s", "last_s")}
     return kernel.State(
         **arrays,
         rule=rule,
         i=i,
         f=np.zeros(kernel.N_F),
+        group=group,
+        group_s=np.zeros((n_groups, kernel.N_GS)),
         arrival_s=np.ascontiguousarray(requests.arrival_s, np.float64),
         input_tokens=np.ascontiguousarray(requests.input_tokens, np.int64),
         output_tokens=np.ascontiguousarray(requests.output_tokens, np.int64),
         held=held,
         largest_pages=largest,
         generated=numbers(n),
-        is_new=np.zeros(places, np.bool_),
-        finish_first=numbers(int(requests.output_tokens.max()) + 1, kernel.NONE),
-        page_first=numbers(page, kernel.NONE),
-        youngest=numbers(1, kernel.NONE),
-        free=np.arange(places - 1, -1, -1),
-        new=numbers(places + 1),
-        joined=numbers(places + 1),
+        is_new=np.zeros(every, np.bool_),
+        finish_first=numbers((n_groups, int(requests.output_tokens.max()) + 1), kernel.NONE),
+        page_first=numbers((n_groups, page), kernel.NONE),
+        youngest=numbers((n_groups, 1), kernel.NONE),
+        free=np.arange(every).reshape(n_groups, places)[:, ::-1].copy(),
+        new=numbers((n_groups, places + 1)),
+        joined=numbers((n_groups, places + 1)),
         gap_edges_s=GAP_EDGES_S,
         gap_counts=numbers(len(GAP_EDGES_S) + 1),
         sample=np.zeros((kernel.N_SAMPLE_ROWS, MAX_SAMPLES)),
@@ -291,7 +303,7 @@ def _simulation(s: kernel.State, served: Requests, n_rejected: int, memory: Poin
     window_s = f[kernel.FULL_AT] - f[kernel.WARM_AT]
     saturated = window_s > 0 and i[kernel.WARM_DONE] > 0
     samples = s.sample[:, : i[kernel.N_SAMPLES]].copy()
-    samples[kernel.S_USED] /= memory.unit
+    samples[kernel.S_USED] /= memory.unit * len(s.group)
     names = ("time_s", "running", "waiting", "used_bytes", "tokens")
     return Simulation(
         served, s.start_s, s.first_s, s.finish_s, n_rejected, int(s.rule[kernel.MAX_BATCH]),
@@ -299,13 +311,13 @@ def _simulation(s: kernel.State, served: Requests, n_rejected: int, memory: Poin
         n_prompt_tokens=i[kernel.PROMPT_TOKENS],
         n_preempted=i[kernel.N_PREEMPTED],
         n_steps=i[kernel.N_STEPS],
-        n_decode_steps=i[kernel.STEP],
+        n_decode_steps=i[kernel.N_DECODE_STEPS],
         n_prompt_steps=i[kernel.N_PROMPT_STEPS],
         busy_s=f[kernel.BUSY],
         prompt_attention_s=f[kernel.PROMPT_S],
         mean_running=f[kernel.RUNNING_S] / float(s.finish_s.max()),
         peak_running=i[kernel.PEAK_RUNNING],
-        mean_used_bytes=f[kernel.USED_S] / float(s.finish_s.max()) / memory.unit,
+        mean_used_bytes=f[kernel.USED_S] / float(s.finish_s.max()) / (memory.unit * len(s.group)),
         peak_used_bytes=memory.to_bytes(i[kernel.PEAK_USED]),
         free_bytes=memory.free_bytes,
         left_bytes=memory.to_bytes(i[kernel.USED]),

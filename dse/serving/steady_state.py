@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp, lcm, log, pi
+from statistics import NormalDist
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from dse.core.errors import InputError, show
 from dse.model import assumptions as assumed
 from dse.model.batch import step_shares
+from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
-from dse.model.formulas import serving, throughput
+from dse.model.formulas import groups, serving, throughput
 from dse.model.formulas import steady as equations
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
@@ -27,6 +29,10 @@ NORMAL_NODES = tuple(
     (float(x), float(weight) / (2 * pi) ** 0.5)
     for x, weight in zip(*np.polynomial.hermite_e.hermegauss(9), strict=True)
 )
+
+
+#: places at which the longest of several prompts is taken
+N_LONGEST = 32
 
 
 class LengthMoments(Protocol):
@@ -121,10 +127,19 @@ def steady(
     }  # fmt: skip
     if n == 0:
         return result
-    running, decoding = float(n), float(n)
+    running, decoding, n_groups = float(n), float(n), n_groups_of(work)
     limit = "batch" if n_sequences or work.batch <= fitting else "memory"
     mean_out = moments.mean_output_tokens
-    if batching == "chunked":
+    if n_groups > 1:
+        own = n / min(n, n_groups)
+        longer = largest_output(round(own)) / mean_out if batching == "static" and largest_output else 1.0
+        chunk = chunk_tokens if batching == "chunked" else 0
+        step_s, prefill_s, request_s, decoding = _grouped(exact, n, context, moments, chunk, longer)
+        if chunk and own > 1:
+            running = _running(own, decoding * own / n, moments, chunk_tokens) * n / own
+            limit = "chunk" if running < n - 0.5 * n_groups else limit
+        prompt_share = 1 - longer * mean_out * step_s / (max(decoding, 1.0) * request_s)
+    elif batching == "chunked":
         step_s, prefill_s, request_s, decoding = _chunked(exact, n, context, moments, chunk_tokens)
         running = _running(n, decoding, moments, chunk_tokens)
         limit = "chunk" if running < n - 0.5 else limit
@@ -136,8 +151,8 @@ def steady(
     tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
     return {
         **result, "decode_step_s": step_s, "prefill_s": prefill_s, "request_s": request_s,
-        "running_sequences": running, "limited_by": limit, "waits_s": _waits(exact, decoding, context),
-        "prompt_share": prompt_share, "tpot_s": decoding / tokens_per_s,
+        "running_sequences": running, "limited_by": limit, "prompt_share": prompt_share,
+        "waits_s": _waits(exact, decoding / min(n, n_groups), context), "tpot_s": decoding / tokens_per_s,
         "requests_per_s": equations.requests_per_s(request_s),
         "throughput_tokens_per_s": tokens_per_s,
     }  # fmt: skip
@@ -146,9 +161,9 @@ def steady(
 def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]:
     """Names of the assumed numbers that the rates and times of traffic rest on."""
     check_traffic(work)
-    point = Point(device, plan, work)
-    found = assumed.of(device, point.plan, point.paths, point.stack, work)
-    return assumed.behind("throughput_tokens_per_s", found, vars(work))
+    return assumed.behind(
+        "throughput_tokens_per_s", Point(device, plan, work).lowered.results["assumptions"], vars(work)
+    )
 
 
 def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments) -> int:
@@ -226,7 +241,54 @@ def _chunked(
     return (pure_s + attention_s) / min(decoding, 1.0), matrix_s + rest_s, request_s, decoding
 
 
-def _running(n: int, decoding: float, moments: LengthMoments, chunk_tokens: int) -> float:
+def _grouped(
+    exact: Exact, n: int, context: float, moments: LengthMoments, chunk_tokens: int, longer: float
+) -> tuple[float, float, float, float]:
+    """`n` requests in groups that step together: where one of them computes a prompt, or a chunk of one (0: whole
+    prompts), all wait for it and decode meanwhile. Groups come to their prompts independently."""
+    busy = min(n, n_groups_of(exact.point.work))
+    every, own = n_groups_of(exact.point.work), n / busy
+    mean_in, n_steps = moments.mean_input_tokens, longer * moments.mean_output_tokens
+    matrix_s, rest_s = _prompt_parts(exact, moments)
+    if chunk_tokens and own > 1:  # steps of a request's answer, some of which have a chunk beside it
+        decoding = max(min(
+            equations.chunk_bound_sequences(chunk_tokens, mean_in, n_steps),
+            _decoding(own, mean_in / n_steps, chunk_tokens),
+        ), 1.0)  # fmt: skip
+        n_mixed, n_all, tokens = mean_in / (chunk_tokens - decoding) * decoding, n_steps, float(chunk_tokens)
+        n_all = max(n_all, n_mixed)
+        attention_s = _attention_s(exact, decoding, context)
+        beside_s = rest_s * decoding / n_mixed + attention_s
+        longest = [(tokens, beside_s)]
+    else:  # steps of the answer, and those of the group's prompts, in which others decode
+        parts = max(mean_in / chunk_tokens, 1.0) if chunk_tokens else 1.0
+        decoding, n_mixed, tokens = own, own * parts, mean_in / parts
+        n_all = n_steps + n_mixed
+        attention_s = _attention_s(exact, decoding, context)
+        longest = []
+    share = n_mixed / n_all
+    some = groups.some_share(share, busy)
+    with_prompt = busy * share / some
+    if not longest:
+        lengths = [n / parts for n in _longest_prompts(moments, with_prompt)]
+        longest = [(n, max(exact.prompt_s(max(round(n), 1)), attention_s if busy > 1 else 0.0)) for n in lengths]
+    mean = max((with_prompt * tokens + (busy - with_prompt) * decoding) / every, 1.0)
+    step_s = _between(exact.matrix_s, decoding) + attention_s
+    beside = [_between(exact.own_s, max(n, mean)) + seconds for n, seconds in longest]
+    mixed_s = _between(exact.matrix_s, mean) - _between(exact.own_s, mean) + sum(beside) / len(beside)
+    request_s = groups.grouped_request_s(n_all, decoding * busy, some, step_s, mixed_s)
+    return step_s, matrix_s + rest_s, request_s, decoding * busy
+
+
+def _longest_prompts(moments: LengthMoments, k: float) -> list[float]:
+    """Tokens of the longest of `k` prompts at equal steps of its distribution; prompts are taken as log-normal."""
+    mean = moments.mean_input_tokens
+    spread = log(max(moments.mean_input_squared / mean**2, 1.0)) ** 0.5
+    places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
+    return [mean * exp(spread * (x - spread / 2)) for x in places]
+
+
+def _running(n: float, decoding: float, moments: LengthMoments, chunk_tokens: int) -> float:
     """Sequences that run: those that decode, and the prompt in work in the share of steps that hold one."""
     if n == 1:
         return 1.0
@@ -241,7 +303,7 @@ def _waits(exact: Exact, decoding: float, context: float) -> dict[str, float]:
     return waits
 
 
-def _decoding(n: int, prompt_per_answer: float, chunk_tokens: int) -> float:
+def _decoding(n: float, prompt_per_answer: float, chunk_tokens: int) -> float:
     """x with x + (share of steps that hold a chunk) = n, that share being I / (chunk - x) over O / x; halving."""
     low, high = 0.0, float(min(n, chunk_tokens))
     for _ in range(60):

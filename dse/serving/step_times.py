@@ -3,6 +3,9 @@
 A step is made of three things, each a table of what `dse.model.step.run_of` gives: the matrix products over all its
 tokens, which decoding and prompts share; attention and packing of the sequences that decode, by how many they are and
 their mean context; attention and packing of prompt tokens, by where in the prompt they stand.
+
+Under `--dp-attention` all counts are those of one group, with as much in each of the others. Where groups differ,
+weights that are shared meet the tokens of all, and attention's own those of the largest (`Tables.own_s`).
 """
 
 from collections.abc import Iterable
@@ -12,11 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
+from dse.model.formulas import attention, weights
 from dse.model.generation import generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
-from dse.model.step import Run, run_of, terms_of
+from dse.model.step import Run, product_peak, products_s, run_of, terms_of
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -36,6 +41,8 @@ class Tables(NamedTuple):
     """`StepTimes` as arrays, for compiled code (numba takes a NamedTuple of arrays)."""
 
     matrix_s: NDArray[np.float64]
+    #: of these, the products with attention's own weights; of one token where there are no groups
+    own_s: NDArray[np.float64]
     prompt_s: NDArray[np.float64]
     decode_s: NDArray[np.float64]
     context_tokens: NDArray[np.float64]
@@ -73,6 +80,10 @@ class StepTimes:
     def matrix_s(self, n_tokens: int) -> float:
         """Seconds of the matrix products of a step over `n_tokens` tokens, of any sequences. 0 for none."""
         return float(self.tables.matrix_s[n_tokens])
+
+    def own_s(self, n_tokens: int) -> float:
+        """Of these the products with attention's own weights, where requests lie in groups."""
+        return float(self.tables.own_s[n_tokens])
 
     def prompt_s(self, first: int, last: int) -> float:
         """Seconds of attention and packing of a prompt's tokens first + 1 .. last, without matrix products."""
@@ -117,6 +128,16 @@ class Exact:
         """Seconds of the matrix products over `n_tokens` >= 1 tokens."""
         return self.run(n_tokens, 1, 1).wave.linear_s
 
+    def own_s(self, n_tokens: int) -> float:
+        """Of these the products with the weights that meet only the tokens of a device's own requests."""
+        design, terms = self.point.design, self.point.terms
+        own = self.point.plan.model.attention_parameters or 0
+        n_bytes = weights.weight_read_bytes(own, 0, 1.0, design.load.dense_eighths, 0)
+        read_s = attention.time_at_rate(n_bytes, terms.bandwidth_bytes_per_s) / design.stack.gemm_memory_frac
+        only = terms._replace(active_parameters=float(own))
+        seconds, _ = products_s(n_tokens, read_s, product_peak(design, n_tokens), only, terms.has_gemm)
+        return float(seconds)
+
     def prompt_s(self, n_tokens: int) -> float:
         """Seconds of attention and packing of a whole prompt, without matrix products."""
         return self.run(1, n_tokens, 1).wave.prefill_s - self.matrix_s(n_tokens)
@@ -151,6 +172,8 @@ def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_to
     groups, fitted = exact.point.plan.groups, exact.point.stack is not None
     token_nodes = _nodes(1, most_tokens, DENSE_TOKENS, TOKENS_RATIO)
     matrix = [exact.matrix_s(n) for n in token_nodes]
+    own_nodes = token_nodes if n_groups_of(exact.point.work) > 1 else token_nodes[:1]
+    own = [exact.own_s(n) for n in own_nodes]
     # where windows fill and packing begins
     kinks = [at for g in groups for at in (g.window_tokens, g.step_tokens + g.residual_tokens)]
     prompt_nodes = _nodes(1, longest, DENSE_SEQUENCES, TOKENS_RATIO, kinks)
@@ -166,6 +189,7 @@ def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_to
     cell = np.searchsorted(context_nodes, np.arange(longest + 1), side="right") - 1
     tables = Tables(
         np.concatenate(([0.0], np.interp(np.arange(1, most_tokens + 1), token_nodes, matrix))),
+        np.concatenate(([0.0], np.interp(np.arange(1, own_nodes[-1] + 1), own_nodes, own))),
         np.concatenate(([0.0], np.interp(np.arange(1, longest + 1), prompt_nodes, prompt))),
         decode,
         np.array(context_nodes, np.float64),

@@ -12,7 +12,7 @@ from dse.specs.workload import Workload
 
 def is_single(work: Workload) -> bool:
     """True where one device has it all."""
-    return work.n_devices == work.ep == work.dcp == 1 and not work.dp_attention
+    return work.n_devices == work.ep == work.dcp == 1 and not work.dp_attention and not work.expert_skew
 
 
 def _divisors(number: int, most: int = 64) -> str:
@@ -25,6 +25,11 @@ def check(model: ModelSpec, work: Workload) -> None:
     heads = {layer.n_kv_heads for layer in model.layers}
     if work.dp_attention and tp == 1:
         raise InputError("dp-attention: has devices to itself only where tp is above 1: add --tp")
+    if work.dp_attention and model.hidden_size % tp:
+        raise InputError(
+            f"tp = {tp}: does not divide the hidden size {model.hidden_size:,} of {model.name}: use one of "
+            f"{_divisors(model.hidden_size)}"
+        )
     if not work.dp_attention:
         if model.n_q_heads % tp:
             raise InputError(

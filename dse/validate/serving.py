@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from dse.core import files, units
 from dse.core.errors import DseError, InputError
 from dse.model import uncertainty
 from dse.model.evaluate import Point, roomy
-from dse.specs.stack import ServedStack
+from dse.model.explain import assumed
 
 #: columns of predictions.csv
-COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason")
+COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason", "marks")
+#: assumptions that a prediction is marked with: what was measured on none of its stack, release, format or links
+MARKED = ("stacks_of", "nearest_kernels", "nearest_format", "nearest_release", "eight_bit_kernels", "exchanges")
+#: columns of measured times, and their fields of a row and of what was judged
+_TIMES = {"silicon_tpot_ms": "tpot_s", "silicon_ttft_ms": "ttft_s"}
 #: what rows are grouped by in errors.csv
 GROUPS = ("kind", "model", "system", "stack", "release", "n_devices")
 _MS = units.to_base(1, "ms")
@@ -55,7 +59,7 @@ def judge(row: Row) -> Judged:
     try:
         point, marks = row.point(), ""
         if not point.max_batch:  # a server ran it all the same
-            marks = f"as if it did fit: {point.results['infeasible_reason']}"
+            marks = f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}"
             point = row.point(roomy(point.device))
         results = point.results
         if results["steady_tpot_s"] is None:
@@ -71,15 +75,8 @@ def judge(row: Row) -> Judged:
 
 
 def _marks(point: Point) -> str:
-    """What of a prediction is taken from the nearest that was measured; "" where nothing is."""
-    stack = point.stack
-    said: list[str] = []
-    if isinstance(stack, ServedStack) and stack.unknown_release:
-        said.append("release not measured: that of all")
-    if isinstance(stack, ServedStack) and stack.borrowed:
-        others = ", ".join(dict.fromkeys(stack.borrowed.values()))
-        said.append(f"kernels of {others} where its own were not measured")
-    return "; ".join(said)
+    """What of a prediction was not measured and is that of the nearest, or assumed; "" where all was measured."""
+    return "; ".join(f"{name}: {assumed(point, name)}" for name in point.results["assumptions"] if name in MARKED)
 
 
 def _naive_s(row: Row) -> float:
@@ -105,32 +102,50 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
         with progress(rows, "servers", len(rows)) as bar:
             found = [judge(row) for row in bar]
     _check_units(path, found)
-    return found
+    return [replace(one, marks="; ".join(filter(None, (one.marks, _slips(one))))) for one in found]
+
+
+def _off(one: Judged, name: str) -> float | None:
+    """A measured time over what is predicted; None where one of them is not known."""
+    measured, ours = getattr(one.row, name), getattr(one, name)
+    return measured / ours[0] if measured and ours else None
+
+
+def _slip(ratio: float | None) -> tuple[str, str] | None:
+    """How far off a time is that can only be in another unit, and the unit; None where it may be in milliseconds."""
+    if ratio is None or 1 / UNIT_SLIP <= ratio <= UNIT_SLIP:
+        return None
+    if ratio < 1:
+        return f"{1 / ratio:,.0f} times less than predicted", "s"
+    return f"{ratio:,.0f} times more than predicted", "us"
 
 
 def _check_units(path: str, found: list[Judged]) -> None:
-    ratios = [one.row.tpot_s / one.tpot_s[0] for one in found if one.row.tpot_s and one.tpot_s]
-    if not ratios:
-        return
-    middle = float(np.median(ratios))
-    if middle < 1 / UNIT_SLIP or middle > UNIT_SLIP:
-        row = next(one.row for one in found if one.row.tpot_s and one.tpot_s)
-        times, unit = (1 / middle, "s") if middle < 1 else (middle, "us")
-        raise InputError(
-            f"{path}:{row.line}: silicon_tpot_ms = {(row.tpot_s or 0) / _MS:g}: is {times:,.0f} times "
-            f"{'less' if middle < 1 else 'more'} than predicted, as most rows: are the times in {unit}? give "
-            "milliseconds"
-        )
+    for column, name in _TIMES.items():
+        known = [(ratio, one.row) for one in found if (ratio := _off(one, name))]
+        if known and (slip := _slip(float(np.median([ratio for ratio, _ in known])))):
+            row = known[0][1]
+            raise InputError(
+                f"{path}:{row.line}: {column} = {getattr(row, name) / _MS:g}: is {slip[0]}, as most rows: are the "
+                f"times in {slip[1]}? give milliseconds"
+            )
+
+
+def _slips(one: Judged) -> str:
+    """The times of a row that can only be in another unit, where those of most rows are not."""
+    slips = ((column, _slip(_off(one, name))) for column, name in _TIMES.items())
+    return "; ".join(f"{column}: {slip[0]}: another unit?" for column, slip in slips if slip)
 
 
 def predictions_csv(found: list[Judged]) -> str:
-    """The table `predictions.csv`: times in ms, bounds of the 80 % interval."""
+    """The table `predictions.csv`: times in ms, 80 % intervals, why there are none, what was not measured."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in found:
         times = [f"{value / _MS:.6g}" for three in (one.tpot_s, one.ttft_s) if three for value in three]
-        writer.writerow([files.harmless(one.row.id), *(times or [""] * 6), files.harmless(one.reason)])
+        writer.writerow([files.harmless(one.row.id), *(times or [""] * 6), files.harmless(one.reason),
+                         files.harmless(one.marks)])  # fmt: skip
     return out.getvalue()
 
 

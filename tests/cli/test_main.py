@@ -243,6 +243,18 @@ def test_point_text_is_grouped(run):
     assert "(12.55 GiB)" in out  # 13,476,831,232 B of weights
 
 
+@pytest.mark.parametrize(("quantizer", "split", "line"), [
+    # 4 + 0.8 bit, and 96 bits a token over 8 or 2 heads of 128
+    ("oaken", ("--tp", "4"), "    groups span the 2 of 8 KV heads that a device has; unsplit 4.894 bit effective"),
+    ("oaken", ("--tp", "4", "--dp-attention"), None),  # all heads of its requests
+    ("kivi", ("--tp", "4"), None),  # groups inside a head
+])  # fmt: skip
+def test_point_text_says_what_a_split_makes_of_groups(run, quantizer, split, line):
+    _, out, _ = run("point", "--device", "h100", "--model", "llama3.1-70b", "--quantizer", quantizer, *split)
+    assert ("groups span" in out) == (line is not None)
+    assert line is None or line in out.splitlines()
+
+
 @pytest.mark.parametrize(("admission", "is_paged"), [("reserve", False), ("paged", True)])
 def test_point_text_says_how_paged_requests_are_counted(run, admission, is_paged):
     _, out, _ = run(*GOOD, "--admission", admission)

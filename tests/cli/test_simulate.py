@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from dse.cli import main as cli
 from dse.figures import FIGURES
 from dse.figures.drawing import to_plotly
+from dse.report import present
 from dse.report import simulation as report_simulation
 from dse.serving import arrivals as simulate_requests
 from dse.serving import simulator as simulate
@@ -80,6 +81,28 @@ def test_arrivals_have_the_rate_asked_for(rate):
     gaps = np.diff(found.arrival_s)
     assert gaps / gaps.mean() == pytest.approx(drawn / drawn.mean(), rel=1e-6, abs=1e-9)
     assert ask.arrivals == ("gaps drawn from the trace's" if rate == "trace" else "Poisson")
+
+
+def test_a_deployment_its_intervals_and_what_it_rests_on():
+    asked = ("--device", "h100", "--model", "llama3.1-70b", "--tp", "8", "--dp-attention", "--requests", "40")
+    found = numbers(*asked, "--input", "64", "--output", "16")
+    assert (found["n_devices"], found["tp"], found["dp_attention"], found["pp_batches"]) == (8, 8, True, None)
+    assert found["assumptions"] == ["server_memory"]
+    low, high = found["token_time_low"], found["token_time_high"]
+    assert low < 1 < high
+    shown = run(*asked, "--input", "64", "--output", "16").output
+    assert "8 devices: tp 8, attention data parallel; memory is that of each" in shown
+    assert "How sure: 8 of 10 measurements lie within, at this load" in shown
+    assert f"{present.number(low * found['tpot_s']['mean'], 's')} to " in shown
+    far = numbers(*asked[:4], "--tp", "16", "--requests", "10")  # two nodes: links between them were not measured
+    assert far["assumptions"] == ["exchanges", "server_memory"]
+
+
+def test_a_full_pipeline_is_refused(capsys):
+    code, message = refused(capsys, *SMALL, "--pp", "2")
+    assert (code, message) == (
+        2, "error: pp = 2: traffic is modelled with one batch in the pipeline: add --pp-batches 1",
+    )  # fmt: skip
 
 
 def test_close_to_its_limit():

@@ -35,7 +35,7 @@ def arguments(function, rng, n):
     for name in inspect.signature(function).parameters:
         real = name.endswith(("_s", "_per_s", "_w", "share_touched", "usd_per_hour", "effective_bits", "base"))
         real = real or name.startswith(("first", "slope"))
-        if name in ("usable_frac", "base", "share_touched"):
+        if name in ("usable_frac", "base", "share_touched", "group_share", "some_share"):
             columns[name] = rng.uniform(0.1, 1.0, n)
         elif name == "exponent":
             columns[name] = rng.integers(0, 40, n)

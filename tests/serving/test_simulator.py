@@ -36,15 +36,20 @@ def a100(**fields):
 
 
 PLANS = {name: build("opt-125m", name) for name in ("fp16", "kivi:group=32,residual=32", "oaken")}
-#: bytes of the weights of OPT-125M in FP16
-WEIGHTS = simulate.memory_of(a100(), PLANS["fp16"], Workload(), 10).weight_bytes
+
+
+def weights(work):
+    """Bytes of the weights of OPT-125M in FP16 on a device."""
+    return simulate.memory_of(a100(), PLANS["fp16"], work, 10).weight_bytes
+
+
 TABLES = {}
 
 
-def times_of(kv, n):
-    key = (kv.quantizer_name, n)
+def times_of(kv, n, tp=1):
+    key = (kv.quantizer_name, n, tp)
     if key not in TABLES:
-        exact = simulate.step_times.Exact.of(a100(), kv, Workload(model_kind="ideal"))
+        exact = simulate.step_times.Exact.of(a100(), kv, Workload(model_kind="ideal", tp=tp, dp_attention=tp > 1))
         TABLES[key] = simulate.step_times.build(exact, n, 200, 4000)
     return TABLES[key]
 
@@ -58,6 +63,7 @@ def cases(draw):
     work = Workload(
         batch=draw(st.integers(1, 6)), admission=draw(st.sampled_from(["reserve", "paged"])),
         page_tokens=draw(st.sampled_from([1, 2, 5, 16])), model_kind="ideal",
+        **draw(st.sampled_from([{}, {"tp": 2, "dp_attention": True}, {"tp": 4, "dp_attention": True}])),
     )  # fmt: skip
     quantizer = draw(st.sampled_from(sorted(PLANS)))
     tokens_of_room = draw(st.integers(60, 300))
@@ -68,14 +74,14 @@ def cases(draw):
 def room_for(kv, work, n_tokens):
     """A device on which one sequence of `n_tokens` fits beside the weights, and no more."""
     memory = simulate.memory_of(a100(), kv, work, n_tokens)
-    return a100(memory_capacity=(WEIGHTS + memory.to_bytes(memory.own_bits(n_tokens))) / 1e9)
+    return a100(memory_capacity=(weights(work) + memory.to_bytes(memory.own_bits(n_tokens))) / 1e9)
 
 
 def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
     requests, work, quantizer, tokens_of_room, batching, chunk = case
     kv = PLANS[quantizer]
     device = room_for(kv, work, tokens_of_room)
-    times = times_of(kv, 6)
+    times = times_of(kv, 6, work.tp)
     memory = simulate.memory_of(device, kv, work, 200)
     try:
         found = simulate.run(device, kv, work, requests, batching, chunk, times=times, compiled=compiled,
@@ -86,7 +92,7 @@ def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
     wanted = serve(
         requests.arrival_s.tolist(), requests.input_tokens.tolist(), requests.output_tokens.tolist(), times,
         memory.own_bits, memory.free_bytes * memory.unit, batching=batching, admission=work.admission, batch=work.batch,
-        page=memory.page_tokens, chunk=chunk, prompt_step=prompt_step,
+        page=memory.page_tokens, chunk=chunk, prompt_step=prompt_step, n_groups=work.tp,
     )  # fmt: skip
     return found, wanted, memory
 
@@ -305,6 +311,63 @@ def test_by_hand():
     three = two + times.decode_step_s(2, 12 + 11)
     assert found.first_s.tolist() == pytest.approx([one, two], rel=1e-12)
     assert found.finish_s.tolist() == pytest.approx([three, three + times.decode_step_s(1, 12)], rel=1e-12)
+
+
+def test_groups_by_hand():
+    """Two devices that attend to requests of their own: three requests of 10 in, 2 out, come to the groups 0, 1, 0."""
+    kv, work = PLANS["fp16"], Workload(batch=4, model_kind="ideal", tp=2, dp_attention=True)
+    times = times_of(kv, 6, 2)
+    asked = Requests(np.array([0.0, 0.0, 1e-9]), np.full(3, 10), np.full(3, 2))
+    found = simulate.run(a100(), kv, work, asked, times=times)
+    one = times.matrix_s(10) + times.prompt_s(0, 10)  # a prompt in each group
+    # group 0 computes the third prompt, group 1 decodes: 11 tokens are 6 a device, 10 of them meet attention's weights
+    two = one + times.matrix_s(6) + times.own_s(10) - times.own_s(6) + max(
+        times.prompt_s(0, 10), times.attention_s(1, 11)
+    )  # fmt: skip
+    # two of group 0 decode, one of group 1: 3 tokens are 2 a device
+    three = two + times.matrix_s(2) + times.attention_s(2, 11 + 11)
+    four = three + times.matrix_s(1) + times.own_s(2) - times.own_s(1) + times.attention_s(2, 12 + 12)
+    assert found.first_s.tolist() == pytest.approx([one, one, two], rel=1e-12)
+    assert found.finish_s.tolist()[1] == pytest.approx(three, rel=1e-12)
+    assert found.finish_s.tolist()[::2] == pytest.approx([four, four], rel=1e-12)
+    assert (found.peak_running, found.n_decode_steps, found.n_prompt_steps) == (3, 3, 2)
+    memory = simulate.memory_of(a100(), kv, work, 12)  # of a device: two requests
+    assert found.peak_used_bytes == memory.to_bytes(2 * memory.own_bits(12))
+
+
+@pytest.mark.parametrize(("batching", "batch", "mean_in", "mean_out"), [
+    ("continuous", 64, 1000, 250), ("continuous", 256, 200, 800), ("chunked", 256, 1000, 250), ("chunked", 8, 200, 800),
+    ("static", 64, 200, 800),
+])  # fmt: skip
+def test_groups_are_near_their_closed_form(batching, batch, mean_in, mean_out):
+    """Eight devices with requests of their own, and prompts that come at different times: 5 %."""
+    spec, kv = catalog.device("h100"), build("llama3.1-70b", "fp16")
+    work = Workload(batch=batch, admission="paged", tp=8, dp_attention=True)
+    requests = lengths(20 * max(batch, 20), mean_in, mean_out)
+    found = simulate.run(spec, kv, work, requests, batching)
+    counted = Lengths.of(requests)
+    wanted = serving.steady(
+        spec, kv, work, counted.moments, batching=batching, largest_output=counted.largest_output
+    )  # fmt: skip
+    assert found.saturated_tokens_per_s == pytest.approx(wanted["throughput_tokens_per_s"], rel=0.055)
+    assert wanted["n_sequences"] == batch
+
+
+def test_groups_share_nothing_but_the_step():
+    """One request on eight devices waits for nobody: its steps are those of one request on one device of the eight."""
+    spec, kv = catalog.device("h100"), build("llama3.1-70b", "fp16")
+    work = Workload(batch=8, admission="paged", tp=8, dp_attention=True, memory="paper")
+    one = Requests(np.zeros(1), np.array([1000]), np.array([1]))
+    found = simulate.run(spec, kv, work, one)
+    exact = simulate.step_times.Exact.of(spec, kv, work)
+    # its prompt alone: products with shared weights meet 125 tokens a device, attention's own all 1,000 on one
+    prompt = exact.matrix_s(125) + exact.own_s(1000) - exact.own_s(125) + exact.prompt_s(1000)
+    assert found.first_s[0] == pytest.approx(prompt, rel=2e-3)
+    assert prompt < exact.matrix_s(1000) + exact.prompt_s(1000)
+    # 80 layers of 2 * 8,192 * (8,192 + 1,024) parameters are read once and multiplied with 1,000 tokens
+    own, fit = 80 * 2 * 8192 * (8192 + 1024), exact.point.stack.products["bf16"]
+    read_s, compute_s = 2 * own / 3.35e12 / fit.memory_frac.si, 2 * own * 1000 / 989e12 / fit.flops_frac.si
+    assert exact.own_s(1000) == pytest.approx(np.hypot(read_s, compute_s), rel=0.05)  # and launches
 
 
 @pytest.mark.parametrize(("change", "message"), [

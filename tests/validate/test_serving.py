@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from dse.calibrate import host
 from dse.cli.validate import validate
-from dse.core.errors import InputError
+from dse.core.errors import InputError, OutputError
 from dse.figures import FIGURES, servers_measured
 from dse.figures.plot import load as plot_load
 from dse.report import servers
@@ -55,10 +55,10 @@ def written(table, tmp_path_factory):
 
 def test_predictions_have_these_columns_and_rows_in_their_order(written):
     content = (written / "predictions.csv").read_text()
-    assert content.splitlines()[0] == "id,tpot_ms,tpot_low,tpot_high,ttft_ms,ttft_low,ttft_high,reason"
+    assert content.splitlines()[0] == "id,tpot_ms,tpot_low,tpot_high,ttft_ms,ttft_low,ttft_high,reason,marks"
     rows = list(csv.DictReader(io.StringIO(content)))
     assert [row["id"] for row in rows] == ["z9", "a1", "m5", "n2", "s3"]
-    times = [name for name in rows[0] if name not in ("id", "reason")]
+    times = [name for name in rows[0] if name not in ("id", "reason", "marks")]
     for row in rows[:3]:
         low, middle, high = (float(row[f"tpot_{end}"]) for end in ("low", "ms", "high"))
         assert 0.5 < low <= middle * 1.2 < 40  # of models that were measured the interval may lie beside
@@ -75,7 +75,8 @@ def test_predictions_lie_inside_the_interval_of_a_release_that_nobody_measured(t
     for one in serving.run(str(path))[:2]:
         assert one.tpot_s[1] <= one.tpot_s[0] <= one.tpot_s[2]
         assert one.ttft_s[1] <= one.ttft_s[0] <= one.ttft_s[2]
-        assert (one.reason, "release not measured" in one.marks) == ("", True)
+        assert (one.reason, one.marks.startswith("nearest_")) == ("", True)
+        assert f"nearest_release: {one.row.stack}@9.9 was not measured" in one.marks
 
 
 def test_orders_of_size(judged):
@@ -163,6 +164,38 @@ def test_times_in_another_unit_are_refused(tmp_path, factor, unit):
     assert problem.endswith(f"are the times in {unit}? give milliseconds")
     assert "\n" not in problem
     assert not (tmp_path / "out").exists()
+
+
+def test_first_tokens_in_seconds_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(HEAD + ROWS[0].replace(",80,", ",0.08,") + "\n")
+    with pytest.raises(InputError, match=r":2: silicon_ttft_ms = 0\.08: is .* times less .* in s\? give milliseconds"):
+        serving.run(str(path))
+
+
+def test_marks_say_what_was_not_measured(tmp_path):
+    """A release that nobody measured, a model beyond the memory, and one row of three in seconds."""
+    path = tmp_path / "t.csv"
+    own = ROWS[0]
+    rows = (
+        own, ROWS[1], own.replace("z9", "r1").replace("0.16.0", "9.9"),
+        own.replace("z9", "b2").replace("3.1-8B", "3.1-70B"), own.replace("z9", "u3").replace("9.5", "0.0095"),
+    )  # fmt: skip
+    path.write_text(HEAD + "\n".join(rows) + "\n")
+    found = list(csv.DictReader(io.StringIO(serving.predictions_csv(serving.run(str(path))))))
+    marks = {row["id"]: row["marks"] for row in found}
+    assert (marks["z9"], marks["a1"]) == ("", "")
+    assert marks["r1"].startswith("nearest_release: vllm@9.9 was not measured")
+    assert marks["b2"].startswith("no_room: predicted as if it did fit: weights, activations")
+    assert marks["u3"].startswith("silicon_tpot_ms: ")
+    assert marks["u3"].endswith("times less than predicted: another unit?")
+    assert not any(row["reason"] for row in found)
+
+
+def test_a_directory_that_cannot_be_is_said_before_anything_is_predicted(table, monkeypatch):
+    monkeypatch.setattr(serving, "run", lambda *_: pytest.fail("predicted"))
+    done = CliRunner().invoke(validate, ["serving", str(table), "--out", str(table)])
+    assert isinstance(done.exception, OutputError)
 
 
 def test_figures_are_drawn_again(written, judged):
