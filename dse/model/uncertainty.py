@@ -226,6 +226,14 @@ def ends(results: Mapping[str, Any], column: str = RATE) -> tuple[float, float]:
     return value * interval.low, value * interval.high
 
 
+def known_ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | None:
+    """The same of a row of any table; None where it has no value or no intervals, or where the column has none."""
+    unknown = any(row.get(name) is None or row[name] != row[name] for name in (column, "token_time_low"))
+    if unknown or column not in (*TOKEN_TIMES, *TOKEN_RATES, *FIRST_TIMES):
+        return None
+    return ends(row, column)
+
+
 def of_column(results: Mapping[str, Any], column: str) -> Interval:
     """The interval of a time, rate or cost over what is predicted. Raises KeyError for a column that has none."""
     kind = "first_time" if column in FIRST_TIMES else "token_time"

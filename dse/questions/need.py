@@ -327,9 +327,11 @@ def _curve(at: Callable[[float], Result], what: str, goal: Target, ends: list[fl
     rows = []
     for value in sorted({*ends, *(float(int(step)) if what == "capacity" else step for step in steps)}):
         result = at(value)
+        ends_of = goal.measure.ends(result) or (None, None)
         rows.append({
-            NUMBERS[what][0]: value, goal.measure.column: goal.measure.value(result),
-            "running_batch": result["running_batch"], "bound": result["bound"], "meets": goal.is_met(result),
+            NUMBERS[what][0]: value, goal.measure.column: goal.measure.value(result), "low": ends_of[0],
+            "high": ends_of[1], "running_batch": result["running_batch"], "bound": result["bound"],
+            "meets": goal.is_met(result),
         })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -359,13 +361,15 @@ class NeedBits:
     with_room: Result | None = None
 
     def table(self) -> pd.DataFrame:
-        """A row per quantizer: bits, the measure, whether it meets the target and how likely really, what binds."""
+        """A row per quantizer: bits, the measure with the ends of its interval, whether it meets the target and how
+        likely really, what binds."""
         measure = self.target.measure
         columns = ["quantizer", "stored_bits", "effective_bits", "max_batch", "running_batch", "bound"]
         return pd.DataFrame([
             {**{name: result[name] for name in columns}, measure.column: measure.value(result),
-             "meets": self.target.is_met(result), "chance": measure.chance(result, self.target.value)}
-            for result in self.candidates
+             "low": low, "high": high, "meets": self.target.is_met(result),
+             "chance": measure.chance(result, self.target.value)}
+            for result in self.candidates for low, high in (measure.ends(result) or (None, None),)
         ])  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
