@@ -16,6 +16,7 @@ from dse.cli.mix import mix
 from dse.cli.model import model
 from dse.cli.options import (
     bits_options,
+    deployment_options,
     model_options,
     parse_whole,
     progress_bar,
@@ -168,6 +169,7 @@ def point(
     show_default=True,
     help="What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.",
 )
+@deployment_options
 @model_options
 @bits_options
 def report(
@@ -184,6 +186,7 @@ def report(
     measurements: str | None,
     model_kind: str,
     stack: str | None,
+    **deployment: Any,
 ) -> None:
     """The throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
     from dse.report import throughput as report_module
@@ -204,6 +207,7 @@ def report(
         model_kind=model_kind,
         stack=stack,
         tokens=split_list("tokens", tokens),
+        **deployment,
     )
     click.echo(f"report: {index}")
 

@@ -34,7 +34,7 @@ def mix(
 
     DIR is the --out of `dse measure`. Exact, by dynamic programming. Squared errors relative to the signal of their
     layer are added over layers and sides, as if they were independent. The plan is a file that `dse point`, `dse ask`
-    and `dse sweep` take as a quantizer: --quantizer plan:FILE.toml.
+    and `dse sweep` take as a quantizer: --quantizer plan:FILE.toml, on one device or on several (--tp 4).
     """
     from dse.core import files
     from dse.measure import mixed_plan

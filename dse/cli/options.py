@@ -129,6 +129,11 @@ def deployment_options(function: F) -> F:
     return _all_of([work_option(name) for name in workload.DEPLOYMENT])(function)
 
 
+def refused_deployment(function: F) -> F:
+    """The same, not shown in the help of a command that refuses them and says why."""
+    return _all_of([work_option(name, hidden=True) for name in workload.DEPLOYMENT])(function)
+
+
 def model_options(function: F) -> F:
     """The options that say how times are modelled."""
     return _all_of([work_option(name) for name in _OF_MODEL])(function)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from dse.cli.options import WHOLE, memory_options, model_options, work_option
+from dse.cli.options import WHOLE, memory_options, model_options, refused_deployment, work_option
 
 
 @click.command(short_help="A long context over a ring of devices.")
@@ -23,13 +23,15 @@ from dse.cli.options import WHOLE, memory_options, model_options, work_option
     "--link", metavar="'300 GB/s'", help="Bandwidth to the next device, one direction; default: the device's."
 )
 @memory_options
+@refused_deployment
 @model_options
 @click.option("--json", "as_json", is_flag=True, help="Print every result as JSON, in SI base units.")
 def ring(device: str, model: str, quantizer: str, n_ring: int, link: str | None, as_json: bool, **work: Any) -> None:
     """Ring attention: longest context, prompt and decode step with a context in blocks on equal devices.
 
-    Every device holds all weights; blocks are contiguous, so under a causal mask the last device has most to do. The
-    decode step is that of the last token, packing at its mean over a group.
+    Every device holds all weights, so a ring takes none of --tp, --pp, --ep, --dp-attention and --dcp; blocks are
+    contiguous, so under a causal mask the last device has most to do. The decode step is that of the last token,
+    packing at its mean over a group.
     """
     from dse import quantizers
     from dse.model import kv_layout as plan

@@ -8,11 +8,14 @@ from dse.figures.drawing import axes, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import Source, by, figure
 from dse.questions.best_map import BestMap
+from dse.questions.common import sure_text
 
 #: fills that dark letters can be read on
 COLOURS = ("#E8E8E8", "#A6D4F0", "#F6CF7F", "#8FD3BC", "#E7BFD6", "#F2A97E", "#9DB8D9", "#C9C9C9", "#D6E3A0", "#CDBEE8")
 #: a letter for each quantizer, so that cells are told apart without colour
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: chance from which on a winner counts as sure
+SURE = 0.8
 
 
 def source_of(answer: BestMap) -> Source:
@@ -21,7 +24,7 @@ def source_of(answer: BestMap) -> Source:
     return Source(answer.table(), about={
         "title": f"Best quantizer ({answer.measure.title})", "quantizers": list(answer.quantizers), "over": over,
         "notes": [f"{answer.context}. The number in a cell: how many times as good as {over}; without one: {over} "
-                  "does not run.", answer.assumptions],
+                  "does not run. ?: with a chance below 80 % better than the next best.", answer.assumptions],
     })  # fmt: skip
 
 
@@ -84,12 +87,24 @@ def _label(row: pd.Series, quantizers: tuple[str, ...], over: str) -> str:
     if not row["best"]:
         return "-"
     letters = "=".join(LETTERS[quantizers.index(name) % 26] for name in row["best"].split(" = "))
+    if _is_open(row):
+        letters += "?"
     gain = row.get(f"gain_over_{over}")
     return letters if pd.isna(gain) else f"{letters} {gain:.2f}x"
 
 
+def _is_open(row: pd.Series) -> bool:
+    """True where it is not sure that the best is better than the next."""
+    sure = row.get("sure")
+    return not pd.isna(sure) and bool(sure < SURE)
+
+
 def _hover(row: pd.Series, quantizers: tuple[str, ...]) -> str:
     lines = [f"batch {row['batch']:,}, prompt {row['input_tokens']:,}", f"best: {row['best'] or 'none runs'}"]
+    if not pd.isna(row.get("sure")):
+        lines.append(f"better than {row['next_best']} with a chance of {sure_text(row['sure'])}")
+    if not pd.isna(row.get("gain_low")):
+        lines.append(f"gain, 80 % interval: {row['gain_low']:.2f}x to {row['gain_high']:.2f}x")
     for column in row.index:
         name = column.split(" ", 1)[-1]
         if " " in column and name in quantizers:

@@ -1,10 +1,14 @@
 """From which batch, and from which prompt, a quantizer pays: stretches with their reason; drawn by `dse ask cross`."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from dse.figures.drawing import axes, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import Source, by, figure
+from dse.questions.common import sure_text
 from dse.questions.crossing import VERDICTS, Crossing
 
 #: verdict -> (colour, hatch), told apart by both
@@ -21,7 +25,20 @@ _SIDES = (
 def source_of(answer: Crossing) -> Source:
     """The table of an answer of `dse ask cross` and what its figure says beside it."""
     title = f"Where {answer.new} pays against {answer.old} ({answer.measure.title})"
-    return Source(answer.table(), about={"title": title, "notes": [f"{answer.context}.", answer.assumptions]})
+    table = answer.table()
+    notes = [f"{answer.context}.", *_least_sure(table), answer.assumptions]
+    return Source(table, about={"title": title, "notes": notes})
+
+
+def _least_sure(table: pd.DataFrame) -> list[str]:
+    """How sure it is at the ends of the stretches on which the quantizer pays that it does."""
+    own = table[table["pays"].astype(bool)]
+    chances = [float(v) for end in ("first", "last") for v in own[f"sure_at_{end}"].dropna()]
+    if not chances:
+        return []
+    least, most = (sure_text(chance) for chance in (min(chances), max(chances)))
+    between = least if least == most else f"{least} to {most}"
+    return [f"At the ends of stretches where it pays, the chance that it does: {between}."]
 
 
 @figure(
@@ -71,8 +88,7 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
             continue
         colour, hatch = LOOKS[verdict]
         hover = tuple(
-            f"{name} {row.first:,} to {row.last:,}: {text}" + _gains(row.gain_at_first, row.gain_at_last)
-            for row in rows.itertuples()
+            f"{name} {row['first']:,} to {row['last']:,}: {text}" + _gains(row) for row in rows.to_dict("records")
         )
         found.append(Series(
             text, "bar", tuple(float(places.index(at)) for at in rows["at"]),
@@ -82,5 +98,14 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
     return found
 
 
-def _gains(first: float, last: float) -> str:
-    return "" if pd.isna(first) or pd.isna(last) else f"\n{first:.3g} to {last:.3g} times as good"
+def _gains(row: Mapping[Any, Any]) -> str:
+    """Gains at both ends of a stretch, with their intervals and how sure the better design is, where tables say."""
+    if pd.isna(row["gain_at_first"]) or pd.isna(row["gain_at_last"]):
+        return ""
+    text = f"\n{row['gain_at_first']:.3g} to {row['gain_at_last']:.3g} times as good"
+    for end in ("first", "last"):
+        if not pd.isna(row.get(f"sure_at_{end}")):
+            low, high = row[f"gain_low_at_{end}"], row[f"gain_high_at_{end}"]
+            text += f"\nat the {end}: {low:.3g} to {high:.3g} times (80 % interval)"
+            text += f", {sure_text(row[f'sure_at_{end}'])} sure which is better"
+    return text

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import LimitError
-from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing import axes, rows, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import Source, by, figure
 from dse.model.results import RESULT_UNITS
@@ -89,10 +89,16 @@ def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_lim
 def step_time(designs: Rows, is_named: bool = False) -> Chart:
     """Mean time of a decode step, by part; designs that do not fit have no bar. Names as in `memory`."""
     parts = rows.step_parts(result for _, result in designs)
-    x = axes.linear("mean decode step", "ms", [_total(result, parts) for _, result in designs], axes.MILLISECOND)
+    each = [result for _, result in designs]
+    tops = [_total(result, parts) for result in each] + whiskers.spread(each, "decode_step_s")
+    x = axes.linear("mean decode step", "ms", tops, axes.MILLISECOND)
+    series = _stack(designs, parts, axes.MILLISECOND, "ms")
+    for place, result in zip(_places(designs), each, strict=True):
+        series += whiskers.level(place, whiskers.ends(result, "decode_step_s"))
     missing = [name for name, result in designs if not result["feasible"]]
-    notes = ("Exposed: what does not hide behind the reads.", *(f"Does not fit: {name}." for name in missing))
-    return _chart("Time of a decode step", x, designs, _stack(designs, parts, axes.MILLISECOND, "ms"), notes, is_named)
+    notes = ("Exposed: what does not hide behind the reads.", *whiskers.notes(each, "decode_step_s"),
+             *(f"Does not fit: {name}." for name in missing))  # fmt: skip
+    return _chart("Time of a decode step", x, designs, series, notes, is_named)
 
 
 def table(designs: Rows) -> pd.DataFrame:

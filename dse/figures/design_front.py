@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dse.core.units import human
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import Source, by, figure
 from dse.model.results import shown_unit, title
@@ -24,6 +24,8 @@ _COUNTED = ("", "1", "sequence", "token", "bit")
 #: from this ratio of largest to smallest on, an axis is logarithmic; and by powers of ten
 _LOG, _DECADES = 20.0, 1000.0
 MAX_FRONT = 5000
+#: designs of a front that are drawn with their intervals
+MAX_WHISKERS = 60
 
 
 def source_of(answer: DesignFront) -> Source:
@@ -84,8 +86,12 @@ def chart(
     x, y = (PLACE, names[0]) if one else names
     cloud = cloud.iloc[:0].assign(**{x: []}) if one else _beaten(cloud, front)
     places = [
-        axis(name, units.get(name, ""), [*front[name].astype(float), *cloud[name].astype(float)]) for name in (x, y)
-    ]
+        axis(name, units.get(name, ""), [
+            *front[name].astype(float), *cloud[name].astype(float),
+            *(whiskers.spread(front.to_dict("records"), name) if len(front) <= MAX_WHISKERS else ()),
+        ])
+        for name in (x, y)
+    ]  # fmt: skip
     notes = []
     if len(front) > MAX_FRONT:
         keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
@@ -106,6 +112,7 @@ def chart(
         )
         groups = groups[: style.MAX_SYSTEMS]
     knees: list[Series] = []
+    sure: list[Series] = []
     is_knee = pd.Series(list(knee), index=front.index, dtype=bool)
     for i, (name, rows) in enumerate(groups or [("front", front)]):
         look, rows = style.STYLES[i], rows.sort_values(list(names), kind="stable")
@@ -116,6 +123,10 @@ def chart(
                 hover=tuple(_hover(row, units) for _, row in rows.iterrows()),
             )
         )  # fmt: skip
+        if len(front) <= MAX_WHISKERS:
+            for row in rows.to_dict("records"):
+                sure += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.colour)
+                sure += whiskers.level(float(row[y]), whiskers.ends(row, x), look.colour)
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
@@ -128,7 +139,8 @@ def chart(
     notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
     notes.append(f"Objectives: {aims}.")
     # knees lie under the marks of their groups, which stay in sight
-    panel = Panel("", places[0], places[1], (*others, *knees, *series))
+    panel = Panel("", places[0], places[1], (*others, *sure, *knees, *series))
+    notes += [whiskers.NOTE] if sure else []
     words = f"Pareto front: {title(y)} against {title(x)}"
     return Chart(words, (panel,), panel_height_pt=260, notes=tuple(notes))
 

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing import axes, rows, style, whiskers
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import Source, by_report, figure
+
+#: how far from the middle of a bar its whisker stands, beside it
+_ASIDE = 0.38
 
 
 @figure(
@@ -25,9 +28,9 @@ def chart(source: Source) -> Chart:
     shown = rows.drawn(table, max_systems=6)
     table, batches, left_out = rows.few_batches(shown.table)
     x = axes.categories("batch", [axes.count_text(batch) for batch in batches], "sequences")
-    y = axes.linear(
-        "mean decode step", "ms", [1.12 * float(v) for v in table["decode_step_s"].dropna()], axes.MILLISECOND
-    )
+    reached = [1.12 * float(v) for v in table["decode_step_s"].dropna()]
+    reached += whiskers.spread(table.to_dict("records"), "decode_step_s")
+    y = axes.linear("mean decode step", "ms", reached, axes.MILLISECOND)
     panels, parts = [], rows.step_parts(table.to_dict("records"))
     for system in shown.systems:
         own = table[table["system"] == system]
@@ -40,6 +43,8 @@ def chart(source: Source) -> Chart:
             heights = tuple(float(v) for v in good[column])
             series.append(Series(name, "bar", places, heights, colour, base=base, hatch=hatch, width=0.62, hover=texts))
             base = tuple(a + b for a, b in zip(base, heights, strict=True))
+        for place, row in zip(places, good.to_dict("records"), strict=True):  # beside the mark over a bar
+            series += whiskers.upright(place + _ASIDE, whiskers.ends(row, "decode_step_s"))
         waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]
         over = tuple(place for place, wait in zip(places, waits, strict=True) if wait)
         if over:
@@ -63,7 +68,7 @@ def chart(source: Source) -> Chart:
         keys=rows.mark_keys(table),
         notes=(
             "Exposed: what does not hide behind the reads. Numbers over hollow marks: sequences that do run at once.",
-            *rows.mark_notes(table),
+            *rows.mark_notes(table), *whiskers.notes(table.to_dict("records"), "decode_step_s"),
             *shown.notes, *left_out, rows.assumption_note(table),
         ),
     )  # fmt: skip

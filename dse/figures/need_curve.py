@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import Source, by, figure
 from dse.questions.common import MEASURES, Measure, assumption_text
@@ -34,7 +34,8 @@ def source_of(answer: Need) -> Source:
         "title": f"Smallest {NUMBERS[answer.what][1]} for {goal.text()}: {found}", "what": answer.what,
         "measure": measure.name, "target": goal.value, "target_text": goal.text(), "marks": marks,
         "notes": [asked, f"{'What stops a smaller one' if answer.value is not None else 'Cannot be met'}: "
-                  f"{answer.why()}.", "Hollow: misses the target.", assumption_text([answer.result], measure)],
+                  f"{answer.why()}.", "Hollow: misses the target.", f"Smallest, {answer.sure_text()}.",
+                  assumption_text([answer.result], measure)],
     })  # fmt: skip
 
 
@@ -60,6 +61,13 @@ def chart(source: Source) -> Chart:
     line_x, line_y = tuple(a for a, _ in points), tuple(b for _, b in points)
     opened = tuple(not met for met in runs["meets"])
     series = [Series(y.name, "line", line_x, line_y, style.BLUE, size=0.6, opened=opened, hover=hover)]
+    for end in ("low", "high"):
+        if end in runs:
+            own = runs.dropna(subset=[end])
+            series.append(Series(
+                whiskers.NAME, "line", tuple(own[number].astype(float)), tuple(own[end].astype(float)), style.BLUE,
+                dash="dot", marker="",
+            ))  # fmt: skip
     if goal:
         ends = (goal[1], goal[1])
         series.append(Series(goal[0], "line", (x.low, x.high), ends, style.BLACK, dash="dash", marker="", is_note=True))
@@ -107,7 +115,8 @@ def _goal(about: dict[str, Any]) -> tuple[str, float] | None:
 def _result_axis(table: pd.DataFrame, about: dict[str, Any]) -> Axis:
     """From 0 to above the target and the results, but at most eight targets high, so that the crossing is seen."""
     measure, goal = MEASURES[about["measure"]], about.get("target")
-    values = [float(value) for value in table[measure.column].dropna()]
+    columns = [column for column in (measure.column, "low", "high") if column in table]
+    values = [float(value) for column in columns for value in table[column].dropna()]
     name, unit, per_unit = measure.title, measure.shown_unit, measure.per_unit
     if goal is None:
         return axes.linear(name, unit, values, per_unit)
@@ -132,7 +141,7 @@ def source_of_bits(answer: NeedBits) -> Source:
         "title": f"Most stored bits for {answer.target.text()}: {found}", "measure": measure.name,
         "target": answer.target.value, "target_text": answer.target.text(),
         "notes": [f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in.",
-                  f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.", *out,
+                  f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.", *out, whiskers.NOTE,
                   assumption_text(answer.candidates, measure)],
     })  # fmt: skip
 
@@ -163,6 +172,9 @@ def bits_chart(source: Source) -> Chart:
                 hover=tuple(f"{labels[i]}\n{x.name}: {x.shown(row[result]):,.5g} {x.unit}\nbound by: {row['bound']}"
                             for i, row in rows),
             ))  # fmt: skip
+    for i, (_, row) in enumerate(table.iterrows()):
+        if pd.notna(row.get("low")):
+            series += whiskers.level(float(len(labels) - 1 - i), (float(row["low"]), float(row["high"])))
     y = axes.categories("quantizer", labels[::-1])
     if goal:
         ends = (goal[1], goal[1])

@@ -25,7 +25,7 @@ def chart(source: Source) -> Chart:
     for model in models:
         for trace in traces:
             own = shown.table[(shown.table["model"] == model) & (shown.table["trace"] == trace)]
-            y = axes.linear("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
+            y = axes.linear("throughput", "token/s", rows.rates(own))
             y = rows.room_for_crosses(y, own, "batch")
             x = axes.log2_at("batch", "requests at once, at most", [float(v) for v in own["batch"]])
             series = rows.lines(own, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
@@ -41,7 +41,7 @@ def chart(source: Source) -> Chart:
         keys=rows.mark_keys(shown.table),
         notes=(
             f"A finished request is replaced at once. Mean lengths in tokens. {lengths}.",
-            *pads, *_mark_notes(shown.table), *rows.run_notes(shown.table), *shown.notes,
+            *pads, *_mark_notes(shown.table), *rows.run_notes(shown.table), *rows.sure_notes(shown.table), *shown.notes,
             rows.assumption_note(shown.table),
             "Traces: moments of the Azure LLM inference trace 2023 (Microsoft, CC BY 4.0).",
         ),

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import Source, by, figure
-from dse.questions.common import MEASURES
+from dse.questions.common import MEASURES, sure_text
 from dse.questions.sensitivity import Sensitivity, range_text
 
 #: numbers shown
@@ -24,6 +24,7 @@ def source_of(answer: Sensitivity) -> Source:
         "measure": answer.measure.name, "rows": moving,
         "labels": [f"{number.name.removeprefix('stacks.')} ({range_text(number)})" for number in numbers],
         "base": [answer.base or 0.0, answer.other_base], "names": [answer.design, answer.other],
+        "sure": answer.gain and answer.gain.confidence, "intervals": [answer.interval, answer.other_interval],
         "winner": answer.winner, "notes": [f"{answer.context}.", answer.assumptions],
     })  # fmt: skip
 
@@ -54,6 +55,8 @@ def chart(source: Source) -> Chart:
         sides.append((names[1], base[1], "other_at_low", "other_at_high"))
     columns = [column for _, _, *pair in sides for column in pair]
     values = [float(v) for column in columns for v in table[column].dropna()] + [value for _, value, *_ in sides]
+    intervals = about.get("intervals", (None, None))
+    values += [float(end) for interval in intervals for end in interval or ()]
     x = axes.around(measure.title, measure.shown_unit, values, measure.per_unit, n_ticks=7)
     flips = [i for i in range(len(table)) if table["flips_at"].iloc[i]]
     changes = Series(
@@ -62,9 +65,16 @@ def chart(source: Source) -> Chart:
         hover=tuple(f"{labels[i]}\nchanges at {table['flips_at'].iloc[i]}" for i in flips), is_note=True,
     )  # fmt: skip
     if flips and winner:
-        notes = (f"As given {winner} is better; in a shaded range that changes.", *notes)
+        sure = about.get("sure")
+        how_sure = f", {sure_text(sure)} sure" if sure is not None and winner in names else ""
+        notes = (f"As given {winner} is better{how_sure}; in a shaded range that changes.", *notes)
     for name, value, low, high in sides:
         bars = _bars(table, labels, (low, high), value, x)
+        for end in (intervals[names.index(name)] or ()) if name in names else ():
+            bars.append(Series(
+                whiskers.NAME, "line", (float(end),) * 2, (-0.6, len(labels) - 0.4), style.BLACK, dash="dot",
+                marker="", is_note=True,
+            ))  # fmt: skip
         panels.append(Panel(name, x, y, (changes, *bars) if flips else tuple(bars)))
     return Chart(about["title"], tuple(panels), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)
 

@@ -1,6 +1,6 @@
 """What quantizing weights and what quantizing keys and values brings (Oaken Figure 5(b))."""
 
-from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing import axes, rows, style, whiskers
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import Source, by_report, figure
 
@@ -25,7 +25,7 @@ def chart(source: Source) -> Chart:
     panels = []
     for device in rows.ordered(table, "device"):
         own = table[table["device"] == device]
-        y = axes.linear("throughput", "token/s", own["throughput_tokens_per_s"].dropna())
+        y = axes.linear("throughput", "token/s", rows.rates(own))
         series: list[Series] = []
         for i, system in enumerate(systems):
             good = own[(own["system"] == system) & own["feasible"]]
@@ -34,6 +34,8 @@ def chart(source: Source) -> Chart:
             colour, hatch = style.FILLS[i]
             texts = tuple(rows.hover(row) for _, row in good.iterrows())
             series.append(Series(system, "bar", places, heights, colour, hatch=hatch, width=width, hover=texts))
+            for place, row in zip(places, good.to_dict("records"), strict=True):
+                series += whiskers.upright(place, whiskers.ends(row, "throughput_tokens_per_s"))
             waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]
             over = tuple(place for place, wait in zip(places, waits, strict=True) if wait)
             tops = tuple(top + 0.02 * y.high for top, wait in zip(heights, waits, strict=True) if wait)
@@ -50,5 +52,5 @@ def chart(source: Source) -> Chart:
     return Chart(
         f"Quantizing weights or keys and values, {first['model']}, {lengths}", tuple(panels), n_columns=2,
         panel_height_pt=150, keys=rows.mark_keys(table),
-        notes=(*rows.mark_notes(table), *left_out, rows.assumption_note(table)),
+        notes=(*rows.mark_notes(table), *rows.sure_notes(table), *left_out, rows.assumption_note(table)),
     )  # fmt: skip

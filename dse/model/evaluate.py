@@ -392,15 +392,18 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, An
 def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
     """Of the results of `evaluate` those that say what runs and how fast, in a fraction of its time, for searches.
 
-    feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s.
+    feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s, and what comparisons
+    read (`uncertainty.COMPARED`).
     """
     point = Point(device, plan, work)
-    found = {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= work.batch}
-    names = ("running_batch", "decode_step_s", "total_s", "throughput_tokens_per_s")
+    found = {name: point.lowered.results[name] for name in uncertainty.COMPARED if name in point.lowered.results}
+    found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= work.batch}
+    names = ("running_batch", "decode_step_s", "total_s", "throughput_tokens_per_s", *uncertainty.KV_PARTS)
     if not point.max_batch:
         return {**found, **{name: NO_TIMES[name] for name in names}}
     run, totals = point.largest_wave, point.totals
-    values = (int(point.waves.running), run.wave.decode_step_s, totals.total_s, totals.throughput_tokens_per_s)
+    values = (int(point.waves.running), run.wave.decode_step_s, totals.total_s, totals.throughput_tokens_per_s,
+              *(getattr(run.wave, name) for name in uncertainty.KV_PARTS))  # fmt: skip
     return {**found, **dict(zip(names, values, strict=True))}
 
 

@@ -14,6 +14,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.peak_memory import MAX_CONTEXT_TOKENS, extra_bits, peak_lengths
 from dse.model.records import NO_LIMIT
 from dse.model.step import Run, run_of, terms_of
+from dse.specs import workload
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, LayerKV, Quantity
 from dse.specs.workload import Workload
 
@@ -39,7 +40,8 @@ def evaluate(
 
     Every device holds all weights. Times are None where the context does not fit. Ideal or calibrated as `dse point`;
     with one device the same numbers as there. Raises InputError for a ring of no or too many devices, and for a
-    workload that shares prefixes, pages memory or drops tokens, which the model of a ring does not know.
+    workload that shares prefixes, pages memory, drops tokens or splits the model (`--tp` and its like), which the model
+    of a ring does not know.
     """
     if not 1 <= n_ring <= MAX_RING:
         raise InputError(f"devices = {show(n_ring)}: must be a whole number from 1 to {MAX_RING:,}")
@@ -48,6 +50,11 @@ def evaluate(
     ):  # fmt: skip
         if value != only:
             raise InputError(f"{name} = {show(value)}: a ring knows {only} only: leave it out")
+    for name in workload.DEPLOYMENT:
+        if (value := getattr(work, name)) != workload.ASKED[name].default:
+            raise InputError(
+                f"{workload.ASKED[name].option} = {show(value)}: devices of a ring hold all weights each: leave it out"
+            )
     if plan.model.read_limit_tokens:
         raise InputError(f"model = {plan.model.name}: its index chooses among all tokens, which a ring does not know")
     link = link or device.link_bandwidth or _PCIE

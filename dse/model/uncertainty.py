@@ -6,12 +6,13 @@ fits. Of a device known by its data sheet alone, what measured devices reach of 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
 from dse.specs.device_and_model import HardwareSpec
+from dse.specs.quantity import ASSUMED, BY_KIND
 from dse.specs.stack import Fit, ServedStack, Spread, StackSpec
 
 #: half the width of the 80 % interval of a normal distribution over its mean absolute error: 1.2816 / sqrt(2 / pi)
@@ -22,12 +23,27 @@ REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
 OTHER_DEVICE = 1.15
 #: times per output token and what grows with them; what falls as they grow
 TOKEN_TIMES = (
-    "decode_step_s", "total_s", "tpot_s", "steady_tpot_s", "joules_per_token", "idle_joules_per_token",
-    "joules_per_token_by_parts", "usd_per_million_tokens", "usd_per_request",
+    "decode_step_s", "total_s", "tpot_s", "steady_tpot_s", "joules_per_token", "usd_per_million_tokens",
+    "usd_per_request",
 )  # fmt: skip
-TOKEN_RATES = ("throughput_tokens_per_s",)
+RATE = "throughput_tokens_per_s"
+TOKEN_RATES = (RATE,)
 #: times of prompts
 FIRST_TIMES = ("prefill_s", "ttft_s", "steady_ttft_s")
+#: parts of the energy by bytes, operations and idling, and the number of the device that each is proportional to
+ENERGY_PARTS = {
+    "memory_joules_per_token": "energy_per_byte", "compute_joules_per_token": "energy_per_flop",
+    "idle_joules_per_token": "idle_power",
+}  # fmt: skip
+#: the energy by parts: the sum, then its parts
+BY_PARTS = ("joules_per_token_by_parts", *ENERGY_PARTS)
+#: parts of a step whose kernels another quantizer has not
+KV_PARTS = ("attention_s", "quantize_s", "dequantize_s")
+#: results that a comparison reads beside the one that it compares
+COMPARED = (
+    "device", "stack", "model_kind", "key_quantizer", "value_quantizer", "tokens", "token_time_low", "token_time_high",
+    "decode_step_s", *KV_PARTS, "assumptions",
+)  # fmt: skip
 
 
 class Interval(NamedTuple):
@@ -102,6 +118,47 @@ def parts(stack: StackSpec | None, tokens: Interval) -> dict[str, Interval]:
     return found
 
 
+def product(intervals: Sequence[Interval], why: str = "") -> Interval:
+    """Of a product of independent factors: their middles multiply, squares of the logarithms of their widths add."""
+    middle = math.sqrt(math.prod(one.low * one.high for one in intervals))
+    half = math.exp(math.hypot(*(math.log(one.high / one.low) for one in intervals)) / 2)
+    return Interval(middle / half, middle * half, why)
+
+
+def total(parts: Sequence[tuple[float, Interval]], why: str = "") -> Interval:
+    """Of a sum of parts (predicted, interval) that err independently: the squares add on either side of the middle."""
+    middles = [value * math.sqrt(one.low * one.high) for value, one in parts]
+    below = math.hypot(*(middle - value * one.low for middle, (value, one) in zip(middles, parts, strict=True)))
+    above = math.hypot(*(value * one.high - middle for middle, (value, one) in zip(middles, parts, strict=True)))
+    predicted = math.fsum(value for value, _ in parts)
+    return Interval((math.fsum(middles) - below) / predicted, (math.fsum(middles) + above) / predicted, why)
+
+
+def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
+    """The intervals of the energy by parts and of their sum, from the ranges of J/B, J/FLOP and the idle power.
+
+    A rate that is assumed may be half or twice as large (`BY_KIND`, as `dse ask sensitivity` takes it); bytes and
+    operations are counted, so a rate of another kind leaves nothing unsure. A board idles as long as its tokens take,
+    which is unsure too. {} where the device has no such rates, or nothing fits.
+    """
+    if results.get("joules_per_token_by_parts") is None:
+        return {}
+    found = {}
+    for name, rate in ENERGY_PARTS.items():
+        if rate in results["assumptions"]:
+            found[name] = Interval(*BY_KIND[ASSUMED], f"{rate} is assumed, half to twice")
+        else:
+            found[name] = Interval(1.0, 1.0, f"{rate} as the device's file has it")
+    idle = found["idle_joules_per_token"]
+    times = Interval(results["token_time_low"], results["token_time_high"], "")
+    found["idle_joules_per_token"] = product([idle, times], f"{idle.why}; the board idles as long as the tokens take")
+    each = [(float(results[name]), one) for name, one in found.items()]
+    assumed = [rate for rate in ENERGY_PARTS.values() if rate in results["assumptions"]]
+    why = f"half to twice what is assumed: {', '.join(assumed)}; " if assumed else ""
+    why += "the board idles as long as the tokens take; the parts err independently"
+    return {**found, "joules_per_token_by_parts": total(each, why)}
+
+
 def of_results(
     results: Mapping[str, Any], stack: StackSpec | None, why: str = ""
 ) -> dict[str, Interval]:  # fmt: skip
@@ -111,11 +168,11 @@ def of_results(
     tokens = Interval(results["token_time_low"], results["token_time_high"], why)
     first = Interval(results["first_time_low"], results["first_time_high"], why)
     found = dict.fromkeys(TOKEN_TIMES, tokens) | dict.fromkeys(TOKEN_RATES, tokens.inverse())
-    found |= dict.fromkeys(FIRST_TIMES, first) | parts(stack, tokens)
+    found |= dict.fromkeys(FIRST_TIMES, first) | parts(stack, tokens) | of_energy(results)
     return {name: found[name] for name in RESULTS if name in found and results.get(name) is not None}
 
 
-def as_numbers(results: Mapping[str, Any], stack: StackSpec | None) -> dict[str, list[float]]:
+def as_numbers(results: Mapping[str, Any], stack: StackSpec | None = None) -> dict[str, list[float]]:
     """Result -> [low, high] of its value, as JSON has it."""
     return {
         name: [results[name] * interval.low, results[name] * interval.high]
@@ -123,30 +180,36 @@ def as_numbers(results: Mapping[str, Any], stack: StackSpec | None) -> dict[str,
     }
 
 
-def ratio(first: float, second: float, interval: Interval) -> tuple[float, float]:
+def ratio(first: float, second: float, interval: Interval, unsure: float | None = None) -> tuple[float, float]:
     """The 80 % interval of `first` over `second`, two times on one device and stack.
 
-    What both have in common errs alike, so only the part in which they differ is unsure: equal times have the ratio 1
-    for sure.
+    What both have in common errs alike, so only a share of the longer is unsure: what it has beyond the shorter, if
+    `unsure` does not say how much else (seconds). Equal times have the ratio 1 for sure.
     """
-    differs = abs(first - second) / max(first, second)
-    return first / second * interval.low**differs, first / second * interval.high**differs
+    longer = max(first, second)
+    middle = math.sqrt(interval.low * interval.high) ** ((first - second) / longer)
+    half = math.sqrt(interval.high / interval.low) ** ((abs(first - second) if unsure is None else unsure) / longer)
+    return first / second * middle / half, first / second * middle * half
+
+
+def chance(low: float, high: float) -> float:
+    """The chance that a number with the 80 % interval low..high is above 1, errors being taken as log-normal."""
+    if low == high:
+        return 0.5 if low == 1 else float(low > 1)
+    sigma = math.log(high / low) / (2 * 1.2816)
+    return 0.5 * (1 + math.erf(math.log(low * high) / 2 / sigma / math.sqrt(2)))
 
 
 def confidence(ratio: float, low: float, high: float) -> float:
-    """The chance that a ratio with this 80 % interval really lies on its side of 1, errors being taken as
-    log-normal."""
+    """The chance that a ratio with this 80 % interval really lies on the side of 1 on which it is predicted."""
     if ratio == 1:
         return 0.5
-    if low == high:
-        return 1.0
-    sigma = math.log(high / low) / (2 * 1.2816)
-    return 0.5 * (1 + math.erf(abs(math.log(ratio)) / sigma / math.sqrt(2)))
+    return chance(low, high) if ratio > 1 else 1 - chance(low, high)
 
 
 class Gain(NamedTuple):
-    """Throughput of one design over that of another, its 80 % interval, and the chance that the faster one is
-    faster."""
+    """How many times as good one design is as another, its 80 % interval, and the chance that the one that is predicted
+    to be better is better."""
 
     ratio: float
     low: float
@@ -154,25 +217,78 @@ class Gain(NamedTuple):
     confidence: float
 
 
-def rate_interval(results: Mapping[str, Any]) -> tuple[float, float]:
-    """The throughput between which 8 of 10 measurements of a design should lie; `results` are those of its point."""
-    rate = float(results["throughput_tokens_per_s"])
-    return rate / float(results["token_time_high"]), rate / float(results["token_time_low"])
+def ends(results: Mapping[str, Any], column: str = RATE) -> tuple[float, float]:
+    """The values of a time, rate, energy or cost between which 8 of 10 measurements of a design should lie.
+
+    `results` are those of its point, or a row of a table.
+    """
+    value, interval = float(results[column]), of_column(results, column)
+    return value * interval.low, value * interval.high
 
 
-def gain(first: Mapping[str, Any], second: Mapping[str, Any]) -> Gain:
-    """How much faster a design is than another, and how sure that is.
+def known_ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | None:
+    """The same of a row of any table; None where it has no value or no intervals, or where the column has none."""
+    unknown = any(row.get(name) is None or row[name] != row[name] for name in (column, "token_time_low"))
+    if unknown or column not in (*TOKEN_TIMES, *TOKEN_RATES, *FIRST_TIMES):
+        return None
+    return ends(row, column)
+
+
+def of_column(results: Mapping[str, Any], column: str) -> Interval:
+    """The interval of a time, rate or cost over what is predicted. Raises KeyError for a column that has none."""
+    kind = "first_time" if column in FIRST_TIMES else "token_time"
+    times = Interval(float(results[f"{kind}_low"]), float(results[f"{kind}_high"]), "")
+    return {**dict.fromkeys((*TOKEN_TIMES, *FIRST_TIMES), times), **dict.fromkeys(TOKEN_RATES, times.inverse())}[column]
+
+
+def gain(
+    first: Mapping[str, Any], second: Mapping[str, Any], column: str = RATE, shifts: Sequence[Interval] = ()
+) -> Gain:
+    """How many times as good a design is as another in a rate, or in a time, energy or cost (less is better).
 
     On one device and stack what both have in common errs alike (`ratio`); else errors are independent, and the
-    logarithms of their widths add as squares.
+    squares of the logarithms of their widths add. `shifts`: by which factors the gain moves inside the ranges of
+    assumed numbers (`dse.model.compare`).
     """
-    rates = [float(results["throughput_tokens_per_s"]) for results in (first, second)]
-    if all(first[name] == second[name] for name in ("device", "stack", "model_kind")):
-        tokens = Interval(float(first["token_time_low"]), float(first["token_time_high"]), "")
-        low, high = ratio(rates[0], rates[1], tokens.inverse())
+    values = [float(results[column]) for results in (first, second)]
+    intervals = [of_column(results, column) for results in (first, second)]
+    better = values[1] / values[0]
+    if column in TOKEN_RATES:
+        better, values = values[0] / values[1], [1 / rate for rate in values]
+        intervals = [one.inverse() for one in intervals]
+    if _err_alike(first, second) and intervals[0][:2] == intervals[1][:2]:
+        alone = Interval(*ratio(values[1], values[0], intervals[0], unsure(first, second, values)), "")
     else:
-        (low_a, high_a), (low_b, high_b) = rate_interval(first), rate_interval(second)
-        middle = math.sqrt(low_a * high_a / (low_b * high_b))
-        half = math.hypot(math.log(high_a / low_a), math.log(high_b / low_b)) / 2
-        low, high = middle * math.exp(-half), middle * math.exp(half)
-    return Gain(rates[0] / rates[1], low, high, confidence(math.sqrt(low * high), low, high))
+        both = product([intervals[1], intervals[0].inverse()])
+        alone = Interval(better * both.low, better * both.high, "")
+    low, high, _ = product([alone, *shifts])
+    return Gain(better, low, high, confidence(better, low, high))
+
+
+def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> float | None:
+    """How much of the `times` of two designs does not err alike: None for their difference alone.
+
+    Designs of other quantizers, or that read other tokens, run other kernels on keys and values: those err each by
+    themselves, and of the rest its difference. Prompts count as the steps do.
+    """
+    if all(first[name] == second[name] for name in ("key_quantizer", "value_quantizer", "tokens")):
+        return None
+    own = [
+        time * sum(float(one[part]) for part in KV_PARTS) / float(one["decode_step_s"])
+        for time, one in zip(times, (first, second), strict=True)
+    ]
+    rest = (times[0] - own[0]) - (times[1] - own[1])
+    return math.hypot(rest, *own)
+
+
+def _err_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """True for designs on one device and stack; at the peak no stack counts."""
+    if any(first[name] != second[name] for name in ("device", "model_kind")):
+        return False
+    return first["model_kind"] == "ideal" or bool(first["stack"] == second["stack"])
+
+
+def chance_of(results: Mapping[str, Any], column: str, target: float) -> float:
+    """The chance that a rate really is at least `target`, or a time, energy or cost at most (base units)."""
+    low, high = ends(results, column)
+    return chance(low / target, high / target) if column in TOKEN_RATES else chance(target / high, target / low)

@@ -7,7 +7,9 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError, LimitError
-from dse.questions.common import THROUGHPUT, Design, Measure, Progress, assumption_text, context, each
+from dse.model.compare import Comparison
+from dse.model.uncertainty import Gain
+from dse.questions.common import THROUGHPUT, Design, Measure, Progress, assumption_text, context, each, sure_text
 from dse.specs.workload import Workload
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -27,13 +29,15 @@ class Cell:
     best: tuple[str, ...]
     values: dict[str, float]
     bounds: dict[str, str]
+    #: how many times as good the best is as the next best and as what gains are told over, and how sure that is
+    gains: dict[str, Gain]
+    #: the best of those that it beats; "" where none other runs
+    next_best: str = ""
 
-    def gain(self, over: str, sense: str) -> float | None:
-        """How many times as good the best is as `over`; None where either does not run."""
-        if not self.best or over not in self.values:
-            return None
-        a, b = self.values[self.best[0]], self.values[over]
-        return a / b if sense == "max" else b / a
+    @property
+    def sure(self) -> float | None:
+        """The chance that the best really is better than the next best; None where none other runs."""
+        return self.gains[self.next_best].confidence if self.next_best else None
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,20 @@ class BestMap:
     @property
     def over(self) -> str:
         """The quantizer that gains are told over: FP16 where it is among them, else the first."""
-        return "fp16" if "fp16" in self.quantizers else self.quantizers[0]
+        return told_over(self.quantizers)
 
     def table(self) -> pd.DataFrame:
-        """A row per cell: batch, input_tokens, best (ties joined by " = "), its measure and gain, then every one's."""
+        """A row per cell: batch, input_tokens, best (ties joined by " = "), its measure, its gain and the ends of the
+        interval of that, the next best and the chance that the best really is better, then every one's measure."""
         column = self.measure.column
         return pd.DataFrame([
             {"batch": cell.batch, "input_tokens": cell.input_tokens, "best": " = ".join(cell.best),
              column: cell.values[cell.best[0]] if cell.best else None,
-             f"gain_over_{self.over}": cell.gain(self.over, self.measure.sense),
+             f"gain_over_{self.over}": gain and gain.ratio, "gain_low": gain and gain.low,
+             "gain_high": gain and gain.high, "next_best": cell.next_best, "sure": cell.sure,
              "bound": cell.bounds[cell.best[0]] if cell.best else "capacity",
              **{f"{column} {name}": cell.values.get(name) for name in self.quantizers}}
-            for cell in self.cells
+            for cell in self.cells for gain in (cell.gains.get(self.over),)
         ])  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -70,8 +76,9 @@ class BestMap:
             "measure": self.measure.column, "gain_over": self.over,
             "cells": [
                 {"batch": cell.batch, "input_tokens": cell.input_tokens, "best": list(cell.best),
-                 "gain": cell.gain(self.over, self.measure.sense), "values": cell.values}
-                for cell in self.cells
+                 "gain": gain and gain.ratio, "gain_interval": [gain.low, gain.high] if gain else None,
+                 "next_best": cell.next_best or None, "sure": cell.sure, "values": cell.values}
+                for cell in self.cells for gain in (cell.gains.get(self.over),)
             ],
             "assumptions": self.assumptions,
         }  # fmt: skip
@@ -86,14 +93,20 @@ class BestMap:
             rows.append([f"{n:,}", *(self._cell_text(at[batch, n]) for batch in batches)])
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         grid = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        head = f"Which quantizer is best?  ({self.measure.title}; gain over {self.over})"
+        head = f"Which quantizer is best?  ({self.measure.title}; gain over {self.over}; chance to beat the next best)"
         return "\n".join([head, self.context, "", *grid, "", self.assumptions])
 
     def _cell_text(self, cell: Cell) -> str:
         if not cell.best:
             return "none runs"
-        gain = cell.gain(self.over, self.measure.sense)
-        return " = ".join(cell.best) + (f" {gain:.2f}x" if gain is not None else f" ({self.over} does not run)")
+        gain, sure = cell.gains.get(self.over), cell.sure
+        text = " = ".join(cell.best) + (f" {gain.ratio:.2f}x" if gain else f" ({self.over} does not run)")
+        return text if sure is None else f"{text} {sure_text(sure)}"
+
+
+def told_over(names: Sequence[str]) -> str:
+    """What gains are told over: FP16 where it is among the names, else the first."""
+    return "fp16" if "fp16" in names else names[0]
 
 
 def best_map(
@@ -121,16 +134,28 @@ def best_map(
         raise LimitError(f"map of {n_points:,} points: at most {MAX_POINTS:,}: take fewer batches or inputs")
     works = [replace(work, batch=batch, input_tokens=n) for n in inputs for batch in batches]
     cells, results = [], []
+    by_name, compared = dict(zip(names, designs, strict=True)), Comparison(measure.column)
     for one in each(works, progress, "cells"):
         results = [design.evaluate(one) for design in designs]
-        cells.append(_cell(one, measure, dict(zip(names, results, strict=True))))
+        cells.append(_cell(one, measure, dict(zip(names, results, strict=True)), by_name, compared))
     return BestMap(
         measure, context(designs[0].device, designs[0].plan.model, work, results[0]), tuple(names), tuple(cells),
         assumption_text(results, measure),
     )  # fmt: skip
 
 
-def _cell(work: Workload, measure: Measure, results: dict[str, dict[str, Any]]) -> Cell:
+def _cell(
+    work: Workload, measure: Measure, results: dict[str, dict[str, Any]], designs: dict[str, Design],
+    compared: Comparison,
+) -> Cell:  # fmt: skip
     values = {name: value for name, r in results.items() if (value := measure.value(r)) is not None}
     best = tuple(name for name in values if not any(measure.is_better(v, values[name]) for v in values.values()))
-    return Cell(work.batch, work.input_tokens, best, values, {name: str(results[name]["bound"]) for name in values})
+    beaten = [name for name in values if name not in best]
+    sign = -1 if measure.sense == "max" else 1
+    next_best = min(beaten, key=lambda name: sign * values[name], default="")
+    gains = {}
+    for name in {next_best, told_over(tuple(designs))} & values.keys():
+        if gain := compared.gain(designs[best[0]].at(work), designs[name].at(work)):
+            gains[name] = gain
+    bounds = {name: str(results[name]["bound"]) for name in values}
+    return Cell(work.batch, work.input_tokens, best, values, bounds, gains, next_best)

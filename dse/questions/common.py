@@ -9,9 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumptions
+from dse.model import assumptions, uncertainty
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
@@ -47,6 +48,10 @@ class Design:
     def speed(self, work: Workload) -> Result:
         """What runs and how fast at `work`: some of the results, sooner."""
         return point.speed(self.device, self.plan, work)
+
+    def at(self, work: Workload) -> Case:
+        """What comparisons evaluate."""
+        return Case(self.device, self.plan, work)
 
     def roomy(self) -> "Design":
         """The same in which every batch of interest runs at once: a step's time does not depend on the memory."""
@@ -97,6 +102,18 @@ class Measure:
         if a is None or b is None:
             return a is not None
         return a > b * (1 + TIE) if self.sense == "max" else a < b * (1 - TIE)
+
+    def ends(self, result: Result) -> tuple[float, float] | None:
+        """Between which values 8 of 10 measurements should lie, in base units; None where there is no value."""
+        return None if self.value(result) is None else uncertainty.ends(result, self.column)
+
+    def chance(self, result: Result, target: float) -> float | None:
+        """The chance that a result really reaches a target (base units); None where there is no value."""
+        return None if self.value(result) is None else uncertainty.chance_of(result, self.column, target)
+
+    def ends_text(self, ends: tuple[float, float] | None) -> str:
+        """Both ends as people read them; "" where there are none."""
+        return "" if ends is None else " to ".join(self.text(end) for end in ends)
 
     def text(self, value: float | None) -> str:
         """The number as people read it."""
@@ -186,6 +203,15 @@ def each(items: Sequence[Any], progress: Progress | None, label: str) -> Iterato
         return
     with progress(items, label=label, length=len(items)) as shown:
         yield from shown
+
+
+def sure_text(chance: float) -> str:
+    """A chance as people read it: 83 %, never 100 %."""
+    return "over 99 %" if chance > 0.99 else "under 1 %" if chance < 0.01 else f"{100 * chance:.0f} %"
+
+
+#: what the intervals of an answer are
+SURE_NOTE = "Intervals: 8 of 10 measurements should lie inside (docs/model.md, How sure)."
 
 
 def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Result) -> str:

@@ -9,7 +9,20 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError, LimitError
-from dse.questions.common import THROUGHPUT, TIE, Design, Measure, Progress, Result, assumption_text, context, each
+from dse.model.compare import Comparison
+from dse.model.uncertainty import Gain
+from dse.questions.common import (
+    THROUGHPUT,
+    TIE,
+    Design,
+    Measure,
+    Progress,
+    Result,
+    assumption_text,
+    context,
+    each,
+    sure_text,
+)
 from dse.specs.workload import Workload
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -32,13 +45,19 @@ VERDICTS = {**PAYS, "no": "does not pay", "none": "neither fits"}
 
 @dataclass(frozen=True)
 class Run:
-    """A stretch first..last of batches or prompts with one verdict; how many times as good the ends are (or None)."""
+    """A stretch first..last of batches or prompts with one verdict; of its ends how many times as good the new design
+    is (None where one of both does not run), and how sure that is."""
 
     first: int
     last: int
     verdict: str
     gain_at_first: float | None = None
     gain_at_last: float | None = None
+    #: 80 % intervals of these gains, and the chances that the better design of each end really is better
+    interval_at_first: tuple[float, float] | None = None
+    interval_at_last: tuple[float, float] | None = None
+    sure_at_first: float | None = None
+    sure_at_last: float | None = None
 
     @property
     def pays(self) -> bool:
@@ -134,12 +153,17 @@ class Pair:
             return "both" if more else "speed"
         return "capacity" if more else "prompt"
 
-    def gain(self, batch: int, input_tokens: int) -> float | None:
+    def gain(self, batch: int, input_tokens: int) -> Gain | None:
         """How many times as good the new design is; None where one of them does not run."""
-        new, old = (self.measure.value(self.result(is_new, batch, input_tokens)) for is_new in (True, False))
-        if new is None or old is None:
+        if any(self.measure.value(self.result(is_new, batch, input_tokens)) is None for is_new in (True, False)):
             return None
-        return new / old if self.measure.sense == "max" else old / new
+        work = replace(self.work, batch=batch, input_tokens=input_tokens)
+        return self.compared.gain(self.new.at(work), self.old.at(work))
+
+    @cached_property
+    def compared(self) -> Comparison:
+        """What compares the designs."""
+        return Comparison(self.measure.column)
 
     def is_sure(self, batch: int, first: int, last: int) -> bool:
         """True when the verdict is the same on all prompts first..last, by what only grows with the prompt.
@@ -244,13 +268,18 @@ class Crossing:
     assumptions: str
 
     def table(self) -> pd.DataFrame:
-        """A row per run: axis, at, first, last, verdict, pays, gain_at_first, gain_at_last (ratios)."""
-        rows = [
-            {"axis": line.axis, "at": line.at, **asdict(run), "pays": run.pays}
-            for line in (*self.from_batch, *self.from_input) for run in line.runs
-        ]  # fmt: skip
-        columns = ["axis", "at", "first", "last", "verdict", "pays", "gain_at_first", "gain_at_last"]
-        return pd.DataFrame(rows, columns=columns)
+        """A row per run: axis, at, first, last, verdict, pays; at its first and last the gain (a ratio), the ends of
+        its interval, and the chance that the better design really is better."""
+        rows = []
+        for line in (*self.from_batch, *self.from_input):
+            for run in line.runs:
+                sure: dict[str, float | None] = {}
+                for end in ("first", "last"):
+                    low, high = getattr(run, f"interval_at_{end}") or (None, None)
+                    sure |= {f"gain_low_at_{end}": low, f"gain_high_at_{end}": high}
+                rows.append({"axis": line.axis, "at": line.at, **asdict(run), "pays": run.pays, **sure})
+        ends = [f"{name}_at_{end}" for name in ("gain", "gain_low", "gain_high", "sure") for end in ("first", "last")]
+        return pd.DataFrame(rows, columns=["axis", "at", "first", "last", "verdict", "pays", *ends])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, tokens and requests as integers."""
@@ -320,8 +349,9 @@ def _ends(first: int, last: int) -> str:
 def _gain(run: Run) -> str:
     if run.gain_at_first is None or run.gain_at_last is None or not run.pays:
         return ""
-    first, last = f"{run.gain_at_first:.2f}", f"{run.gain_at_last:.2f}"
-    return f" ({first}x)" if first == last else f" ({first}x to {last}x)"
+    gains = dict.fromkeys(f"{gain:.2f}x" for gain in (run.gain_at_first, run.gain_at_last))
+    sure = dict.fromkeys(sure_text(chance) for chance in (run.sure_at_first, run.sure_at_last) if chance is not None)
+    return f" ({' to '.join(gains)}, {' to '.join(sure)} sure)"
 
 
 def crossing(
@@ -379,5 +409,9 @@ def crossing(
 
 def _with_gains(pair: Pair, axis: str, at: int, run: Run) -> Run:
     points = [(n, at) if axis == "batch" else (at, n) for n in (run.first, run.last)]
-    first, last = (pair.gain(*where) for where in points)
-    return replace(run, gain_at_first=first, gain_at_last=last)
+    found: dict[str, Any] = {}
+    for end, where in zip(("first", "last"), points, strict=True):
+        if gain := pair.gain(*where):
+            found |= {f"gain_at_{end}": gain.ratio, f"sure_at_{end}": gain.confidence}
+            found[f"interval_at_{end}"] = gain.low, gain.high
+    return replace(run, **found)

@@ -5,8 +5,11 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, show
-from dse.model import evaluate
+from dse.model import evaluate, uncertainty
+from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
+from dse.model.uncertainty import Gain
+from dse.questions.common import sure_text
 from dse.specs import deployment
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_DEVICES, Workload
@@ -19,7 +22,8 @@ TOLD = (
     "collective_s", "throughput_tokens_per_s", "usd_per_million_tokens",
 )  # fmt: skip
 _HEAD = (
-    "devices", "tp", "pp", "weights each", "KV each", "largest batch", "step", "throughput", "a device", "price",
+    "devices", "tp", "pp", "weights each", "KV each", "largest batch", "step", "throughput", "8 of 10 in", "a device",
+    "price",
 )  # fmt: skip
 
 
@@ -29,6 +33,8 @@ class Devices:
 
     question: str
     splits: tuple[dict[str, Any], ...]
+    #: how much faster the answer is than the next split on as many devices; None where there is none
+    sure: Gain | None = None
 
     @property
     def fewest(self) -> dict[str, Any] | None:
@@ -37,9 +43,16 @@ class Devices:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, in SI base units."""
-        told = [{name: split[name] for name in TOLD} for split in self.splits]
-        fewest = self.fewest
-        return {"fewest_devices": fewest["n_devices"] if fewest else None, "splits": told}
+        told = [
+            {**{name: split[name] for name in TOLD},
+             "intervals": {name: ends for name, ends in uncertainty.as_numbers(split).items() if name in TOLD}}
+            for split in self.splits
+        ]  # fmt: skip
+        fewest, sure = self.fewest, self.sure
+        return {
+            "fewest_devices": fewest["n_devices"] if fewest else None, "sure_of_split": sure and sure.confidence,
+            "splits": told,
+        }  # fmt: skip
 
     def text(self) -> str:
         """A table, and the answer."""
@@ -49,9 +62,11 @@ class Devices:
             cells = [str(n), str(split["tp"]), str(split["pp"]), _size(split["weight_bytes"]), _size(split["kv_bytes"]),
                      f"{split['max_batch']:,}"]  # fmt: skip
             if rate is None:
-                cells += ["does not fit", "", "", ""]
+                cells += ["does not fit", "", "", "", ""]
             else:
-                cells += [units.human(split["decode_step_s"], "s", 3), f"{rate:,.0f} tok/s", f"{rate / n:,.0f} tok/s"]
+                low, high = uncertainty.ends(split)
+                cells += [units.human(split["decode_step_s"], "s", 3), f"{rate:,.0f} tok/s", f"{low:,.0f}-{high:,.0f}",
+                          f"{rate / n:,.0f} tok/s"]  # fmt: skip
                 usd = split["usd_per_million_tokens"]
                 cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
             lines.append("".join(f"{cell:>14}" for cell in cells))
@@ -59,9 +74,10 @@ class Devices:
         if fewest is None:
             return "\n".join([*lines, "", "On none of them the whole batch fits at once: ask for more with --most."])
         how = " ".join(f"--{name} {fewest[name]}" for name in ("tp", "pp") if fewest[name] > 1) or "as it is"
-        return "\n".join(
-            [*lines, "", f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"]
-        )
+        answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"
+        if sure := self.sure:
+            answer += f"; the fastest split of them, {sure_text(sure.confidence)} sure"
+        return "\n".join([*lines, "", answer])
 
 
 def _size(n_bytes: int) -> str:
@@ -90,4 +106,10 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int = MOST
         f"How many {device.name} does {model.name} with {plan.quantizer_name} need for "
         f"{work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
-    return Devices(question, tuple(found))
+    answer = Devices(question, tuple(found))
+    if (best := answer.fewest) is None:
+        return answer
+    same = [split for split in found if split["feasible"] and split["n_devices"] == best["n_devices"]]
+    cases = [Case(device, plan, replace(work, tp=split["tp"], pp=split["pp"], pp_batches=None)) for split in same]
+    place = same.index(best)
+    return replace(answer, sure=Comparison().gain(*cases[place : place + 2]) if same[place + 1 :] else None)

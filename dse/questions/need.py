@@ -6,7 +6,7 @@ Everything else is as given. A target is a throughput to reach, or a step time t
 import math
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from dse import quantizers
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import evaluate as point
-from dse.model import lower
+from dse.model import lower, uncertainty
 from dse.questions.common import (
     MEASURES,
     Design,
@@ -26,6 +26,7 @@ from dse.questions.common import (
     assumption_text,
     context,
     each,
+    sure_text,
     with_number,
 )
 from dse.specs.device_and_model import HardwareSpec
@@ -66,6 +67,13 @@ class Target:
         ratio = math.log(ratio) if ratio > 0 else -math.inf
         return ratio if self.measure.sense == "max" else -ratio
 
+    def ends(self, result: Result) -> tuple["Target", "Target"]:
+        """What a prediction must reach so that a measurement at the low, and one at the high, end of the interval of
+        times reaches the target; times of designs like `result`."""
+        over = uncertainty.of_column(result, self.measure.column)
+        low, high = (replace(self, value=self.value / end) for end in (over.low, over.high))
+        return (low, high) if self.measure.sense == "min" else (high, low)
+
     def text(self) -> str:
         """The target as a condition."""
         return f"{'at least' if self.measure.sense == 'max' else 'at most'} {self.measure.text(self.value)}"
@@ -103,6 +111,20 @@ class Need:
     draw: Callable[[], pd.DataFrame]
     #: what capacity keeps from the answer, in endless memory; None where capacity does not bind
     with_room: Result | None = None
+    #: searches the ends of `interval`, and evaluates the device as it is
+    search_ends: Callable[[], tuple[float | None, float | None]] = lambda: (None, None)
+    as_given: Callable[[], Result | None] = lambda: None
+
+    @cached_property
+    def interval(self) -> tuple[float | None, float | None]:
+        """The smallest where times are at the low and at the high end of their interval; None where none would do."""
+        return self.search_ends()
+
+    @cached_property
+    def given_chance(self) -> float | None:
+        """The chance that the device as it is meets the target; None where it does not run."""
+        found = self.as_given()
+        return None if found is None else self.target.measure.chance(found, self.target.value)
 
     @cached_property
     def curve(self) -> pd.DataFrame:
@@ -124,6 +146,7 @@ class Need:
             "batch": self.result["batch"], "input_tokens": self.result["input_tokens"],
             "output_tokens": self.result["output_tokens"], "measure": measure.column, "target": self.target.value,
             "can_be_met": self.value is not None, "value": self.value, "unit": self.unit, "given": self.given,
+            "interval": list(self.interval), "chance_as_given": self.given_chance,
             "measure_at_value": measure.value(self.result), "binding": self.binding, "why": self.why(),
             "measure_below": measure.value(self.result_below) if self.result_below else None,
             "assumptions": assumption_text([self.result], self.target.measure),
@@ -158,13 +181,27 @@ class Need:
         given = units.human(self.given, self.unit)
         if self.value is None:
             lines.append(f"  cannot be met: {self.why()}")
-            lines.append(f"  the device has {given}")
+            lines.append(f"  the device has {given}{self._chance_text()}")
         else:
             share = self.value / self.given
-            lines.append(f"  {units.human(self.value, self.unit)}  ({share:.4g} x the {given} of the device)")
+            given += f" of the device{self._chance_text()}"
+            lines.append(f"  {units.human(self.value, self.unit)}  ({share:.4g} x the {given})")
             lines.append(f"  gives {self.target.measure.text(self.target.measure.value(self.result))}")
             lines.append(f"  what stops a smaller one: {self.why()}")
+        lines.append(f"  {self.sure_text()}")
         return "\n".join([*lines, "", assumption_text([self.result], self.target.measure)])
+
+    def _chance_text(self) -> str:
+        chance = self.given_chance
+        return "" if chance is None else f", which meets it with a chance of {sure_text(chance)}"
+
+    def sure_text(self) -> str:
+        """Between which values 8 of 10 measurements would put the smallest."""
+        low, high = (None if end is None else units.human(end, self.unit) for end in self.interval)
+        if low is None:
+            return "80 % interval: no value will do, whatever times really are"
+        rest = "nothing will do" if high is None else high
+        return f"80 % interval: {low}, if times are at the low end of theirs, to {rest}, if at the high end"
 
 
 def _of(result: Result) -> float | None:
@@ -210,31 +247,43 @@ def smallest(design: Design, work: Workload, what: str, goal: Target, progress: 
         return Design(varied(design.device, what, value), design.plan).evaluate(work)
 
     is_whole = what == "capacity"
-    low, high = (1, point.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
+    lowest, endless = (1, point.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
     of: Callable[[int], float] = (lambda key: key) if is_whole else _number
-    if not goal.is_met(reached := at(of(high))):
-        value, best, below = None, reached, None
-    elif goal.is_met(reached := at(of(low))):
-        value, best, below = of(low), reached, None
-    else:
+
+    def search(goal: Target, progress: Progress | None = None) -> tuple[int | None, int | None]:
+        """Keys of the smallest value that meets a goal and of the next smaller one; None where there is none."""
+        if not goal.is_met(at(of(endless))):
+            return None, endless
+        if goal.is_met(at(of(lowest))):
+            return lowest, None
 
         def off(key: int) -> float | None:
             """How far the measure is from the goal, from 0 on where it meets it; None where nothing runs."""
             number = goal.measure.value(Design(varied(design.device, what, of(key)), design.plan).speed(work))
             return None if number is None else goal.distance(number)
 
-        first = int(given) if is_whole else _key(given)
-        low, high = _neighbours(off, low, high, first, progress)
-        value, best, below = of(high), at(of(high)), at(of(low))
+        low, high = _neighbours(off, lowest, endless, int(given) if is_whole else _key(given), progress)
+        return high, low
+
+    key, key_below = search(goal, progress)
+    value = None if key is None else of(key)
+    best = at(of(endless if key is None else key))
+    below = at(of(key_below)) if key is not None and key_below is not None else None
+
+    def search_ends() -> tuple[float | None, float | None]:
+        low, high = (search(end)[0] for end in goal.ends(best))
+        return None if low is None else of(low), None if high is None else of(high)
+
     ends = [given, *([value] if value is not None else [])]
     with_room = None
     if what != "capacity" and _binding(best, goal) == "capacity":  # of what misses the goal: a step below the answer
-        smaller = varied(design.device, what, of(low) if value is not None else of(high))
+        smaller = varied(design.device, what, of(lowest if key_below is None else key_below))
         found = Design(smaller, design.plan).roomy().evaluate(work)
         with_room = found if found["fits_whole_batch"] else None
     return Need(
         what, units.base_of(getattr(design.device, field).unit), goal, context(design.device, design.plan.model, work,
         best), design.name, given, value, best, below, lambda: _curve(at, what, goal, ends), with_room,
+        search_ends, lambda: at(given),
     )  # fmt: skip
 
 
@@ -278,9 +327,11 @@ def _curve(at: Callable[[float], Result], what: str, goal: Target, ends: list[fl
     rows = []
     for value in sorted({*ends, *(float(int(step)) if what == "capacity" else step for step in steps)}):
         result = at(value)
+        ends_of = goal.measure.ends(result) or (None, None)
         rows.append({
-            NUMBERS[what][0]: value, goal.measure.column: goal.measure.value(result),
-            "running_batch": result["running_batch"], "bound": result["bound"], "meets": goal.is_met(result),
+            NUMBERS[what][0]: value, goal.measure.column: goal.measure.value(result), "low": ends_of[0],
+            "high": ends_of[1], "running_batch": result["running_batch"], "bound": result["bound"],
+            "meets": goal.is_met(result),
         })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -310,13 +361,15 @@ class NeedBits:
     with_room: Result | None = None
 
     def table(self) -> pd.DataFrame:
-        """A row per quantizer: bits, the measure, whether it meets the target, what binds."""
+        """A row per quantizer: bits, the measure with the ends of its interval, whether it meets the target and how
+        likely really, what binds."""
         measure = self.target.measure
         columns = ["quantizer", "stored_bits", "effective_bits", "max_batch", "running_batch", "bound"]
         return pd.DataFrame([
             {**{name: result[name] for name in columns}, measure.column: measure.value(result),
-             "meets": self.target.is_met(result)}
-            for result in self.candidates
+             "low": low, "high": high, "meets": self.target.is_met(result),
+             "chance": measure.chance(result, self.target.value)}
+            for result in self.candidates for low, high in (measure.ends(result) or (None, None),)
         ])  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -329,7 +382,8 @@ class NeedBits:
             "value": self.best["stored_bits"] if self.best else None, "unit": "bit",
             "quantizer": self.best["quantizer"] if self.best else None, "why": self.why(),
             "candidates": [
-                {**{name: r[name] for name in names}, measure.column: measure.value(r), "meets": self.target.is_met(r)}
+                {**{name: r[name] for name in names}, measure.column: measure.value(r), "meets": self.target.is_met(r),
+                 "interval": measure.ends(r), "chance": measure.chance(r, self.target.value)}
                 for r in self.candidates
             ],
             "assumptions": assumption_text(self.candidates, self.target.measure),
@@ -361,13 +415,14 @@ class NeedBits:
             lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}")
             lines.append(f"  what stops more: {self.why()}")
         width = max(len(r["quantizer"]) for r in self.candidates)
-        lines.append("")
+        lines += ["", "  In percent: the chance that a measurement meets it."]
         for r in self.candidates:
             met = "meets" if self.target.is_met(r) else "misses"
-            bound = r["infeasible_reason"] or r["bound"]
+            bound, chance = r["infeasible_reason"] or r["bound"], measure.chance(r, self.target.value)
+            sure = "" if chance is None else sure_text(chance)
             lines.append(
                 f"  {r['stored_bits']:7.4g} bits  {r['quantizer']:<{width}}  {met:<6}  "
-                f"{measure.text(measure.value(r)):>14}  {bound}"
+                f"{measure.text(measure.value(r)):>14}  {sure:>9}  {bound}"
             )
         return "\n".join([*lines, "", assumption_text(self.candidates, self.target.measure)])
 

@@ -11,6 +11,8 @@ import pandas as pd
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import kv_layout, lower
+from dse.model.compare import Comparison
+from dse.model.uncertainty import Gain
 from dse.questions.common import (
     THROUGHPUT,
     Design,
@@ -22,24 +24,16 @@ from dse.questions.common import (
     each,
     lookup,
     number_problem,
+    sure_text,
     with_number,
 )
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.measurements import bits_from
-from dse.specs.quantity import ASSUMED, Quantity
+from dse.specs.quantity import ASSUMED, BY_KIND, Quantity
 from dse.specs.stack import Fit, HostFit, StackSpec
 from dse.specs.workload import Workload
 
-#: range of a number by its kind, as factors of it. Assumed by this project: what is assumed may be half or twice as
-#: large; what a vendor prints is taken as printed (`--range` to vary it). Fits take their own stated error instead.
-BY_KIND = {
-    "assumed": (0.5, 2.0),
-    "derived": (0.8, 1.25),
-    "measured": (0.9, 1.1),
-    "published": (0.95, 1.05),
-    "datasheet": (1.0, 1.0),
-}
 #: ranges of numbers that a factor does not suit, in base units; assumed
 BY_NAME = {
     "usable_frac": (0.8, 1.0, "serving stacks leave 0 to 20 % of the memory (vLLM's default: 10 %)"),
@@ -106,6 +100,10 @@ class Sensitivity:
     winner: str
     effects: tuple[Effect, ...]
     assumptions: str
+    #: 80 % intervals of both results as given, from the errors of fits; and how sure the winner is
+    interval: tuple[float, float] | None = None
+    other_interval: tuple[float, float] | None = None
+    gain: Gain | None = None
 
     def table(self) -> pd.DataFrame:
         """A row per number: its range, the measure at both ends, its span, the winners, where they change."""
@@ -122,6 +120,10 @@ class Sensitivity:
             "question": "sensitivity", "context": self.context, "quantizer": self.design,
             "against": self.other or None, "measure": self.measure.column, "base": self.base,
             "against_base": self.other_base, "winner": self.winner or None,
+            "base_interval": self.interval, "against_interval": self.other_interval,
+            "gain": self.gain and self.gain.ratio,
+            "gain_interval": [self.gain.low, self.gain.high] if self.gain else None,
+            "sure": self.gain and self.gain.confidence,
             "effects": [
                 {**asdict(effect), "span": span if (span := effect.span(self.base)) != float("inf") else None}
                 for effect in self.effects
@@ -133,9 +135,14 @@ class Sensitivity:
         """A line per number that moves the result, the others in one."""
         m = self.measure
         lines = [f"What moves {m.title}, and by how much?", f"{self.context}, {self.design}", ""]
-        lines.append(f"  {m.text(self.base)} as given" + (
-            f"; {self.other}: {m.text(self.other_base)}; better: {self.winner}" if self.other else ""
+        lines.append(f"  {m.text(self.base)} as given{self._of(self.interval)}" + (
+            f"; {self.other}: {m.text(self.other_base)}" + self._of(self.other_interval)
+            + f"; better: {self.winner}" if self.other else ""
         ))  # fmt: skip
+        if self.gain and self.winner != "tie":
+            g = self.gain
+            lines.append(f"  {sure_text(g.confidence)} sure that {self.winner} is better: {self.design} is "
+                         f"{g.ratio:.2f} ({g.low:.2f} to {g.high:.2f}) times as good as {self.other}")  # fmt: skip
         moving = [e for e in self.effects if e.span(self.base) > 0 or e.flips_at]
         width = max([len(e.number.name) for e in moving], default=0)
         ranges = [range_text(e.number) for e in moving]
@@ -150,6 +157,9 @@ class Sensitivity:
         if still:
             lines += ["", f"Without effect inside their ranges: {', '.join(still)}."]
         return "\n".join([*lines, "", self.assumptions])
+
+    def _of(self, interval: tuple[float, float] | None) -> str:
+        return f" ({self.measure.ends_text(interval)})" if interval else ""
 
     def _flip_text(self, effect: Effect) -> str:
         if not effect.flips_at:
@@ -355,7 +365,8 @@ def sensitivity(
     return Sensitivity(
         measure, f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
         design.name, other.name if other else "", values[0], values[1] if other else None, first, tuple(effects),
-        assumption_text(base, measure),
+        assumption_text(base, measure), measure.ends(base[0]), measure.ends(base[1]) if other else None,
+        Comparison(measure.column).gain(design.at(work), other.at(work)) if other and values[1] is not None else None,
     )  # fmt: skip
 
 

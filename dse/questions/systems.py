@@ -1,8 +1,8 @@
 """The systems that the report compares: a device, the KV quantizer it is evaluated with, and how it admits requests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dse import quantizers
 from dse.core.units import FP16_BITS
@@ -121,6 +121,8 @@ class Request:
     #: auto: calibrated where a device has parameters, of `stack` if given
     model_kind: Literal["auto", "ideal"] = "auto"
     stack: str | None = None
+    #: how the model lies on several devices: fields of a workload (`dse.specs.workload.DEPLOYMENT`)
+    deployment: Mapping[str, Any] = field(default_factory=dict)
     #: token policies of "fewer tokens against fewer bits", each with FP16 and a quantizer; None: the default ones
     tokens: tuple[str, ...] | None = None
 

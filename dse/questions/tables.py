@@ -59,6 +59,7 @@ def _job(request: Request, system: System, model: ModelSpec, batch: int, **chang
     work = Workload(
         batch, request.input_tokens, request.output_tokens, admission=system.admission, memory="paper",
         model_kind=request.model_kind, stack=request.stack if system.device_for(model).stacks else None,
+        **request.deployment,
     )  # fmt: skip
     return Job(system, model, replace(work, **changes))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse.model import kv_layout as plan
+from dse.model import uncertainty
 from dse.model.formulas import serving as equations
 from dse.model.formulas import steady, throughput
 from dse.model.lower import stack_of, stack_text
@@ -60,6 +61,7 @@ def evaluate(system: System, kv: plan.KvPlan, trace: Trace, work: Workload) -> d
     found = serving.steady(device, kv, work, trace.moments)
     n, mean_out = found["n_sequences"], trace.moments.mean_output_tokens
     stack_name, stack = stack_of(device, work)
+    sure = uncertainty.intervals(device, kv, stack, stack_name).tokens
     padding, tokens_per_s = 1.0, found["throughput_tokens_per_s"]
     if n and system.device in PADDING_DEVICES:
         padding = equations.padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
@@ -78,7 +80,8 @@ def evaluate(system: System, kv: plan.KvPlan, trace: Trace, work: Workload) -> d
         "infeasible_reason": None if n else "not one request of the trace's mean length fits",
         "capacity_bytes": device.capacity_bytes, "effective_bits": float(kv.effective_bits), "bound": None,
         "padding_factor": padding, "decode_step_s": found["decode_step_s"], "prefill_s": found["prefill_s"],
-        "throughput_tokens_per_s": tokens_per_s, "assumptions": ", ".join(assumptions),
+        "throughput_tokens_per_s": tokens_per_s, "token_time_low": sure.low, "token_time_high": sure.high,
+        "assumptions": ", ".join(assumptions),
     }  # fmt: skip
 
 
@@ -103,7 +106,8 @@ def _rows(request: Request) -> Iterator[dict[str, Any]]:
             for trace in traces():
                 for batch in batches:
                     work = Workload(
-                        batch, admission=system.admission, model_kind=request.model_kind, stack=stack, memory="paper"
+                        batch, admission=system.admission, model_kind=request.model_kind, stack=stack, memory="paper",
+                        **request.deployment,
                     )  # fmt: skip
                     yield evaluate(system, kv, trace, work)
 

@@ -128,7 +128,10 @@ def point_text(
 
 
 #: results whose intervals a point's text gives
-_SURE = ("decode_step_s", "steady_tpot_s", "steady_ttft_s", "prefill_s", "throughput_tokens_per_s", "joules_per_token")
+_SURE = (
+    "decode_step_s", "steady_tpot_s", "steady_ttft_s", "prefill_s", "throughput_tokens_per_s", "joules_per_token",
+    *uncertainty.BY_PARTS,
+)  # fmt: skip
 
 
 def how_sure(result: dict[str, Any]) -> list[str]:
@@ -140,7 +143,8 @@ def how_sure(result: dict[str, Any]) -> list[str]:
             continue
         unit = RESULT_UNITS[name]
         ends = [number(result[name] * end, unit) for end in (found[name].low, found[name].high)]
-        lines.append(line(RESULTS[name].title, " to ".join(ends)))
+        at = RESULTS[name].line
+        lines.append(line(at[2] if at and name in uncertainty.ENERGY_PARTS else RESULTS[name].title, " to ".join(ends)))
     return ["", "How sure: 8 of 10 measurements lie within (`--explain RESULT` says why)", *lines] if lines else []
 
 
@@ -345,19 +349,21 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 
 
 def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]:
-    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step weighs most in
-    it."""
+    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step, or of
+    the energy, weighs most in it."""
     found = uncertainty.of_results(result, point.stack)
     if name not in found:
         return {}
     sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
     why = found[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
-    steps = {part: result[part] or 0.0 for part in STEP_PARTS}
-    largest = max(steps, key=lambda part: steps[part])
-    share = steps[largest] / result["decode_step_s"]
+    whole, names = ("decode_step_s", STEP_PARTS)
+    if name in uncertainty.BY_PARTS:
+        whole, *names = uncertainty.BY_PARTS  # type: ignore[assignment]
+    parts = {part: result[part] or 0.0 for part in names}
+    largest = max(parts, key=lambda part: parts[part])
     return {"interval": {
         "low": result[name] * found[name].low, "high": result[name] * found[name].high, "why": why,
-        "dominated_by": largest, "share": share,
+        "dominated_by": largest, "share": parts[largest] / result[whole], "of": whole,
     }}  # fmt: skip
 
 
@@ -371,11 +377,11 @@ def _interval_text(explanation: dict[str, Any]) -> list[str]:
         return []
     own, unit = explanation["interval"], explanation["unit"]
     ends = " to ".join(number(own[end], unit) for end in ("low", "high"))
-    part = RESULTS[own["dominated_by"]].title
+    part, whole = RESULTS[own["dominated_by"]].title, RESULTS[own["of"]].title
     return [
         "",
         f"8 of 10 measurements lie within {ends}: {own['why']}",
-        f"  largest part of a step: {part}, {own['share']:.0%}",
+        f"  largest part of the {whole}: {part}, {own['share']:.0%}",
     ]
 
 

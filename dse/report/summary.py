@@ -52,10 +52,10 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
             speedup = f"{rate / reference.iloc[0]:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
-        lowest, highest = uncertainty.rate_interval(best)
+        lowest, highest = uncertainty.ends(best)
         rivals = [str(row["system"]) for _, row in own.iterrows()
                   if row["system"] != best["system"]
-                  and uncertainty.rate_interval(row)[1] > lowest]  # fmt: skip
+                  and uncertainty.ends(row)[1] > lowest]  # fmt: skip
         if rivals:
             remark += f"; intervals overlap: {', '.join(rivals)}"
         whole = own[own["fits_whole_batch"]]

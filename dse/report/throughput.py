@@ -1,13 +1,13 @@
 """The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from dse.core import files
-from dse.core.errors import InputError
+from dse.core.errors import InputError, show
 from dse.figures import REPORT, Figure
 from dse.figures.export import static as report_static
 from dse.figures.export import web_page
@@ -19,7 +19,7 @@ from dse.report import page as report_page
 from dse.specs import catalog
 from dse.specs import tokens as token_policies
 from dse.specs.measurements import bits_from
-from dse.specs.workload import Workload
+from dse.specs.workload import ASKED, SWITCH, Workload
 
 INDEX = "index.html"
 
@@ -39,14 +39,16 @@ def write(
     model_kind: str = "auto",
     stack: str | None = None,
     tokens: Sequence[str] | None = None,
+    **deployment: Any,
 ) -> str:
     """Write the report into directory `out` and return the path of its page.
 
     Everything is checked before the first file is written: names (InputError, SpecError), the number of points
-    (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last.
+    (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last. `deployment`:
+    how the model lies on several devices (`tp`, `pp`, ... of a workload), of each system.
     """
     request = ask(devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements, model_kind,
-                  stack, tokens)  # fmt: skip
+                  stack, tokens, deployment)  # fmt: skip
     tables.check(request)
     report_static.check(static)
     folder = files.prepare(out)
@@ -55,7 +57,7 @@ def write(
         files.write(folder / name, content)
     fragments: dict[str, str] = {}
     again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
-                    model_kind, stack, tokens)  # fmt: skip
+                    model_kind, stack, tokens, deployment)  # fmt: skip
     with report_static.painter(static) as brush:
         draw = partial(_draw, found=found, brush=brush, made_by=again)
         for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
@@ -82,9 +84,17 @@ def ask(
     model_kind: str = "auto",
     stack: str | None = None,
     tokens: Sequence[str] | None = None,
+    deployment: Mapping[str, Any] | None = None,
 ) -> Request:
     """The request behind the options, every name resolved and every number checked."""
-    Workload(model_kind=model_kind, stack=stack)  # type: ignore[arg-type]
+    Workload(model_kind=model_kind, stack=stack, **(deployment or {}))  # type: ignore[arg-type]
+    split = _split(deployment or {})
+    if split and devices is None:
+        name = next(iter(split))
+        raise InputError(
+            f"{ASKED[name].option} = {show(split[name])}: the papers' devices are as the papers have them: name your "
+            "own with --devices"
+        )
     policies = tuple(dict.fromkeys(token_policies.parse(name).name for name in tokens)) if tokens else None
     for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
         if given is not None and not given:
@@ -96,8 +106,13 @@ def ask(
     return Request(
         systems.chosen(devices, quantizers), tuple(specs.values()), tuple(sorted(sizes)), input_tokens, output_tokens,
         devices is None and quantizers is None, bits_from(bits, measurements),
-        "ideal" if model_kind == "ideal" else "auto", stack, policies,
+        "ideal" if model_kind == "ideal" else "auto", stack, split, policies,
     )  # fmt: skip
+
+
+def _split(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a deployment that are not as one device has them."""
+    return {name: value for name, value in deployment.items() if value != ASKED[name].default}
 
 
 def command(
@@ -113,6 +128,7 @@ def command(
     model_kind: str = "auto",
     stack: str | None = None,
     tokens: Sequence[str] | None = None,
+    deployment: Mapping[str, Any] | None = None,
 ) -> str:
     """The command line that makes this report again."""
     import shlex
@@ -134,6 +150,8 @@ def command(
         words += ["--stack", stack]
     if tokens:
         words += ["--tokens", ",".join(tokens)]
+    for name, value in _split(deployment or {}).items():
+        words += [f"--{ASKED[name].option}", *([] if ASKED[name].kind == SWITCH else [str(value)])]
     return shlex.join(words)
 
 

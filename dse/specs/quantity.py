@@ -13,8 +13,15 @@ from dse.core.errors import InputError, show
 Kind = Literal["datasheet", "published", "measured", "derived", "assumed"]
 #: kinds that rest on no document or measurement; figures and tables mark them
 ASSUMED: Literal["assumed"] = "assumed"
-
-
+#: range of a number by its kind, as factors of it. Assumed by this project: what is assumed may be half or twice as
+#: large; what a vendor prints is taken as printed (`--range` to vary it). Fits take their own stated error instead.
+BY_KIND = {
+    ASSUMED: (0.5, 2.0),
+    "derived": (0.8, 1.25),
+    "measured": (0.9, 1.1),
+    "published": (0.95, 1.05),
+    "datasheet": (1.0, 1.0),
+}
 #: units of what is counted: a plain number without a unit is as many of them
 COUNTED = frozenset(("token", "layer", "head", "channel", "expert", "core", "device", "parameter"))
 

@@ -173,6 +173,7 @@ def test_links_come_from_data_sheets_or_are_assumed():
         (["--link", "fast"], "link = 'fast': must be a number and a unit of B/s"),
         (["--link", "3 GB"], "link = '3 GB': unit must be one of"),
         (["--link", "1e99 GB/s"], "link = '1e99 GB/s': must be"),
+        (["--tp", "2"], "tp = 2: devices of a ring hold all weights each: leave it out"),
         (["--input", "x"], "input = 'x': must be a whole number"),
     ],
 )
@@ -189,6 +190,12 @@ def test_what_a_ring_does_not_know_is_refused():
     for change in ({"tokens": "h2o"}, {"admission": "paged"}, {"prefix_tokens": 5}):
         with pytest.raises(InputError, match=r"a ring knows .* only"):
             ring.evaluate(device(), kv, Workload(**change), 2)
+
+
+@pytest.mark.parametrize(("change", "said"), [({"tp": 2}, "tp = 2"), ({"dp_attention": True}, "dp-attention = True")])
+def test_a_ring_splits_no_model(change, said):
+    with pytest.raises(InputError, match=f"{said}: devices of a ring hold all weights each"):
+        ring.evaluate(device(), build("llama2-7b", "fp16"), Workload(**change), 2)
 
 
 def test_command_line(capsys):

@@ -116,8 +116,9 @@ def test_identical_designs_are_equal_for_sure():
 def test_a_ratio_by_hand():
     # half of the longer time differs: factors of 0.8 ** 0.5 and 1.3 ** 0.5
     assert uncertainty.ratio(0.02, 0.01, SURE) == pytest.approx((2 * 0.894427, 2 * 1.140175), rel=1e-5)
+    # the other way round: the reciprocals, since the longer time has what the shorter has not
     low, high = uncertainty.ratio(0.01, 0.02, SURE)
-    assert (low, high) == pytest.approx((0.5 * 0.894427, 0.5 * 1.140175), rel=1e-5)
+    assert (low, high) == pytest.approx((0.5 / 1.140175, 0.5 / 0.894427), rel=1e-5)
 
 
 def test_the_more_designs_differ_the_wider_is_their_ratio():
@@ -135,3 +136,134 @@ def test_confidence_by_hand():
     grows = [uncertainty.confidence(r, r * 0.8, r / 0.8) for r in (1.01, 1.1, 1.3, 2.0)]
     assert grows == sorted(grows)
     assert 0.5 < grows[0] < grows[-1] < 1
+    # predicted to be better, and likelier worse: the middle of the interval lies below 1
+    assert uncertainty.confidence(1.05, 0.6, 1.0) == pytest.approx(0.1, abs=1e-4)
+
+
+def test_chances_by_hand():
+    # of ten measurements one is above the upper end, nine above the lower, five above the middle
+    ends = (0.5, 2.0)
+    assert uncertainty.chance(*ends) == pytest.approx(0.5)
+    assert uncertainty.chance(1.0, 2.0) == pytest.approx(0.9, abs=1e-4)
+    assert uncertainty.chance(0.5, 1.0) == pytest.approx(0.1, abs=1e-4)
+    assert (uncertainty.chance(2, 2), uncertainty.chance(1, 1), uncertainty.chance(0.5, 0.5)) == (1, 0.5, 0)
+
+
+def test_a_product_by_hand():
+    # half widths of 3 and 4 in logarithms give one of 5
+    found = uncertainty.product(
+        [Interval(math.exp(-3), math.exp(3), ""), Interval(2 * math.exp(-4), 2 * math.exp(4), "")]
+    )
+    assert found[:2] == pytest.approx((2 * math.exp(-5), 2 * math.exp(5)))
+    assert uncertainty.product([SURE])[:2] == pytest.approx(SURE[:2])
+
+
+def test_a_sum_by_hand():
+    # 3 J from half to twice and 4 J for sure: 1.5 below and 3 above 7
+    exact = Interval(1.0, 1.0, "")
+    found = uncertainty.total([(3.0, Interval(0.5, 2.0, "")), (4.0, exact)])
+    assert found[:2] == pytest.approx((5.5 / 7, 10 / 7))
+    # twice 3 J and 4 J from half to twice: 1.5 and 2 below are 2.5, 3 and 4 above are 5
+    found = uncertainty.total([(3.0, Interval(0.5, 2.0, "")), (4.0, Interval(0.5, 2.0, ""))])
+    assert found[:2] == pytest.approx((4.5 / 7, 12 / 7))
+    assert uncertainty.total([(1.0, exact), (2.0, exact)])[:2] == pytest.approx((1, 1))
+
+
+@pytest.mark.parametrize("name", ["a100-80gb", "oaken-hbm"])
+def test_energy_by_parts_is_as_sure_as_its_rates(name):
+    own = point(name, "llama2-13b")
+    results, found = own.results, uncertainty.as_numbers(own.results)
+    for part in ("memory_joules_per_token", "compute_joules_per_token"):  # counted, at half to twice the assumed rate
+        assert found[part] == pytest.approx([results[part] / 2, results[part] * 2])
+    # idling: a factor of 2 and the time's, squares of logarithms added
+    low, high = results["token_time_low"], results["token_time_high"]
+    wide = math.exp(math.hypot(2 * math.log(2), math.log(high / low)))
+    idle = found["idle_joules_per_token"]
+    assert idle[1] / idle[0] == pytest.approx(wide)
+    whole = found["joules_per_token_by_parts"]
+    parts = [found[part] for part in uncertainty.ENERGY_PARTS]
+    assert sum(part[0] for part in parts) < whole[0] < results["joules_per_token_by_parts"] < whole[1]
+    assert whole[1] < sum(part[1] for part in parts)
+    # energy at board power is power times time
+    assert found["joules_per_token"] == pytest.approx([results["joules_per_token"] * end for end in (low, high)])
+
+
+def test_rates_that_a_file_has_from_elsewhere_leave_only_the_time_of_idling_unsure():
+    results = {
+        "joules_per_token_by_parts": 6.0, "memory_joules_per_token": 1.0, "compute_joules_per_token": 2.0,
+        "idle_joules_per_token": 3.0, "token_time_low": 0.8, "token_time_high": 1.25, "assumptions": [],
+    }  # fmt: skip
+    found = uncertainty.of_energy(results)
+    assert found["memory_joules_per_token"][:2] == found["compute_joules_per_token"][:2] == (1, 1)
+    assert found["idle_joules_per_token"][:2] == pytest.approx((0.8, 1.25))
+    assert found["joules_per_token_by_parts"][:2] == pytest.approx((5.4 / 6, 6.75 / 6))
+    assert uncertainty.of_energy({"joules_per_token_by_parts": None}) == {}
+
+
+def row(rate, **changed):
+    return {
+        "device": "A", "stack": "vllm", "model_kind": "calibrated", "token_time_low": 0.8, "token_time_high": 1.3,
+        "throughput_tokens_per_s": rate, "decode_step_s": 8 / rate, "key_quantizer": "fp16", "value_quantizer": "fp16",
+        "tokens": "full", "attention_s": 3 / rate, "quantize_s": 0.0, "dequantize_s": 1 / rate, **changed,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("other", [{}, {"device": "B"}, {"stack": "sglang"}, {"token_time_high": 1.5}])
+def test_a_gain_the_other_way_round_is_its_reciprocal(other):
+    first, second = row(300.0), row(200.0, **other)
+    there, back = uncertainty.gain(first, second), uncertainty.gain(second, first)
+    assert there.ratio == pytest.approx(1.5)
+    assert (back.ratio, back.low, back.high) == pytest.approx((1 / there.ratio, 1 / there.high, 1 / there.low))
+    assert back.confidence == pytest.approx(there.confidence)
+    # a step that is as many times shorter gains as much
+    assert uncertainty.gain(first, second, "decode_step_s") == pytest.approx(there)
+
+
+def test_designs_of_one_device_are_surer_than_those_of_two():
+    alone, apart = (uncertainty.gain(row(300.0), row(200.0, **other)) for other in ({}, {"device": "B"}))
+    # alike: a third of the longer time differs; apart: the widths of both
+    assert (alone.low, alone.high) == pytest.approx((1.5 * 0.8 ** (1 / 3), 1.5 * 1.3 ** (1 / 3)))
+    assert math.log(apart.high / apart.low) == pytest.approx(math.log(1.3 / 0.8) * math.sqrt(2))
+    assert apart.confidence < alone.confidence
+    # at the peak no stack counts
+    ideal = {"model_kind": "ideal", "stack": None}
+    assert uncertainty.gain(row(300.0, **ideal), row(200.0, **ideal)) == pytest.approx(alone)
+
+
+def test_kernels_of_other_quantizers_err_by_themselves():
+    first, second = row(300.0), row(200.0, key_quantizer="int8")
+    # times of 1/300 and 1/200 s, half of each in keys and values; the other halves differ by 1/1200 s
+    own = math.hypot(1 / 600, 1 / 400, 1 / 1200) * 200
+    found = uncertainty.gain(first, second)
+    assert found.high / found.low == pytest.approx((1.3 / 0.8) ** own)
+    assert found.high * found.low == pytest.approx(1.5**2 * (1.3 * 0.8) ** (1 / 3))
+    back = uncertainty.gain(second, first)
+    assert (back.low, back.high) == pytest.approx((1 / found.high, 1 / found.low))
+    # equal times, for which nothing is sure but that each is as likely the shorter
+    even = uncertainty.gain(row(200.0), second)
+    assert even.low < 1 == even.ratio < even.high
+    assert even.confidence == 0.5
+
+
+def test_a_gain_that_an_assumed_number_moves_is_less_sure():
+    first, second = row(300.0), row(280.0, key_quantizer="int8")
+    usual = uncertainty.gain(first, second)
+    assert uncertainty.gain(first, second, shifts=[Interval(1.0, 1.0, "")]) == pytest.approx(usual)
+    moved = uncertainty.gain(first, second, shifts=[Interval(0.5, 2.0, "")])
+    wide = math.hypot(math.log(usual.high / usual.low), math.log(4))
+    assert math.log(moved.high / moved.low) == pytest.approx(wide)
+    assert 0.5 < moved.confidence < usual.confidence
+
+
+def test_the_chance_of_a_target_by_hand():
+    own = row(100.0, token_time_low=0.8, token_time_high=1.25)
+    # rates from 80 to 125: one of ten measurements below, one above
+    for target, chance in ((80, 0.9), (100, 0.5), (125, 0.1)):
+        assert uncertainty.chance_of(own, "throughput_tokens_per_s", target) == pytest.approx(chance, abs=1e-4)
+    # a step of 80 ms, from 64 to 100 ms
+    for target, chance in ((0.1, 0.9), (0.08, 0.5), (0.064, 0.1)):
+        assert uncertainty.chance_of(own, "decode_step_s", target) == pytest.approx(chance, abs=1e-4)
+    assert uncertainty.ends(own, "decode_step_s") == pytest.approx((0.064, 0.1))
+    assert uncertainty.ends(own) == pytest.approx((80, 125))
+    with pytest.raises(KeyError):
+        uncertainty.ends({**own, "kv_bytes": 1}, "kv_bytes")

@@ -31,7 +31,10 @@ def test_the_fewest_devices_are_those_whose_memory_holds_weights_and_cache():
 def test_the_command_prints_the_table_and_says_what_to_do(run):
     code, out, _ = run(*ASK, "--batch", "64", "--most", "4")
     assert code == 0
-    assert out.rstrip().endswith("Fewest devices that hold the whole batch at once: 4 (--tp 4)")
+    answer = out.rstrip().splitlines()[-1]
+    assert answer.startswith(
+        "Fewest devices that hold the whole batch at once: 4 (--tp 4); the fastest split of them, "
+    )
     assert "does not fit" in out
     code, out, _ = run(*ASK, "--batch", "64", "--most", "2")
     assert "ask for more with --most" in out
@@ -39,6 +42,10 @@ def test_the_command_prints_the_table_and_says_what_to_do(run):
     found = json.loads(out)
     assert found["fewest_devices"] == 4
     assert {split["tp"] * split["pp"] for split in found["splits"]} == {1, 2, 4}
+    assert 0.5 < found["sure_of_split"] <= 1
+    low, high = found["splits"][-1]["intervals"]["throughput_tokens_per_s"]
+    assert low < found["splits"][-1]["throughput_tokens_per_s"] < high
+    assert found["splits"][0]["intervals"] == {}  # does not fit
 
 
 def test_bad_input_is_one_line(run):

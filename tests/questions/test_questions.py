@@ -14,6 +14,7 @@ from dse.core.errors import InputError, LimitError
 from dse.figures.plot import answer as report_figure
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.model.compare import Comparison
 from dse.questions import best_map, common, crossing, need, sensitivity
 from dse.specs import catalog, measurements
 from dse.specs.workload import Workload
@@ -462,7 +463,10 @@ def test_the_map_is_the_largest_of_all_and_names_ties():
         assert set(cell.best) == {name for name in runs if runs[name] >= max(runs.values()) / (1 + 1e-9)}
     first = found.cells[0]
     assert first.best == ("fp16", "bf16")  # one short request: 16 bits each, nothing to unpack
-    assert first.gain("fp16", "max") == 1.0
+    assert first.gains["fp16"].ratio == 1.0
+    assert first.next_best not in first.best
+    assert first.values[first.next_best] == max(v for name, v in first.values.items() if name not in first.best)
+    assert 0.5 < first.sure < 1
     assert "fp16 = bf16 1.00x" in found.text()
     empty = best_map.best_map(designs[:2], work, STEP, (512,), (400_000,)).cells[0]
     assert empty.best == ()
@@ -493,6 +497,91 @@ def test_a_changed_number_changes_nothing_else():
     same = common.with_number(spec, "memory_bandwidth", spec.memory_bandwidth.si, "test")
     one = design("a100-80gb", "llama2-7b", "qserve")
     assert replace(one, device=same).evaluate(Workload()) == one.evaluate(Workload())
+
+
+# how sure
+
+
+def test_each_end_of_a_stretch_says_how_sure_it_is():
+    new, old = (design("a100-80gb", "llama2-13b", name) for name in ("kivi", "fp16"))
+    work = Workload(output_tokens=128)
+    found = crossing.crossing(new, old, work, THROUGHPUT, (16,), (1024,))
+    (line,) = found.from_batch
+    for run, document in zip(line.runs, found.to_json()["from_batch"][0]["runs"], strict=True):
+        for end in ("first", "last"):
+            at = replace(work, batch=getattr(run, end), input_tokens=1024)
+            gain = Comparison().gain(new.at(at), old.at(at))
+            assert document[f"gain_at_{end}"] == gain.ratio
+            assert list(document[f"interval_at_{end}"]) == [gain.low, gain.high]
+            assert document[f"sure_at_{end}"] == gain.confidence
+    # where it just begins to pay nobody is sure of it
+    assert line.runs[-1].verdict == "speed"
+    assert line.runs[-1].sure_at_first < 0.6
+    assert " % sure)" in found.text()
+    row = found.table().iloc[-1]
+    assert row["gain_low_at_last"] < row["gain_at_last"] < row["gain_high_at_last"]
+
+
+@pytest.mark.parametrize(
+    ("what", "goal"), [("bandwidth", (500.0, None)), ("bandwidth", (None, 25.0)), ("capacity", (500.0, None))]
+)
+def test_the_interval_of_what_is_needed_meets_the_target_at_the_ends_of_its_times(what, goal):
+    one, work, aim = design("a100-80gb", "llama2-7b", "fp16"), Workload(16, 1024, 1024), need.target(*goal)
+    found = need.smallest(one, work, what, aim)
+    assert found.interval[0] <= found.value < found.interval[1]
+    for value, end in zip(found.interval, ("token_time_low", "token_time_high"), strict=True):
+        result = common.Design(need.varied(one.device, what, value), one.plan).evaluate(work)
+        if what == "bandwidth":  # which moves times without a jump
+            over = result[end] if aim.measure is STEP else 1 / result[end]
+            assert aim.measure.value(result) * over == pytest.approx(aim.value)
+        else:
+            assert aim.measure.value(result) / result[end] >= aim.value
+    given = one.evaluate(work)
+    assert found.given_chance == pytest.approx(aim.measure.chance(given, aim.value))
+    document = found.to_json()
+    assert document["interval"] == list(found.interval)
+    assert document["chance_as_given"] == found.given_chance
+    assert "80 % interval" in found.text()
+
+
+def test_a_target_out_of_reach_has_no_interval_and_one_near_it_no_upper_end():
+    one, work = design("a100-80gb", "llama2-7b", "fp16"), Workload(16, 1024, 1024, model_kind="ideal")
+    far = need.smallest(one, work, "capacity", need.target(1e6, None))
+    assert (far.value, far.interval) == (None, (None, None))
+    assert "no value will do" in far.text()
+    best = one.roomy().evaluate(work)["throughput_tokens_per_s"]
+    near = need.smallest(one, work, "capacity", need.target(0.9 * best, None))
+    # times are 1.08 to 1.43 of the predicted: 0.9 of the best rate is reached at the low end alone
+    assert near.interval[0] >= near.value
+    assert near.interval[1] is None
+    assert "nothing will do" in near.text()
+
+
+def test_candidates_say_how_likely_they_meet_the_target():
+    work = Workload(batch=128, admission="paged")
+    designs = [design("a100-80gb", "llama2-13b", name) for name in ("qserve", "fp16")]
+    found = need.most_bits(designs, work, need.target(1000.0, None)).to_json()
+    chances = {row["quantizer"]: row["chance"] for row in found["candidates"]}
+    assert chances["qserve"] > 0.5 > chances["fp16"]
+    for row in found["candidates"]:
+        low, high = row["interval"]
+        assert low < row["throughput_tokens_per_s"] < high
+
+
+def test_a_winner_that_an_assumed_rate_decides_is_not_sure():
+    work = Workload(batch=16)
+    one, other = (design("a100-80gb", "llama2-13b", name) for name in ("kivi", "fp16"))
+    found = sensitivity.sensitivity(one, work, THROUGHPUT, other)
+    document = found.to_json()
+    assert document["winner"] == "kivi"
+    assert document["effects"][0]["flips_at"]
+    assert document["gain"] == pytest.approx(found.base / found.other_base)
+    assert document["gain_interval"][0] < 1 < document["gain"] < document["gain_interval"][1]
+    assert 0.5 < document["sure"] < 0.8
+    assert document["base_interval"][0] < found.base < document["base_interval"][1]
+    assert "% sure that kivi is better" in found.text()
+    alone = sensitivity.sensitivity(one, work, THROUGHPUT).to_json()
+    assert (alone["gain"], alone["sure"], alone["against_interval"]) == (None, None, None)
 
 
 # bad input

@@ -26,8 +26,10 @@ from dse.explorer.widgets import escaped, problem
 from dse.figures import design_bars
 from dse.figures.drawing.chart import Chart
 from dse.model import uncertainty
+from dse.model.compare import Case, Comparison
 from dse.model.results import RESULT_UNITS
 from dse.quantizers import layered
+from dse.questions.common import sure_text
 from dse.report.present import change, number, position_note
 from dse.specs import tokens as token_policies
 from dse.specs.workload import ASKED
@@ -389,20 +391,26 @@ def how_sure(found: Designs) -> None:
     answers = [(place, answer.result) for place, (_, answer) in found.items() if answer.result["feasible"]]
     said = []
     for place, result in answers:
-        low, high = (number(rate, "token/s") for rate in uncertainty.rate_interval(result))
+        low, high = (number(rate, "token/s") for rate in uncertainty.ends(result))
         said.append(f"{low} to {high}" if len(found) == 1 else f"{place}: {low} to {high}")
     if not said:
         return
     text = "8 of 10 measurements should lie within " + "; ".join(said) + "."
-    for place, result in answers[1:]:
-        gain = uncertainty.gain(result, answers[0][1])
-        if gain.ratio != 1:
+    compared = Comparison()
+    for place, _ in answers[1:]:
+        gain = compared.gain(_case(found[place][0]), _case(found[answers[0][0]][0]))
+        if gain and gain.ratio != 1:
             side = "faster" if gain.ratio > 1 else "slower"
             text += (
-                f" {place} is {side} than {answers[0][0]} with a chance of {gain.confidence:.0%}: {gain.ratio:.2f} "
-                f"times its throughput ({gain.low:.2f} to {gain.high:.2f})."
+                f" {place} is {side} than {answers[0][0]} with a chance of {sure_text(gain.confidence)}: "
+                f"{gain.ratio:.2f} times its throughput ({gain.low:.2f} to {gain.high:.2f})."
             )
     st.caption(escaped(text))
+
+
+def _case(asked: Request) -> Case:
+    """What a comparison evaluates of a design."""
+    return Case(asked.device_spec(), asked.plan(), asked.work)
 
 
 def shown_number(name: str, result: Mapping[str, Any]) -> str:

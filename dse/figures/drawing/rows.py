@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse.figures.drawing import style
+from dse.figures.drawing import style, whiskers
 from dse.figures.drawing.chart import Axis, Series
 from dse.model import assumptions
 
@@ -251,34 +251,29 @@ def lines(
 
 
 def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, colour: str) -> Iterable[Series]:
-    """A thin line a point, between which rates 8 of 10 measurements should lie; none where tables do not say."""
+    """A thin line a point; none where tables do not say."""
     for row in good:
-        if "token_time_low" in row and row["token_time_low"] == row["token_time_low"]:
-            ends = (row[y_column] / row["token_time_high"], row[y_column] / row["token_time_low"])
-            yield Series(
-                "8 of 10 measurements", "line", x=(float(x_of(row)),) * 2, y=ends, colour=colour, marker="",
-                is_note=True, in_legend=False,
-            )  # fmt: skip
+        yield from whiskers.upright(float(x_of(row)), whiskers.ends(row, y_column), colour)
 
 
-def rates(table: pd.DataFrame) -> pd.Series:
+def rates(table: pd.DataFrame) -> list[float]:
     """All throughputs of a table that are drawn, the ends of their intervals too."""
-    found = [table["throughput_tokens_per_s"]]
-    if "token_time_low" in table:
-        found += [found[0] / table[name] for name in ("token_time_low", "token_time_high")]
-    return pd.concat(found).dropna()
+    return whiskers.spread(table.to_dict("records"), "throughput_tokens_per_s")
 
 
 def notes(shown: Drawn) -> tuple[str, ...]:
     """All footnotes of a figure of throughputs."""
     table = shown.table
-    sure = (SURE_NOTE,) if "token_time_low" in table else ()
-    return (*mark_notes(table), *run_notes(table), *sure, *shown.notes, assumption_note(table))
+    return (*mark_notes(table), *run_notes(table), *sure_notes(table), *shown.notes, assumption_note(table))
+
+
+def sure_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """What the thin lines of throughputs are, where the table says how sure they are."""
+    return (whiskers.NOTE,) if "token_time_low" in table else ()
 
 
 #: octaves by which the whiskers of systems stand apart
 DODGE = 0.03
-SURE_NOTE = "Thin lines: where 8 of 10 measurements should lie; of peak rates, what measured devices reach of theirs."
 #: batches that bars beside each other can show
 MAX_BARS = 8
 

@@ -10,6 +10,8 @@ from dse.figures.export import static as report_static
 from dse.figures.export import web_page
 from dse.figures.plot import answer
 from dse.figures.plot.read import BESIDE, beside
+from dse.questions.common import sure_text
+from dse.sweep.pareto import sure
 from dse.sweep.pareto.designs import DesignFront
 
 INDEX = "front.html"
@@ -43,8 +45,10 @@ def to_json(found: DesignFront) -> dict[str, Any]:
         "n_missing": found.n_missing, "limits": [str(limit) for limit in found.limits], "n_beyond": found.n_beyond,
         "n_front": len(rows),
         "front": [
-            {**row, "row": int(place), "knee": bool(knee)}
-            for row, place, knee in zip(rows, found.row, found.knee, strict=True)
+            {**row, "row": int(place), "knee": bool(knee), "intervals": ends, "sure": chance}
+            for row, place, knee, ends, chance in zip(
+                rows, found.row, found.knee, sure.intervals(found), sure.chances(found), strict=True
+            )
         ],
     }  # fmt: skip
 
@@ -84,6 +88,13 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
     )
     columns = list(dict.fromkeys((*found.design, *found.objectives, *(limit.column for limit in found.limits))))
 
+    known, chances = sure.intervals(found), sure.chances(found)
+    timed = [name for name in found.objectives if any(name in ends for ends in known)]
+    is_sure = any(chance is not None for chance in chances)
+
+    def between(i: int, name: str) -> str:
+        return " to ".join(cell(name, end) for end in known[i].get(name, ()))
+
     def cell(name: str, value: Any) -> str:
         if value is None or pd.isna(value):
             return "-"
@@ -93,11 +104,13 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
 
     first = list(range(min(len(found.table), max_rows)))
     shown = [*first, *(int(i) for i in found.knee.nonzero()[0] if i >= max_rows)][: 2 * max_rows]
-    lines = [["", *columns]]
+    lines = [["", *columns, *(f"80 % of {name}" for name in timed), *(["beats the next"] if is_sure else [])]]
     for i in shown:
-        row = found.table.iloc[i]
-        lines.append(["knee" if found.knee[i] else "", *(cell(name, row[name]) for name in columns)])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
+        row, chance = found.table.iloc[i], chances[i]
+        cells = [*(cell(name, row[name]) for name in columns), *(between(i, name) for name in timed)]
+        cells += ["-" if chance is None else sure_text(chance)] if is_sure else []
+        lines.append(["knee" if found.knee[i] else "", *cells])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     body = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     rest = len(found.table) - len(shown)
     tail = [f"... and {rest:,} more: --out writes all of them"] if rest > 0 else []

@@ -1,0 +1,76 @@
+"""Two designs against each other: how many times as good one is, and how sure that is, assumed rates included."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from dse.model import evaluate, uncertainty
+from dse.model.kv_layout import KvPlan
+from dse.model.uncertainty import Gain, Interval
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.quantity import ASSUMED, BY_KIND, Quantity
+from dse.specs.workload import Workload
+
+#: numbers of a device that bear on one design and not on another: rates of packing and unpacking, starts, links
+VARIED = ("engine_rate", "fused_rate", "kernel_launch", "link_bandwidth")
+#: results that `evaluate.speed` has
+_QUICK = (uncertainty.RATE, "decode_step_s")
+
+
+class Case(NamedTuple):
+    """What is evaluated: a device, a model laid out under its quantizers, a workload."""
+
+    device: HardwareSpec
+    plan: KvPlan
+    work: Workload
+
+
+class Comparison:
+    """Compares designs in one rate, time, energy or cost; keeps the devices that it varies."""
+
+    def __init__(self, column: str = uncertainty.RATE) -> None:
+        self.column = column
+        self._varied: dict[tuple[int, str], tuple[HardwareSpec, ...]] = {}
+
+    def gain(self, first: Case, second: Case) -> Gain | None:
+        """How many times as good the first is as the second; None where one of them does not run.
+
+        Errors are those of `uncertainty.gain`, and the ranges of the assumed numbers of `VARIED`, each at half and at
+        twice its value for both designs of one device, for one at a time of two devices.
+        """
+        base = self._results(first), self._results(second)
+        if any(results.get(self.column) is None for results in base):
+            return None
+        return uncertainty.gain(*base, self.column, list(self._shifts(first, second, base)))
+
+    def _results(self, case: Case) -> dict[str, Any]:
+        return (evaluate.speed if self.column in _QUICK else evaluate.evaluate)(*case)
+
+    def _shifts(self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[Interval]:
+        """What each assumed number makes of the gain inside its range, as factors of it."""
+        usual = uncertainty.gain(*base, self.column).ratio
+        sides = [(True, True)] if first.device == second.device else [(True, False), (False, True)]
+        for side in sides:
+            for name in VARIED:
+                if not any(name in results["assumptions"] for results, is_on in zip(base, side, strict=True) if is_on):
+                    continue
+                ratios = [1.0]
+                for end in (0, 1):
+                    found = [
+                        self._results(case._replace(device=self._device(case.device, name, end))) if is_on else results
+                        for case, results, is_on in zip((first, second), base, side, strict=True)
+                    ]
+                    ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
+                yield Interval(min(ratios), max(ratios), f"{name} is assumed, half to twice")
+
+    def _device(self, device: HardwareSpec, name: str, end: int) -> HardwareSpec:
+        """The device with a number at the low (0) or the high (1) end of its range."""
+        key = id(device), name
+        if key not in self._varied:
+            number = device.rate(name.removesuffix("_rate")) if name.endswith("_rate") else getattr(device, name)
+            varied = [
+                Quantity(value=factor * number.value, unit=number.unit, source="half to twice", kind=ASSUMED)
+                for factor in BY_KIND[ASSUMED]
+            ]
+            # the device itself is kept, so that no other comes to its place in memory
+            self._varied[key] = (*(device.model_copy(update={name: one}) for one in varied), device)
+        return self._varied[key][end]
