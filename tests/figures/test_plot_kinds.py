@@ -108,7 +108,10 @@ def test_a_point_writes_what_its_figures_need(run, tmp_path):
     assert (line.x[1], line.y[1], line.y[2]) == (156.0, 312e12, 312e12)
     result = point.evaluate(catalog.device("a100-80gb"), kv, Workload(16, 1024, 1024))
     step, _ = plot_load.load("design_step", str(tmp_path))
-    assert sum(part.x[0] for part in step.panels[0].series) == pytest.approx(result["decode_step_s"])
+    *parts, whisker = step.panels[0].series
+    assert sum(part.x[0] for part in parts) == pytest.approx(result["decode_step_s"])
+    ends = [result["decode_step_s"] * result[f"token_time_{end}"] for end in ("low", "high")]
+    assert whisker.x == pytest.approx(ends)
     memory, _ = plot_load.load("design_memory", str(tmp_path))
     assert [text for _, text in memory.panels[0].y.ticks] == ["A100-80GB, llama2-7b, oaken"]
     assert memory.panels[0].series[-1].x == (result["capacity_bytes"],)
