@@ -6,18 +6,16 @@ silicon_tpot_ms`; only id, backend, model_path, system, isl, osl and batch_size 
 `gpu_memory_utilization` may be. Times are medians in ms.
 """
 
-import csv
-import io
-import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dse.calibrate.table import MAX_TABLE_BYTES
-from dse.core import specfile, units
+from dse.calibrate.table import number, rows_of
+from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
 from dse.model.evaluate import Point
+from dse.model.lower import DEFAULT_STACK
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
@@ -81,6 +79,8 @@ class Row:
     ttft_s: float | None
     #: why nothing can be predicted; "" where it can
     reason: str
+    #: what a prediction takes from the nearest that was measured
+    marks: str = ""
 
     def point(self, device: HardwareSpec | None = None, **changes: Any) -> Point:
         """The design point of the row, on another device or with another workload where given. Raises DseError where it
@@ -96,65 +96,50 @@ class Row:
 
 def read(path: str) -> list[Row]:
     """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
-    content = specfile.read_bytes(path, MAX_TABLE_BYTES, "table", "the path of a .csv file", __doc__ or "")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 text: give a CSV file") from error
-    if "\0" in text:
-        raise InputError(f"{path}: holds a NUL byte: give a CSV file")
-    reader = csv.DictReader(io.StringIO(text), strict=True)
-    try:
-        header = [name.strip() for name in reader.fieldnames or []]
-        for name in NEEDED:
-            if name not in header:
-                raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header or ['id'])}")
-        rows, seen = [], set()
-        for cells in reader:
-            if not any((value or "").strip() for value in cells.values() if not isinstance(value, list)):
-                continue
-            if None in cells or None in cells.values():
-                raise InputError(f"{path}:{reader.line_num}: has not as many cells as the header")
-            row = _row(path, reader.line_num, {name.strip(): value.strip() for name, value in cells.items()})
-            if row.id in seen:
-                raise InputError(f"{path}:{row.line}: id = {show(row.id)}: is given twice: give each row its own")
-            seen.add(row.id)
-            rows.append(row)
-    except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: is not valid CSV: {error}") from error
-    if not rows:
-        raise InputError(f"{path}: has a header but no rows: add measured rows")
-    return rows
+    header, lines, cells = rows_of(path)
+    for name in NEEDED:
+        if name not in header:
+            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
+    found: list[Row] = []
+    seen = set()
+    for line, values in zip(lines, cells, strict=True):
+        said = {name: _said(cell) for name, cell in zip(header, values, strict=True)}
+        row = _row(path, line, said)
+        if not row.id:
+            raise InputError(f"{path}:{line}: id = '': must be there: give each row its own")
+        if row.id in seen:
+            raise InputError(f"{path}:{line}: id = {show(row.id)}: is given twice: give each row its own")
+        seen.add(row.id)
+        found.append(row)
+    return found
 
 
-def _number(place: str, cell: str, high: float, whole: bool) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= high or (whole and value != int(value)):
-        allowed = f"a whole number from 1 to {high:,.0f}" if whole else f"more than 0 and at most {high:,.0f}"
-        raise InputError(f"{place} = {show(cell)}: must be {allowed}")
-    return value
+def _said(cell: str) -> str:
+    """What a cell says; "" for nothing, or for the nan that tables write there."""
+    return "" if cell.strip().lower() == "nan" else cell.strip()
 
 
 def _row(path: str, line: int, cells: dict[str, str]) -> Row:
     """One row; what is known of nothing becomes its reason."""
     place = f"{path}:{line}"
-    whole = {name: int(_number(f"{place}: {name}", cells[name], high, True)) for name, high in NEEDED.items() if high}
+    whole = {name: int(number(path, line, name, cells[name], high, True)) for name, high in NEEDED.items() if high}
     times = []
     for name in TIMES:
         cell = cells.get(name, "")
-        milliseconds = None if cell in ("", "nan") else _number(f"{place}: {name}", cell, MAX_MS, False)
+        milliseconds = None if not cell else number(path, line, name, cell, MAX_MS, False)
         times.append(None if milliseconds is None else milliseconds * units.to_base(1, "ms"))
-    split = {name: _split(place, name, cells.get(name, "")) for name in SPLITS}
+    split = {name: _split(path, line, name, cells.get(name, "")) for name in SPLITS}
     source = cells.get("silicon_data_source", "")
     is_x = bool(INFERENCEX.search(source))
     told = re.search(r"silicon_concurrency=(\d+)", source)
     tp, n_groups, ep = _devices(split)
     concurrency = int(told.group(1)) if told else whole["batch_size"] * n_groups
-    release = "" if cells.get("backend_version", "") == "nan" else cells.get("backend_version", "")
-    stack, precision = cells["backend"].lower(), cells.get("precision", "").lower().replace("nan", "")
+    release, stack, precision = (
+        cells.get("backend_version", ""),
+        cells["backend"].lower(),
+        cells.get("precision", "").lower(),
+    )
+    near = stack if stack in catalog.servers() else DEFAULT_STACK
     given = (cells["id"], line, cells["model_path"], cells["system"], stack, release, precision, concurrency,
              tp * n_groups * split["pp_size"])  # fmt: skip
     try:
@@ -165,29 +150,21 @@ def _row(path: str, line: int, cells: dict[str, str]) -> Row:
             batch=concurrency, input_tokens=max(1, round(share * whole["isl"])),
             output_tokens=max(1, round(share * whole["osl"])),
             admission="reserve" if stack == RESERVING else "paged",
-            weights=_weights(place, cells, spec, precision), stack=f"{stack}@{release or UNKNOWN_RELEASE}",
+            weights=_weights(place, cells, spec, precision), stack=f"{near}@{release or UNKNOWN_RELEASE}",
             tp=tp * n_groups, ep=ep, pp=split["pp_size"], dp_attention=n_groups > 1, model_kind="calibrated",
             rounds=IN_STEP_ROUNDS if stack == "sglang" and not is_x else ROUNDS,
             max_num_seqs=max(concurrency - 1, 1) if stack == RESERVING and not is_x else None,
         )  # fmt: skip
-        row = Row(*given, device, spec, work, kv, times[0], times[1], "")
-        return replace(row, work=replace(work, gpu_memory_utilization=_share(place, cells, row)))
+        marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
+        row = Row(*given, device, spec, work, kv, times[0], times[1], "", marks)
+        return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))
     except DseError as error:
         return Row(*given, None, None, None, "fp16", times[0], times[1], str(error))
 
 
-def _split(place: str, name: str, cell: str) -> int:
+def _split(path: str, line: int, name: str, cell: str) -> int:
     """Devices along one way of splitting: 1 where nothing, or 0, is said."""
-    if cell in ("", "nan") or _is_zero(cell):
-        return 1
-    return int(_number(f"{place}: {name}", cell, MAX_DEVICES**2, True))
-
-
-def _is_zero(cell: str) -> bool:
-    try:
-        return float(cell) == 0
-    except ValueError:
-        return False
+    return int(number(path, line, name, cell, MAX_DEVICES**2, True)) if cell.strip("0.") else 1
 
 
 def _devices(split: dict[str, int]) -> tuple[int, int, int]:
@@ -202,11 +179,11 @@ def _devices(split: dict[str, int]) -> tuple[int, int, int]:
     return tp, n_groups, ep if tp * n_groups % ep == 0 and tp * n_groups > 1 else 1
 
 
-def _share(place: str, cells: dict[str, str], row: Row) -> float:
+def _share(path: str, cells: dict[str, str], row: Row) -> float:
     """Share of the memory for the server: as a column says, else the usual one, or more where weights fill that."""
     told = cells.get("gpu_memory_utilization", "")
-    if told not in ("", "nan"):
-        return _number(f"{place}: gpu_memory_utilization", told, 1.0, False)
+    if told:
+        return number(path, row.line, "gpu_memory_utilization", told, 1.0, False)
     point = row.point()
     usual = UTILIZATION * point.device.usable_frac.si * point.results["capacity_bytes"]
     return TIGHT_SHARE if point.results["weight_bytes"] > TIGHT_WEIGHTS * usual else UTILIZATION
@@ -225,9 +202,10 @@ def _device(system: str) -> HardwareSpec:
 def _kv(given: str, precision: str, is_inferencex: bool) -> str:
     """How keys and values are stored: as a column kv_cache_dtype says, else FP8 in InferenceX's recipes, else 16
     bits."""
-    if given and given != "nan":
-        return "fp8" if "fp8" in given.lower() else "fp16"
-    return "fp8" if is_inferencex and precision in ("fp8", "fp4") else "fp16"
+    if not given:
+        return "fp8" if is_inferencex and precision in ("fp8", "fp4") else "fp16"
+    return {"auto": "fp16", "bfloat16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "fp16",
+            "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}.get(given.lower(), given.lower())  # fmt: skip
 
 
 def _weights(place: str, cells: dict[str, str], spec: ModelSpec, precision: str) -> str:

@@ -75,11 +75,12 @@ class Table:
         return ", ".join(dict.fromkeys(f"{f} {v}".strip() for f, v in zip(self.frameworks, self.versions, strict=True)))
 
 
-def _rows(path: str) -> tuple[list[str], list[int], list[list[str]]]:
-    """Header, line numbers and cells of a CSV file, every row as long as the header."""
-    content = specfile.read_bytes(
-        path, MAX_TABLE_BYTES, "table", f"the path of a .csv file, or {PACKAGE}", "docs/calibration.md has the columns"
-    )
+def rows_of(path: str, give: str = "the path of a .csv file") -> tuple[list[str], list[int], list[list[str]]]:
+    """Header, line numbers and cells of a CSV file, every row as long as the header.
+
+    `give` says in messages what to give in place of what is no file. Raises InputError with file and line.
+    """
+    content = specfile.read_bytes(path, MAX_TABLE_BYTES, "table", give, "docs/calibration.md has the columns")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -115,7 +116,7 @@ def _rows(path: str) -> tuple[list[str], list[int], list[list[str]]]:
     return header, lines, cells
 
 
-def _number(path: str, line: int, name: str, cell: str, high: float, whole: bool) -> float:
+def number(path: str, line: int, name: str, cell: str, high: float, whole: bool) -> float:
     """A positive number of at most `high`. Raises InputError with the place."""
     place = f"{path}:{line}: {name} = {show(cell)}"
     if not _NUMBER.fullmatch(cell):
@@ -128,7 +129,7 @@ def _number(path: str, line: int, name: str, cell: str, high: float, whole: bool
 
 
 def _column(path: str, name: str, lines: list[int], cells: list[str], high: float, whole: bool) -> Floats:
-    return np.array([_number(path, line, name, cell, high, whole) for line, cell in zip(lines, cells, strict=True)])
+    return np.array([number(path, line, name, cell, high, whole) for line, cell in zip(lines, cells, strict=True)])
 
 
 def _texts(header: list[str], cells: list[list[str]], name: str) -> NDArray[np.str_]:
@@ -143,7 +144,7 @@ def read(path: str, timed: bool = True) -> Table:
 
     `timed` asks for the column of times too. Raises InputError with file, line and column.
     """
-    header, lines, cells = _rows(path)
+    header, lines, cells = rows_of(path, f"the path of a .csv file, or {PACKAGE}")
     kind: Kind = "gemm" if {"m", "n", "k"} <= set(header) else "attention"
     wanted = dict(GEMM if kind == "gemm" else ATTENTION)
     text_columns = ["kv_dtype"] if kind == "attention" else []

@@ -57,9 +57,9 @@ def judge(row: Row) -> Judged:
     if row.reason:
         return Judged(row, *nothing, row.reason)
     try:
-        point, marks = row.point(), ""
+        point, marks = row.point(), row.marks
         if not point.max_batch:  # a server ran it all the same
-            marks = f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}"
+            marks += f"{'; ' if marks else ''}no_room: predicted as if it did fit: {point.results['infeasible_reason']}"
             point = row.point(roomy(point.device))
         results = point.results
         if results["steady_tpot_s"] is None:

@@ -149,13 +149,14 @@ def test_what_is_not_known_is_a_reason_of_its_row(table, name):
     ("change", "words"),
     [
         ({"silicon_tpot_ms": "-3"}, ":2: silicon_tpot_ms = '-3': must be more than 0"),
-        ({"silicon_tpot_ms": "fast"}, ":2: silicon_tpot_ms = 'fast': must be more than 0"),
-        ({"silicon_ttft_ms": "inf"}, ":2: silicon_ttft_ms = 'inf': must be more than 0"),
+        ({"silicon_tpot_ms": "fast"}, ":2: silicon_tpot_ms = 'fast': must be a number, such as 12.5"),
+        ({"silicon_ttft_ms": "inf"}, ":2: silicon_ttft_ms = 'inf': must be a number, such as 12.5"),
         ({"batch_size": "0"}, ":2: batch_size = '0': must be a whole number from 1 to"),
         ({"batch_size": "1.5"}, ":2: batch_size = '1.5': must be a whole number from 1 to"),
-        ({"isl": ""}, ":2: isl = '': must be a whole number from 1 to"),
+        ({"isl": ""}, ":2: isl = '': must be a number, such as 32"),
         ({"osl": "1e12"}, ":2: osl = '1e12': must be a whole number from 1 to"),
-        ({"tp_size": "two"}, ":2: tp_size = 'two': must be a whole number from 1 to"),
+        ({"isl": "1_024"}, ":2: isl = '1_024': must be a number, such as 32"), ({"id": " "}, ":2: id = '': must be there"),
+        ({"tp_size": "two"}, ":2: tp_size = 'two': must be a number, such as 32"),
     ],
 )  # fmt: skip
 def test_bad_cells_are_named(table, change, words):
@@ -164,6 +165,26 @@ def test_bad_cells_are_named(table, change, words):
         read(path)
     assert f"{path}{words}" in str(problem.value)
     assert "\n" not in str(problem.value)
+
+
+def test_a_stack_that_nobody_measured_is_predicted_by_the_nearest_and_marked(table):
+    (row,) = read(table({"backend": "lmdeploy", "backend_version": "0.7"}))
+    assert (row.stack, row.work.stack, row.reason) == ("lmdeploy", "vllm@0.7", "")
+    assert row.marks == "nearest_stack: 'lmdeploy' was not measured: that of vllm"
+
+
+@pytest.mark.parametrize(
+    ("given", "kv"),
+    [("auto", "fp16"), ("bfloat16", "fp16"), ("FP8_E4M3", "fp8"), ("fp8", "fp8"), ("int4", "int4"), ("NaN", "fp16")],
+)
+def test_how_keys_and_values_are_stored(table, given, kv):
+    (row,) = read(table({"kv_cache_dtype": given}, head=(*HEAD, "kv_cache_dtype")))
+    assert row.kv == kv
+
+
+def test_a_type_of_keys_and_values_that_nobody_knows_is_a_reason(table):
+    (row,) = read(table({"kv_cache_dtype": "int5"}, head=(*HEAD, "kv_cache_dtype")))
+    assert "int5" in row.reason
 
 
 def test_an_unknown_precision_is_a_reason(table):
@@ -179,8 +200,9 @@ def test_tables_that_cannot_be_read(table, tmp_path):
     with pytest.raises(InputError, match=r"servers\.csv:3: id = 'a': is given twice"):
         read(path)
     for content, words in (
-        (",".join(HEAD) + "\n", "has a header but no rows"), (",".join(HEAD) + "\na,b\n", ":2: has not as many cells"),
-        ("\0", "NUL byte"),
+        (",".join(HEAD) + "\n", "has a header but no rows"), (",".join(HEAD) + "\na,b\n", ":2: has 2 cells: the header has 17"),
+        ("\0", "NUL byte"), ("", "is empty: docs/calibration.md has the columns"),
+        ("id,id\na,b\n", "column 'id' is given twice"),
     ):  # fmt: skip
         (tmp_path / "servers.csv").write_text(content)
         with pytest.raises(InputError, match=words):
