@@ -275,7 +275,7 @@ def need(
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
-    '9.413 TB/s'
+    '9.407 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1400, batch=128, admission="paged").best["quantizer"]
     'sinkq:bits=4'
 

@@ -229,7 +229,7 @@ def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
 def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
     """What a server does beside its kernels: of no release in particular, within what its releases were fitted to."""
     server, found = catalog.servers().get(stack_name), []
-    for field in ("layer", "step", "sequence"):
+    for field in ("layer", "sequence"):
         number: Quantity = getattr(host, field)
         low, high = (factor * number.si for factor in BY_KIND[number.kind])
         rule = f"kind {number.kind}"

@@ -155,7 +155,8 @@ def test_what_is_not_known_is_a_reason_of_its_row(table, name):
         ({"batch_size": "1.5"}, ":2: batch_size = '1.5': must be a whole number from 1 to"),
         ({"isl": ""}, ":2: isl = '': must be a number, such as 32"),
         ({"osl": "1e12"}, ":2: osl = '1e12': must be a whole number from 1 to"),
-        ({"isl": "1_024"}, ":2: isl = '1_024': must be a number, such as 32"), ({"id": " "}, ":2: id = '': must be there"),
+        ({"isl": "1_024"}, ":2: isl = '1_024': must be a number, such as 32"),
+        ({"id": " "}, ":2: id = '': must be there"),
         ({"tp_size": "two"}, ":2: tp_size = 'two': must be a number, such as 32"),
     ],
 )  # fmt: skip
@@ -200,7 +201,8 @@ def test_tables_that_cannot_be_read(table, tmp_path):
     with pytest.raises(InputError, match=r"servers\.csv:3: id = 'a': is given twice"):
         read(path)
     for content, words in (
-        (",".join(HEAD) + "\n", "has a header but no rows"), (",".join(HEAD) + "\na,b\n", ":2: has 2 cells: the header has 17"),
+        (",".join(HEAD) + "\n", "has a header but no rows"),
+        (",".join(HEAD) + "\na,b\n", ":2: has 2 cells: the header has 17"),
         ("\0", "NUL byte"), ("", "is empty: docs/calibration.md has the columns"),
         ("id,id\na,b\n", "column 'id' is given twice"),
     ):  # fmt: skip
