@@ -65,7 +65,7 @@ def _warn(text: str) -> None:
 
 def _compiled(function: Callable[..., Any], parallel: bool, cache: bool, allocates: bool) -> Callable[..., Any]:
     """`function` through numba; without a cache where its folder cannot be used or trusted."""
-    options = {"parallel": parallel, "error_model": "numpy", "nogil": True, "_nrt": allocates}
+    options: Any = {"parallel": parallel, "error_model": "numpy", "nogil": True, "_nrt": allocates}
     compile_ = numba.njit(**options)
     if not cache:
         return compile_(function)

@@ -185,6 +185,7 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
     page.goto(f"{server}/{address}")
     figure = page.locator(f".st-key-{name} .js-plotly-plot .main-svg")
     figure.first.wait_for(state="attached")
+    idle(page)  # a run that ends would take back what is being typed
     before = drawn_numbers(page, name)
     field = page.get_by_role("combobox", name=label).first
     field.fill(option)
