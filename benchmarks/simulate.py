@@ -2,7 +2,7 @@
 
     python benchmarks/simulate.py [--requests 1000000] [--rounds 3]
 
-Goal on 2 cores: a million requests of a conversation trace's lengths within a minute. Compiled code is warm; runs take
+Goal on 2 cores: a million requests of a conversation trace's lengths within 20 s. Compiled code is warm; runs take
 turns; the best of all rounds counts, since the machine is shared.
 """
 

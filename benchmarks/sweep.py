@@ -3,9 +3,9 @@
     python benchmarks/sweep.py [--threads 2] [--rounds 5] [--only reduced,columns,...]
 
 Goals on 2 cores: 500 million points a second reduced (best throughput and counts), 50 million of the calibrated model,
-300 million into 8 columns of float64 in reused buffers, 10 million to Parquet; 5 million with a token policy, a shared
-prefix or no cache. Beside them, in the same run: numpy on
-the same formulas, and how fast the memory is written. Compiled code is warm; runs take turns; the best of all rounds
+300 million into 8 columns of float64 in reused buffers, 10 million to Parquet; 20 million of the calibrated model with
+several devices; 5 million with a token policy, a shared prefix or no cache. Beside them, in the same run: numpy on the
+same formulas, and how fast the memory is written. Compiled code is warm; runs take turns; the best of all rounds
 counts, as machines are shared.
 """
 
@@ -33,6 +33,8 @@ AXES: dict[str, Any] = {
     "input_tokens": {"from": 128, "to": 8192, "step": 128}, "output_tokens": [128, 1024],
     "memory_bandwidth": {"from": "1 TB/s", "to": "8 TB/s", "count": 40},
 }  # fmt: skip
+#: splits of the model over devices
+SEVERAL = {"tp": [2, 4], "pp": [1, 2]}
 MANY = {"from": 1, "to": 4096, "step": 1}
 #: to Parquet, with the columns that sweeps keep by default: 16 million points
 TO_DISK = {
@@ -98,6 +100,8 @@ def main() -> None:
         ("calibrated h2o, paged", "calibrated", "fp16", "paged", {"tokens": "h2o"}),
         ("calibrated snapkv, kivi, reserved", "calibrated", "kivi", "reserve", {"tokens": "snapkv"}),
         ("calibrated prefix, paged", "calibrated", "fp16", "paged", {"prefix_tokens": 64}),
+        ("calibrated several devices, paged", "calibrated", "fp16", "paged", SEVERAL),
+        ("calibrated several devices, fp8", "calibrated", "fp8", "paged", SEVERAL),
         ("no cache", "ideal", "fp16", "reserve", {"kv_cache": False}),
         ("calibrated no cache", "calibrated", "fp16", "reserve", {"kv_cache": False}),
     ):  # fmt: skip

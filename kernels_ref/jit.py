@@ -63,9 +63,10 @@ def _warn(text: str) -> None:
         )
 
 
-def _compiled(function: Callable[..., Any], parallel: bool, cache: bool) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], parallel: bool, cache: bool, allocates: bool) -> Callable[..., Any]:
     """`function` through numba; without a cache where its folder cannot be used or trusted."""
-    compile_ = numba.njit(parallel=parallel, error_model="numpy", nogil=True)
+    options: Any = {"parallel": parallel, "error_model": "numpy", "nogil": True, "_nrt": allocates}
+    compile_ = numba.njit(**options)
     if not cache:
         return compile_(function)
     own = os.environ.get("NUMBA_CACHE_DIR")
@@ -75,7 +76,7 @@ def _compiled(function: Callable[..., Any], parallel: bool, cache: bool) -> Call
         return compile_(function)
     try:
         with _private_files():
-            return _in_turn(numba.njit(parallel=parallel, error_model="numpy", nogil=True, cache=True)(function))
+            return _in_turn(numba.njit(**options, cache=True)(function))
     except (RuntimeError, OSError) as error:  # nowhere to write
         _warn(str(error).splitlines()[0])
         return compile_(function)
@@ -123,10 +124,10 @@ def _private_files() -> Iterator[None]:
 class Kernel:
     """A compiled function that survives a damaged cache: it is compiled again, without a cache, with one warning."""
 
-    def __init__(self, function: Callable[..., Any], parallel: bool) -> None:
-        self.function, self.parallel = function, parallel
+    def __init__(self, function: Callable[..., Any], parallel: bool, allocates: bool = True) -> None:
+        self.function, self.parallel, self.allocates = function, parallel, allocates
         self.__doc__, self.__name__ = function.__doc__, function.__name__
-        self._compiled = _compiled(function, parallel, cache=True)
+        self._compiled = _compiled(function, parallel, True, allocates)
         self._called = False
 
     def __call__(self, *args: Any) -> Any:
@@ -140,7 +141,7 @@ class Kernel:
             found = self._compiled(*args)
         except _CACHE_ERRORS as error:
             _warn(f"what was kept is damaged ({type(error).__name__})")
-            self._compiled = _compiled(self.function, self.parallel, cache=False)
+            self._compiled = _compiled(self.function, self.parallel, False, self.allocates)
             found = self._compiled(*args)
         self._called = True
         return found
@@ -151,9 +152,13 @@ def kernel(function: F) -> F:
     return Kernel(function, parallel=True)  # type: ignore[return-value]
 
 
-def sequential(function: F) -> F:
-    """An entry point called from Python that runs on one thread. It must not raise."""
-    return Kernel(function, parallel=False)  # type: ignore[return-value]
+def sequential(function: F, allocates: bool = True) -> F:
+    """An entry point called from Python that runs on one thread. It must not raise.
+
+    One that makes no array need not count who holds those that it is given (`allocates` False): where functions pass
+    a record of many arrays to each other, that counting is most of the time.
+    """
+    return Kernel(function, False, allocates)  # type: ignore[return-value]
 
 
 def inner(function: F) -> F:

@@ -56,20 +56,20 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """Chromium; no longer than a module, whose thread has no other event loop meanwhile."""
-    from browser import chromium
+def profile():
+    """A profile of Chromium; no longer than a module, whose thread has no other event loop meanwhile."""
+    from browser import chromium, new_profile
 
     with chromium() as opened:
-        yield opened
+        yield new_profile(opened)
 
 
 @pytest.fixture
-def page(browser, server):
+def page(profile, server):
     """A fresh page of the explorer; the test fails where something goes wrong in it (`browser.watched`)."""
     from browser import watched
 
-    with watched(browser, server) as opened:
+    with watched(profile, server) as opened:
         yield opened
 
 

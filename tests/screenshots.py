@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from browser import ROOT, chromium, explorer, idle, watched
+from browser import ROOT, chromium, explorer, idle, new_profile, watched
 from dse.explorer.app import PAGES
 
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
@@ -30,7 +30,8 @@ def shoot(browser, address, path, folder):
     for width in WIDTHS:
         for scheme in SCHEMES:
             size = {"width": width, "height": HEIGHT}
-            with watched(browser, address, viewport=size, color_scheme=scheme) as page:
+            profile = new_profile(browser, viewport=size, color_scheme=scheme)
+            with watched(profile, address) as page:
                 page.set_default_timeout(PATIENCE_MS)
                 page.goto(f"{address}/{path}")
                 page.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached")
@@ -41,6 +42,7 @@ def shoot(browser, address, path, folder):
                 idle(page)
                 page.screenshot(path=folder / f"{path.partition('?')[0] or PAGES[0].path}-{width}-{scheme}.png")
                 print(path or PAGES[0].path, width, scheme, *page.evaluate(_WIDE), flush=True)
+            profile.close()
 
 
 def main(paths):

@@ -485,7 +485,11 @@ def run(s, tables, max_steps):
 
 @cache
 def compiled() -> Callable[[State, Tables, int], bool]:
-    """`run` as machine code, kept on disk between runs where that is safe; some seconds the first time."""
+    """`run` as machine code, kept on disk between runs where that is safe; some seconds the first time.
+
+    Nothing in it makes an array, so nobody counts who holds those of the state, and its functions are merged into one:
+    a call would pass every array anew. Together that is ten times as fast.
+    """
     from numba.extending import register_jitable
 
     from kernels_ref import sequential
@@ -495,5 +499,5 @@ def compiled() -> Callable[[State, Tables, int], bool]:
         _next_group, _join_after, _whole_prompts, _part_of_prompt, _chunks, _decoded, _take_sample, _plan_step, _step_s,
     )  # fmt: skip
     for function in helpers:
-        register_jitable(error_model="numpy")(function)
-    return sequential(run)
+        register_jitable(error_model="numpy", forceinline=True, _nrt=False)(function)
+    return sequential(run, allocates=False)

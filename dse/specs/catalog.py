@@ -49,8 +49,13 @@ def _find_device(name: str) -> str | Path:
 
 
 @cache
+def _shipped_document(path: Path) -> specfile.Document:
+    return specfile.read(path)
+
+
+@cache
 def _shipped_device(path: Path) -> specs.HardwareSpec:
-    return device_from(specfile.read(path))
+    return device_from(_shipped_document(path))
 
 
 def device(name: str) -> specs.HardwareSpec:
@@ -66,7 +71,8 @@ def device(name: str) -> specs.HardwareSpec:
 
 
 def _changed(base: str, changes: str) -> specs.HardwareSpec:
-    return changed(specfile.read(_find_device(base)), base, changes)
+    found = _find_device(base)
+    return changed(_shipped_document(found) if isinstance(found, Path) else specfile.read(found), base, changes)
 
 
 def changed(document: specfile.Document, base: str, changes: str) -> specs.HardwareSpec:
@@ -98,7 +104,7 @@ def device_from(document: specfile.Document) -> specs.HardwareSpec:
     if spec.stacks_of is None:
         return spec
     other = device_files().get(spec.stacks_of.lower())
-    stacks = specs.load(specfile.read(other), specs.HardwareSpec).stacks if other else {}
+    stacks = specs.load(_shipped_document(other), specs.HardwareSpec).stacks if other else {}
     if not stacks:
         known = ", ".join(name for name, path in device_files().items() if "[stacks." in path.read_text())
         raise InputError(

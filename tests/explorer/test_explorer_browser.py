@@ -52,11 +52,20 @@ def set_batch(page, value):
     idle(page)
 
 
-def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, browser):
+def explain_a_number(page):
+    """A number opens its explanation."""
+    page.get_by_role("button", name="Decode step: 125.2 ms").click()
+    page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_test_id("stPopoverBody").wait_for(state="detached")
+
+
+def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profile):
     open_page(page, server)
     idle(page)
     first = throughput(page)
     assert first.endswith("token/s")
+    explain_a_number(page)
     star = "document.querySelector('.st-key-memory_bars .js-plotly-plot').data[1].x[0]"
     before = page.evaluate(star)
     page.get_by_role("slider").first.press("ArrowRight")
@@ -65,7 +74,7 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, brows
     idle(page)
     second = throughput(page)
     assert second != first
-    again = browser.new_page(**STILL)
+    again = profile.browser.new_page(**STILL)  # of another profile: the address is all that it has
     try:
         again.set_default_timeout(WAIT_MS)
         open_page(again, page.url)
@@ -78,8 +87,11 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, brows
     sync_api.expect(batch_field(page)).to_have_value("64")
 
 
-def test_another_page_keeps_what_was_chosen(page, server):
-    open_page(page, f"{server}/?batch=48")
+def test_a_token_policy_of_the_url_is_shown_and_another_page_keeps_what_was_chosen(page, server):
+    open_page(page, f"{server}/?tokens=h2o&batch=48")
+    assert "--tokens h2o" in command_line(page)
+    page.get_by_text("204 tokens stored and 204 tokens read at the end").wait_for()
+    assert "tokens=h2o" in page.url
     page.get_by_role("link", name="Roofline").first.click()
     page.get_by_role("heading", name="Roofline").wait_for()
     page.get_by_role("link", name="What if").first.click()
@@ -128,13 +140,6 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
         assert [stop for i, stop in enumerate(stops) if i == 0 or stop != stops[i - 1]] == wanted
 
 
-def test_a_number_opens_its_explanation(page, server):
-    open_page(page, server)
-    idle(page)
-    page.get_by_role("button", name="Decode step: 125.2 ms").click()
-    page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
-
-
 def test_good_and_bad_files(page, server, tmp_path):
     open_page(page, f"{server}/?batch=48")
     page.get_by_text("Load a device, model, plan or measurement").click()
@@ -163,22 +168,24 @@ def drawn_numbers(page, name):
         document.querySelector('.st-key-{name} .js-plotly-plot').data.map(trace => [trace.x, trace.y]))""")
 
 
-#: page -> figure, field and option that change it, and what of the address says so
+#: page -> figure, field and option that change it, what of the address says so, and the kind of file that is
+#: downloaded: all kinds of one figure are downloaded from the page "Pareto" (test_explorer_browser_pages.py)
 PAGES = {
-    "?batch=32": ("throughput", "Quantizer", "kivi", "quantizer=kivi"),
-    "throughput?batch=32": ("throughput", "Model", "llama2-13b", "model=llama2-13b"),
-    "roofline?batch=32": ("operations", "Model", "llama2-13b", "model=llama2-13b"),
-    "where?batch=32": ("tornado-0", "Model", "llama2-13b", "model=llama2-13b"),
-    "validation?validation_document=NQKV": ("silicon", "Device", "L40S", "validation_device=L40S"),
+    "?batch=32": ("throughput", "Quantizer", "kivi", "quantizer=kivi", "PNG"),
+    "throughput?batch=32": ("throughput", "Model", "llama2-13b", "model=llama2-13b", "SVG"),
+    "roofline?batch=32": ("operations", "Model", "llama2-13b", "model=llama2-13b", "PDF"),
+    "where?batch=32": ("tornado-0", "Model", "llama2-13b", "model=llama2-13b", "CSV"),
+    "validation?validation_document=NQKV": ("silicon", "Device", "L40S", "validation_device=L40S", "Parquet"),
 }
 
 
 @pytest.mark.parametrize("address", list(PAGES))
 def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(page, server, address):
-    name, label, option, said = PAGES[address]
+    name, label, option, said, kind = PAGES[address]
     page.goto(f"{server}/{address}")
     figure = page.locator(f".st-key-{name} .js-plotly-plot .main-svg")
     figure.first.wait_for(state="attached")
+    idle(page)  # a run that ends would take back what is being typed
     before = drawn_numbers(page, name)
     field = page.get_by_role("combobox", name=label).first
     field.fill(option)
@@ -195,10 +202,11 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
     (ROOT / "screenshots").mkdir(exist_ok=True)  # to be looked at; git ignores them
     page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'what-if'}.png")
     place = open_beside(page, name)
-    for kind in ("PNG", "SVG", "PDF", "CSV", "Parquet"):
-        with page.expect_download() as caught:
-            place.get_by_role("button", name=kind, exact=True).click()
-        opened_as(kind, Path(caught.value.path()))
+    buttons = [place.get_by_role("button", name=each, exact=True) for each in ("PNG", "SVG", "PDF", "CSV", "Parquet")]
+    assert all(button.is_enabled() for button in buttons)
+    with page.expect_download() as caught:
+        place.get_by_role("button", name=kind, exact=True).click()
+    opened_as(kind, Path(caught.value.path()))
 
 
 def test_a_click_on_a_point_opens_it_in_what_if(page, server):
@@ -274,16 +282,15 @@ def test_twenty_sessions_at_once_do_not_mix(server):
         ]
 
 
-def test_tabs_at_once_each_show_their_own(browser, server):
+def test_tabs_at_once_each_show_their_own(profile, server):
     """Twenty sessions are held apart above; tabs cost more, and most here are without a figure, which is what costs.
 
     A batch has 3 devices, 6 quantizers, 6 prompts, 6 lengths.
     """
-    context = browser.new_context(**STILL)
-    context.set_default_timeout(4 * WAIT_MS)
+    tabs = {n: profile.new_page() for n in range(102, 106)}
     try:
-        tabs = {n: context.new_page() for n in range(100, 108)}
         for n, tab in tabs.items():
+            tab.set_default_timeout(4 * WAIT_MS)
             sweep = f"pareto?pareto_batches=1+to+{n}+step+1"
             tab.goto(f"{server}/{f'?batch={n}' if n % 5 == 0 else sweep}", wait_until="commit")
         for n, tab in tabs.items():
@@ -294,17 +301,11 @@ def test_tabs_at_once_each_show_their_own(browser, server):
                 tab.get_by_text(f"{3 * 6 * 6 * 6 * n:,} designs: more than start by themselves").wait_for()
                 assert f"1+to+{n}+step" in tab.url
     finally:
-        context.close()
+        for tab in tabs.values():
+            tab.close()
 
 
-def test_a_token_policy_of_the_url_is_asked_for_and_shown(page, server):
-    open_page(page, f"{server}/?tokens=h2o&batch=8")
-    assert "--tokens h2o" in command_line(page)
-    page.get_by_text("204 tokens stored and 204 tokens read at the end").wait_for()
-    assert "tokens=h2o" in page.url
-
-
-def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
+def test_hostile_url_gives_a_notice_bad_parameters_a_message_and_nothing_is_fetched(page, server):
     open_page(page, f"{server}/?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)")
     page.get_by_text("must be a whole number from 1 to 16,777,216").wait_for()
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
@@ -314,10 +315,7 @@ def test_hostile_url_gives_a_notice_and_nothing_is_fetched(page, server):
     page.go_back()
     sync_api.expect(batch_field(page)).to_have_value("64")
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
-
-
-def test_bad_parameters_show_a_message_beside_the_field(page, server):
-    open_page(page, server)
+    idle(page)
     field = page.get_by_role("textbox", name="Quantizer parameters")
     field.fill("bits=99")
     field.press("Enter")
@@ -326,22 +324,27 @@ def test_bad_parameters_show_a_message_beside_the_field(page, server):
     sync_api.expect(page.get_by_test_id("stMetric")).to_have_count(0, timeout=WAIT_MS)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, scheme):
-    page.emulate_media(color_scheme=scheme)
+@pytest.mark.parametrize(("width", "schemes"), [(390, ("light", "dark")), (1280, ("dark", "light"))])
+def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, schemes):
+    """Opened in either scheme, and in the other once the reader's system turns to it."""
+    page.emulate_media(color_scheme=schemes[0])
     page.set_viewport_size({"width": width, "height": 844})
     open_page(page, server)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    cut = page.evaluate(
-        """[...document.querySelectorAll('[data-testid=stMetricValue] *, [data-testid=stMetricLabel] *')]
-        .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflow === 'hidden')
-        .map(e => e.innerText)"""
-    )
-    assert cut == []
-    background = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
-    lightness = sum(int(part) for part in background[4:-1].split(",")[:3])
-    assert (lightness > 3 * 128) == (scheme == "light")
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(
+            """light => { const { backgroundColor } = getComputedStyle(document.querySelector('[data-testid=stApp]'));
+            const [red, green, blue] = backgroundColor.slice(4, -1).split(',').map(Number);
+            return (red + green + blue > 3 * 128) === light; }""",
+            arg=scheme == "light",
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        cut = page.evaluate(
+            """[...document.querySelectorAll('[data-testid=stMetricValue] *, [data-testid=stMetricLabel] *')]
+            .filter(e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflow === 'hidden')
+            .map(e => e.innerText)"""
+        )
+        assert cut == []
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])

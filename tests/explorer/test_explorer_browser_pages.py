@@ -26,7 +26,7 @@ def downloaded(page, button):
     return Path(caught.value.path())
 
 
-def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, browser):
+def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile):
     page.goto(f"{server}/pareto?{SMALL}")
     wait_for_figure(page, "front", FIRST_MS)
     page.get_by_text("of 24 designs are on the front").wait_for()
@@ -50,7 +50,7 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, browser
     idle(page)
     text = downloaded(page, page.get_by_role("button", name="Download sweep.toml")).read_text()
     assert "batch = [16, 64]" in text
-    again = browser.new_page(**STILL)
+    again = profile.browser.new_page(**STILL)  # of another profile: the address is all that it has
     try:
         again.goto(page.url)
         again.get_by_text("beyond the limits").wait_for(timeout=FIRST_MS)

@@ -134,6 +134,7 @@ def _not_dominated(columns: Sequence[Floats], signs: Sequence[float], limits: Fl
     from dse.sweep.pareto import kernels as pareto_kernels
 
     rows = np.empty(len(columns[0]) + 1, np.int64)
+    limits = np.ascontiguousarray(limits)  # compiled code wants all alike
     return rows[: pareto_kernels.reject_dominated(tuple(columns), np.array(signs), limits, rows)]
 
 
