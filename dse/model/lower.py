@@ -38,7 +38,7 @@ from dse.specs.stack import (
 )  # fmt: skip
 from dse.specs.tokens import TokenPolicy
 from dse.specs.weights import WeightFormat
-from dse.specs.workload import MAX_BATCH, Workload
+from dse.specs.workload import Workload
 
 #: software stack of a device that has several
 DEFAULT_STACK = "vllm"
@@ -434,7 +434,7 @@ def load_of(work: Workload) -> Load:
     return Load(
         int(paged), work.page_tokens if paged else 1, work.prefix_tokens, work.weight_format.dense_eighths,
         work.weight_format.expert_eighths, work.activation_bits,
-        work.prompt_chunk_tokens, work.rounds, MAX_BATCH if work.max_num_seqs is None else work.max_num_seqs,
+        work.prompt_chunk_tokens, work.rounds, work.max_num_seqs or NO_LIMIT,
         int(work.kv_cache), math.nan if discount is None else discount,
     )  # fmt: skip
 

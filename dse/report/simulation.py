@@ -19,6 +19,7 @@ from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
+from dse.serving.at_rate import at_rate as serving_at_rate
 from dse.serving.requests import Lengths, Requests
 from dse.serving.simulator import Simulation
 from dse.specs.device_and_model import HardwareSpec
@@ -62,7 +63,12 @@ def evaluate(
     if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
         load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
     thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
-    latency = _spread(run.finish_s - served.arrival_s)
+    # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
+    own_s = Point(device, plan, work).design.stack.host_prompt_s
+    latency = _spread(run.finish_s - served.arrival_s + own_s)
+    at_rate = None if offered is None else serving_at_rate(
+        device, plan, work, lengths.moments, offered, batching, chunk_tokens
+    )  # fmt: skip
     per_token = (run.finish_s - run.first_s) / served.output_tokens
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
@@ -84,14 +90,14 @@ def evaluate(
         "duration_s": duration, "requests_per_s": len(served.arrival_s) / duration,
         "throughput_tokens_per_s": run.n_tokens / duration,
         "saturated_tokens_per_s": run.saturated_tokens_per_s if offered is None else None,
-        "ttft_s": _spread(run.first_s - served.arrival_s), "tpot_s": _spread(per_token),
+        "ttft_s": _spread(run.first_s - served.arrival_s + own_s), "tpot_s": _spread(per_token),
         "token_gap_s": _gaps(run), "latency_s": latency, "queueing_s": _spread(run.start_s - served.arrival_s),
         "queueing_thirds_s": thirds,
         "mean_running": run.mean_running, "peak_running": run.peak_running,
         "mean_used_bytes": run.mean_used_bytes, "peak_used_bytes": run.peak_used_bytes, "free_bytes": run.free_bytes,
         "utilisation": min(run.busy_s / duration, 1.0), "n_preempted": run.n_preempted,
         "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()), "n_steps": run.n_steps,
-        "steady": steady, "load": load,
+        "steady": steady, "load": load, "at_rate": at_rate and at_rate._asdict(),
         "is_stable": None if offered is None else bool(
             load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))
         ),
@@ -227,6 +233,8 @@ def text(result: dict[str, Any]) -> str:
           if r["saturated_tokens_per_s"] else []),
         *_steady_lines(r),
         *([("load", f"{100 * r['load']:.4g} % of the rate that holds in steady state")] if r["load"] else []),
+        *([("closed form at this rate", f"{present.number(r['at_rate']['tpot_s'], 's')} per output token, "
+            f"{present.number(r['at_rate']['ttft_s'], 's')} to the first")] if r["at_rate"] else []),
         ("busy", f"{100 * r['utilisation']:.4g} % of the time, however few requests run"),
         ("running", f"{r['mean_running']:,.4g} in the mean, at most {r['peak_running']:,}"),
         ("memory of requests", f"{present.number(round(r['mean_used_bytes']), 'B')} in the mean"),

@@ -182,7 +182,7 @@ def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moment
     return Point(device, plan, there).max_batch
 
 
-def _prompt_parts(exact: Exact, moments: LengthMoments) -> tuple[float, float]:
+def prompt_parts(exact: Exact, moments: LengthMoments) -> tuple[float, float]:
     """Seconds of a prompt in the mean: its matrix products alone in a step, and the rest."""
     mean = moments.mean_input_tokens
     of_tokens = equations.mean_prompt_of_tokens(moments.mean_input_squared, mean)
@@ -191,10 +191,10 @@ def _prompt_parts(exact: Exact, moments: LengthMoments) -> tuple[float, float]:
     spread = log(max(moments.mean_input_squared / mean**2, 1.0)) ** 0.5
     # products have a kink where computing takes over from reading: their mean is not that of the mean prompt
     lengths = [mean * exp(spread * (x - spread / 2)) for x, _ in NORMAL_NODES]
-    return sum(share * _between(exact.matrix_s, n) for n, (_, share) in zip(lengths, NORMAL_NODES, strict=True)), rest
+    return sum(share * between(exact.matrix_s, n) for n, (_, share) in zip(lengths, NORMAL_NODES, strict=True)), rest
 
 
-def _between(at: Any, n: float) -> float:
+def between(at: Any, n: float) -> float:
     """A function of whole numbers >= 1 at `n`: a straight line between its neighbours."""
     low = max(int(n), 1)
     return float(at(low) if n <= low else at(low) + (n - low) * (at(low + 1) - at(low)))
@@ -204,15 +204,15 @@ def _whole_prompts(
     exact: Exact, n: int, context: float, moments: LengthMoments, longer: float
 ) -> tuple[float, float, float]:
     """`longer`: steps of a batch over those that its answers need; continuous batching needs no more."""
-    matrix_s, rest_s = _prompt_parts(exact, moments)
-    step_s = exact.matrix_s(n) + _attention_s(exact, n, context)
+    matrix_s, rest_s = prompt_parts(exact, moments)
+    step_s = exact.matrix_s(n) + decode_attention_s(exact, n, context)
     request_s = equations.steady_request_s(longer * moments.mean_output_tokens, n, step_s, matrix_s + rest_s)
     return step_s, matrix_s + rest_s, request_s
 
 
-def _attention_s(exact: Exact, n: float, context: float) -> float:
+def decode_attention_s(exact: Exact, n: float, context: float) -> float:
     """Seconds of a decode step without matrix products at a number of sequences between whole ones."""
-    return _between(lambda k: _between(lambda c: exact.attention_s(k, max(c, MIN_CONTEXT_TOKENS)), context), n)
+    return between(lambda k: between(lambda c: exact.attention_s(k, max(c, MIN_CONTEXT_TOKENS)), context), n)
 
 
 def _chunked(
@@ -220,21 +220,21 @@ def _chunked(
 ) -> tuple[float, float, float, float]:
     """A prompt takes a place, and no decode step, while it is worked on: what decodes, last, is n less such places."""
     mean_in, mean_out = moments.mean_input_tokens, moments.mean_output_tokens
-    matrix_s, rest_s = _prompt_parts(exact, moments)
+    matrix_s, rest_s = prompt_parts(exact, moments)
     chunk_matrix_s = exact.matrix_s(chunk_tokens)
     if n == 1:  # nobody shares a step with a chunk
         whole = int(mean_in) // chunk_tokens
         left = int(mean_in) - whole * chunk_tokens
         prefill_s = whole * chunk_matrix_s + (exact.matrix_s(left) if left else 0.0) + rest_s
-        step_s = exact.matrix_s(1) + _attention_s(exact, 1, context)
+        step_s = exact.matrix_s(1) + decode_attention_s(exact, 1, context)
         return step_s, prefill_s, equations.steady_request_s(mean_out, 1, step_s, prefill_s), 1.0
     decoding = min(
         equations.chunk_bound_sequences(chunk_tokens, mean_in, mean_out),
         _decoding(n, mean_in / mean_out, chunk_tokens),
     )
     # below one sequence in the mean, steps without any are as many as it lacks
-    attention_s = _attention_s(exact, max(decoding, 1.0), context) * min(decoding, 1.0)
-    pure_s = _between(exact.matrix_s, decoding) * min(decoding, 1.0)
+    attention_s = decode_attention_s(exact, max(decoding, 1.0), context) * min(decoding, 1.0)
+    pure_s = between(exact.matrix_s, decoding) * min(decoding, 1.0)
     request_s = equations.steady_chunked_request_s(
         mean_out, decoding, mean_in, chunk_tokens, attention_s, pure_s, chunk_matrix_s, rest_s
     )
@@ -249,7 +249,7 @@ def _grouped(
     busy = min(n, n_groups_of(exact.point.work))
     every, own = n_groups_of(exact.point.work), n / busy
     mean_in, n_steps = moments.mean_input_tokens, longer * moments.mean_output_tokens
-    matrix_s, rest_s = _prompt_parts(exact, moments)
+    matrix_s, rest_s = prompt_parts(exact, moments)
     if chunk_tokens and own > 1:  # steps of a request's answer, some of which have a chunk beside it
         decoding = max(min(
             equations.chunk_bound_sequences(chunk_tokens, mean_in, n_steps),
@@ -257,14 +257,14 @@ def _grouped(
         ), 1.0)  # fmt: skip
         n_mixed, n_all, tokens = mean_in / (chunk_tokens - decoding) * decoding, n_steps, float(chunk_tokens)
         n_all = max(n_all, n_mixed)
-        attention_s = _attention_s(exact, decoding, context)
+        attention_s = decode_attention_s(exact, decoding, context)
         beside_s = rest_s * decoding / n_mixed + attention_s
         longest = [(tokens, beside_s)]
     else:  # steps of the answer, and those of the group's prompts, in which others decode
         parts = max(mean_in / chunk_tokens, 1.0) if chunk_tokens else 1.0
         decoding, n_mixed, tokens = own, own * parts, mean_in / parts
         n_all = n_steps + n_mixed
-        attention_s = _attention_s(exact, decoding, context)
+        attention_s = decode_attention_s(exact, decoding, context)
         longest = []
     share = n_mixed / n_all
     some = groups.some_share(share, busy)
@@ -273,9 +273,9 @@ def _grouped(
         lengths = [n / parts for n in _longest_prompts(moments, with_prompt)]
         longest = [(n, max(exact.prompt_s(max(round(n), 1)), attention_s if busy > 1 else 0.0)) for n in lengths]
     mean = max((with_prompt * tokens + (busy - with_prompt) * decoding) / every, 1.0)
-    step_s = _between(exact.matrix_s, decoding) + attention_s
-    beside = [_between(exact.own_s, max(n, mean)) + seconds for n, seconds in longest]
-    mixed_s = _between(exact.matrix_s, mean) - _between(exact.own_s, mean) + sum(beside) / len(beside)
+    step_s = between(exact.matrix_s, decoding) + attention_s
+    beside = [between(exact.own_s, max(n, mean)) + seconds for n, seconds in longest]
+    mixed_s = between(exact.matrix_s, mean) - between(exact.own_s, mean) + sum(beside) / len(beside)
     request_s = groups.grouped_request_s(n_all, decoding * busy, some, step_s, mixed_s)
     return step_s, matrix_s + rest_s, request_s, decoding * busy
 

@@ -14,7 +14,7 @@ from dse.specs.workload import ASKED, Workload
 #: names have no values of their own to choose from
 NAMES = {"stack": "sglang", "weights": "fp8", "tokens": "window:tokens=512"}
 #: devices divide what a model has
-NUMBERS = {"prompt_budget_tokens": 4096, "tp": 4, "pp": 4, "pp_batches": 2, "ep": 4, "dcp": 2}
+NUMBERS = {"prompt_budget_tokens": 4096, "max_num_seqs": 8, "tp": 4, "pp": 4, "pp_batches": 2, "ep": 4, "dcp": 2}
 #: what another value of a field needs beside it: other fields, a model, a quantizer
 BESIDE = {
     "activation_bits": {"weights_bits": 8}, "cached_input_discount": {"prefix_tokens": 64}, "pp_batches": {"pp": 4},

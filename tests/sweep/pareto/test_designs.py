@@ -304,5 +304,15 @@ def test_json_has_no_number_that_json_does_not_know(run, tmp_path):
     code, out, error = run("pareto", table, "--maximize", "fast", "--minimize", "slow", "--json")
     assert code == 0
     (row,) = json.loads(out, parse_constant=lambda name: pytest.fail(name))["front"]
-    assert row == {"name": "b", "fast": 2, "slow": 0.05, "other": None, "more": None, "row": 1, "knee": True}
+    assert row == {
+        "name": "b",
+        "fast": 2,
+        "slow": 0.05,
+        "other": None,
+        "more": None,
+        "row": 1,
+        "knee": True,
+        "intervals": {},
+        "sure": None,
+    }
     assert error == "note: 'other' is infinite in row 1 (and 1 more): null in JSON\n"

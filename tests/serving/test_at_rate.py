@@ -1,0 +1,75 @@
+"""A server at a rate, in closed form: formulas by hand, and beside the simulator."""
+
+import numpy as np
+import pytest
+
+from dse.core.errors import InputError
+from dse.model import kv_layout
+from dse.model.formulas import steady
+from dse.serving import simulator, steady_state
+from dse.serving import trace_tables as traces
+from dse.serving.at_rate import at_rate
+from dse.serving.requests import Lengths, Requests
+from dse.specs import catalog
+from dse.specs.measurements import CLOSED
+from dse.specs.workload import Workload
+
+DEVICE, WORK = catalog.device("a100-80gb"), Workload(batch=256, admission="paged")
+FP16 = CLOSED.quantizer("fp16")
+KV = kv_layout.build(catalog.model("llama2-7b"), FP16, FP16)
+
+
+def test_formulas_by_hand():
+    # a quarter of the time goes into prompts
+    assert steady.interrupted_step_s(0.030, 0.25) == pytest.approx(0.040)
+    assert steady.running_at_rate(2.0, 200, 0.040) == pytest.approx(16)
+    # M/D/1 of 2 a second at 0.25 s: 2 * 0.0625 / (2 * 0.5) = 0.125 s; and half of a step of 30 ms
+    assert steady.prompt_queue_s(2.0, 0.25, 0.0625, 0.030) == pytest.approx(0.125 + 0.015)
+    # M/M/1 at the same rate waits twice as long: E[p^2] = 2 E[p]^2
+    assert steady.prompt_queue_s(2.0, 0.25, 0.125, 0.0) == pytest.approx(0.25)
+    # 0.4 s until a first token bring 0.1 s of prompts, these 0.025 s, and so on
+    assert steady.backlog_s(0.4, 0.25) == pytest.approx(0.4 * (0.25 + 0.25**2 + 0.25**3 + 0.25**4), rel=5e-3)
+
+
+def requests(kind, rate, n=1500):
+    lengths = traces.sample(kind, n, 1.0, seed=1) if kind else Requests(np.zeros(n), np.full(n, 1024), np.full(n, 256))
+    gaps = np.random.default_rng(5).exponential(1 / rate, n)
+    return Requests(np.cumsum(gaps * n / (rate * gaps.sum())), lengths.input_tokens, lengths.output_tokens)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.8])
+@pytest.mark.parametrize("batching", ["continuous", "chunked"])
+@pytest.mark.parametrize("kind", ["azure-conv", ""])
+def test_it_is_near_the_simulator(kind, batching, load):
+    moments = Lengths.of(requests(kind, 1.0)).moments
+    holds = steady_state.steady(DEVICE, KV, WORK, moments, None, batching)["requests_per_s"]
+    ours = at_rate(DEVICE, KV, WORK, moments, load * holds, batching)
+    run = simulator.run(DEVICE, KV, WORK, requests(kind, load * holds), batching)
+    tpot_s = (run.finish_s - run.first_s).sum() / run.requests.output_tokens.sum()
+    own_s = steady_state.Exact.of(DEVICE, KV, WORK).point.design.stack.host_prompt_s
+    assert ours.tpot_s == pytest.approx(tpot_s, rel=0.10)
+    assert ours.ttft_s - own_s == pytest.approx((run.first_s - run.requests.arrival_s).mean(), rel=0.25)
+    assert ours.running == pytest.approx(run.mean_running, rel=0.12)
+
+
+def test_a_rate_that_does_not_hold_has_no_times():
+    moments = steady_state.FixedLengths(1024, 256)
+    holds = steady_state.steady(DEVICE, KV, WORK, moments)["requests_per_s"]
+    assert at_rate(DEVICE, KV, WORK, moments, 1.2 * holds) is None
+    assert at_rate(DEVICE, KV, WORK, moments, 0.5 * holds, "static") is None
+    rates = [share * holds for share in (0.01, 0.2, 0.4, 0.6, 0.8)]
+    times = [at_rate(DEVICE, KV, WORK, moments, rate) for rate in rates]
+    for name in ("tpot_s", "ttft_s", "running"):
+        values = [getattr(each, name) for each in times]
+        assert values == sorted(values)
+    with pytest.raises(InputError, match="rate = 0: must be more than 0"):
+        at_rate(DEVICE, KV, WORK, moments, 0)
+
+
+def test_a_lonely_request_waits_for_its_own_prompt_alone():
+    moments = steady_state.FixedLengths(1024, 256)
+    exact = steady_state.Exact.of(DEVICE, KV, WORK)
+    found = at_rate(DEVICE, KV, WORK, moments, 1e-6)
+    prompt_s = exact.matrix_s(1024) + exact.prompt_s(1024) + exact.point.design.stack.host_prompt_s
+    assert found.ttft_s == pytest.approx(prompt_s, rel=1e-3)
+    assert found.tpot_s == pytest.approx(exact.matrix_s(1) + exact.attention_s(1, 1152), rel=2e-3)
