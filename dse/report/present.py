@@ -205,6 +205,10 @@ def operations_text(operations: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+#: fields of a workload that say how the model lies on devices
+DEPLOYMENT = ("n_devices", "tp", "pp", "pp_batches", "ep", "dcp", "dp_attention")
+
+
 def deployment_text(result: dict[str, Any]) -> str:
     """How the model lies on several devices; memory and bytes are those of one."""
     ways = [f"{name} {result[name]}" for name in ("tp", "pp", "ep", "dcp") if result[name] > 1]

@@ -7,9 +7,11 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.model.evaluate import Point
 from dse.model.formulas import serving as equations
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import stack_of, stack_text
+from dse.report import present
 from dse.serving import admission
 from dse.serving import requests as traffic
 from dse.serving import steady_state as serving
@@ -92,7 +94,7 @@ def fitting(
     trace: Trace, device: HardwareSpec, plan: KvPlan, work: Workload, max_tokens: int | None = None
 ) -> dict[str, Any]:
     """What of the trace fits on a device under each rule, and the tokens per second of so many in steady state."""
-    rows = []
+    rows, sure = [], Point(device, plan, work).lowered.results
     for fit in admission.fits(device, plan, work, trace.lengths, max_tokens):
         rate = requests_per_s = None
         if fit.n_sequences:
@@ -101,13 +103,14 @@ def fitting(
         rows.append({
             "rule": fit.rule, "n_sequences": fit.n_sequences, "held_bytes": fit.held_bytes,
             "used_bytes": fit.used_bytes, "waste_share": fit.waste_share, "throughput_tokens_per_s": rate,
-            "requests_per_s": requests_per_s,
+            "throughput_low": rate and rate / sure["token_time_high"],
+            "throughput_high": rate and rate / sure["token_time_low"], "requests_per_s": requests_per_s,
         })  # fmt: skip
     stack_name, stack = stack_of(device, work)
     return {
         "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
         "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
-        "page_tokens": work.page_tokens,
+        "page_tokens": work.page_tokens, **{name: getattr(work, name) for name in present.DEPLOYMENT},
         "weights_bits": work.weights_bits,
         "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens), "rules": rows,
         "max_position_tokens": plan.model.max_position_tokens, "n_beyond_positions": _n_beyond(trace, plan),
@@ -187,12 +190,15 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
     if fit:
         lines += ["", f"{fit['device']}  {fit['model']}  {fit['quantizer']}  "
                       f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})"]  # fmt: skip
+        lines += [present.deployment_text(fit)] if fit["n_devices"] > 1 else []
         lines += _table(
-            ("memory", "requests at once", "held for a request", "of it empty", "steady throughput", "requests/s"),
+            ("memory", "requests at once", "held for a request", "of it empty", "steady throughput", "8 of 10 in",
+             "requests/s"),
             [
                 (_rule_text(row["rule"], fit), f"{row['n_sequences']:,}", units.human(row["held_bytes"], "B"),
                  f"{row['waste_share']:.1%}", f"{row['throughput_tokens_per_s']:,.4g} token/s"
                  if row["throughput_tokens_per_s"] else "-",
+                 f"{row['throughput_low']:,.4g} to {row['throughput_high']:,.4g}" if row["throughput_low"] else "-",
                  f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-")
                 for row in fit["rules"]
             ],

@@ -82,7 +82,7 @@ def evaluate(
         "chunk_tokens": chunk_tokens if batching == "chunked" else None,
         "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None, "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None, "batch": work.batch,
-        **{name: getattr(work, name) for name in DEPLOYMENT},
+        **{name: getattr(work, name) for name in present.DEPLOYMENT},
         "offered_requests_per_s": offered, "n_requests": len(served.arrival_s), "n_rejected": run.n_rejected,
         "mean_input_tokens": lengths.moments.mean_input_tokens,
         "mean_output_tokens": lengths.moments.mean_output_tokens, "max_position_tokens": most,
@@ -137,8 +137,6 @@ def _gaps(run: Simulation) -> dict[str, float | None]:
     return {"mean": run.mean_gap_s, **shares, "max": run.longest_gap_s if run.mean_gap_s is not None else None}
 
 
-#: fields of a workload that say how the model lies on devices
-DEPLOYMENT = ("n_devices", "tp", "pp", "pp_batches", "ep", "dcp", "dp_attention")
 #: ends of the 80 % intervals: of times per token, and of times to the first
 INTERVALS = ("token_time_low", "token_time_high", "first_time_low", "first_time_high")
 
