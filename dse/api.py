@@ -271,7 +271,8 @@ def need(
     """The smallest "bandwidth", "capacity" or "flops" of a device for a target, or the most "bits" that meet it.
 
     The target is a `throughput` in token/s or a `step_ms` of the whole batch. For bits, `quantizers` are those to
-    choose from (default: all families). `value` is None where nothing meets the target, and `why()` says why.
+    choose from (default: families for any head dimension). `value` is None where nothing meets the target, and `why()`
+    says why.
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)

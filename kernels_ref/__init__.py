@@ -9,12 +9,13 @@ loaded when a method is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kernels_ref.formats import FORMATS, PARTS, NumberFormat, StorageConstants, storage
+from kernels_ref.formats import FORMATS, GGML_TYPES, PARTS, BlockType, NumberFormat, StorageConstants, storage
 
 if TYPE_CHECKING:
     from kernels_ref.atom import Atom
     from kernels_ref.cache import GroupCache, RowCache
     from kernels_ref.fp8 import FP8
+    from kernels_ref.ggml import GGML
     from kernels_ref.inputs import fp16_patterns
     from kernels_ref.integers import PerTensorInteger, PerTokenInteger
     from kernels_ref.jit import inner, kernel, prange, sequential
@@ -29,15 +30,16 @@ if TYPE_CHECKING:
     from kernels_ref.tender import Tender
 
 __all__ = [
-    "FORMATS", "FP8", "KIVI", "NF4", "PARTS", "Atom", "GroupCache", "KVQuantKeys", "KVQuantValues", "NumberFormat",
-    "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger", "Profiler", "QServe", "Quanto", "RowCache", "SinkQ",
-    "SinkQCache", "StorageConstants", "Tender", "Thresholds", "fp16_patterns", "inner", "kernel", "prange",
-    "sequential", "storage",
+    "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "NF4", "PARTS", "Atom", "BlockType", "GroupCache",
+    "KVQuantKeys", "KVQuantValues", "NumberFormat", "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger",
+    "Profiler", "QServe", "Quanto", "RowCache", "SinkQ", "SinkQCache", "StorageConstants", "Tender", "Thresholds",
+    "fp16_patterns", "inner", "kernel", "prange", "sequential", "storage",
 ]  # fmt: skip
 
 #: module -> public names that it defines
 _MODULES = {
-    "atom": ("Atom",), "cache": ("GroupCache", "RowCache"), "fp8": ("FP8",), "inputs": ("fp16_patterns",),
+    "atom": ("Atom",), "cache": ("GroupCache", "RowCache"), "fp8": ("FP8",), "ggml": ("GGML",),
+    "inputs": ("fp16_patterns",),
     "integers": ("PerTensorInteger", "PerTokenInteger"),
     "jit": ("inner", "kernel", "prange", "sequential"),
     "kivi": ("KIVI",), "kvquant": ("KVQuantKeys", "KVQuantValues"), "nf4": ("NF4",),

@@ -53,6 +53,35 @@ class StorageConstants:
     kvquant_outlier: int = 32
     #: KVQuant: outliers of one token (KVQuant's CSR row pointers, kept as counts; project's packed layout)
     kvquant_count: int = 16
+    #: ggml: consecutive channels of a head that share a block (QK8_0, QK4_0, ...)
+    ggml_block: int = 32
 
 
 storage = StorageConstants()
+
+
+@dataclass(frozen=True)
+class BlockType:
+    """A ggml type: blocks of `storage.ggml_block` codes with a step d in FP16 and, where `minimum`, a minimum m."""
+
+    name: str
+    code_bits: int
+    minimum: bool
+
+    @property
+    def bits(self) -> int:
+        """Bits of a block."""
+        return storage.ggml_block * self.code_bits + storage.group_value * (1 + self.minimum)
+
+
+#: llama.cpp's quantised cache types by its names
+GGML_TYPES = {
+    entry.name: entry
+    for entry in (
+        BlockType("q8_0", 8, False),
+        BlockType("q5_0", 5, False),
+        BlockType("q5_1", 5, True),
+        BlockType("q4_0", 4, False),
+        BlockType("q4_1", 4, True),
+    )
+}

@@ -112,6 +112,11 @@ def _each(make: Callable[[dict[str, Any], Side, int, Settings, np.ndarray], Any]
     return run
 
 
+def _ggml(name: Any) -> Callable[[dict[str, Any], int], Any]:
+    """A cache type of llama.cpp, which has no parameters."""
+    return lambda values, layer: kernels_ref.GGML(name)
+
+
 #: family -> its method for a layer, where the parameters say all
 METHODS: dict[str, Callable[[dict[str, Any], int], Any]] = {
     "nqkv": lambda values, layer: kernels_ref.NF4(values["block"], values["absmax"]),
@@ -126,6 +131,7 @@ METHODS: dict[str, Callable[[dict[str, Any], int], Any]] = {
     "sinkq": lambda values, layer: kernels_ref.SinkQ(
         values["bits"], values["group"], values["residual"], values["sinks"], SINKQ_WINDOW, layer, overflow="saturate"
     ),
+    **{name: _ggml(name) for name in kernels_ref.GGML_TYPES},
 }
 
 
@@ -217,6 +223,7 @@ RUN: dict[str, Callable[[dict[str, Any], int, dict[Side, np.ndarray], Settings],
     "kivi": _kivi,
     "sinkq": _sinkq,
     "oaken": _each(_oaken),
+    **{name: _rows(name) for name in kernels_ref.GGML_TYPES},
 }
 #: families that lose nothing, so that none is needed
 _AS_GIVEN = ("fp16", "bf16")

@@ -169,6 +169,8 @@ class Family:
     #: what a measurement can put in place of nominal values: (value, count of, counted in)
     realised: tuple[tuple[str, str, str], ...] = ()
     note: str = ""
+    #: taken where no quantizers are named: `dse ask need bits`, the report's table of bits
+    by_default: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""Methods that store a scale (and a zero point) per group of elements: KIVI, SinkQ, NQKV, QServe, Atom, Tender."""
+"""Methods that store a scale (and a zero point) per group: KIVI, SinkQ, NQKV, QServe, Atom, Tender, ggml's types."""
 
 from fractions import Fraction
 
+from dse.core.errors import InputError
 from dse.core.units import FP16_BITS
 from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values, ceil_div, codes
-from kernels_ref import FORMATS, storage
+from kernels_ref import FORMATS, GGML_TYPES, BlockType, storage
 
 #: bits of a code of the 4-bit methods here
 _NIBBLE = 4
@@ -84,6 +85,29 @@ def _tender(values: Values, shape: TensorShape) -> TensorLayout:
     return TensorLayout(shape, codes(shape.n_elements, _NIBBLE), once={"scales": per_channel})
 
 
+def _ggml(entry: BlockType) -> Family:
+    """A cache type of llama.cpp. Its layout raises InputError for a head dimension that its blocks do not divide."""
+
+    def layout(values: Values, shape: TensorShape) -> TensorLayout:
+        if shape.head_dim % storage.ggml_block:
+            raise InputError(
+                f"quantizer = {entry.name}: head_dim = {shape.head_dim}: must be a multiple of {storage.ggml_block}, "
+                "ggml's block"
+            )
+        value = storage.group_value * shape.n_elements // storage.ggml_block
+        bits = {"payload": entry.code_bits * shape.n_elements, "scales": value}
+        return TensorLayout(shape, bits | ({"zero_points": value} if entry.minimum else {}))
+
+    of_block = f"blocks of {storage.ggml_block} channels, {entry.code_bits}-bit codes, FP16 step"
+    return Family(
+        entry.name,
+        entry.name.upper(),
+        f"llama.cpp --cache-type {entry.name}: {of_block}{' and minimum' if entry.minimum else ''} (ggml-quants.c)",
+        layout,
+        by_default=False,  # not for every head dimension
+    )
+
+
 _BITS = Param("bits", 2, "bits of a code", choices=(1, 2, 4, 8))
 
 FAMILIES = (
@@ -158,4 +182,5 @@ FAMILIES = (
         "Tender (arXiv:2406.12930) as in Oaken's artifact: keys per head and token, values per channel",
         _tender,
     ),
+    *(_ggml(entry) for entry in GGML_TYPES.values()),
 )

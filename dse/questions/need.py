@@ -434,8 +434,12 @@ def _top(candidates: Sequence[Result], target: Target) -> Result:
     return min(runs, key=lambda r: sign * (target.measure.value(r) or 0.0)) if runs else candidates[-1]
 
 
-#: quantizers that bits are chosen from by default: every family, and KIVI and SinkQ in their other width
-CANDIDATES = (*quantizers.FAMILIES, "kivi:bits=4", "sinkq:bits=4")
+#: quantizers that bits are chosen from by default: families for any head dimension, KIVI and SinkQ in their other width
+CANDIDATES = (
+    *(name for name, family in quantizers.FAMILIES.items() if family.by_default),
+    "kivi:bits=4",
+    "sinkq:bits=4",
+)
 
 
 def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress: Progress | None = None) -> NeedBits:

@@ -148,7 +148,7 @@ def _evaluate(jobs: Sequence[Job], steps: Iterable[Job], bits: Bits) -> pd.DataF
 
 
 def ledger(request: Request) -> pd.DataFrame:
-    """Bits an element of every quantizer by part, for one model and sequence at its final length.
+    """Bits an element of the quantizers by part, for one model and sequence at its final length: defaults and named.
 
     Columns: model, quantizer, n_tokens, effective_bits, stored_bits and one column `<part>_bits` per part; the parts
     add up to `stored_bits` (without page padding).
@@ -158,7 +158,7 @@ def ledger(request: Request) -> pd.DataFrame:
     own = {quantizers.parse(system.quantizer).name for system in request.systems}
     names = [
         name
-        for family in quantizers.FAMILIES
+        for family in (name for name, one in quantizers.FAMILIES.items() if one.by_default or name in own)
         for name in (family, *sorted(n for n in own if n.startswith(f"{family}:")))
     ]
     rows = []

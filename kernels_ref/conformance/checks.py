@@ -13,6 +13,8 @@ from kernels_ref.conformance.compare import Pair
 from kernels_ref.conformance.vectors import Vectors
 from kernels_ref.formats import FORMATS, storage
 from kernels_ref.fp8 import FP8, Format, decode_table, encode
+from kernels_ref.ggml import GGML, TYPES, Code, decode
+from kernels_ref.ggml import encode as ggml_blocks
 from kernels_ref.integers import PerTokenInteger
 from kernels_ref.kivi import KIVI
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
@@ -337,6 +339,41 @@ def _outliers(packed: Packed) -> np.ndarray:
     return mask
 
 
+#: beginning of a ggml file's name -> whose code made it
+_GGML_CODES: dict[str, Code] = {"gguf": "gguf", "ggml_ref": "ggml", "ggml_x86avx2": "avx2"}
+
+
+def ggml(vectors: Vectors) -> Iterator[Pair]:
+    """gguf_*, ggml_ref_*, ggml_x86avx2_*: blocks, d and m in them, decoded float32; rows in skip_rows left out.
+
+    Blocks of FP16 inputs are those of `GGML.quantize`, of BF16 and FP32 inputs those of `ggml.encode`.
+    """
+    found = re.match(rf"({'|'.join(_GGML_CODES)})_({'|'.join(TYPES)})_", vectors.entry.file)
+    if not found:
+        raise ValueError(f"the name says no type: must have one of {', '.join(TYPES)}")
+    code, name = _GGML_CODES[found[1]], found[2]
+    x = vectors["x"]
+    rows = np.ones(x.shape[0], bool)
+    rows[vectors.entry.params.get("skip_rows", [])] = False
+    flat = x[rows].reshape(-1, x.shape[-1])
+    if x.dtype == np.float16:
+        method = GGML(name, code)  # type: ignore[arg-type]
+        blocks = method.blocks(method.quantize(flat))
+    else:
+        wide = flat if x.dtype == np.float32 else (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        blocks = ggml_blocks(wide, name, code)  # type: ignore[arg-type]
+    decoded = decode(blocks, name)  # type: ignore[arg-type]
+    by_block = blocks.reshape(*x[rows].shape[:-1], x.shape[-1] // storage.ggml_block, -1)
+    for array, at in (("d_fp16", slice(0, 2)), ("m_fp16", slice(2, 4))):
+        if array in vectors:
+            stored = np.ascontiguousarray(by_block[..., at]).view(vectors[array].dtype)[..., 0]
+            yield Pair(array, vectors[array][rows], stored.reshape(vectors[array][rows].shape))
+    expected = vectors["blocks"][rows]
+    yield Pair("blocks", expected, blocks.reshape(expected.shape))
+    if "dequant" in vectors:
+        yield Pair("dequant", vectors["dequant"][rows], decoded.reshape(x[rows].shape))
+
+
 @dataclass(frozen=True)
 class Method:
     """A family of golden files: its name in reports, and the check that yields what is compared.
@@ -366,6 +403,8 @@ METHODS = {
     "base_int8_pertoken": Method("INT8 per token", int8),
     "fp8_tables": Method("FP8 E4M3, E5M2", fp8),
     "hf_fp8": Method("FP8 (transformers)", hf_fp8, informative_too=True),
+    "gguf_q": Method("llama.cpp cache type", ggml),
+    "ggml_": Method("llama.cpp cache type", ggml),
 }
 
 #: files whose values no method here promises, and why; some are compared all the same

@@ -124,6 +124,11 @@ def llama2_7b_bits(name, which="key", n_heads=32, head_dim=128):
         ("oaken:outer=0.6,inner=0.3", "key", Fraction("11.2") + Fraction(96, 4096)),
         ("oaken:groups=2/2/90/6,outlier_bits=4", "key", Fraction("4.8") + Fraction(128, 4096)),
         ("oaken:groups=2/2/90/6", "key", Fraction("5.6") + Fraction(128, 4096)),
+        ("q8_0", "key", Fraction("8.5")),  # 34, 22, 24, 18 and 20 bytes for 32 elements
+        ("q5_0", "value", Fraction("5.5")),
+        ("q5_1", "key", 6),
+        ("q4_0", "value", Fraction("4.5")),
+        ("q4_1", "key", 5),
     ],
 )
 def test_effective_bits_by_hand(name, which, bits):

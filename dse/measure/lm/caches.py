@@ -253,6 +253,7 @@ MAKERS: dict[str, Maker] = {
     "kvquant": _kvquant,
     "kivi": _groups("kivi"),
     "sinkq": _groups("sinkq"),
+    **{name: _rows(name) for name in kernels_ref.GGML_TYPES},
 }
 
 

@@ -1,0 +1,406 @@
+"""llama.cpp's cache types q8_0, q5_0, q5_1, q4_0 and q4_1: blocks of 32 consecutive channels of one token (ggml).
+
+Codes are decided in float32 with the unrounded step d; d, and of q4_1 and q5_1 the minimum m, are stored in FP16.
+`encode` and `decode` work on float32 and on ggml's own bytes, `GGML` on FP16 and on buffers by ledger part.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kernels_ref import half
+from kernels_ref.formats import GGML_TYPES, storage
+from kernels_ref.inputs import check_choice
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.packed import Packed
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+
+Type = Literal["q8_0", "q5_0", "q5_1", "q4_0", "q4_1"]
+Code = Literal["ggml", "gguf", "avx2"]
+
+#: channels of a block
+BLOCK = storage.ggml_block
+#: type -> (bits of a code, whether a minimum is stored)
+TYPES = {name: (entry.code_bits, entry.minimum) for name, entry in GGML_TYPES.items()}
+#: whose rules: ggml's portable C code, the gguf package, ggml's AVX2 code
+CODES: tuple[Code, ...] = ("ggml", "gguf", "avx2")
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+
+
+@inner
+def _order(value):
+    """An int32 that orders finite float32 values, with -0 just below +0; its own inverse on patterns."""
+    signed = np.float32(value).view(np.int32)
+    return np.int32(signed ^ ((signed >> np.int32(31)) & _MAGNITUDE))
+
+
+@inner
+def _inverse(step):
+    return np.float32(np.float32(1) / step) if step != np.float32(0) else np.float32(0)
+
+
+@inner
+def _absmax(x):
+    """The largest magnitude of x[32]."""
+    largest = np.int32(0)
+    for i in range(BLOCK):
+        largest = max(largest, np.int32(np.float32(x[i]).view(np.int32) & _MAGNITUDE))
+    return np.int32(largest).view(np.float32)
+
+
+@inner
+def _first_largest(x, keep_sign):
+    """The first element of the largest magnitude, with its sign; of a block of zeros +0 unless `keep_sign`."""
+    largest = _absmax(x)
+    if largest == np.float32(0) and not keep_sign:
+        return np.float32(0)
+    for i in range(BLOCK):
+        if x[i] == largest or x[i] == -largest:
+            return np.float32(x[i])
+    return largest
+
+
+@inner
+def _extent(x):
+    """(minimum, maximum) of x[32]; where the minimum is a zero it is the first zero."""
+    lowest, highest = _order(x[0]), _order(x[0])
+    for i in range(BLOCK):
+        key = _order(x[i])
+        lowest = min(lowest, key)
+        highest = max(highest, key)
+    low = np.int32(lowest ^ ((lowest >> np.int32(31)) & _MAGNITUDE)).view(np.float32)
+    high = np.int32(highest ^ ((highest >> np.int32(31)) & _MAGNITUDE)).view(np.float32)
+    if low == np.float32(0):
+        for i in range(BLOCK):
+            if x[i] == np.float32(0):
+                return np.float32(x[i]), high
+    return low, high
+
+
+@inner
+def _bytes_away(x, inverse, codes):
+    """Nearest integers of x * inverse, ties away from zero."""
+    for i in range(BLOCK):
+        value = np.float32(x[i] * inverse)
+        whole = np.int32(value)
+        rest = np.float32(value - np.float32(whole))
+        codes[i] = np.int8(whole + np.int32(rest >= np.float32(0.5)) - np.int32(rest <= np.float32(-0.5)))
+
+
+@inner
+def _bytes_even(x, inverse, codes):
+    """Nearest integers of x * inverse, ties to even."""
+    for i in range(BLOCK):
+        codes[i] = np.int8(np.int32(half.rint(np.float32(x[i] * inverse))))
+
+
+@inner
+def _floors(x, low, inverse, offset, largest, codes):
+    """min(largest, floor((x - low) * inverse + offset)) of values that are not negative."""
+    for i in range(BLOCK):
+        scaled = np.float32(np.float32(x[i] - low) * inverse)
+        codes[i] = np.uint8(min(np.int32(np.float32(scaled + offset)), largest))
+
+
+@inner
+def _pack(codes, five, out, high):
+    """Codes[32] -> 16 bytes, code j low and code j + 16 high in byte j; returns the word of fifth bits, 0 of 4."""
+    for j in range(BLOCK // 2):
+        out[j] = np.uint8((codes[j] & np.uint8(0xF)) | np.uint8((codes[j + BLOCK // 2] & np.uint8(0xF)) << np.uint8(4)))
+    if five:
+        word = np.uint32(0)
+        for j in range(BLOCK):
+            word |= np.uint32(np.uint32(np.uint32(codes[j]) >> np.uint32(4)) << np.uint32(j))
+        high[0] = word
+
+
+@inner
+def _unpack(packed, five, high, codes):
+    """The reverse of `_pack`."""
+    for j in range(BLOCK // 2):
+        codes[j] = np.uint8(packed[j] & np.uint8(0xF))
+        codes[j + BLOCK // 2] = np.uint8(packed[j] >> np.uint8(4))
+    if five:
+        word = np.uint32(high[0])
+        for j in range(BLOCK):
+            fifth = np.uint32(np.uint32(word >> np.uint32(j)) & np.uint32(1))
+            codes[j] = np.uint8(codes[j] | np.uint8(fifth << np.uint32(4)))
+
+
+@inner
+def _widen(bits, values):
+    for i in range(bits.size):
+        values[i] = half.finite(bits[i])
+
+
+@inner
+def _encode_bytes_row(x, even, codes, d):
+    for b in range(d.size):
+        part = x[b * BLOCK : (b + 1) * BLOCK]
+        largest = _absmax(part)
+        step = np.float32(largest / np.float32(127))
+        d[b] = half.from_f32(step)
+        if even:
+            inverse = np.float32(np.float32(127) / largest) if largest != np.float32(0) else np.float32(0)
+            _bytes_even(part, inverse, codes[b * BLOCK :])
+        else:
+            _bytes_away(part, _inverse(step), codes[b * BLOCK :])
+
+
+@inner
+def _encode_nibbles_row(x, five, minimum, keep_sign, scratch, codes, high, d, m):
+    levels = np.float32(32) if five else np.float32(16)
+    largest = np.int32(31) if five else np.int32(15)
+    middle = np.float32(levels * np.float32(0.5))
+    for b in range(d.size):
+        part = x[b * BLOCK : (b + 1) * BLOCK]
+        if minimum:
+            low, top = _extent(part)
+            step = np.float32(np.float32(top - low) / np.float32(levels - np.float32(1)))
+            m[b] = half.from_f32(low)
+            _floors(part, low, _inverse(step), np.float32(0.5), largest, scratch)
+        else:
+            step = np.float32(_first_largest(part, keep_sign) / -middle)
+            _floors(part, np.float32(0), _inverse(step), np.float32(middle + np.float32(0.5)), largest, scratch)
+        d[b] = half.from_f32(step)
+        _pack(scratch, five, codes[b * (BLOCK // 2) :], high[b:])
+
+
+@inner
+def _decode_bytes_row(codes, d, values):
+    for b in range(d.size):
+        step = half.to_f32(d[b])
+        for i in range(b * BLOCK, (b + 1) * BLOCK):
+            values[i] = np.float32(np.float32(codes[i]) * step)
+
+
+@inner
+def _decode_nibbles_row(codes, high, d, m, five, minimum, scratch, values):
+    middle = np.int32(0) if minimum else np.int32(16) if five else np.int32(8)
+    for b in range(d.size):
+        _unpack(codes[b * (BLOCK // 2) :], five, high[b:], scratch)
+        step = half.to_f32(d[b])
+        low = half.to_f32(m[b]) if minimum else np.float32(0)
+        for i in range(BLOCK):
+            value = np.float32(np.float32(np.int32(scratch[i]) - middle) * step)
+            values[b * BLOCK + i] = np.float32(value + low) if minimum else value
+
+
+@inner
+def _narrow(values, bits):
+    for i in range(bits.size):
+        bits[i] = half.from_f32(half.limited(values[i]))
+
+
+@kernel
+def _quantize_bytes(bits, even, codes, d):
+    """FP16 patterns bits[n, channels] -> codes int8[n, channels], patterns d[n, blocks]."""
+    for piece in prange(n_pieces(bits)):
+        values = np.empty(bits.shape[1], np.float32)
+        for row in rows_of(piece, bits):
+            _widen(bits[row], values)
+            _encode_bytes_row(values, even, codes[row], d[row])
+
+
+@kernel
+def _quantize_nibbles(bits, five, minimum, keep_sign, codes, high, d, m):
+    """FP16 patterns bits[n, channels] -> codes[n, channels / 2], high[n, blocks] of five bits, patterns d, m."""
+    for piece in prange(n_pieces(bits)):
+        values, scratch = np.empty(bits.shape[1], np.float32), np.empty(BLOCK, np.uint8)
+        for row in rows_of(piece, bits):
+            _widen(bits[row], values)
+            _encode_nibbles_row(values, five, minimum, keep_sign, scratch, codes[row], high[row], d[row], m[row])
+
+
+@kernel
+def _dequantize_bytes(codes, d, bits):
+    """The reverse of `_quantize_bytes`."""
+    for piece in prange(n_pieces(bits)):
+        values = np.empty(bits.shape[1], np.float32)
+        for row in rows_of(piece, bits):
+            _decode_bytes_row(codes[row], d[row], values)
+            _narrow(values, bits[row])
+
+
+@kernel
+def _dequantize_nibbles(codes, high, d, m, five, minimum, bits):
+    """The reverse of `_quantize_nibbles`."""
+    for piece in prange(n_pieces(bits)):
+        values, scratch = np.empty(bits.shape[1], np.float32), np.empty(BLOCK, np.uint8)
+        for row in rows_of(piece, bits):
+            _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, scratch, values)
+            _narrow(values, bits[row])
+
+
+@kernel
+def _encode(x, five, minimum, byte_codes, option, codes, high, d, m):
+    """`_quantize_bytes` or `_quantize_nibbles` of float32 x[n, channels]; option: ties to even, or the sign of zero."""
+    for piece in prange(n_pieces(x)):
+        scratch = np.empty(BLOCK, np.uint8)
+        for row in rows_of(piece, x):
+            if byte_codes:
+                _encode_bytes_row(x[row], option, codes[row].view(np.int8), d[row])
+            else:
+                _encode_nibbles_row(x[row], five, minimum, option, scratch, codes[row], high[row], d[row], m[row])
+
+
+@kernel
+def _decode(codes, high, d, m, five, minimum, byte_codes, values):
+    """float32 values[n, channels] of what `_encode` gives."""
+    for piece in prange(n_pieces(values)):
+        scratch = np.empty(BLOCK, np.uint8)
+        for row in rows_of(piece, values):
+            if byte_codes:
+                _decode_bytes_row(codes[row].view(np.int8), d[row], values[row])
+            else:
+                _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, scratch, values[row])
+
+
+def block_bytes(name: Type) -> int:
+    """Bytes of a block of 32 elements: 34, 22, 24, 18 or 20."""
+    return GGML_TYPES[name].bits // 8
+
+
+def _fields(name: Type) -> dict[str, tuple[int, str]]:
+    """Bytes and dtype of a block's fields, in ggml's order."""
+    bits, minimum = TYPES[name]
+    fields = {"d": (2, "<u2")}
+    if minimum:
+        fields["m"] = (2, "<u2")
+    if bits == 5:
+        fields["high"] = (4, "<u4")
+    return fields | {"codes": (BLOCK, "i1") if bits == 8 else (BLOCK // 2, "u1")}
+
+
+def _joined(name: Type, buffers: Buffers) -> np.ndarray:
+    """Buffers [n, ...] as ggml's blocks: uint8 [n, blocks * block_bytes]."""
+    n_rows, n_blocks = buffers["d"].shape
+    parts = [
+        np.ascontiguousarray(buffers[field]).view(np.uint8).reshape(n_rows, n_blocks, size)
+        for field, (size, _) in _fields(name).items()
+    ]
+    return np.concatenate(parts, axis=2).reshape(n_rows, -1)
+
+
+def _check_code(name: str, code: str) -> None:
+    check_choice("type", name, tuple(TYPES))
+    check_choice("code", code, CODES)
+    if code == "avx2" and name != "q8_0":
+        raise ValueError(f"code = 'avx2': is for q8_0, the others have 'ggml' and 'gguf': type is {name}")
+
+
+def _option(name: Type, code: Code) -> bool:
+    return code == "avx2" if name == "q8_0" else code == "gguf"
+
+
+def encode(x: np.ndarray, name: Type, code: Code = "ggml") -> np.ndarray:
+    """ggml's blocks, uint8 [n, channels / 32 * block_bytes], of float32 x [n, channels].
+
+    `code` as of `GGML`. Holds for finite x whose steps and minima are in the range of FP16 and whose 1 / d is finite.
+    Raises ValueError for other arrays, types and numbers of channels.
+    """
+    _check_code(name, code)
+    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1] or x.shape[1] % BLOCK:
+        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [n, channels] of blocks of 32")
+    bits, minimum = TYPES[name]
+    n, n_blocks = x.shape[0], x.shape[1] // BLOCK
+    buffers: Buffers = {
+        "codes": np.empty((n, n_blocks * (BLOCK if bits == 8 else BLOCK // 2)), np.uint8),
+        "high": np.zeros((n, n_blocks), np.uint32),
+        "d": np.empty((n, n_blocks), np.uint16),
+        "m": np.zeros((n, n_blocks), np.uint16),
+    }
+    _encode(np.ascontiguousarray(x), bits == 5, minimum, bits == 8, _option(name, code), *buffers.values())
+    return _joined(name, buffers)
+
+
+def decode(blocks: np.ndarray, name: Type) -> np.ndarray:
+    """float32 [n, channels] of ggml's blocks, uint8 [n, channels / 32 * block_bytes].
+
+    Raises ValueError for other arrays and types.
+    """
+    check_choice("type", name, tuple(TYPES))
+    size = block_bytes(name)
+    if blocks.dtype != np.uint8 or blocks.ndim != 2 or not blocks.shape[1] or blocks.shape[1] % size:
+        found = f"{blocks.dtype.name} {list(blocks.shape)}"
+        raise ValueError(f"blocks are {found}: must be uint8 [n, bytes], {size} bytes a block of {name}")
+    bits, minimum = TYPES[name]
+    n, n_blocks = blocks.shape[0], blocks.shape[1] // size
+    by_block, start, buffers = blocks.reshape(n, n_blocks, size), 0, {}
+    for field, (width, dtype) in _fields(name).items():
+        part = np.ascontiguousarray(by_block[:, :, start : start + width])
+        buffers[field] = part.view(dtype if field != "codes" else np.uint8).reshape(n, -1)
+        start += width
+    empty = np.zeros((n, n_blocks), np.uint32), np.zeros((n, n_blocks), np.uint16)
+    values = np.empty((n, n_blocks * BLOCK), np.float32)
+    codes, high, m = buffers["codes"], buffers.get("high", empty[0]), buffers.get("m", empty[1])
+    _decode(codes, high, buffers["d"], m, bits == 5, minimum, bits == 8, values)
+    return values
+
+
+@dataclass(frozen=True)
+class GGML(RowMethod):
+    """A cache type of llama.cpp: blocks of 32 channels of a token, head_dim a multiple of 32.
+
+    q8_0: d = absmax / 127, code = x * (1 / d) rounded half away from zero. q4_0, q5_0: d = v / -8 or v / -16 for the
+    first element v of largest magnitude, code = min(floor(x * (1 / d) + 8.5), 15) or (16.5, 31): v is exact, its
+    opposite clipped. q4_1, q5_1: d = (max - min) / 15 or 31, code = min(floor((x - min) * (1 / d) + 0.5), 15 or 31).
+    Decoded d * code, d * (code - 8 or 16), d * code + m in float32, here rounded to FP16 within +-65504.
+
+    `code` says whose code decides where implementations differ: "ggml", the portable C code; "gguf", the Python
+    package (the sign of d in a block of zeros that begins with -0); "avx2", q8_0 of the CPU backend on x86 (127 /
+    absmax, ties to even). The Hadamard rotation that llama.cpp does before since 2026 is no part of the type.
+
+    Buffers: `codes` int8 [rows, channels], or uint8 [rows, channels / 2], of each block code j in the low nibble of
+    byte j and code j + 16 in the high one; `high` uint32 [rows, blocks], bit j the fifth bit of code j; `d`, `m`
+    float16 [rows, blocks]. `blocks` gives them in ggml's order. Source: ggml 0.25.3, ggml-quants.c; gguf 0.19.0.
+    """
+
+    type: Type = "q8_0"
+    code: Code = "ggml"
+
+    def __post_init__(self) -> None:
+        _check_code(self.type, self.code)
+
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        if channels // n_heads % BLOCK:
+            raise ValueError(
+                f"head_dim = {channels // n_heads}: must be a multiple of {BLOCK} for {self.type} (ggml's blocks)"
+            )
+        bits, minimum = TYPES[self.type]
+        n_blocks = channels // BLOCK
+        dtype, items = (np.int8, channels) if bits == 8 else (np.uint8, channels // 2)
+        columns = [Column("codes", dtype, items, "payload"), Column("d", np.float16, n_blocks, "scales")]
+        if bits == 5:
+            columns.append(Column("high", np.uint32, n_blocks, "payload"))
+        if minimum:
+            columns.append(Column("m", np.float16, n_blocks, "zero_points"))
+        return tuple(columns)
+
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        width, minimum = TYPES[self.type]
+        codes, d, option = buffers["codes"], buffers["d"].view(np.uint16), _option(self.type, self.code)
+        if width == 8:
+            _quantize_bytes(bits, option, codes, d)
+        else:
+            _quantize_nibbles(bits, width == 5, minimum, option, codes, *_all(buffers))
+
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        width, minimum = TYPES[self.type]
+        if width == 8:
+            _dequantize_bytes(buffers["codes"], buffers["d"].view(np.uint16), bits)
+        else:
+            _dequantize_nibbles(buffers["codes"], *_all(buffers), width == 5, minimum, bits)
+
+    def blocks(self, packed: Packed) -> np.ndarray:
+        """The bytes as llama.cpp keeps them: uint8 [rows, blocks * block_bytes]."""
+        return _joined(self.type, dict(packed.buffers))
+
+
+def _all(buffers: Buffers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """High bits, patterns of d and of m; what a type does not store is never read."""
+    d = buffers["d"].view(np.uint16)
+    high = buffers["high"] if "high" in buffers else np.empty(d.shape, np.uint32)
+    return high, d, buffers["m"].view(np.uint16) if "m" in buffers else d

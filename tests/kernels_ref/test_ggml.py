@@ -1,0 +1,201 @@
+"""llama.cpp's cache types: blocks by hand, third-party vectors, a plain twin, the error bound, refusals."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_np
+
+import dse
+import naive_ggml
+from bits import digest, golden, on_threads, same_bits, without_compilation
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.questions.need import CANDIDATES
+from kernels_ref import GGML_TYPES
+from kernels_ref.cache import RowCache
+from kernels_ref.ggml import CODES, GGML, block_bytes, decode, encode
+from kernels_ref.packed import Packed
+from row_cases import cases, normal
+
+TYPES = list(GGML_TYPES)
+VARIANTS = [(name, code) for name in TYPES for code in CODES if code != "avx2" or name == "q8_0"]
+every_type = pytest.mark.parametrize("name", TYPES)
+every_variant = pytest.mark.parametrize(("name", "code"), VARIANTS)
+
+
+def a_block(*first):
+    """32 channels that begin with these, then zeros."""
+    return np.array([[*first, *[0.0] * (32 - len(first))]], np.float16)
+
+
+#: a step of 1 in each: type -> block, its bytes in hexadecimal, first decoded values
+BY_HAND = {
+    # codes 127 -127 1 2 -1 -3: halves go away from zero
+    "q8_0": (a_block(127, -127, 0.5, 1.5, -0.5, -2.5), "003c 7f8101 02fffd" + "00" * 26, [127, -127, 1, 2, -1, -3]),
+    # codes 0 16->15 9 8 11, then 8; the upper 16 are the high nibbles
+    "q4_0": (a_block(-8, 8, 0.5, -0.5, 3.4), "003c 808f89888b" + "88" * 11, [-8, 7, 1, 0, 3, 0]),
+    # codes 0 32->31 17 16 19, then 16: all fifth bits but the first
+    "q5_0": (a_block(-16, 16, 0.5, -0.5, 3.4), "003c feffffff 000f010003" + "00" * 11, [-16, 15, 1, 0, 3, 0]),
+    # minimum -3 = 0xc200; codes 0 15 3 4 3, then 3
+    "q4_1": (a_block(-3, 12, 0, 0.5, -0.5), "003c 00c2 303f333433" + "33" * 11, [-3, 12, 0, 1, 0, 0]),
+    # codes 0 31 3 4 3, then 3: one fifth bit
+    "q5_1": (a_block(-3, 28, 0, 0.5, -0.5), "003c 00c2 02000000 303f333433" + "33" * 11, [-3, 28, 0, 1, 0, 0]),
+}
+
+
+@every_type
+def test_a_block_by_hand(name):
+    x, data, values = BY_HAND[name]
+    packed = GGML(name).quantize(x)
+    assert GGML(name).blocks(packed).tobytes() == bytes.fromhex(data)
+    assert packed.dequantize()[0, :6].tolist()[: len(values)] == values
+    assert packed.stored_bytes == block_bytes(name) == len(bytes.fromhex(data))
+
+
+def test_q8_0_on_x86_rounds_halves_to_even():
+    codes = GGML("q8_0", "avx2").quantize(BY_HAND["q8_0"][0]).buffers["codes"]
+    assert codes[0, :6].tolist() == [127, -127, 0, 2, 0, -2]
+
+
+def test_the_first_of_two_largest_gives_the_step():
+    for name, step in (("q4_0", 1.0), ("q5_0", 0.5)):
+        for sign in (1, -1):
+            packed = GGML(name).quantize(a_block(1, sign * -8, sign * 8))
+            assert packed.buffers["d"][0, 0] == sign * step
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q5_0"])
+def test_zeros_have_the_sign_of_their_source(name):
+    zeros = np.full((1, 32), -0.0, np.float16)
+    assert np.signbit(GGML(name).quantize(zeros).buffers["d"][0, 0])
+    assert not np.signbit(GGML(name, "gguf").quantize(zeros).buffers["d"][0, 0])
+    assert np.signbit(GGML(name, "gguf").quantize(-zeros).buffers["d"][0, 0])
+
+
+@pytest.mark.parametrize("file", ["q8_0_kv_d256", "q5_0_heavy_d128", "q5_1_kv_d256", "q4_0_kv_d256", "q4_1_edges_d128"])
+def test_third_party_vectors_of_fp16(file):
+    vectors = golden(f"gguf_{file}_fp16")
+    x, method = vectors["x"], GGML(file[:4], "gguf")
+    packed = method.quantize(x.reshape(-1, x.shape[-1]))
+    assert same_bits(method.blocks(packed).reshape(vectors["blocks"].shape), vectors["blocks"])
+    values = vectors["dequant"].clip(-65504, 65504).astype(np.float16)
+    assert same_bits(packed.dequantize().reshape(x.shape), values)
+
+
+@every_variant
+@pytest.mark.parametrize("channels", [32, 64, 160])
+def test_twin(name, code, channels):
+    method = GGML(name, code)
+    for case, x in cases(channels).items():
+        blocks, values = naive_ggml.rows(x, name, code)
+        packed = method.quantize(x)
+        assert same_bits(method.blocks(packed), blocks), case
+        assert same_bits(packed.dequantize(), values.clip(-65504, 65504).astype(np.float16)), case
+        assert same_bits(encode(x.astype(np.float32), name, code), blocks), case
+        assert same_bits(decode(blocks, name), values), case
+
+
+@every_variant
+@settings(max_examples=60)
+@given(x=st_np.arrays(np.float16, (2, 32), elements=st.floats(-65504, 65504, width=16)))
+def test_an_element_errs_by_half_a_step_where_it_is_not_clipped(name, code, x):
+    seen = GGML(name, code).quantize(x).dequantize().astype(np.float64)
+    for row, found in zip(x.astype(np.float32), seen, strict=True):
+        _, d, low = naive_ggml.codes_of(row, name, code)
+        step, exact = abs(float(d)), row.astype(np.float64)
+        largest = {"8": 127, "5": 31, "4": 15}[name[1]]
+        # d and m are rounded to FP16 (relative 2^-11, below 2^-14 absolute 2^-25), and so is the result
+        rounding = largest * max(step * 2**-11, 2**-25) + np.abs(found) * 2**-11 + 2**-24
+        rounding += 0 if low is None else max(abs(float(low)) * 2**-11, 2**-25)
+        bound = np.full(32, 0.5 * step)
+        if name in ("q4_0", "q5_0"):  # the opposite of the first largest has no code
+            clipped = exact * np.sign(float(d)) > (largest // 2) * step
+            bound[clipped] = step
+        assert (np.abs(found - exact) <= bound * (1 + 2**-20) + rounding).all()
+
+
+@every_type
+def test_the_ledger_is_the_closed_form(name):
+    for tokens, heads, head_dim in ((3, 4, 64), (0, 2, 32), (5, 1, 96)):
+        packed = GGML(name).quantize(normal(tokens, heads * head_dim), heads)
+        layout = quantizers.parse(name).layout(quantizers.TensorShape("key", heads, head_dim))
+        assert packed.ledger == {part: bits * tokens for part, bits in layout.packed.items() if tokens}
+        assert packed.stored_bytes == tokens * heads * head_dim // 32 * block_bytes(name)
+        assert layout.effective_bits == Fraction(block_bytes(name) * 8, 32)
+
+
+@every_type
+def test_heads_and_pieces_of_a_cache(name):
+    method, rows = GGML(name), normal(30, 96)
+    x = np.ascontiguousarray(rows.reshape(2, 15, 3, 32).transpose(0, 2, 1, 3))
+    want, packed = method.quantize(rows, 3), method.quantize(x)
+    assert all(same_bits(buffer, want.buffers[key]) for key, buffer in packed.buffers.items())
+    assert same_bits(packed.dequantize().transpose(0, 2, 1, 3).reshape(30, 96), want.dequantize())
+    cache = RowCache(method)
+    for start, end in ((0, 1), (1, 1), (1, 9), (9, 15)):
+        cache.append(x[:, :, start:end], x[:, :, start:end])
+    assert same_bits(cache.seen()[0], packed.dequantize())
+    assert cache.stored_bytes == 2 * packed.stored_bytes
+
+
+@every_type
+def test_what_is_refused(name):
+    method = GGML(name)
+    with pytest.raises(ValueError, match=rf"^head_dim = 48: must be a multiple of 32 for {name}"):
+        method.quantize(normal(2, 96), n_heads=2)
+    with pytest.raises(InputError, match=rf"^quantizer = {name}: head_dim = 80: must be a multiple of 32"):
+        quantizers.parse(name).layout(quantizers.TensorShape("value", 4, 80))
+    bad = normal(2, 32)
+    bad[1, 3] = np.inf
+    with pytest.raises(ValueError, match=r"1 of 64 values .* the first at \[1, 3\]"):
+        method.quantize(bad)
+    bad[1, 3] = 65504
+    infinite = bad.copy()
+    infinite[1, 3] = np.inf
+    assert same_bits(method.blocks(method.quantize(infinite, nonfinite="replace")), method.blocks(method.quantize(bad)))
+    assert np.isfinite(method.quantize(bad).dequantize()).all()
+    packed = method.quantize(normal(2, 32))
+    with pytest.raises(ValueError, match="buffer d: is missing"):
+        Packed(method, (2, 32), 64, {"codes": packed.buffers["codes"]}, packed.part_of).dequantize()
+    for x in (normal(2, 32), np.zeros((2, 33), np.float32), np.zeros(32, np.float32)):
+        with pytest.raises(ValueError, match="must be float32"):
+            encode(x, name)
+    with pytest.raises(ValueError, match=f"{block_bytes(name)} bytes a block of {name}"):
+        decode(np.zeros((1, 33), np.uint8), name)
+
+
+def test_parameters_that_are_refused():
+    with pytest.raises(ValueError, match="type = 'q6_0': must be one of 'q8_0'"):
+        GGML("q6_0")
+    with pytest.raises(ValueError, match="code = 'cuda': must be one of 'ggml', 'gguf', 'avx2'"):
+        GGML("q8_0", "cuda")
+    with pytest.raises(ValueError, match="'avx2': is for q8_0"):
+        GGML("q4_0", "avx2")
+
+
+def test_questions_take_them_where_they_are_named():
+    assert not set(TYPES) & set(CANDIDATES)
+    found = dse.need("bits", "a100-80gb", "llama2-13b", quantizers=["fp16", "q8_0", "q4_0"], step_ms=1000, batch=4)
+    assert {one["quantizer"] for one in found.candidates} == {"fp16", "q8_0", "q4_0"}
+
+
+def stored(n_rows, channels):
+    """Digest of what all variants store and give back."""
+    x, found = normal(n_rows, channels), {}
+    for name, code in VARIANTS:
+        packed = GGML(name, code).quantize(x)
+        found |= {f"{name} {code} {key}": buffer for key, buffer in packed.buffers.items()}
+        found[f"{name} {code}"] = packed.dequantize()
+        found[f"{name} {code} blocks"] = encode(x.astype(np.float32), name, code)
+    return digest(found)
+
+
+def test_any_number_of_threads():
+    assert set(on_threads("test_ggml.stored(200, 512)")) == {stored(200, 512)}
+
+
+def test_without_compilation():
+    assert without_compilation("test_ggml.stored(3, 64)") == [stored(3, 64)]
