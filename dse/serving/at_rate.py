@@ -43,7 +43,7 @@ def at_rate(
     `work` counts as for `dse.serving.steady_state.steady`. None where the rate does not hold, or so many requests run
     that they wait for places; for static batching, whose requests wait for whole batches; and for groups that step
     together (--dp-attention). Up to a load of 0.8 within 8 % (tpot, as tokens count) and 22 % (ttft) of
-    `dse.serving.simulator`; where answers are short beside their prompts (28 tokens of 2,000) within 15 % (tpot).
+    `dse.serving.simulator`; where answers are short beside their prompts (28 tokens of 2,000) within 17 % (tpot).
     docs/model.md, At a rate. Raises InputError for a rate that is not positive, a prefix or a token policy.
     """
     if not requests_per_s > 0:
