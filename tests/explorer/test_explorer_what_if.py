@@ -275,6 +275,12 @@ def test_what_fits_together_is_the_largest_batch(admission, said):
     assert text.startswith(f"at most {result['max_batch']:,} of 32 ")
 
 
+def test_a_limit_of_the_server_is_not_said_to_be_memory():
+    asked = request.of({"device": "h100", "model": "llama3.1-8b", "quantizer": "fp16", "batch": 32, "max_num_seqs": 8})
+    said = "at most 8 of 32 requests run together (the server's own limit), so that they run in 4 waves of up to 8."
+    assert what_if.together(request.answer(asked).result) == said
+
+
 def shown_labels(app):
     """The numbers that open their explanation."""
     return [block.proto.popover.label for block in app if block.type == "popover"]

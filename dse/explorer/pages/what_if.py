@@ -298,7 +298,9 @@ def show_summaries(found: Designs) -> None:
 
 def together(result: Mapping[str, Any]) -> str:
     """How a batch that does not fit at once is served: in equal waves, which may be smaller than what fits."""
-    text = f"at most {result['max_batch']:,} of {result['batch']:,} requests fit together"
+    limited = result.get("max_num_seqs") == result["max_batch"]
+    how = "run together (the server's own limit)" if limited else "fit together"
+    text = f"at most {result['max_batch']:,} of {result['batch']:,} requests {how}"
     if result["n_waves"] is None:  # paged: requests come and go
         return f"{text}."
     return f"{text}, so that they run in {result['n_waves']:,} waves of up to {result['running_batch']:,}."
