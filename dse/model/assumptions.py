@@ -27,7 +27,7 @@ def of(
     used = {path for path in paths.values() if path in ("engine", "fused")}
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
-        paths[g.place] != "engine" and g.layout.needs_unpacking and any(g.quantizer.family.gpu_code.read)
+        paths[g.place] != "engine" and g.layout.needs_unpacking and any(lower.starts_of(g).read)
         for g in plan.groups
     )
     fields = ["kernel_launch"] if launching and device.kernel_launch.si else []

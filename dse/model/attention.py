@@ -208,7 +208,7 @@ def kernel_sums(design, limits, shape, n_sequences):
         if keys.index_flops:
             flops += stored_tokens(keys, limits, start) * keys.index_flops
             flops_slope += token_slope(keys, limits, start, 1, 1, window_of(keys, limits)) * keys.index_flops
-        frac = stack.memory_frac
+        frac = kernel.memory_frac
         memory = (
             calibrated.attention_memory_s(float(bits) / per_byte, kernel.io_bytes, frac, bandwidth),
             calibrated.attention_memory_s(float(bits_slope) / per_byte, 0, frac, bandwidth),

@@ -16,6 +16,7 @@ from dse.model.records import NO_LIMIT
 from dse.quantizers import QuantizerSpec, TensorShape, layered
 from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS, TensorLayout
 from dse.specs.device_and_model import LayerKV, ModelSpec
+from dse.specs.implementation import QUERY_HEAD, Implementation
 
 T = TypeVar("T")
 
@@ -48,11 +49,20 @@ class TensorGroup:
     streams: tuple[int, ...] = ()
     page_row_bits: int = 0
     burst_row_bits: int = 0
+    #: query heads that share a head
+    n_queries: int = 1
+    #: the kernels that unpack it on a device; None: not laid out on one, or none is known
+    implementation: Implementation | None = None
 
     @property
     def place(self) -> str:
         """What its dequantisation path is found by: "key" or "value", with the quantizer where layers differ."""
         return self.own_place or self.which
+
+    @property
+    def unpackings(self) -> int:
+        """How often a step unpacks what it reads: once, or for each query head of a group."""
+        return self.n_queries if self.implementation and self.implementation.unpacked_per == QUERY_HEAD else 1
 
     @property
     def written_bits(self) -> int:
@@ -197,6 +207,7 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
             step_tokens=layout.step,
             residual_tokens=layout.residual,
             own_place=f"{which} {quantizer.name}" if mixed else "",
+            n_queries=max(model.n_q_heads // layout.shape.n_heads, 1),
         )
         for which, quantizer, layout, shape_index, n_stored, n_read, window in tensors
     )

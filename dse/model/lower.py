@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dse.core import units
 from dse.core.errors import InputError, show
@@ -24,8 +25,10 @@ from dse.model.records import (
     Stack,
     Tensor,
 )  # fmt: skip
+from dse.quantizers import QuantizerSpec
 from dse.specs import catalog, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
+from dse.specs.implementation import Implementation, Starts
 from dse.specs.stack import (
     Fit,
     GemmFit,
@@ -46,6 +49,8 @@ DEFAULT_STACK = "vllm"
 DEFAULT_STACKS_OF = "h100"
 #: in place of a release: kernels alone, as papers and their benchmarks have them
 KERNELS = "kernels"
+#: cycles a second of a core whose device's file has none: between an A100's 1.41 GHz and an H100's 1.98; assumed
+USUAL_CLOCK = 1.7e9
 #: heads of at least this dimension run the prompt kernels that were measured for it
 PROMPT_HEAD_DIM = 128
 #: every token is stored and read
@@ -62,14 +67,54 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
     places = {g.place: g.quantizer for g in plan.groups} if any(q.layers for q in sides.values()) else sides
     for place, quantizer in places.items():
-        path: str = work.dequant_path or device.path_of(quantizer.family.name)
-        packed = any(g.layout.needs_unpacking for g in plan.groups if g.place == place)
+        own = [g for g in plan.groups if g.place == place]
+        packed = any(g.layout.needs_unpacking for g in own)
+        path: str = path_of(device, quantizer, own[0].implementation if own else None, work)
         if packed and path == "engine" and device.engine_rate is None:
             raise InputError(
                 f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"
             )
         paths[place] = path if packed else "none"
     return paths
+
+
+def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementation | None, work: Workload) -> str:
+    """How a quantizer is unpacked: as asked, as its implementation does, else as the device's file or a GPU does."""
+    family = quantizer.family.name
+    asked = run_by and (work.implementation or quantizer.implementation) and run_by.path
+    given = work.dequant_path or asked or device.dequant_path.get(family) or (run_by and run_by.path)
+    return given or device.path_of(family)
+
+
+def implemented(device: HardwareSpec, plan: KvPlan, work: Workload) -> KvPlan:
+    """The plan with what runs each of its quantizers on the device.
+
+    Raises InputError for an implementation of other methods, or where kernels have to be known and are not.
+    """
+    stack_name, _ = stack_of(device, work)
+    groups = []
+    for g in plan.groups:
+        found = None
+        if g.layout.needs_unpacking:
+            family, name = g.quantizer.family.name, g.quantizer.implementation
+            asked = work.implementation or ""
+            if name and (not asked or asked.startswith(":")):
+                asked = name + asked
+            found = catalog.implementation(device, family, stack_name, asked)
+            if found is None and work.strict_kernels:
+                raise InputError(no_kernel(device, family))
+        groups.append(replace(g, implementation=found))
+    return replace(plan, groups=tuple(groups))
+
+
+def no_kernel(device: HardwareSpec, family: str) -> str:
+    """Why a strict workload is refused."""
+    known = catalog.implementations_of(family)
+    where = "; ".join(f"{one.name} runs on {', '.join(one.architectures)}" for one in known.values()) or "none is known"
+    return (
+        f"strict-kernels: no kernel of {family} is known for {device.name} ({device.architecture}): {where}: take "
+        "another quantizer, or leave --strict-kernels out"
+    )
 
 
 def path_text(paths: Mapping[str, str], which: str) -> str:
@@ -83,7 +128,7 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
 
     Raises InputError where nothing is stored but something would have to be packed.
     """
-    plan = deployed.on_one_device(plan, work)
+    plan = implemented(device, deployed.on_one_device(plan, work), work)
     paths = dequant_paths(device, plan, work)
     if not work.kv_cache and any(g.layout.needs_unpacking for g in plan.groups):
         raise InputError(f"quantizer = {plan.quantizer_name}: without a KV cache nothing is stored: use fp16")
@@ -212,7 +257,7 @@ def tensor_of(
     """A group of equal tensors as numbers."""
     side, path = int(g.which == "value"), PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
     indexed = int(side == 0 and g.window_tokens > policy.read_limit_tokens)
-    (read, pack), code = own_kernels(g, side), g.quantizer.family.gpu_code
+    (read, pack), code = own_kernels(g, side), starts_of(g)
     dense, sparse = (*g.streams, 0, 0)[:2]
     bits, flops = index_of(plan.layers[g.shape_index][0], policy)
     index = bits * plan.den * indexed
@@ -276,11 +321,15 @@ def kernels_of(
     for shape, (layer, n_layers) in enumerate(plan.layers):
         own = [(g, s) for g, s in zip(plan.groups, core_s, strict=True) if g.shape_index == shape]
         fits = [packed_fit(stack, g, paths[g.place]) for g, _ in own]
+        runs = [g.implementation for g, _ in own if g.implementation and paths[g.place] == "fused"]
+        launches = [one.launch.si for one in runs if one.launch]
+        launch_s = latent.launch.si if latent else max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)])
+        shares = [one.memory_frac.si for one in runs if one.memory_frac]
         kernels.append(Kernel(
             n_layers, layer.n_kv_heads, calibrated.attention_io_bytes(1, q_heads, layer.score_dim),
             attention.attention_flops_per_token(q_heads, layer.score_dim), int(q_heads > layer.n_kv_heads),
-            int(any((plain_s, *(s for _, s in own)))),
-            latent.launch.si if latent else max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)]),
+            int(any((plain_s, *(s for _, s in own)))), max(launches, default=launch_s),
+            min(shares, default=latent.memory_frac.si if latent else terms["memory_frac"]),
         ))  # fmt: skip
     return tuple(kernels), core_s, rates
 
@@ -517,9 +566,14 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
     ]  # fmt: skip
 
 
+def starts_of(g: TensorGroup) -> Starts:
+    """Kernels that run a group beside plain attention's."""
+    return g.implementation.starts if g.implementation else Starts()
+
+
 def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
     """Extra kernels per layer for a decode step and for a packing event; more where sinks are kept."""
-    code = g.quantizer.family.gpu_code
+    code = starts_of(g)
     if not g.layout.pool_rows:
         return code.read[side], code.pack[side]
     return code.read[side] + code.pool_read[side], code.pack[side] + code.pool_pack[side]
@@ -531,6 +585,9 @@ def core_rate(
     """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling."""
     if latent and path == "fused" and kv_code(group) in stack.latent:
         return 0.0
+    run_by = group.implementation
+    if run_by and run_by.elements_per_cycle and path == "fused":
+        return run_by.elements_per_cycle.si * core_clock(device) / group.unpackings
     if fit := packed_fit(stack, group, path):
         return float(fit.core_rate.si) if fit.core_rate else 0.0
     if path not in ("fused", "engine"):
@@ -538,8 +595,16 @@ def core_rate(
     return device.rate(path).si / n_cores_of(device)
 
 
+def core_clock(device: HardwareSpec) -> float:
+    """Cycles a second of a core."""
+    return device.core_clock.si if device.core_clock else USUAL_CLOCK
+
+
 def packed_fit(stack: StackSpec, group: TensorGroup, path: str) -> PackedFit | None:
-    """What was fitted for keys or values stored like this, where a kernel unpacks them; it may know no ceiling."""
+    """What was fitted to the kernel tables of a stack for keys or values stored like this, where a kernel unpacks them
+    and no implementation says more; it may know no ceiling."""
+    if group.implementation and group.implementation.elements_per_cycle:
+        return None
     return stack.kv.get(kv_code(group)) if path == "fused" else None  # type: ignore[call-overload]
 
 

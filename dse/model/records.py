@@ -91,6 +91,8 @@ class Kernel(NamedTuple):
     #: unpacking or reading is limited by the cores
     has_ceiling: int
     launch_s: float
+    #: share of the peak bandwidth that it reaches
+    memory_frac: float
 
 
 class Product(NamedTuple):

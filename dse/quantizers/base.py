@@ -9,7 +9,7 @@ from dse.core.compiling import formula
 from dse.core.units import BITS_PER_BYTE, FP16_BITS
 from kernels_ref import PARTS
 
-__all__ = ["PARTS", "Family", "GpuCode", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
+__all__ = ["PARTS", "Family", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
 
 #: how stored keys and values become numbers again: by a unit of its own, in the kernel that reads them, or written back
 Path = Literal["engine", "fused", "materialised"]
@@ -131,26 +131,6 @@ class Param:
         return f"a number from {self.low:g} to {self.high:g}"
 
 
-@dataclass(frozen=True)
-class GpuCode:
-    """What a family's released GPU code does beside plain attention. `read` and `pack` are for (keys, values).
-
-    Launches are counted from the methods' descriptions and code, not measured: shown as assumed.
-    """
-
-    #: extra kernels per layer and decode step
-    read: tuple[int, int] = (0, 0)
-    #: extra kernels per layer and packing event
-    pack: tuple[int, int] = (0, 0)
-    #: what keeping sinks adds to both, in layers that keep any
-    pool_read: tuple[int, int] = (0, 0)
-    pool_pack: tuple[int, int] = (0, 0)
-    #: every packing event reads and writes the whole packed buffer again
-    copies_to_append: bool = False
-    #: unpacked keys and values are padded to a multiple of so many tokens before the product
-    tile_tokens: int = 1
-
-
 Values = dict[str, Any]
 
 
@@ -165,7 +145,6 @@ class Family:
     params: tuple[Param, ...] = ()
     #: rules that join parameters: returns a message or ""
     problem: Callable[[Values], str] = lambda values: ""
-    gpu_code: GpuCode = GpuCode()
     #: what a measurement can put in place of nominal values: (value, count of, counted in)
     realised: tuple[tuple[str, str, str], ...] = ()
     note: str = ""
@@ -210,6 +189,8 @@ class QuantizerSpec:
     values: tuple[tuple[str, Any], ...]
     #: as written by the user, in canonical form: only what differs from the defaults
     name: str
+    #: how it is run, as written behind an @; "" where that is left to the device
+    implementation: str = ""
     #: measurements by side, "key" and "value"; empty where there are none
     measured: Mapping[str, Measured] = field(default_factory=dict, compare=False)
     #: by side, values that data realised and that replace nominal ones
@@ -220,6 +201,11 @@ class QuantizerSpec:
     layers: tuple[tuple["QuantizerSpec", "QuantizerSpec"], ...] = ()
     #: what the file of such a plan says of errors and bits
     predicted: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def method(self) -> str:
+        """Its name without how it is run: what measurements of bits and error are found by."""
+        return self.name.partition("@")[0]
 
     def of(self, which: str, layer: int) -> "QuantizerSpec":
         """The quantizer of a layer's keys or values: this one, unless it is a plan by layer."""

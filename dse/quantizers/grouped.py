@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from dse.core.errors import InputError
 from dse.core.units import FP16_BITS
-from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, ceil_div, codes
 from kernels_ref import FORMATS, GGML_TYPES, BlockType, storage
 
 #: bits of a code of the 4-bit methods here
@@ -122,9 +122,6 @@ FAMILIES = (
             Param("residual", 128, "most recent tokens kept in FP16", low=4, high=65536),
         ),
         _kivi_problem,
-        # a second product for the FP16 part; min/max, scale, round and pack kernels for each packing event;
-        # packed buffers are concatenated anew (models/llama_kivi.py of the released code)
-        GpuCode(read=(1, 1), pack=(8, 8), copies_to_append=True),
     ),
     Family(
         "sinkq",
@@ -145,9 +142,6 @@ FAMILIES = (
             ),
         ),
         _word_problem,
-        # KIVI's, on whose code it builds, buffers that grow as KIVI's included (no code is released); with sinks a
-        # product with the pool, one scatter over the scores, and the selection at each event
-        GpuCode(read=(1, 1), pack=(8, 8), pool_read=(2, 1), pool_pack=(4, 4), copies_to_append=True),
         realised=(("sinks", "n_pool", "n_sink_heads"), ("evicted", "n_evicted", "n_sink_heads")),
     ),
     Family(
@@ -159,8 +153,6 @@ FAMILIES = (
             Param("block", 256, "elements sharing an absmax", low=1, high=2**20),
             Param("absmax", "fp16", "format of the absmax", choices=("fp16", "fp32")),
         ),
-        # one dequantisation kernel before the product; its tiles take 16 tokens (NQKV 3.3)
-        gpu_code=GpuCode(read=(1, 1), pack=(1, 1), tile_tokens=16),
     ),
     Family(
         "qserve",

@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 
 from dse.core.units import BITS_PER_BYTE
-from dse.quantizers.base import Family, GpuCode, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, ceil_div, codes
 from kernels_ref import storage
 
 
@@ -86,7 +86,6 @@ FAMILIES = (
             Param("outlier_bits", 5, "bits of an outlier", choices=(4, 5)),
         ),
         _oaken_problem,
-        GpuCode(read=(1, 1), pack=(2, 2)),
         realised=(("outlier_share", "n_outliers", "n_elements"),),
     ),
     Family(
@@ -98,7 +97,6 @@ FAMILIES = (
             Param("bits", 4, "bits of a code", choices=(2, 3, 4)),
             Param("outliers", Fraction("0.01"), "share of elements kept apart", low=0, high=1),
         ),
-        gpu_code=GpuCode(read=(1, 1), pack=(2, 2)),  # a sparse product beside the dense one; outlier search
         realised=(("outliers", "n_outliers", "n_elements"),),
     ),
 )

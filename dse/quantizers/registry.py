@@ -77,9 +77,13 @@ def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[
 def parse(text: str) -> QuantizerSpec:
     """`oaken`, `sinkq:bits=2,group=32`: a family with parameters; `plan:FILE.toml`: one by layer, read from a file.
 
-    Raises InputError with what is allowed.
+    `qserve@omniserve` says how it is run (dse/specs/implementation.py). Raises InputError with what is allowed.
     """
     if text.strip()[: len(layered.PREFIX)].lower() == layered.PREFIX:
         return layered.read(text.strip()[len(layered.PREFIX) :], parse)
-    family, values, canonical = named("quantizer", text, FAMILIES)
-    return QuantizerSpec(family, tuple(values.items()), canonical)
+    method, at, implementation = (part.strip() for part in text.partition("@"))
+    family, values, canonical = named("quantizer", method, FAMILIES)
+    if at and not implementation:
+        raise InputError(f"quantizer {show(text)}: names no implementation behind @: see `dse list implementations`")
+    implementation = implementation.lower()
+    return QuantizerSpec(family, tuple(values.items()), canonical + at + implementation, implementation)

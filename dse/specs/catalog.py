@@ -10,11 +10,13 @@ from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import device_and_model as specs
 from dse.specs import model_file, model_names
+from dse.specs.implementation import ENDS, Implementation, unknown
 from dse.specs.stack import ServerSpec
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
 _MODELS = Path(hwspecs.__file__).parent / "models"
 _STACKS = Path(hwspecs.__file__).parent / "stacks"
+_IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
 
 
 @cache
@@ -33,6 +35,63 @@ def model_files() -> dict[str, Path]:
 def servers() -> dict[str, ServerSpec]:
     """Serving software that was measured whole, by name."""
     return {path.stem: specs.load(specfile.read(path), ServerSpec) for path in sorted(_STACKS.glob("*.toml"))}
+
+
+@cache
+def implementations() -> tuple[Implementation, ...]:
+    """All implementations of quantised caches, by name."""
+    found = [specs.load(specfile.read(path), Implementation) for path in sorted(_IMPLEMENTATIONS.glob("*.toml"))]
+    return tuple(sorted(found, key=lambda one: (one.name, one.methods)))
+
+
+@cache
+def implementations_of(family: str) -> dict[str, Implementation]:
+    """The implementations of a quantizer family by name; the one that runs by default where several do comes first."""
+    own = [one for one in implementations() if family in one.methods]
+    return {one.name: one for one in sorted(own, key=lambda one: -one.rank)}
+
+
+def implementation(device: specs.HardwareSpec, family: str, stack: str | None, asked: str) -> Implementation | None:
+    """What runs a quantizer family on a device: as asked, else as the device says, else what its stack has.
+
+    `asked` is "", NAME, or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges) or
+    `:FIELD=VALUE,...` behind. None where no kernel is known. Raises InputError for an implementation of other methods,
+    or for other GPUs.
+    """
+    name, _, changes = asked.partition(":")
+    known = implementations_of(family)
+    own = {one.name: one for one in known.values() if one.runs_on(device.architecture)}
+    if name and name not in known:
+        runs = next((one for one in implementations() if one.name == name), None)
+        of = f"{name} runs {', '.join(runs.methods)}; {family}" if runs else family
+        raise InputError(unknown(name, list(known), of))
+    if name and name not in own:
+        one = known[name]
+        raise InputError(
+            f"implementation = {show(name)}: has kernels for {', '.join(one.architectures)}, not for {device.name} "
+            f"({device.architecture or 'no architecture in its file'}); {one.elsewhere or 'nothing else is known'}"
+        )
+    name = name or device.implementations.get(family, "")
+    ranked = sorted(own.values(), key=lambda one: (one.stack == stack, one.rank), reverse=True)
+    found = own.get(name) or (ranked[0] if ranked else None)
+    return found and _with_changes(found, changes)
+
+
+def _with_changes(one: Implementation, changes: str) -> Implementation:
+    if changes in ENDS:
+        return one.at(changes)
+    for change in filter(None, changes.split(",")):
+        field, _, value = (part.strip() for part in change.partition("="))
+        if field not in one.numbers():
+            numbers = ", ".join(one.numbers()) or "no number of its own"
+            raise InputError(f"implementation = {show(one.name + ':' + change)}: {one.name} has {numbers}, or {ENDS[0]}, {ENDS[1]}")
+        try:
+            one = one.with_number(field, float(value))
+        except ValueError:
+            raise InputError(f"implementation: {field} = {show(value)}: must be a number above 0") from None
+        if not one.numbers()[field].value > 0:
+            raise InputError(f"implementation: {field} = {show(value)}: must be a number above 0")
+    return one
 
 
 def _is_path(name: str) -> bool:

@@ -25,6 +25,7 @@ from dse.specs.quantity import (
     Burst,
     Bytes,
     Channels,
+    Clock,
     Cores,
     Devices,
     ElementRate,
@@ -68,6 +69,8 @@ def _family(name: str) -> str:
 
 FamilyName = Annotated[str, AfterValidator(_family)]
 ModuleName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z0-9_]*$")]
+#: GPUs by compute capability, others by what they are called
+Architecture = Annotated[str, Field(min_length=1, max_length=20, pattern=r"^[a-z][a-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 
 
@@ -83,6 +86,8 @@ class HardwareSpec(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    #: what kernels are written for: sm_90 is compute capability 9.0
+    architecture: Architecture | None = None
     memory_capacity: Bytes
     memory_bandwidth: Bandwidth
     #: dense FP16; and dense FP8, FP4 and INT8 where the device has them
@@ -109,6 +114,8 @@ class HardwareSpec(Spec):
     )
     fused_rate: ElementRate | None = None
     engine_rate: ElementRate | None = None
+    #: cycles a second of a core, at its boost
+    core_clock: Clock | None = None
     #: cores that each work on one token of one request in generation (Oaken 5.3)
     token_cores: Cores | None = None
     #: page and burst of the memory unit that holds what the engine packs (Oaken 5.2)
@@ -116,6 +123,8 @@ class HardwareSpec(Spec):
     kv_burst: Burst | None = None
     #: quantizer family -> path; "default" for the rest
     dequant_path: dict[FamilyName, Path] = Field(default_factory=dict)
+    #: quantizer family -> the implementation that runs it, where it is not the one that the stack would take
+    implementations: dict[FamilyName, Name] = Field(default_factory=dict)
     #: software stack -> calibrated parameters of its kernels
     stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
     #: a shipped device whose stacks are taken to hold here: the same chip, or one known by its data sheet alone

@@ -47,6 +47,13 @@ class Quantity(BaseModel):
         return int(self.si)
 
 
+class Ranged(Quantity):
+    """A number with the range in which it lies, in its own unit."""
+
+    low: float
+    high: float
+
+
 def _parse_short(raw: Any, base: str) -> Any:
     """Accept "3.35 TB/s", a count such as "8" or "8 devices", and a bare number (of the base unit) of a user's file."""
     if isinstance(raw, str):
@@ -102,6 +109,22 @@ def quantity(base: str, low: float, high: float, whole: bool = False, slip: floa
     return Annotated[Quantity, BeforeValidator(lambda raw: _parse_short(raw, base)), AfterValidator(check)]
 
 
+def _holds_value(number: Ranged) -> Ranged:
+    if not 0 < number.low <= number.value <= number.high:
+        raise ValueError(f"low = {number.low:g}, high = {number.high:g}: must be above 0, with the value between them")
+    return number
+
+
+def ranged(base: str, low: float, high: float) -> Any:
+    """The type of a field: a number with its range, whose value lies within [low, high] (in base units)."""
+
+    def check(number: Ranged) -> Ranged:
+        _check_bounds(number, base, low, high, False, 1.0)
+        return _holds_value(number)
+
+    return Annotated[Ranged, AfterValidator(check)]
+
+
 def named_quantity(name: str, text: str, base: str, low: float, high: float) -> Quantity:
     """`text` ("300 GB/s") as a number of base unit `base`, kind assumed. Raises InputError naming `name`."""
     try:
@@ -133,6 +156,7 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Share: TypeAlias = Quantity
     Overhead: TypeAlias = Quantity
     Price: TypeAlias = Quantity
+    Clock: TypeAlias = Quantity
     Page: TypeAlias = Quantity
     Burst: TypeAlias = Quantity
     Devices: TypeAlias = Quantity
@@ -163,6 +187,7 @@ else:
     Share = quantity("1", 1e-3, 1.0)
     Overhead = quantity("B", 0.0, 1e16)
     Price = quantity("USD/h", 1e-6, 1e6)
+    Clock = quantity("Hz", 1e6, 1e11, slip=1e2)
     Page = quantity("B", 1, 2**30, whole=True)
     Burst = quantity("B", 1, 2**20, whole=True)
     Devices = count("device", 4096)

@@ -1,0 +1,203 @@
+"""Tables of published measurements of quantised KV: each row a design point and a number that somebody printed of it.
+
+Columns: `id, device, model, kv, stack, quantity, value, unit`, and where they apply `n_devices, weights, activations,
+batch, input_tokens, output_tokens, cls, group, is_base, note`. Rows of one `group` were measured on one machine; gains
+are taken over its row with `is_base` 1.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dse.calibrate.table import number, rows_of
+from dse.core import units
+from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.model import kv_layout
+from dse.model.evaluate import Point
+from dse.model.lower import KERNELS
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
+from dse.specs.measurements import bits_from
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+
+NEEDED = ("id", "device", "model", "kv", "stack", "quantity", "value", "unit")
+MAX_VALUE = 1e15
+#: requests that the authors of QServe's tables run at once at most (evidence: "capped by the authors")
+STATIC_LIMIT = {"l40s": 128, "a100-80gb": 256}
+#: how tables name keys and values -> quantizer; what is not here is taken as a quantizer's own name
+KV = {
+    "fp16": "fp16", "bf16": "fp16", "auto": "fp16", "": "fp16", "-": "fp16", "fp16 (int8 where faster)": "fp16",
+    "int8": "int8_per_token_head", "int4 per head": "qserve", "int4, keys per channel": "kivi:bits=4,group=128",
+    "int2, keys per channel": "kivi:bits=2,group=128", "turboquant 4 bit, vllm": "turboquant_4bit_nc@vllm-0.20",
+    "turboquant 4 bit, optimised": "turboquant_4bit_nc@vllm-53060", "int4": "atom",
+}  # fmt: skip
+#: how stacks' names begin -> software whose other kernels and server stand for it; and implementation of what it packs
+STACKS = {
+    "vllm": ("vllm", ""), "sglang": ("sglang", ""), "tensorrt-llm": ("trtllm", ""), "trt-llm": ("trtllm", ""),
+    "qserve": ("trtllm", "omniserve"), "lmdeploy": ("trtllm", "turbomind"), "turbomind": ("trtllm", "turbomind"),
+    "bitdecoding": ("vllm", "bitdecoding"), "flashattention": ("vllm", ""), "atom": ("trtllm", "atom-released"),
+    "quarot": ("trtllm", "quarot-released"),
+}  # fmt: skip
+#: (weights, activations) as tables name them -> fields of a workload
+WEIGHTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("16", "16"): {"weights": "bf16"}, ("fp8", "fp8"): {"weights": "fp8"}, ("int4", "16"): {"weights": "int4"},
+    ("int8", "int8"): {"weights_bits": 8, "activation_bits": 8}, ("int8", "16"): {"weights_bits": 8},
+    ("fp8", "16"): {"weights_bits": 8}, ("int4", "int8"): {"weights_bits": 4, "activation_bits": 8},
+    ("int4", "int4"): {"weights_bits": 4, "activation_bits": 8}, ("mxfp4", "16"): {"weights": "mxfp4-experts"},
+    ("nvfp4", "nvfp4"): {"weights": "nvfp4"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One printed number, and the design that it is of."""
+
+    id: str
+    line: int
+    group: str
+    is_base: bool
+    cls: str
+    quantity: str
+    value: float
+    unit: str
+    cells: Mapping[str, str]
+    device: HardwareSpec | None = None
+    model: ModelSpec | None = None
+    kv: str = "fp16"
+    work: Workload | None = None
+    #: a batch that the table does not state: the largest that fits
+    is_open: bool = False
+    #: why nothing can be predicted; "" where it can
+    reason: str = ""
+    marks: tuple[str, ...] = field(default=())
+
+    def point(self, **changes: Any) -> Point:
+        """Its design, on another device (`device`) or with another workload where given."""
+        assert self.device is not None
+        assert self.model is not None
+        assert self.work is not None
+        device, kv = changes.pop("device", self.device), changes.pop("kv", self.kv)
+        quantizer = bits_from("closed", None).required(kv)
+        return Point(device, kv_layout.build(self.model, quantizer, quantizer), replace(self.work, **changes))
+
+
+def read(path: str) -> list[Row]:
+    """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
+    header, lines, cells = rows_of(path)
+    for name in NEEDED:
+        if name not in header:
+            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
+    found: list[Row] = []
+    seen: set[str] = set()
+    for line, values in zip(lines, cells, strict=True):
+        said = {name: cell.strip() for name, cell in zip(header, values, strict=True)}
+        if not said["id"] or said["id"] in seen:
+            problem = "is given twice" if said["id"] else "must be there"
+            raise InputError(f"{path}:{line}: id = {show(said['id'])}: {problem}: give each row its own")
+        seen.add(said["id"])
+        found.append(_row(path, line, said))
+    bases = [row.group for row in found if row.is_base and row.group]
+    doubled = next((group for group in bases if bases.count(group) > 1), None)
+    if doubled:
+        raise InputError(f"{path}: group = {show(doubled)}: has two rows with is_base 1: give it one")
+    return found
+
+
+def _row(path: str, line: int, cells: dict[str, str]) -> Row:
+    value = number(path, line, "value", cells["value"], MAX_VALUE, False)
+    base = cells.get("is_base", "")
+    if base not in ("", "0", "1"):
+        raise InputError(f"{path}:{line}: is_base = {show(base)}: must be 0 or 1")
+    row = Row(
+        cells["id"], line, cells.get("group", ""), base == "1", cells.get("cls", ""), cells["quantity"], value,
+        cells["unit"], cells,
+    )  # fmt: skip
+    try:
+        return _described(row, path)
+    except DseError as error:
+        return replace(row, reason=str(error))
+
+
+def _described(row: Row, path: str) -> Row:
+    """The row with its design. Raises DseError for what is not known."""
+    cells = row.cells
+    device, marks = _device(cells["device"])
+    model = _model(cells["model"])
+    stack, implementation, release = _stack(cells["stack"])
+    kv = KV.get(cells["kv"].lower(), cells["kv"])
+    tp = int(_whole(path, row.line, "n_devices", cells.get("n_devices", ""), MAX_DEVICES, 1))
+    batch, is_open = _batch(path, row.line, cells.get("batch", ""))
+    lengths = [
+        int(_whole(path, row.line, name, cells.get(name, ""), most, 1))
+        for name, most in (("input_tokens", MAX_INPUT_TOKENS), ("output_tokens", MAX_OUTPUT_TOKENS))
+    ]
+    if "attention" in row.quantity or "product" in row.quantity:
+        release = KERNELS
+    if implementation and "@" not in kv and catalog.implementations_of(kv.partition(":")[0]).get(implementation):
+        kv += f"@{implementation}"
+    near = stack if release != KERNELS or stack in device.stacks else "vllm"
+    work = Workload(
+        batch=batch, input_tokens=lengths[0], output_tokens=lengths[1], admission="reserve", tp=tp,
+        stack=f"{near}@{release}" if release else near, model_kind="calibrated", **_weights(cells, model),
+    )  # fmt: skip
+    return replace(row, device=device, model=model, kv=kv, work=work, is_open=is_open, marks=marks)
+
+
+def _device(text: str) -> tuple[HardwareSpec, tuple[str, ...]]:
+    """The device of a row; of one that is not stated, what the table was run as."""
+    assumed = re.fullmatch(r"not stated \(run as (.*)\)", text)
+    name = re.sub(r"[ _]+", "-", assumed[1] if assumed else text).lower()
+    name = re.sub(r"^rtx(?=\d)", "rtx-", name)
+    marks = (f"device: not stated, taken for {name}",) if assumed else ()
+    return catalog.device(name if name in catalog.device_files() else f"{name}-80gb"), marks
+
+
+_HEADS = re.compile(r"attention (\d+) query, (\d+) KV heads of (\d+)")
+
+
+def _model(text: str) -> ModelSpec:
+    """The model of a row; of one kernel, a model of one layer with its heads."""
+    heads = _HEADS.fullmatch(text)
+    if not heads:
+        return catalog.model("llama2-7b" if text.startswith("matrix product") else text)
+    n_q, n_kv, dim = (int(n) for n in heads.groups())
+    layer = LayerKV(n_layers=1, n_kv_heads=n_kv, key_dim=dim, value_dim=dim, score_dim=2 * dim)
+    return ModelSpec(
+        name=text, source="a table's own words", hidden_size=n_q * dim, vocab_size=1, n_q_heads=n_q, layers=(layer,),
+        dense_parameters=n_q * dim, activation_elements=n_q * dim,
+    )  # fmt: skip
+
+
+def _stack(text: str) -> tuple[str, str, str]:
+    """(software, implementation, release) of a stack as tables name it. Raises InputError for one that is not known."""
+    words = text.lower()
+    found = next((own for start, own in STACKS.items() if words.startswith(start)), None)
+    if found is None:
+        raise InputError(f"stack = {show(text)}: is not known: {did_you_mean(words, STACKS)}")
+    release = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", words)
+    return *found, release[1] if release and found[0] in words.replace("tensorrt-llm", "trtllm") else ""
+
+
+def _batch(path: str, line: int, cell: str) -> tuple[int, bool]:
+    """Requests at once; (1, True) where the table says "best" or "as fits"."""
+    told = re.match(r"\d+", cell)
+    if not told:
+        return 1, True
+    return int(_whole(path, line, "batch", told[0], MAX_BATCH, 1)), False
+
+
+def _whole(path: str, line: int, name: str, cell: str, most: int, usual: int) -> float:
+    told = re.match(r"[\d.]+", cell)
+    return number(path, line, name, told[0], most, True) if told else usual
+
+
+def _weights(cells: Mapping[str, str], model: ModelSpec) -> dict[str, Any]:
+    def plain(text: str) -> str:
+        word = re.split(r"[ (]", text.lower())[0]
+        return "16" if word in ("fp16", "bf16", "") else {"w4a8": "int4", "w8a8": "int8"}.get(word, word)
+
+    named = plain(cells.get("weights", "")), plain(cells.get("activations", ""))
+    if named not in WEIGHTS:
+        raise InputError(f"weights = {show(cells.get('weights', ''))}: with {show(cells.get('activations', ''))}: are not known")
+    return WEIGHTS[named]

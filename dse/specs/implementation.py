@@ -1,0 +1,145 @@
+"""How a stack's release runs a quantised cache: what its code does, and rates fitted to measurements.
+
+A method (dse/quantizers) says bits and error; an implementation of it says what its kernels take. A file each under
+hwspecs/implementations; docs/implementations.md has the form, the fits and what cannot be told apart.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from dse.core.errors import show
+from dse.quantizers.base import Path
+from dse.specs.device_and_model import Architecture, FamilyName, Name
+from dse.specs.quantity import Ranged, ranged
+from dse.specs.stack import Spec, StackName
+
+ElementsPerCycle = ranged("element/cycle", 1e-3, 1e4)
+ReachedShare = ranged("1", 1e-3, 1.0)
+StartSeconds = ranged("s", 1e-9, 1.0)
+
+#: what unpacks an element as often as there are query heads of a group, or once for all of them
+QUERY_HEAD = "query_head"
+#: both ends of what its numbers may be: all where steps take longest, or shortest
+SLOWEST, FASTEST = ENDS = ("slowest", "fastest")
+#: how architectures of GPUs begin
+ANY_GPU = "sm_"
+#: numbers with a range that `NAME:FIELD=VALUE` changes
+NUMBERS = ("elements_per_cycle", "memory_frac", "launch")
+
+
+
+def _as_tuple(raw: Any) -> Any:
+    """Files write lists."""
+    return tuple(raw) if isinstance(raw, list) else raw
+
+
+_FromList = BeforeValidator(_as_tuple)
+_Count = Annotated[int, Field(ge=0, le=1000)]
+#: of keys and of values
+Pair = Annotated[tuple[_Count, _Count], _FromList]
+
+
+class Starts(Spec):
+    """Kernels that an implementation starts beside plain attention's, per layer, for (keys, values), and its copies.
+
+    Counted from code or description, not measured: shown as assumed.
+    """
+
+    #: in a decode step, and when tokens are packed
+    read: Pair = (0, 0)
+    pack: Pair = (0, 0)
+    #: what keeping sinks adds to both, in layers that keep any
+    pool_read: Pair = (0, 0)
+    pool_pack: Pair = (0, 0)
+    #: every packing event reads and writes the whole packed buffer again
+    copies_to_append: bool = False
+    #: unpacked keys and values are padded to a multiple of so many tokens before the product
+    tile_tokens: int = Field(default=1, ge=1, le=4096)
+
+
+class Implementation(Spec):
+    """Kernels of one release for one or more methods. A number that is left out is that of the device's stack."""
+
+    name: Name
+    title: str = Field(min_length=1, max_length=120)
+    methods: Annotated[tuple[FamilyName, ...], _FromList] = Field(min_length=1)
+    #: serving software that it is part of; None: code released with a paper
+    stack: StackName | None = None
+    #: releases that were read or measured
+    release: str = Field(min_length=1, max_length=200)
+    #: what it was written for, by how an architecture begins; none: everything
+    architectures: Annotated[tuple[Architecture, ...], _FromList] = ()
+    #: what a GPU without the kernel does instead
+    elsewhere: str = Field(default="", max_length=300)
+    #: where several are known of a method, the one that runs by default has the larger rank
+    rank: int = Field(default=0, ge=0, le=100)
+
+    path: Path = "fused"
+    #: how often a key or value is unpacked
+    unpacked_per: Literal["kv_head", "query_head"] = "kv_head"
+    #: units that do the products with the query, and in what arithmetic
+    products: Literal["tensor cores", "cores", "both"] = "tensor cores"
+    arithmetic: str = Field(max_length=120)
+    new_token: str = Field(max_length=300)
+    #: whether a prompt's keys are quantised before attention reads them, or after
+    prompts_quantised: Literal["before attention", "after attention"] = "before attention"
+    sixteen_bit: str = Field(default="nothing", max_length=200)
+    #: files and commits that were read, or what was measured
+    source: str = Field(min_length=1, max_length=600)
+
+    #: elements that a core unpacks in a cycle beside all else; None: as fitted for the stack, or no such ceiling
+    elements_per_cycle: ElementsPerCycle | None = None
+    #: share of the peak bandwidth that its kernel reaches; None: that of the stack's 16-bit kernel
+    memory_frac: ReachedShare | None = None
+    #: start of a layer's kernels; None: that of the stack's
+    launch: StartSeconds | None = None
+    starts: Starts = Starts()
+
+    def numbers(self) -> dict[str, Ranged]:
+        """Its numbers with ranges by name."""
+        return {name: number for name in NUMBERS if (number := getattr(self, name)) is not None}
+
+    def at(self, end: str) -> "Implementation":
+        """The same with every number at the slow or the fast end of its range."""
+        changed = {}
+        for name, number in self.numbers().items():
+            is_low = (end == SLOWEST) != (name == "launch")
+            changed[name] = number.model_copy(update={"value": number.low if is_low else number.high})
+        return self.model_copy(update=changed)
+
+    def with_number(self, name: str, value: float) -> "Implementation":
+        """The same with one number given on the spot. Raises KeyError for one that it has not."""
+        number = self.numbers()[name]
+        given = {"value": value, "low": value, "high": value, "source": "given on the spot", "kind": "assumed"}
+        return self.model_copy(update={name: number.model_copy(update=given)})
+
+    def runs_on(self, architecture: str | None) -> bool:
+        """True for devices that have its kernels; one without an architecture is taken for a GPU."""
+        return not self.architectures or (architecture or ANY_GPU).startswith(self.architectures)
+
+    def problems(self) -> list[tuple[str, object, str]]:
+        """Rules that join several fields: (field, value, what must hold)."""
+        if self.path != "fused" and self.elements_per_cycle:
+            return [("path", self.path, "only fused kernels unpack on the cores: leave elements_per_cycle out")]
+        return []
+
+    @property
+    def is_assumed(self) -> bool:
+        """True where a number of it was fitted to no measurement."""
+        return any(number.kind == "assumed" for number in self.numbers().values())
+
+    def rate_text(self) -> str:
+        """What its kernels reach, with ranges, in a line."""
+        said = [
+            f"{name} {number.value:g} {number.unit} ({number.low:g} to {number.high:g}, {number.kind})".replace(" 1 ", " ")
+            for name, number in self.numbers().items()
+        ]
+        return "; ".join(said) or "as the stack's kernels were measured"
+
+
+def unknown(text: str, known: list[str], of: str) -> str:
+    """The message for an implementation that `of` has not."""
+    names = ", ".join(known) or "none: leave it out"
+    return f"implementation = {show(text)}: {of} has {names} (`dse list implementations`)"
+

@@ -1,0 +1,373 @@
+"""Published measurements of quantised KV beside predictions: every printed number, and the gain over its group's base."""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse.calibrate.evidence import STATIC_LIMIT, Row, read
+from dse.core import files, units
+from dse.core.errors import DseError, InputError, show
+from dse.model import uncertainty
+from dse.model.evaluate import Point, roomy
+from dse.model.explain import assumed
+from dse.model.formulas import calibrated
+from dse.model.uncertainty import Interval
+from dse.specs.implementation import ENDS
+
+#: columns of predictions.csv
+COLUMNS = ("id", "predicted", "low", "high", "gain", "gain_low", "gain_high", "reason", "marks")
+#: a gain that is no tie
+WON = 0.03
+#: requests that TensorRT-LLM runs at once at most (its benchmark's default, v0.17)
+MOST_AT_ONCE = 2048
+#: assumptions that a prediction is marked with
+MARKED = ("stacks_of", "nearest_kernels", "nearest_format", "implementation", "no_kernel", "eight_bit_kernels")
+_UNITS = {"token/s": 1.0, "us": 1e-6, "ms": 1e-3, "request": 1.0, "bool": 1.0, "ms/token": 1e-3, "token": 1.0, "s": 1.0}
+#: units in which more is better
+_RATES = ("token/s", "request", "token")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row and what is predicted of it, in the row's unit; None where nothing is, for a `reason`."""
+
+    row: Row
+    value: float | None = None
+    low: float = math.nan
+    high: float = math.nan
+    gain: float | None = None
+    gain_low: float = math.nan
+    gain_high: float = math.nan
+    printed_gain: float | None = None
+    reason: str = ""
+    marks: str = ""
+
+
+def _roomy(point: Point, row: Row, **changes: Any) -> Point:
+    """The point, in memory for all of its batch: a server ran it all the same."""
+    return point if point.max_batch >= point.work.batch else row.point(device=roomy(point.device), **changes)
+
+
+def _static(row: Row, **changes: Any) -> float:
+    """Tokens a second of one batch, prompt included: as large as fits where the table does not say."""
+    assert row.device is not None
+    if row.is_open:
+        most = STATIC_LIMIT.get(row.device.name.lower(), MOST_AT_ONCE)
+        changes["batch"] = max(min(row.point(**changes).max_batch, most), 1)
+    point = row.point(**changes)
+    if row.is_open and not point.max_batch:
+        raise InputError(point.infeasible_reason or "not one request fits")
+    return float(_roomy(point, row, **changes).results["throughput_tokens_per_s"])
+
+
+def _unlimited(row: Row, **changes: Any) -> float:
+    """Tokens a second of a server that never waits for requests."""
+    batch = max(min(row.point(**changes).max_batch, MOST_AT_ONCE), 1)
+    results = row.point(batch=batch, **changes).results
+    if not results["feasible"]:
+        raise InputError(results["infeasible_reason"])
+    return float(results["decoding_requests"] / results["steady_tpot_s"])
+
+
+def _at_once(row: Row, **changes: Any) -> float:
+    """Tokens a second of requests that start together and end one by one: steps as many as the longest has, at the mean
+    number of requests that still run."""
+    told = [float(word) for word in re.findall(r"\d+", row.cells["output_tokens"])]
+    mean, longest = told[0], told[-1]
+    assert row.work is not None
+    n = row.work.batch
+    changes = {"output_tokens": int(longest), **changes}
+    point = _roomy(row.point(**changes), row, **changes)
+    first, running = point.run(n).wave, point.run(max(round(n * mean / longest), 1)).wave
+    return n * mean / (first.prefill_s + longest * running.decode_step_s)
+
+
+def _step(row: Row, **changes: Any) -> float:
+    """Seconds of a decode step."""
+    return float(_roomy(row.point(**changes), row, **changes).results["decode_step_s"])
+
+
+def _first(row: Row, **changes: Any) -> float:
+    """Seconds to the first token."""
+    return float(_roomy(row.point(**changes), row, **changes).results["ttft_s"])
+
+
+def _slope(row: Row, **changes: Any) -> float:
+    """Seconds that a token of context adds to a step."""
+    low, high = 2**13, 2**17
+    ends = [_step(row, **{**changes, "input_tokens": n, "output_tokens": 1}) for n in (low, high)]
+    return (ends[1] - ends[0]) / (high - low)
+
+
+def _one_layer(row: Row, **changes: Any) -> float:
+    """Seconds of decode attention of the one layer."""
+    assert row.work is not None
+    changes = {"output_tokens": 1, "memory": "paper", **changes}
+    results = _roomy(row.point(**changes), row, **changes).results
+    return float(results["attention_s"] + results["dequantize_s"])
+
+
+def _product(row: Row, **changes: Any) -> float:
+    """Seconds of one matrix product, N and K as its model's name says, M the batch."""
+    words = row.cells["model"].replace(",", "").split()
+    n, k = int(words[words.index("N") + 1]), int(words[words.index("K") + 1])
+    point = row.point(batch=1, **changes)
+    assert row.work is not None
+    m, reach, weights = row.work.batch, point.design.stack, row.work.weight_format
+    n_bytes = 2 * (m * k + m * n) + n * k * weights.dense_eighths / 64
+    peak = reach.dense_peak_per_s or point.device.product_peak(row.work.activation_bits).si  # type: ignore[union-attr]
+    return float(calibrated.gemm_s(
+        calibrated.gemm_flops(m, n, k), n_bytes, reach.gemm_launch_s, reach.gemm_flops_frac, reach.gemm_memory_frac,
+        peak, point.device.memory_bandwidth.si,
+    ))  # fmt: skip
+
+
+def _pool(row: Row, **changes: Any) -> float:
+    """KV tokens that a server has room for."""
+    return float(row.point(**changes).results["kv_pool_tokens"])
+
+
+def _largest(row: Row, **changes: Any) -> float:
+    """The largest batch that fits, as far as the table's authors went."""
+    assert row.device is not None
+    return float(min(row.point(**changes).max_batch, STATIC_LIMIT.get(row.device.name.lower(), MOST_AT_ONCE)))
+
+
+def _fails(row: Row, **changes: Any) -> float:
+    """1 where not one request fits."""
+    return float(not row.point(**changes).max_batch)
+
+
+#: how quantities begin -> what is computed, and which errors it has
+QUANTITIES: tuple[tuple[str, Callable[..., float], str], ...] = (
+    ("output throughput at unlimited load", _unlimited, "tokens"),
+    ("output throughput of 100 requests", _at_once, "tokens"),
+    ("output throughput", _static, "tokens"),
+    ("time per output token", _step, "tokens"), ("median time per output token", _step, "tokens"),
+    ("inter-token latency", _step, "tokens"), ("slope of inter-token latency", _slope, "tokens"),
+    ("median time to first token", _first, "first"), ("first token latency", _first, "first"),
+    ("decode attention of one layer", _one_layer, "tokens"), ("time of one product", _product, "tokens"),
+    ("tokens in the pool", _pool, ""), ("batch of maximum", _largest, ""), ("out of memory", _fails, ""),
+)  # fmt: skip
+
+
+def _formula(quantity: str) -> tuple[Callable[..., float], str]:
+    for start, formula, kind in QUANTITIES:
+        if quantity.startswith(start):
+            return formula, kind
+    known = ", ".join(dict.fromkeys(start for start, *_ in QUANTITIES))
+    raise InputError(f"quantity = {show(quantity)}: is not known: {known}")
+
+
+def predicted(row: Row, **changes: Any) -> float:
+    """What is predicted of a row, in its unit. Raises DseError where nothing can be."""
+    if row.reason:
+        raise InputError(row.reason)
+    return _formula(row.quantity)[0](row, **changes) / _UNITS[row.unit]
+
+
+def judge(row: Row) -> Judged:
+    """The prediction of a row by itself, with its interval."""
+    try:
+        if row.unit not in _UNITS:
+            raise InputError(f"unit = {show(row.unit)}: must be one of {', '.join(_UNITS)}")
+        value, kind = predicted(row), _formula(row.quantity)[1] if not row.reason else ""
+        point = row.point(batch=1)
+        marks = "; ".join([*row.marks, *_marks(point)])
+        if not kind:
+            return Judged(row, value, value, value, marks=marks)
+        sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+        times = sure.first if kind == "first" else sure.tokens
+        own = times.inverse() if row.unit in _RATES else times
+        low, high, _ = uncertainty.product([own, _ends(row, value)])
+        return Judged(row, value, value * low, value * high, marks=marks)
+    except DseError as error:
+        return Judged(row, reason=str(error))
+
+
+def _ends(row: Row, value: float) -> Interval:
+    """By which factors a prediction moves inside the range of its implementation's numbers."""
+    point = row.point(batch=1)
+    if not any(g.implementation and g.implementation.numbers() for g in point.plan.groups):
+        return Interval(1.0, 1.0, "")
+    moved = [predicted(row, implementation=f":{end}") / value for end in ENDS]
+    return Interval(min(*moved, 1.0), max(*moved, 1.0), "implementation")
+
+
+def _marks(point: Point) -> list[str]:
+    return [f"{name}: {assumed(point, name)}" for name in point.results["assumptions"] if name in MARKED]
+
+
+def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
+    """All rows of a table, judged, with gains over the base of each group."""
+    rows = read(path)
+    if progress is None:
+        found = [judge(row) for row in rows]
+    else:
+        with progress(rows, "rows", len(rows)) as bar:
+            found = [judge(row) for row in bar]
+    bases = {one.row.group: one for one in found if one.row.is_base and one.row.group}
+    return [_with_gain(one, bases[one.row.group]) if one.row.group in bases else one for one in found]
+
+
+def _with_gain(one: Judged, base: Judged) -> Judged:
+    """How many times as good as its group's base a row is: printed and predicted."""
+    row = one.row
+    if row.quantity != base.row.quantity or row.unit != base.row.unit:
+        return one
+    is_rate = row.unit in _RATES
+
+    def better(first: float, second: float) -> float:
+        return first / second if is_rate else second / first
+
+    printed = better(row.value, base.row.value)
+    if one.value is None or base.value is None:
+        return replace(one, printed_gain=printed)
+    gain = better(one.value, base.value)
+    if row is base.row:
+        return replace(one, gain=1.0, gain_low=1.0, gain_high=1.0, printed_gain=1.0)
+    # both err alike in what they share: of the longer only what it has beyond the shorter is unsure, and the kernels
+    # that one of them has
+    times = [1 / v if is_rate else v for v in (one.value, base.value)]
+    point = row.point(batch=1)
+    sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+    kind = _formula(row.quantity)[1]
+    own = sure.first if kind == "first" else sure.tokens
+    ends = _ends(row, one.value)
+    low, high = uncertainty.ratio(times[1], times[0], own, _unsure(row, base.row, times))
+    low, high, _ = uncertainty.product([Interval(low / gain, high / gain, ""), ends])
+    return replace(one, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
+
+
+def _unsure(first: Row, second: Row, times: Sequence[float]) -> float:
+    """How much of two times does not err alike: their attention over keys and values, and the rest's difference."""
+    parts = []
+    for row, time in zip((first, second), times, strict=True):
+        try:
+            results = row.point(batch=1, device=roomy(row.device)).results  # type: ignore[arg-type]
+            share = sum(float(results[part]) for part in uncertainty.KV_PARTS) / float(results["decode_step_s"])
+        except DseError:
+            share = 0.0
+        parts.append(time * share)
+    rest = (times[0] - parts[0]) - (times[1] - parts[1])
+    return math.hypot(rest, *parts)
+
+
+def predictions_csv(found: Sequence[Judged]) -> str:
+    """The table `predictions.csv`: values in the unit of each row, 80 % intervals, gains, why there are none."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in found:
+        values = [_cell(one.value), *(_cell(v) for v in (one.low, one.high))]
+        gains = [_cell(one.gain), *(_cell(v) for v in (one.gain_low, one.gain_high))]
+        writer.writerow([files.harmless(one.row.id), *values, *gains, files.harmless(one.reason), files.harmless(one.marks)])
+    return out.getvalue()
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.6g}"
+
+
+def errors(found: Sequence[Judged]) -> list[dict[str, Any]]:
+    """By class of KV and by stack: errors of values, of gains, winners, coverage, as shares."""
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    for one in found:
+        groups.setdefault(("all", "all"), []).append(one)
+        groups.setdefault(("class", one.row.cls or "-"), []).append(one)
+        groups.setdefault(("stack", one.row.cells["stack"]), []).append(one)
+    order = ("all", "class", "stack")
+    return [
+        {"by": by, "group": name, **_summary(own)}
+        for (by, name), own in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+    ]
+
+
+def _summary(found: Sequence[Judged]) -> dict[str, Any]:
+    known = [one for one in found if one.value is not None and one.row.unit != "bool" and one.row.value > 0]
+    off = [abs(one.value / one.row.value - 1) for one in known if one.value]
+    inside = [one.low <= one.row.value <= one.high for one in known if one.high > one.low]
+    gains = [one for one in found if one.gain and one.printed_gain and not one.row.is_base]
+    decided = [one for one in gains if abs(one.printed_gain - 1) > WON]  # type: ignore[operator]
+    right = [(one.gain > 1) == (one.printed_gain > 1) for one in decided]  # type: ignore[operator]
+    gain_off = [abs(one.gain / one.printed_gain - 1) for one in gains]  # type: ignore[operator]
+    held = [one.gain_low <= one.printed_gain <= one.gain_high for one in gains]  # type: ignore[operator]
+    return {
+        "rows": len(found), "predicted": len(known), "mean": _mean(off), "median": _median(off), "inside": _mean(inside),
+        "gains": len(gains), "gain_median": _median(gain_off), "decided": len(decided), "right": _mean(right),
+        "gain_inside": _mean(held),
+    }  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def write(found: Sequence[Judged], out: str) -> list[str]:
+    """`predictions.csv` and `errors.json` in a directory; the paths written."""
+    contents = {
+        "predictions.csv": predictions_csv(found).encode(),
+        "errors.json": (json.dumps(errors(found), indent=2, allow_nan=False) + "\n").encode(),
+    }
+    for name, content in contents.items():
+        files.write(Path(out) / name, content)
+    return [str(Path(out) / name) for name in contents]
+
+
+def text(found: Sequence[Judged]) -> str:
+    """Every row with the printed number, ours and the interval; then the errors."""
+    lines = [("id", "device", "model", "kv", "printed", "predicted", "interval", "unit", "gain", "ours", "interval")]
+    for one in found:
+        row = one.row
+        interval = f"{_short(one.low)}..{_short(one.high)}" if one.value is not None else ""
+        gains = ["", "", ""]
+        if one.printed_gain and not row.is_base:
+            gains = [_short(one.printed_gain), _short(one.gain), f"{_short(one.gain_low)}..{_short(one.gain_high)}"]
+        lines.append((
+            row.id, row.cells["device"][:12], row.cells["model"][:20], row.cells["kv"][:20], _short(row.value),
+            _short(one.value) if not one.reason else one.reason[:60], interval, row.unit, *gains,
+        ))  # type: ignore[arg-type]  # fmt: skip
+    shown = _aligned(lines, 4)
+    head = ("by", "group", "rows", "mean", "median", "inside", "gains", "median", "winner", "inside")
+    table = [head]
+    for each in errors(found):
+        table.append((
+            each["by"], each["group"], f"{each['predicted']}/{each['rows']}", *(_percent(each[n]) for n in ("mean", "median", "inside")),
+            f"{each['gains']}", _percent(each["gain_median"]), f"{_percent(each['right'])} of {each['decided']}",
+            _percent(each["gain_inside"]),
+        ))  # type: ignore[arg-type]  # fmt: skip
+    return "\n".join([
+        *shown, "", *_aligned(table, 2), "",
+        "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's base,",
+        f"median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",
+    ])  # fmt: skip
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _aligned(lines: Sequence[Sequence[str]], n_left: int) -> list[str]:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return [
+        "  ".join(
+            cell.ljust(w) if i < n_left else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
