@@ -195,7 +195,7 @@ def _whole(path: str, line: int, name: str, cell: str, most: int, usual: int) ->
 def _weights(cells: Mapping[str, str], model: ModelSpec) -> dict[str, Any]:
     def plain(text: str) -> str:
         word = re.split(r"[ (]", text.lower())[0]
-        return "16" if word in ("fp16", "bf16", "") else {"w4a8": "int4", "w8a8": "int8"}.get(word, word)
+        return "16" if word in ("fp16", "bf16", "-", "") else {"w4a8": "int4", "w8a8": "int8"}.get(word, word)
 
     named = plain(cells.get("weights", "")), plain(cells.get("activations", ""))
     if named not in WEIGHTS:

@@ -8,6 +8,7 @@ from dse.model import lower
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
+from dse.specs.implementation import GENERIC
 from dse.specs.stack import ServedStack
 from dse.specs.workload import Workload
 
@@ -46,6 +47,7 @@ def of(
     if stack and (device.stacks_of or not device.stacks):
         found.append("stacks_of")
     found += nearest(plan, paths, work, stack) if stack else []
+    found += unmeasured(plan, paths) if stack else []
     if not stack:
         found.append("peak_rates")
     if has_assumed_links:
@@ -63,6 +65,13 @@ def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> b
         g.layout.needs_unpacking and paths[g.place] in ("engine", "fused") and lower.kv_code(g) not in stack.latent
         for g in plan.groups
     )
+
+
+def unmeasured(plan: KvPlan, paths: Mapping[str, str]) -> list[str]:
+    """Kernels of keys and values that nobody measured: of an implementation that is known, or of none."""
+    runs = [g.implementation for g in plan.groups if g.implementation and paths[g.place] == "fused"]
+    found = ["implementation"] if any(one.is_assumed and not one.name.startswith(GENERIC) for one in runs) else []
+    return found + (["no_kernel"] if any(one.name.startswith(GENERIC) for one in runs) else [])
 
 
 def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec) -> list[str]:

@@ -6,6 +6,7 @@ ones is the exposed time of unpacking. All sequences cost the same, so one is su
 engines hide depend on how many there are.
 """
 
+import math
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
@@ -133,9 +134,14 @@ def busy_from(design, kernel, n_units):
 
 
 @compilable
-def _sum_of_roots(design, memory, unit_s, core, compute, n_steps, entered, window, full_from, n_units):
+def _sum_of_roots(design, memory, unit_s, core, compute, n_steps, entered, window, full_from, n_units, per_unit):
     """Sum over a straight piece of the root of squares of its lines, each (first, slope)."""
     n_cores = design.stack.n_cores
+    if per_unit > 0:  # as many cores at every length
+        cores = calibrated.filled_cores(n_units, per_unit, n_cores)
+        return generation.sum_of_root(
+            memory[0], memory[1], unit_s, 0.0, core[0] / cores, core[1] / cores, compute[0], compute[1], n_steps
+        )
     split = calibrated.SPLIT_TOKENS < entered < full_from and window > calibrated.SPLIT_TOKENS
     if split and (core[0] != 0 or core[1] != 0):  # more cores join with every token: no straight line
         total = 0.0
@@ -171,7 +177,7 @@ def kernel_sums(design, limits, shape, n_sequences):
     n_units = n_sequences * kernel.n_kv_heads
     unit_s = calibrated.attention_unit_s(kernel.n_kv_heads, stack.unit_s, stack.n_cores)
     full_from = busy_from(design, kernel, n_units)
-    waits = kernel.has_ceiling and full_from > calibrated.SPLIT_TOKENS
+    waits = kernel.has_ceiling and kernel.cores_per_unit == 0 and full_from > calibrated.SPLIT_TOKENS
     copies = kernel.is_reordered if n_sequences > 1 else 0
     plain_s, place = stack.plain_core_s, _first_of_shape(design.tensors, shape)
     keys = design.tensors[place]
@@ -220,12 +226,14 @@ def kernel_sums(design, limits, shape, n_sequences):
         )
         each_s = calibrated.attention_fixed_s(length, copies, kernel.launch_s, stack.split_s, stack.layout_copy_s)
         plain_root = _sum_of_roots(
-            design, memory, unit_s, (plain, plain_slope), compute, m, entered, window, full_from, n_units
+            design, memory, unit_s, (plain, plain_slope), compute, m, entered, window, full_from, n_units,
+            kernel.cores_per_unit,
         )
         stored_root = plain_root
         if is_packed:
             stored_root = _sum_of_roots(
-                design, memory, unit_s, (core, core_slope), compute, m, entered, window, full_from, n_units
+                design, memory, unit_s, (core, core_slope), compute, m, entered, window, full_from, n_units,
+                kernel.cores_per_unit,
             )
         n_layers = kernel.n_layers
         stored_s += n_layers * stored_root
@@ -293,7 +301,9 @@ def same_from(design, limits):
             kernel = design.kernels[shape]
             if kernel.is_reordered and design.stack.layout_copy_s:
                 found = max(found, 2)
-            if kernel.has_ceiling:
+            if kernel.has_ceiling and kernel.cores_per_unit > 0:
+                found = max(found, math.ceil(design.stack.n_cores / (kernel.n_kv_heads * kernel.cores_per_unit)))
+            elif kernel.has_ceiling:
                 keys = design.tensors[_first_of_shape(design.tensors, shape)]
                 entered = entered_tokens(limits, design.input_tokens + 1)
                 split = max(min(entered, read_window_of(keys, limits)), calibrated.SPLIT_TOKENS)

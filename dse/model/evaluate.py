@@ -29,6 +29,7 @@ from dse.model.generation import MAX_PIECES, Generation, generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import (
     design_of,
+    implementation_text,
     laid_out,
     memory_counted,
     path_text,
@@ -108,6 +109,7 @@ class Lowered:
             **{name: getattr(work, name) for name in _OPEN},
             "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
             "tokens": work.token_policy.name,
+            "implementation": implementation_text(plan),
             "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
             "memory": memory, "gpu_memory_utilization": work.gpu_memory_utilization if is_server else None,

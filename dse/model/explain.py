@@ -680,6 +680,8 @@ def assumed(point: Point, name: str) -> str:
             f"products with weights of this format ({point.work.weight_format.title}), or their experts, were not all "
             "measured: these are taken to reach the shares of the peaks that the nearest that was measured reaches"
         ),
+        "implementation": _runs(point),
+        "no_kernel": f"no kernel of it is known for {device.name}: {_runs(point)}",
         "nearest_kernels": _borrowed(point),
         "nearest_release": (
             f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
@@ -690,6 +692,12 @@ def assumed(point: Point, name: str) -> str:
         return said[name]
     number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
     return f"{number.value:g} {number.unit}: ".replace(" 1:", ":") + number.source
+
+
+def _runs(point: Point) -> str:
+    """The implementations of a point with their numbers and ranges."""
+    own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
+    return "; ".join(f"{one.title}: {one.rate_text()}" for one in own.values())
 
 
 def _borrowed(point: Point) -> str:

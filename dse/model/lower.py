@@ -28,7 +28,7 @@ from dse.model.records import (
 from dse.quantizers import QuantizerSpec
 from dse.specs import catalog, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
-from dse.specs.implementation import Implementation, Starts
+from dse.specs.implementation import GENERIC, Implementation, Starts
 from dse.specs.stack import (
     Fit,
     GemmFit,
@@ -101,7 +101,7 @@ def implemented(device: HardwareSpec, plan: KvPlan, work: Workload) -> KvPlan:
             if name and (not asked or asked.startswith(":")):
                 asked = name + asked
             found = catalog.implementation(device, family, stack_name, asked)
-            if found is None and work.strict_kernels:
+            if work.strict_kernels and (found is None or found.name.startswith(GENERIC)):
                 raise InputError(no_kernel(device, family))
         groups.append(replace(g, implementation=found))
     return replace(plan, groups=tuple(groups))
@@ -115,6 +115,11 @@ def no_kernel(device: HardwareSpec, family: str) -> str:
         f"strict-kernels: no kernel of {family} is known for {device.name} ({device.architecture}): {where}: take "
         "another quantizer, or leave --strict-kernels out"
     )
+
+
+def implementation_text(plan: KvPlan) -> str | None:
+    """What runs the quantizers of a plan as `laid_out`; None where nothing is packed, or no kernel of a device."""
+    return ", ".join(dict.fromkeys(g.implementation.name for g in plan.groups if g.implementation)) or None
 
 
 def path_text(paths: Mapping[str, str], which: str) -> str:
@@ -330,6 +335,7 @@ def kernels_of(
             attention.attention_flops_per_token(q_heads, layer.score_dim), int(q_heads > layer.n_kv_heads),
             int(any((plain_s, *(s for _, s in own)))), max(launches, default=launch_s),
             min(shares, default=latent.memory_frac.si if latent else terms["memory_frac"]),
+            min((cores_per_unit(g) for g, _ in own if g.implementation and paths[g.place] == "fused"), default=0.0),
         ))  # fmt: skip
     return tuple(kernels), core_s, rates
 
@@ -593,6 +599,13 @@ def core_rate(
     if path not in ("fused", "engine"):
         return float(stack.attention.core_rate.si) if stack.attention and stack.attention.core_rate else 0.0
     return device.rate(path).si / n_cores_of(device)
+
+
+def cores_per_unit(g: TensorGroup) -> float:
+    """Cores that a sequence and KV head keep busy at most in its implementation's kernel; 0: as many as it has
+    splits."""
+    number = g.implementation.cores_per_head if g.implementation else None
+    return number.si * g.unpackings if number else 0.0
 
 
 def core_clock(device: HardwareSpec) -> float:

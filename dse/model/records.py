@@ -93,6 +93,8 @@ class Kernel(NamedTuple):
     launch_s: float
     #: share of the peak bandwidth that it reaches
     memory_frac: float
+    #: cores that one sequence and KV head keep busy at most, whatever its length; 0: as many as it has splits
+    cores_per_unit: float
 
 
 class Product(NamedTuple):

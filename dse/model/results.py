@@ -19,7 +19,7 @@ _FORMATS = (*_NARROW, "eight_bit_kernels", "nearest_format")
 _HOST = ("nearest_release",)
 _LINEAR = (*_MEMORY, *_BANDWIDTH, *_STACK, *_FORMATS, "peak_flops", "token_cores")
 _ATTENTION = (*_MEMORY, *_BANDWIDTH, *_STACK, "peak_flops", "n_cores", "token_cores", "token_policy")
-_RATES = ("engine_rate", "fused_rate")
+_RATES = ("engine_rate", "fused_rate", "implementation", "no_kernel")
 _PACKING = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
 _STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING, *_HOST)))
 _PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth", "exchanges")
@@ -62,6 +62,7 @@ _KIND_RULE = "as given; auto: calibrated where the device has kernels of a stack
 _SERVER_RULE = "as given, else the server's; none as papers count memory"
 CHOSEN = {
     "model_kind": _KIND_RULE, "stack": _KIND_RULE,
+    "implementation": "as given, else the device's, else what its stack has; generic: no kernel is known",
     "memory": "as given, else server where the device names reported_memory and a KV cache is kept, paper elsewhere",
     "gpu_memory_utilization": _SERVER_RULE, "prompt_budget_tokens": _SERVER_RULE,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import device_and_model as specs
 from dse.specs import model_file, model_names
-from dse.specs.implementation import ENDS, Implementation, unknown
+from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.stack import ServerSpec
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
@@ -45,9 +45,15 @@ def implementations() -> tuple[Implementation, ...]:
 
 
 @cache
+def generic_implementation() -> Implementation:
+    """What is taken to run a quantizer of which no kernel is known on a GPU."""
+    return next(one for one in implementations() if one.name == GENERIC)
+
+
+@cache
 def implementations_of(family: str) -> dict[str, Implementation]:
     """The implementations of a quantizer family by name; the one that runs by default where several do comes first."""
-    own = [one for one in implementations() if family in one.methods]
+    own = [one for one in implementations() if family in one.methods and one.name != GENERIC]
     return {one.name: one for one in sorted(own, key=lambda one: -one.rank)}
 
 
@@ -55,10 +61,13 @@ def implementation(device: specs.HardwareSpec, family: str, stack: str | None, a
     """What runs a quantizer family on a device: as asked, else as the device says, else what its stack has.
 
     `asked` is "", NAME, or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges) or
-    `:FIELD=VALUE,...` behind. None where no kernel is known. Raises InputError for an implementation of other methods,
+    `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises InputError for an implementation of other methods,
     or for other GPUs.
     """
     name, _, changes = asked.partition(":")
+    is_gpu = (device.architecture or ANY_GPU).startswith(ANY_GPU)
+    if name == GENERIC:
+        return _with_changes(generic_implementation(), changes)
     known = implementations_of(family)
     own = {one.name: one for one in known.values() if one.runs_on(device.architecture)}
     if name and name not in known:
@@ -73,7 +82,7 @@ def implementation(device: specs.HardwareSpec, family: str, stack: str | None, a
         )
     name = name or device.implementations.get(family, "")
     ranked = sorted(own.values(), key=lambda one: (one.stack == stack, one.rank), reverse=True)
-    found = own.get(name) or (ranked[0] if ranked else None)
+    found = own.get(name) or (ranked[0] if ranked else generic_implementation() if is_gpu else None)
     return found and _with_changes(found, changes)
 
 

@@ -15,6 +15,7 @@ from dse.specs.quantity import Ranged, ranged
 from dse.specs.stack import Spec, StackName
 
 ElementsPerCycle = ranged("element/cycle", 1e-3, 1e4)
+CoresPerHead = ranged("core", 1e-3, 1e4)
 ReachedShare = ranged("1", 1e-3, 1.0)
 StartSeconds = ranged("s", 1e-9, 1.0)
 
@@ -22,10 +23,12 @@ StartSeconds = ranged("s", 1e-9, 1.0)
 QUERY_HEAD = "query_head"
 #: both ends of what its numbers may be: all where steps take longest, or shortest
 SLOWEST, FASTEST = ENDS = ("slowest", "fastest")
+#: stands for kernels that nobody is known to have: what runs them is assumed
+GENERIC = "generic"
 #: how architectures of GPUs begin
 ANY_GPU = "sm_"
 #: numbers with a range that `NAME:FIELD=VALUE` changes
-NUMBERS = ("elements_per_cycle", "memory_frac", "launch")
+NUMBERS = ("elements_per_cycle", "cores_per_head", "memory_frac", "launch")
 
 
 
@@ -63,7 +66,7 @@ class Implementation(Spec):
 
     name: Name
     title: str = Field(min_length=1, max_length=120)
-    methods: Annotated[tuple[FamilyName, ...], _FromList] = Field(min_length=1)
+    methods: Annotated[tuple[FamilyName, ...], _FromList] = ()
     #: serving software that it is part of; None: code released with a paper
     stack: StackName | None = None
     #: releases that were read or measured
@@ -90,6 +93,9 @@ class Implementation(Spec):
 
     #: elements that a core unpacks in a cycle beside all else; None: as fitted for the stack, or no such ceiling
     elements_per_cycle: ElementsPerCycle | None = None
+    #: cores that one sequence and head (as `unpacked_per` has them) keep busy at most, where every sequence is split into
+    #: as many parts; None: a part for 128 tokens
+    cores_per_head: CoresPerHead | None = None
     #: share of the peak bandwidth that its kernel reaches; None: that of the stack's 16-bit kernel
     memory_frac: ReachedShare | None = None
     #: start of a layer's kernels; None: that of the stack's
@@ -106,13 +112,14 @@ class Implementation(Spec):
         for name, number in self.numbers().items():
             is_low = (end == SLOWEST) != (name == "launch")
             changed[name] = number.model_copy(update={"value": number.low if is_low else number.high})
-        return self.model_copy(update=changed)
+        return self.model_copy(update={**changed, "name": f"{self.name}:{end}"})
 
     def with_number(self, name: str, value: float) -> "Implementation":
         """The same with one number given on the spot. Raises KeyError for one that it has not."""
         number = self.numbers()[name]
         given = {"value": value, "low": value, "high": value, "source": "given on the spot", "kind": "assumed"}
-        return self.model_copy(update={name: number.model_copy(update=given)})
+        label = f"{self.name}{',' if ':' in self.name else ':'}{name}={value:g}"
+        return self.model_copy(update={name: number.model_copy(update=given), "name": label})
 
     def runs_on(self, architecture: str | None) -> bool:
         """True for devices that have its kernels; one without an architecture is taken for a GPU."""
@@ -120,6 +127,8 @@ class Implementation(Spec):
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
+        if not self.methods and self.name != GENERIC:
+            return [("methods", "()", "must name a quantizer or more")]
         if self.path != "fused" and self.elements_per_cycle:
             return [("path", self.path, "only fused kernels unpack on the cores: leave elements_per_cycle out")]
         return []

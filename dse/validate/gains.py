@@ -21,6 +21,7 @@ from dse.model.explain import assumed
 from dse.model.formulas import calibrated
 from dse.model.uncertainty import Interval
 from dse.specs.implementation import ENDS
+from dse.specs.workload import MAX_INPUT_TOKENS
 
 #: columns of predictions.csv
 COLUMNS = ("id", "predicted", "low", "high", "gain", "gain_low", "gain_high", "reason", "marks")
@@ -56,12 +57,26 @@ def _roomy(point: Point, row: Row, **changes: Any) -> Point:
     return point if point.max_batch >= point.work.batch else row.point(device=roomy(point.device), **changes)
 
 
+def _largest(row: Row, **changes: Any) -> int:
+    """The largest batch whose prompts run at once, all their activations live, as far as the table's authors went."""
+    assert row.device is not None
+    assert row.work is not None
+
+    def fits(batch: int) -> bool:
+        budget = min(batch * row.work.input_tokens, MAX_INPUT_TOKENS)  # type: ignore[union-attr]
+        return row.point(**{**changes, "batch": batch, "prompt_budget_tokens": budget}).max_batch >= batch
+
+    low, high = 0, STATIC_LIMIT.get(row.device.name.lower(), MOST_AT_ONCE)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
 def _static(row: Row, **changes: Any) -> float:
     """Tokens a second of one batch, prompt included: as large as fits where the table does not say."""
-    assert row.device is not None
     if row.is_open:
-        most = STATIC_LIMIT.get(row.device.name.lower(), MOST_AT_ONCE)
-        changes["batch"] = max(min(row.point(**changes).max_batch, most), 1)
+        changes["batch"] = max(_largest(row, **changes), 1)
     point = row.point(**changes)
     if row.is_open and not point.max_batch:
         raise InputError(point.infeasible_reason or "not one request fits")
@@ -135,10 +150,9 @@ def _pool(row: Row, **changes: Any) -> float:
     return float(row.point(**changes).results["kv_pool_tokens"])
 
 
-def _largest(row: Row, **changes: Any) -> float:
-    """The largest batch that fits, as far as the table's authors went."""
-    assert row.device is not None
-    return float(min(row.point(**changes).max_batch, STATIC_LIMIT.get(row.device.name.lower(), MOST_AT_ONCE)))
+def _best_batch(row: Row, **changes: Any) -> float:
+    """Requests of the largest batch."""
+    return float(_largest(row, **changes))
 
 
 def _fails(row: Row, **changes: Any) -> float:
@@ -155,7 +169,7 @@ QUANTITIES: tuple[tuple[str, Callable[..., float], str], ...] = (
     ("inter-token latency", _step, "tokens"), ("slope of inter-token latency", _slope, "tokens"),
     ("median time to first token", _first, "first"), ("first token latency", _first, "first"),
     ("decode attention of one layer", _one_layer, "tokens"), ("time of one product", _product, "tokens"),
-    ("tokens in the pool", _pool, ""), ("batch of maximum", _largest, ""), ("out of memory", _fails, ""),
+    ("tokens in the pool", _pool, ""), ("batch of maximum", _best_batch, ""), ("out of memory", _fails, ""),
 )  # fmt: skip
 
 

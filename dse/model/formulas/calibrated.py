@@ -50,6 +50,12 @@ def active_cores(n_tokens, n_units, n_cores):
     return min(n_cores, n_units * max(1.0, n_tokens / SPLIT_TOKENS))
 
 
+@formula("1", "min(n_cores, n_units * cores_per_unit)", "docs/implementations.md, The form")
+def filled_cores(n_units, cores_per_unit, n_cores):
+    """Cores with something to do where a kernel splits every sequence into as many parts, long or short."""
+    return min(n_cores, n_units * cores_per_unit)
+
+
 @formula("s", "elements / (active cores * core_rate_per_s), 0 without a rate", _FORM)
 def attention_core_s(n_tokens, n_elements, n_units, core_rate_per_s, n_cores):
     """Seconds to unpack the cached elements: elements do not shrink with their bits.
