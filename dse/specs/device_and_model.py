@@ -114,7 +114,8 @@ class HardwareSpec(Spec):
     )
     fused_rate: ElementRate | None = None
     engine_rate: ElementRate | None = None
-    #: cycles a second of a core, at its boost
+    #: boost clock of a core (a GPU's SM): rates of implementations are given a cycle. Products of tensor cores may run
+    #: slower, at the clock that peak_flops and n_cores imply
     core_clock: Clock | None = None
     #: cores that each work on one token of one request in generation (Oaken 5.3)
     token_cores: Cores | None = None

@@ -147,6 +147,7 @@ def test_gpus_of_today_default_to_a_server_and_papers_devices_do_not():
              for name in catalog.device_files()}  # fmt: skip
     gpus = {
         "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "l40s", "rtx-pro-6000",
+        "h100-pcie", "rtx-3090", "rtx-4090", "rtx-a6000",
     }  # fmt: skip
     assert {name for name, kind in kinds.items() if kind == "server"} == gpus
     assert results("h100", kv_cache=False, model_kind="ideal")["memory"] == "paper"

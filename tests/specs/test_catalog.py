@@ -29,6 +29,7 @@ GPUS = {
     "A100-40GB": 2048,
     "A800-80GB": 2048,
     "H100": 4096,
+    "H100-PCIe": 4096,
     "H200": 4096,
     "B200": 8192,
     "B300": 8192,
@@ -36,6 +37,9 @@ GPUS = {
     "GB300": 8192,
     "L40S": 1024,
     "RTX-PRO-6000": 1024,
+    "RTX-4090": 512,  # GeForce: FP32 accumulation at half the rate
+    "RTX-3090": 512,
+    "RTX-A6000": 1024,
 }
 ACCELERATORS = ["Oaken-HBM", "Oaken-LPDDR", "LPU-HBM", "LPU-LPDDR", "Tender-A100"]
 
@@ -172,6 +176,10 @@ def test_oaken_table_1(name, capacity, bandwidth, flops):
         ("GB300", 279, 8, 2500, 1400, 152),
         ("L40S", 48, 0.864, 362.05, 350, 142),
         ("RTX-PRO-6000", 96, 1.597, 480, 600, 188),
+        ("H100-PCIe", 80, 2.039, 756, 350, 114),
+        ("RTX-4090", 24, 1.008, 165.2, 450, 128),
+        ("RTX-3090", 24, 0.936, 71, 350, 82),
+        ("RTX-A6000", 48, 0.768, 154.8, 300, 84),
     ],
 )
 def test_data_sheets(name, capacity, bandwidth, flops, power, cores):
@@ -192,6 +200,49 @@ def test_dense_fp4(name, of_fp16):
     assert number(device, "peak_flops_fp4").si == pytest.approx(of_fp16 * device.peak_flops.si, rel=1e-12)
     assert number(device, "peak_flops_fp8").si == 2 * device.peak_flops.si
     assert catalog.device("H100").peak_flops_fp4 is None
+
+
+# boost clocks in MHz: white papers, and nvidia-smi's maximum where no data sheet prints one
+@pytest.mark.parametrize(
+    ("name", "mhz"),
+    [
+        ("A100-80GB", 1410), ("2xA100-80GB", 1410), ("A100-40GB", 1410), ("A800-80GB", 1410), ("H100", 1980),
+        ("H100-PCIe", 1755), ("H200", 1980), ("B200", 1965), ("B300", 1980), ("GB200", 2056), ("GB300", 2070),
+        ("L40S", 2520), ("RTX-PRO-6000", 2493), ("RTX-4090", 2520), ("RTX-3090", 1695), ("RTX-A6000", 1800),
+    ],
+)  # fmt: skip
+def test_core_clocks(name, mhz):
+    device = catalog.device(name)
+    assert number(device, "core_clock").si == mhz * 10**6
+    # the clock of products, which peak FLOP/s, cores and FLOP a cycle give: as fast, or (Hopper, Blackwell) slower
+    products = device.peak_flops.si / number(device, "n_cores").count / GPUS[name]
+    assert 0.92 < products / number(device, "core_clock").si < 1.004
+
+
+def test_every_gpu_has_a_core_clock_and_no_accelerator_an_invented_one():
+    assert {spec.name for spec in DEVICES.values() if spec.core_clock} == set(GPUS)
+
+
+@pytest.mark.parametrize(
+    ("name", "fp8", "int8"),  # dense, of the FP16 rate: GeForce halves FP16 and FP8 where they accumulate in FP32
+    [("H100-PCIe", 1513, 1513), ("RTX-4090", 330.3, 660.6), ("RTX-3090", None, 284), ("RTX-A6000", None, 309.7)],
+)
+def test_dense_eight_bits(name, fp8, int8):
+    device = catalog.device(name)
+    assert (device.peak_flops_fp8.si if device.peak_flops_fp8 else None) == (fp8 and pytest.approx(fp8 * 1e12))
+    assert number(device, "peak_ops_int8").si == pytest.approx(int8 * 1e12)
+    peak = device.product_peak(8)
+    assert peak is not None
+    assert peak.si == pytest.approx(int8 * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"), [("H100-PCIe", "h100"), ("RTX-4090", "l40s"), ("RTX-3090", "a100-80gb"), ("RTX-A6000", "a100-80gb")]
+)
+def test_kernels_of_the_nearest_chip(name, of):
+    device = catalog.device(name)
+    assert device.stacks_of == of
+    assert device.stacks == catalog.device(of).stacks
 
 
 def test_a_pipeline_of_two_doubles_capacity_and_nothing_else():
