@@ -9,7 +9,17 @@ loaded when a method is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kernels_ref.formats import FORMATS, GGML_TYPES, PARTS, BlockType, NumberFormat, StorageConstants, storage
+from kernels_ref.formats import (
+    FORMATS,
+    GGML_TYPES,
+    PARTS,
+    TURBOQUANT_TYPES,
+    BlockType,
+    NumberFormat,
+    StorageConstants,
+    TurboQuantType,
+    storage,
+)
 
 if TYPE_CHECKING:
     from kernels_ref.atom import Atom
@@ -21,18 +31,22 @@ if TYPE_CHECKING:
     from kernels_ref.jit import inner, kernel, prange, sequential
     from kernels_ref.kivi import KIVI
     from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
+    from kernels_ref.latent import Latent
     from kernels_ref.nf4 import NF4
     from kernels_ref.oaken import Oaken, Profiler, Thresholds
     from kernels_ref.packed import Packed
+    from kernels_ref.per_head import PerTokenHead
     from kernels_ref.qserve import QServe
     from kernels_ref.quanto import Quanto
     from kernels_ref.sinkq import SinkQ, SinkQCache
     from kernels_ref.tender import Tender
+    from kernels_ref.turboquant import TurboQuant
 
 __all__ = [
-    "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "NF4", "PARTS", "Atom", "BlockType", "GroupCache",
-    "KVQuantKeys", "KVQuantValues", "NumberFormat", "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger",
-    "Profiler", "QServe", "Quanto", "RowCache", "SinkQ", "SinkQCache", "StorageConstants", "Tender", "Thresholds",
+    "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "NF4", "PARTS", "TURBOQUANT_TYPES", "Atom", "BlockType",
+    "GroupCache", "KVQuantKeys", "KVQuantValues", "Latent", "NumberFormat", "Oaken", "Packed", "PerTensorInteger",
+    "PerTokenHead", "PerTokenInteger", "Profiler", "QServe", "Quanto", "RowCache", "SinkQ", "SinkQCache",
+    "StorageConstants", "Tender", "Thresholds", "TurboQuant", "TurboQuantType",
     "fp16_patterns", "inner", "kernel", "prange", "sequential", "storage",
 ]  # fmt: skip
 
@@ -42,9 +56,10 @@ _MODULES = {
     "inputs": ("fp16_patterns",),
     "integers": ("PerTensorInteger", "PerTokenInteger"),
     "jit": ("inner", "kernel", "prange", "sequential"),
-    "kivi": ("KIVI",), "kvquant": ("KVQuantKeys", "KVQuantValues"), "nf4": ("NF4",),
-    "oaken": ("Oaken", "Profiler", "Thresholds"), "packed": ("Packed",), "qserve": ("QServe",), "quanto": ("Quanto",),
-    "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",),
+    "kivi": ("KIVI",), "kvquant": ("KVQuantKeys", "KVQuantValues"), "latent": ("Latent",), "nf4": ("NF4",),
+    "oaken": ("Oaken", "Profiler", "Thresholds"), "packed": ("Packed",), "per_head": ("PerTokenHead",),
+    "qserve": ("QServe",), "quanto": ("Quanto",),
+    "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",), "turboquant": ("TurboQuant",),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -55,6 +55,9 @@ class StorageConstants:
     kvquant_count: int = 16
     #: ggml: consecutive channels of a head that share a block (QK8_0, QK4_0, ...)
     ggml_block: int = 32
+    #: latent (MLA) heads of vLLM's *_ds_mla slots: latent channels, RoPE channels of a token (csrc/cache_kernels.cu)
+    mla_latent: int = 512
+    mla_rope: int = 64
 
 
 storage = StorageConstants()
@@ -83,5 +86,44 @@ GGML_TYPES = {
         BlockType("q5_1", 5, True),
         BlockType("q4_0", 4, False),
         BlockType("q4_1", 4, True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class TurboQuantType:
+    """A TurboQuant preset of vLLM: a code of `key_bits` (8: E4M3 without a scale) and of `value_bits` an element."""
+
+    name: str
+    key_bits: int
+    value_bits: int
+
+    def bytes_of(self, which: str, head_dim: int) -> int:
+        """Bytes of a head's key (codes, FP16 norm) or value (codes, FP16 scale and minimum), without padding."""
+        if which == "key":
+            return head_dim * self.key_bits // 8 + (2 if self.key_bits < 8 else 0)
+        return head_dim * self.value_bits // 8 + 4
+
+    def padding_bytes(self, head_dim: int) -> int:
+        """Bytes that fill a slot of key and value up to an even size; they stand behind the value."""
+        return (self.bytes_of("key", head_dim) + self.bytes_of("value", head_dim)) % 2
+
+    def problem(self, head_dim: int) -> str:
+        """Why a head dimension does not fit, "" where it does."""
+        if self.key_bits < 8 and (head_dim < 8 or head_dim & (head_dim - 1)):
+            return f"head_dim = {head_dim}: must be a power of two from 8 on for turboquant_{self.name}"
+        if head_dim % 2:
+            return f"head_dim = {head_dim}: must be even for turboquant_{self.name}"
+        return ""
+
+
+#: TurboQuant presets by their names without "turboquant_" (vLLM 0.33.0, quantization/turboquant/config.py)
+TURBOQUANT_TYPES = {
+    entry.name: entry
+    for entry in (
+        TurboQuantType("k8v4", 8, 4),
+        TurboQuantType("4bit_nc", 4, 4),
+        TurboQuantType("k3v4_nc", 3, 4),
+        TurboQuantType("3bit_nc", 3, 3),
     )
 }

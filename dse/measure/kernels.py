@@ -14,7 +14,7 @@ import kernels_ref
 from dse import quantizers
 from dse.core.errors import InputError, show
 from dse.measure.dumps import Dump, Limits, Tensor, open_dump
-from dse.quantizers import QuantizerSpec
+from dse.quantizers import QuantizerSpec, skipping
 from dse.quantizers.outliers import group_shares
 from dse.specs.measurements import Data, MeasurementFile, MethodMeasurement, TensorMeasurement
 
@@ -112,6 +112,40 @@ def _each(make: Callable[[dict[str, Any], Side, int, Settings, np.ndarray], Any]
     return run
 
 
+def _per_head(name: str) -> Callable[[dict[str, Any], int], Any]:
+    """A cache of vLLM with a scale per token and head."""
+    fmt: Any = name.removesuffix("_per_token_head")
+    return lambda values, layer: kernels_ref.PerTokenHead(fmt)
+
+
+def _latent(name: str) -> Any:
+    """A slot of vLLM's latent heads: keys alone."""
+    fmt: Any = name.removesuffix("_ds_mla")
+
+    def make(values: dict[str, Any], side: Side, index: int, settings: Settings, x: np.ndarray) -> Any:
+        if side == "value":
+            raise ValueError(f"{name} is for latent (MLA) heads, which have no values")
+        return kernels_ref.Latent(fmt)
+
+    return _each(make)
+
+
+def turbo_quant(name: str, side: Side) -> Any:
+    """One side of a TurboQuant preset of vLLM."""
+    preset: Any = name.removeprefix("turboquant_")
+    return kernels_ref.TurboQuant(preset, side)
+
+
+#: families of vLLM's formats, by what runs them
+PER_HEAD = ("int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
+TURBOQUANT = tuple(f"turboquant_{name}" for name in kernels_ref.TURBOQUANT_TYPES)
+LATENT = ("fp8_ds_mla", "nvfp4_ds_mla")
+
+
+def _turboquant(name: str) -> Any:
+    return _each(lambda values, side, *_: turbo_quant(name, side))
+
+
 def _ggml(name: Any) -> Callable[[dict[str, Any], int], Any]:
     """A cache type of llama.cpp, which has no parameters."""
     return lambda values, layer: kernels_ref.GGML(name)
@@ -132,6 +166,7 @@ METHODS: dict[str, Callable[[dict[str, Any], int], Any]] = {
         values["bits"], values["group"], values["residual"], values["sinks"], SINKQ_WINDOW, layer, overflow="saturate"
     ),
     **{name: _ggml(name) for name in kernels_ref.GGML_TYPES},
+    **{name: _per_head(name) for name in PER_HEAD},
 }
 
 
@@ -223,7 +258,9 @@ RUN: dict[str, Callable[[dict[str, Any], int, dict[Side, np.ndarray], Settings],
     "kivi": _kivi,
     "sinkq": _sinkq,
     "oaken": _each(_oaken),
-    **{name: _rows(name) for name in kernels_ref.GGML_TYPES},
+    **{name: _rows(name) for name in (*kernels_ref.GGML_TYPES, *PER_HEAD)},
+    **{name: _turboquant(name) for name in TURBOQUANT},
+    **{name: _latent(name) for name in LATENT},
 }
 #: families that lose nothing, so that none is needed
 _AS_GIVEN = ("fp16", "bf16")
@@ -236,6 +273,12 @@ def check(spec: QuantizerSpec, settings: Settings) -> None:
         raise InputError(
             f"method = {show(spec.name)}: a plan is made of methods: measure those, {show(names)}, or give it to "
             "`dse measure --perplexity`"
+        )
+    if skipping.layers_of(spec) and skipping.is_named(spec):
+        packed = skipping.bare(spec).name
+        raise InputError(
+            f"method = {show(spec.name)}: layers in 16 bits lose nothing: measure {packed}, or give it to `dse measure "
+            "--perplexity`"
         )
     name = spec.family.name
     if name == "oaken":
@@ -297,13 +340,13 @@ def methods_of(
 
     `thresholds` is a file of Oaken's. Raises InputError.
     """
-    specs = list({spec.name: spec for spec in map(quantizers.parse, methods)}.values())
+    parsed = [quantizers.parse(name) for name in methods]
     if nonfinite not in ("raise", "replace"):
         raise InputError(f"nonfinite = {show(nonfinite)}: must be raise or replace")
     settings = Settings(n_heads, nonfinite, thresholds_of(thresholds))  # type: ignore[arg-type]
-    for spec in specs:
+    for spec in parsed:
         check(spec, settings)
-    return specs, settings
+    return list({spec.name: spec for spec in map(skipping.bare, parsed)}.values()), settings
 
 
 class LayerReader:

@@ -22,6 +22,7 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.measure import mixed_solve
 from dse.measure.mixed_solve import Choice, Numbers
 from dse.measure.parts import SUMMARY, TABLE
+from dse.quantizers import vllm
 from dse.quantizers.layered import MAX_LAYERS, OBJECTIVES
 
 Objective = Literal["output_error", "mse"]
@@ -108,6 +109,13 @@ class Mixed:
         names = [self.errors.methods[i] for i in self.options]
         return list(zip(names[::2], names[1::2], strict=True))
 
+    def vllm(self) -> dict[str, str]:
+        """`arguments`: what vLLM is started with to store this plan, or `why_not` in one line."""
+        try:
+            return {"arguments": vllm.arguments(self.layers)}
+        except InputError as error:
+            return {"why_not": str(error)}
+
     def summary(self) -> dict[str, Any]:
         """The plan and what is predicted of it, as plain data."""
         bits, error = self.errors.of(self.options)
@@ -117,6 +125,7 @@ class Mixed:
             "stored_bits": bits, "error": error, "measured_error": self.errors.measured_error(self.options),
             "stored_bytes": round(bits * sum(self.errors.elements)) // units.BITS_PER_BYTE,
             "layers": [{"layer": i, "key": k, "value": v} for i, (k, v) in enumerate(self.layers)],
+            "vllm": self.vllm(),
         }  # fmt: skip
 
 
@@ -365,4 +374,6 @@ def text(found: dict[str, Any]) -> str:
     for first, last, key, value in runs:
         where = f"layer {first}" if first == last else f"layers {first} to {last}"
         lines.append(f"  {where:<16}keys {key.ljust(width)}  values {value}")
+    served = found["vllm"]
+    lines.append(f"  vLLM     {served.get('arguments') or 'no: ' + served['why_not']}")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from dse.model.formulas import memory_unit
 from dse.model.kv_bytes import bits_of
 from dse.model.records import NO_LIMIT
-from dse.quantizers import QuantizerSpec, TensorShape, layered
+from dse.quantizers import QuantizerSpec, TensorShape, layered, skipping
 from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS, TensorLayout
 from dse.specs.device_and_model import LayerKV, ModelSpec
 from dse.specs.implementation import QUERY_HEAD, Implementation
@@ -161,30 +161,34 @@ def _runs(
 def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: QuantizerSpec) -> KvPlan:
     """The plan of a model under two quantizers, either of them a plan by layer (dse/quantizers/layered.py).
 
-    SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
+    Layers that a quantizer skips are stored in 16 bits (dse/quantizers/skipping.py). SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
     """
+    n_layers = sum(layer.n_layers for layer in model.layers)
     for side in (key_quantizer, value_quantizer):
-        layered.check(side, sum(layer.n_layers for layer in model.layers), model.name)
+        layered.check(side, n_layers, model.name)
+    key_quantizer, value_quantizer = (
+        skipping.resolved(side, n_layers, model.name) for side in (key_quantizer, value_quantizer)
+    )
     counts: dict[tuple[LayerKV, bool, str, str], list[int]] = {}
     by_name: dict[tuple[str, str], QuantizerSpec] = {}
     index = 0
     for layer in model.layers:
         shape = layer.model_copy(update={"n_layers": 1, "stored": True})
-        for shallow, (key, value), n_layers in _runs(index, layer.n_layers, key_quantizer, value_quantizer):
+        for shallow, (key, value), n in _runs(index, layer.n_layers, key_quantizer, value_quantizer):
             by_name["key", key.name], by_name["value", value.name] = key, value
             entry = counts.setdefault((shape, shallow, key.name, value.name), [0, 0])
-            entry[0] += n_layers if layer.stored else 0
-            entry[1] += n_layers
+            entry[0] += n if layer.stored else 0
+            entry[1] += n
         index += layer.n_layers
     mixed = bool(key_quantizer.layers or value_quantizer.layers)
     tensors = []
     for shape_index, ((layer, shallow, *names), (n_stored, n_read)) in enumerate(counts.items()):
         alone = names[0] != names[1]
-        sides = zip(("key", "value"), names, (layer.key_dim, layer.value_dim), strict=True)
-        for which, name, head_dim in sides:
+        dims = layer.key_dim, layer.value_dim
+        for which, name, head_dim, other in zip(("key", "value"), names, dims, dims[::-1], strict=True):
             if head_dim:
                 quantizer = by_name[which, name]
-                layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone))  # type: ignore[arg-type]
+                layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone, other))  # type: ignore[arg-type]
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
     den = math.lcm(*(
         Fraction(bits).denominator

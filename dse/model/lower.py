@@ -53,6 +53,8 @@ KERNELS = "kernels"
 USUAL_CLOCK = 1.7e9
 #: heads of at least this dimension run the prompt kernels that were measured for it
 PROMPT_HEAD_DIM = 128
+#: families whose codes are FP8: kernels read them like those of one scale a tensor
+FP8_CODES = frozenset({"fp8", "fp8_per_token_head", "fp8_ds_mla"})
 #: every token is stored and read
 FULL = Policy(NO_LIMIT, NO_LIMIT, NO_LIMIT, NO_LIMIT, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0)
 
@@ -625,7 +627,7 @@ def kv_code(group: TensorGroup) -> str:
     """How keys or values are stored, as far as kernels differ: fp16, fp8, int8, int4 or int2."""
     if not group.layout.needs_unpacking:
         return "fp16"
-    if group.quantizer.family.name == "fp8":
+    if group.quantizer.family.name in FP8_CODES:
         return "fp8"
     bits = group.layout.packed["payload"] / group.layout.shape.n_elements
     return "int8" if bits > 4 else "int4" if bits > 2 else "int2"

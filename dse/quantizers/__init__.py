@@ -1,9 +1,9 @@
 """KV quantizers as the models see them: which bits they store for a tensor, and when.
 
-One entry per family in `plain`, `grouped` or `outliers`; `parse("sinkq:bits=2,group=32")` gives a `QuantizerSpec`.
+One entry per family in `plain`, `grouped`, `outliers` or `vllm`; `parse("sinkq:bits=2,group=32")` gives a `QuantizerSpec`.
 """
 
-from dse.quantizers import layered
+from dse.quantizers import layered, skipping
 from dse.quantizers.base import (
     Family,
     Param,
@@ -13,4 +13,14 @@ from dse.quantizers.base import (
 )
 from dse.quantizers.registry import FAMILIES, parse
 
-__all__ = ["FAMILIES", "Family", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "layered", "parse"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "Param",
+    "QuantizerSpec",
+    "TensorLayout",
+    "TensorShape",
+    "layered",
+    "parse",
+    "skipping",
+]

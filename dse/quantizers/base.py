@@ -42,6 +42,8 @@ class TensorShape:
     shallow: bool = False
     #: the other side of the cache is quantised in another way, so that nothing is stored once for both
     alone: bool = False
+    #: head dimension of the other side, 0 where there is none (latent heads); None: not known
+    other_dim: int | None = None
 
     @property
     def n_elements(self) -> int:
@@ -119,6 +121,8 @@ class Param:
     choices: tuple[int | str, ...] = ()
     #: a parameter that, where it is given, replaces this one
     unless: str = ""
+    #: of text: how it is written in canonical form, None for what is not allowed
+    canonical: Callable[[str], str | None] | None = None
 
     def allowed(self) -> str:
         """The range or the choices, for messages and listings."""
@@ -150,6 +154,10 @@ class Family:
     note: str = ""
     #: taken where no quantizers are named: `dse ask need bits`, the report's table of bits
     by_default: bool = True
+    #: for one latent (MLA) head alone
+    latent: bool = False
+    #: layers kept in 16 bits where no others are named, as the parameter `skip` writes them (dse/quantizers/skipping.py)
+    skip: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,6 +207,8 @@ class QuantizerSpec:
     bits_kind: Literal["closed", "measured"] = "closed"
     #: of a plan by layer (dse/quantizers/layered.py): the quantizers of keys and of values of every layer
     layers: tuple[tuple["QuantizerSpec", "QuantizerSpec"], ...] = ()
+    #: measurements by side with the layers that `skip` keeps in 16 bits, by the layers of the data
+    by_depth: Mapping[int, Mapping[str, Measured]] = field(default_factory=dict, compare=False)
     #: what the file of such a plan says of errors and bits
     predicted: Mapping[str, Any] = field(default_factory=dict, compare=False)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
+from dse.quantizers import skipping
 from dse.quantizers.base import Family, QuantizerSpec, TensorLayout, TensorShape, Values
 
 PREFIX = "plan:"
@@ -118,9 +119,12 @@ def _side(
     if text.strip().lower().startswith(PREFIX):
         raise InputError(f"{where}: {side} = {show(text)}: a plan holds quantizers, no plans")
     try:
-        return parse(text)
+        found = parse(text)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+    if skipping.is_named(found):
+        raise InputError(f"{where}: {side} = {show(text)}: a plan says itself which layers it keeps: leave out skip")
+    return skipping.bare(found)
 
 
 def check(spec: QuantizerSpec, n_layers: int, model: str) -> None:

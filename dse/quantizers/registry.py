@@ -6,11 +6,12 @@ from fractions import Fraction
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.quantizers import grouped, layered, outliers, plain
+from dse.quantizers import grouped, layered, outliers, plain, skipping, vllm
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (*plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES)
+    family.name: skipping.with_skip(family)
+    for family in (*plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES, *vllm.FAMILIES)
 }
 MAX_TEXT = 200
 
@@ -21,7 +22,10 @@ def _value(param: Param, text: str, where: str) -> Any:
     if isinstance(param.default, str):
         if param.choices and text not in param.choices:
             raise problem
-        return text
+        found = param.canonical(text) if param.canonical else text
+        if found is None:
+            raise problem
+        return found
     pattern = r"[0-9]{1,9}" if isinstance(param.default, int) else r"[0-9]{0,9}(\.[0-9]{1,12})?"
     if not text or not re.fullmatch(pattern, text, re.ASCII):
         raise problem
@@ -74,6 +78,16 @@ def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[
     return family, values, family.name + (":" + ",".join(changed) if changed else "")
 
 
+def _without_alias(text: str) -> str:
+    """`text` with its name as families are called: vLLM writes fp8_e5m2 and turboquant:3bit_nc too."""
+    name, comma, tail = text.strip().partition(",")
+    head, colon, rest = name.partition(":")
+    for alias, more in ((name, tail), (head, rest + comma + tail)):
+        if plain_name := vllm.ALIASES.get(alias.strip().lower()):
+            return plain_name + ((("," if ":" in plain_name else ":") + more) if more else "")
+    return text
+
+
 def parse(text: str) -> QuantizerSpec:
     """`oaken`, `sinkq:bits=2,group=32`: a family with parameters; `plan:FILE.toml`: one by layer, read from a file.
 
@@ -82,7 +96,7 @@ def parse(text: str) -> QuantizerSpec:
     if text.strip()[: len(layered.PREFIX)].lower() == layered.PREFIX:
         return layered.read(text.strip()[len(layered.PREFIX) :], parse)
     method, at, implementation = (part.strip() for part in text.partition("@"))
-    family, values, canonical = named("quantizer", method, FAMILIES)
+    family, values, canonical = named("quantizer", _without_alias(method), FAMILIES)
     if at and not implementation:
         raise InputError(f"quantizer {show(text)}: names no implementation behind @: see `dse list implementations`")
     implementation = implementation.lower()

@@ -16,6 +16,7 @@ from dse.specs import catalog, servers
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.stack import Fit
+from kernels_ref import storage
 
 Rows = list[dict[str, Any]]
 #: width of tables where there is no terminal, and of a wrapped last column at least
@@ -151,8 +152,10 @@ def _default(value: object) -> str:
 
 
 def _bits(quantizer: QuantizerSpec) -> float:
-    shapes = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
-    return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / 2
+    shapes = [TensorShape("key", 32, 128), TensorShape("value", 32, 128)]
+    if quantizer.family.latent:
+        shapes = [TensorShape("key", 1, storage.mla_latent + storage.mla_rope)]
+    return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / len(shapes)
 
 
 def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
@@ -172,7 +175,7 @@ def show(name: str) -> Rows:
             "value": _bits(parse(name)),
             "unit": "bit",
             "kind": "derived",
-            "source": family.source + "; 32 heads of 128",
+            "source": family.source + ("; a latent head of 576" if family.latent else "; 32 heads of 128"),
         }
         return [*rows, bits]
     if name.partition(":")[0].lower() in token_policies.FAMILIES:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dse import quantizers
 from dse.core import specfile, units
 from dse.core.errors import InputError, show
+from dse.quantizers import skipping
 from dse.quantizers.base import N_SHALLOW_LAYERS, Measured, QuantizerSpec, TensorShape
 from dse.specs import device_and_model as specs
 from dse.specs import oaken_grid as measurements_grid
@@ -198,8 +199,20 @@ class Bits:
             measured = by_layer(spec, self.file) if self.file else {}
             return replace(spec, layers=layers, measured=measured, bits_kind=self.kind)
         use_bits = self.kind == "measured"
+        if skipping.layers_of(spec):
+            return self._skipping(spec)
         found = attach(spec, self.file or _shipped(), use_bits)
         return found if found.measured or self.file else measurements_grid.attach(spec, use_bits)
+
+    def _skipping(self, spec: QuantizerSpec) -> QuantizerSpec:
+        """A quantizer that keeps layers in 16 bits, with what was measured of the others, and of both together."""
+        packed = self.attached(skipping.bare(spec))
+        found = replace(packed, values=spec.values, name=spec.name)
+        n_layers = len({t.layer for method in self.file.methods for t in method.tensors}) if self.file else 0
+        if not n_layers or any(not -n_layers <= i < n_layers for i in skipping.layers_of(spec)):
+            return found
+        measured = by_layer(skipping.resolved(found, n_layers, "the data"), self.file) if self.file else {}
+        return replace(found, by_depth={n_layers: measured})
 
     def required(self, text: str) -> QuantizerSpec:
         """The same, where what is packed must have been measured if bits are to be. Raises InputError."""

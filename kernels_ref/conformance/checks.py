@@ -9,6 +9,7 @@ import numpy as np
 
 from kernels_ref.atom import Atom
 from kernels_ref.cache import Side
+from kernels_ref.conformance import vllm
 from kernels_ref.conformance.compare import Pair
 from kernels_ref.conformance.vectors import Vectors
 from kernels_ref.formats import FORMATS, storage
@@ -387,6 +388,8 @@ class Method:
     unread: str = "no check asks for it"
 
 
+#: why masks of such codes are not asked for
+_GPU = "where a GPU's approximate division may give another code: no values"
 #: by the beginning of the file's name; the longest that fits counts
 METHODS = {
     "oaken_": Method("Oaken, artifact", oaken_artifact),
@@ -405,6 +408,12 @@ METHODS = {
     "hf_fp8": Method("FP8 (transformers)", hf_fp8, informative_too=True),
     "gguf_q": Method("llama.cpp cache type", ggml),
     "ggml_": Method("llama.cpp cache type", ggml),
+    "pth_": Method("vLLM per token and head", vllm.per_token_head, unread=_GPU),
+    "tq_": Method("TurboQuant", vllm.turbo_quant),
+    "fp8_tensor_": Method("FP8, one scale", vllm.fp8_tensor),
+    "fp8_sat_tables": Method("FP8, saturating", vllm.fp8_tables),
+    "fp8_ds_mla_": Method("fp8_ds_mla", vllm.ds_mla),
+    "nvfp4_ds_mla_": Method("nvfp4_ds_mla", vllm.ds_mla),
 }
 
 #: files whose values no method here promises, and why; some are compared all the same

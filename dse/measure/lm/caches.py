@@ -12,10 +12,20 @@ import numpy as np
 
 import kernels_ref
 from dse.core.errors import InputError, show
-from dse.measure.kernels import METHODS, Settings, Side, check, kvquant_keys, kvquant_values
+from dse.measure.kernels import (
+    METHODS,
+    PER_HEAD,
+    TURBOQUANT,
+    Settings,
+    Side,
+    check,
+    kvquant_keys,
+    kvquant_values,
+    turbo_quant,
+)
 from dse.measure.lm.forward import KVCache, forward, rotate, rotations
 from dse.measure.lm.weights import LanguageModel
-from dse.quantizers import QuantizerSpec, layered
+from dse.quantizers import QuantizerSpec, layered, skipping
 from dse.quantizers.outliers import group_shares
 
 
@@ -214,6 +224,11 @@ def _integer(bits: Any) -> Maker:
     return make
 
 
+def _turboquant(name: str) -> Maker:
+    """Keys and values by methods of their own, token by token."""
+    return lambda *_: QuantizedCache(kernels_ref.RowCache(turbo_quant(name, "key"), turbo_quant(name, "value")))
+
+
 def _kvquant(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
     keys = kvquant_keys(values, known.of(layer, "key", before_rope=True))
     return QuantizedCache(kernels_ref.RowCache(keys, kvquant_values(values)), before_rope=True)
@@ -253,15 +268,17 @@ MAKERS: dict[str, Maker] = {
     "kvquant": _kvquant,
     "kivi": _groups("kivi"),
     "sinkq": _groups("sinkq"),
-    **{name: _rows(name) for name in kernels_ref.GGML_TYPES},
+    **{name: _rows(name) for name in (*kernels_ref.GGML_TYPES, *PER_HEAD)},
+    **{name: _turboquant(name) for name in TURBOQUANT},
 }
 
 
 def caches(spec: QuantizerSpec, model: LanguageModel, known: Calibration) -> list[KVCache]:
-    """An empty cache for each layer; of a plan by layer, each layer's own.
+    """An empty cache for each layer; of a plan by layer, or where some are kept in 16 bits, each layer's own.
 
     Raises InputError for a family or parameters that no kernel has, and for a plan of another number of layers.
     """
+    spec = skipping.resolved(spec, len(model.layers), model.name)
     if spec.layers:
         return _plan(spec, model, known)
     family = spec.family.name

@@ -1,0 +1,298 @@
+"""vLLM's slots of latent (MLA) heads, fp8_ds_mla and nvfp4_ds_mla: 512 latent values and 64 RoPE values a token.
+
+`Latent` works on FP16, `encode` and `decode` on float32 and on vLLM's own bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kernels_ref import half, minifloat
+from kernels_ref.formats import storage
+from kernels_ref.inputs import check_choice
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.packed import Packed
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+
+Format = Literal["fp8", "nvfp4"]
+FORMATS: tuple[Format, ...] = ("fp8", "nvfp4")
+#: latent and RoPE channels of a token
+LATENT, ROPE = storage.mla_latent, storage.mla_rope
+#: channels that share a scale
+BLOCKS = {"fp8": 128, "nvfp4": 16}
+#: bytes of a slot
+SLOT_BYTES = {"fp8": 656, "nvfp4": 352}
+
+
+@inner
+def _absmax(x):
+    """The largest magnitude of float32 x[n]."""
+    largest = np.uint32(0)
+    for i in range(x.size):
+        largest = max(largest, np.uint32(minifloat.pattern(x[i]) & np.uint32(0x7FFFFFFF)))
+    return minifloat.value_of(largest)
+
+
+@inner
+def _widen(bits, values):
+    for i in range(bits.size):
+        values[i] = half.finite(bits[i])
+
+
+@inner
+def _copied(source, target):
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@inner
+def _quotients(x, scale, codes):
+    for i in range(x.size):
+        codes[i] = minifloat.e4m3(np.float32(x[i] / scale))
+
+
+@inner
+def _encode_fp8_row(x, codes, scales):
+    for b in range(scales.size):
+        largest = np.float32(_absmax(x[b * 128 : (b + 1) * 128]) / np.float32(448))
+        exponent = minifloat.ceil_log2(max(largest, np.float32(1e-4)))
+        scales[b] = minifloat.value_of(np.uint32(np.int32(exponent + np.int32(127)) << np.int32(23)))
+        _quotients(x[b * 128 : (b + 1) * 128], scales[b], codes[b * 128 : (b + 1) * 128])
+
+
+@inner
+def _pairs(x, inverse, codes):
+    for i in range(codes.size):
+        low = minifloat.e2m1(np.float32(x[2 * i] * inverse))
+        high = minifloat.e2m1(np.float32(x[2 * i + 1] * inverse))
+        codes[i] = np.uint8(low | np.uint8(high << np.uint8(4)))
+
+
+@inner
+def _place(block):
+    """Where the scale of a block of 16 stands among the 32."""
+    return 8 * (block & 3) + (block >> 2)
+
+
+@inner
+def _encode_nvfp4_row(x, codes, scales):
+    for b in range(scales.size):
+        part = x[16 * b : 16 * b + 16]
+        code = minifloat.e4m3(max(np.float32(_absmax(part) / np.float32(6)), np.float32(2.0**-9)))
+        scales[_place(b)] = code
+        _pairs(part, np.float32(np.float32(1) / minifloat.e4m3_value(code)), codes[8 * b : 8 * b + 8])
+
+
+@inner
+def _rope_codes(x, codes):
+    for i in range(x.size):
+        codes[i] = minifloat.e4m3(x[i])
+
+
+@inner
+def _rope_values(codes, values):
+    for i in range(codes.size):
+        values[i] = minifloat.e4m3_value(codes[i])
+
+
+@inner
+def _products(codes, scale, values):
+    for i in range(codes.size):
+        values[i] = np.float32(minifloat.e4m3_value(codes[i]) * scale)
+
+
+@inner
+def _decode_fp8_row(codes, scales, values):
+    for b in range(scales.size):
+        _products(codes[b * 128 : (b + 1) * 128], scales[b], values[b * 128 : (b + 1) * 128])
+
+
+@inner
+def _bf16(value):
+    bits = minifloat.pattern(value)
+    odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
+    return minifloat.value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
+
+
+@inner
+def _pair_values(codes, scale, values):
+    for i in range(codes.size):
+        low, high = minifloat.e2m1_value(codes[i] & np.uint8(0xF)), minifloat.e2m1_value(codes[i] >> np.uint8(4))
+        values[2 * i] = _bf16(half.rounded(np.float32(low * scale)))
+        values[2 * i + 1] = _bf16(half.rounded(np.float32(high * scale)))
+
+
+@inner
+def _decode_nvfp4_row(codes, scales, values):
+    for b in range(scales.size):
+        scale = minifloat.e4m3_value(scales[_place(b)])
+        _pair_values(codes[8 * b : 8 * b + 8], scale, values[16 * b : 16 * b + 16])
+
+
+@inner
+def _narrow(values, bits):
+    for i in range(bits.size):
+        bits[i] = half.from_f32(half.limited(values[i]))
+
+
+@kernel
+def _quantize_fp8(bits, x, codes, scales, rope):
+    """FP16 patterns bits[n, 576], or float32 x where bits are empty -> codes[n, 512], scales[n, 4], rope[n, 64]."""
+    for piece in prange(n_pieces(codes)):
+        values = np.empty(LATENT, np.float32)
+        for row in rows_of(piece, codes):
+            if bits.size:
+                _widen(bits[row, :LATENT], values)
+                _copied(bits[row, LATENT:], rope[row])
+            else:
+                _copied(x[row, :LATENT], values)
+            _encode_fp8_row(values, codes[row], scales[row])
+
+
+@kernel
+def _dequantize_fp8(codes, scales, rope, bits, x):
+    """The reverse of `_quantize_fp8`; float32 x is given the latent alone."""
+    for piece in prange(n_pieces(codes)):
+        values = np.empty(LATENT, np.float32)
+        for row in rows_of(piece, codes):
+            if bits.size:
+                _decode_fp8_row(codes[row], scales[row], values)
+                _narrow(values, bits[row, :LATENT])
+                _copied(rope[row], bits[row, LATENT:])
+            else:
+                _decode_fp8_row(codes[row], scales[row], x[row])
+
+
+@kernel
+def _quantize_nvfp4(bits, x, codes, scales, rope):
+    """FP16 patterns bits[n, 576], or float32 x where bits are empty -> codes[n, 256], scales[n, 32], rope[n, 64]."""
+    for piece in prange(n_pieces(codes)):
+        values = np.empty(LATENT + ROPE, np.float32)
+        for row in rows_of(piece, codes):
+            if bits.size:
+                _widen(bits[row], values)
+            else:
+                _copied(x[row], values)
+            _encode_nvfp4_row(values, codes[row], scales[row])
+            _rope_codes(values[LATENT:], rope[row])
+
+
+@kernel
+def _dequantize_nvfp4(codes, scales, rope, bits, x):
+    """The reverse of `_quantize_nvfp4`."""
+    for piece in prange(n_pieces(codes)):
+        values = np.empty(LATENT + ROPE, np.float32)
+        for row in rows_of(piece, codes):
+            _decode_nvfp4_row(codes[row], scales[row], values)
+            _rope_values(rope[row], values[LATENT:])
+            if bits.size:
+                _narrow(values, bits[row])
+            else:
+                _copied(values, x[row])
+
+
+_NO_BITS, _NO_VALUES = np.empty((0, 0), np.uint16), np.empty((0, 0), np.float32)
+
+
+def encode(x: np.ndarray, fmt: Format, rope: np.ndarray | None = None) -> np.ndarray:
+    """vLLM's bytes, uint8 [tokens, 656 or 352], of float32 x [tokens, 576]: the latent, then RoPE.
+
+    fp8 stores RoPE in the model's type: give its patterns as `rope`, uint16 [tokens, 64]. Holds for finite x. Raises
+    ValueError for other arrays and formats.
+    """
+    check_choice("format", fmt, FORMATS)
+    if x.dtype != np.float32 or x.ndim != 2 or x.shape[1] != LATENT + ROPE:
+        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [tokens, {LATENT + ROPE}]")
+    n = len(x)
+    if fmt == "fp8":
+        if rope is None or rope.dtype != np.uint16 or rope.shape != (n, ROPE):
+            raise ValueError(f"rope: must be uint16 patterns [{n}, {ROPE}] for fp8_ds_mla")
+        codes, scales = np.empty((n, LATENT), np.uint8), np.empty((n, LATENT // 128), np.float32)
+        _quantize_fp8(_NO_BITS, np.ascontiguousarray(x), codes, scales, rope)
+        return np.concatenate([codes, scales.view(np.uint8), np.ascontiguousarray(rope).view(np.uint8)], axis=1)
+    codes, scales = np.empty((n, LATENT // 2), np.uint8), np.empty((n, LATENT // 16), np.uint8)
+    own = np.empty((n, ROPE), np.uint8)
+    _quantize_nvfp4(_NO_BITS, np.ascontiguousarray(x), codes, scales, own)
+    return np.concatenate([codes, own, scales], axis=1)
+
+
+def decode(slots: np.ndarray, fmt: Format) -> np.ndarray:
+    """float32 of vLLM's bytes: of fp8 the latent [tokens, 512] (RoPE stands as it is), of nvfp4 [tokens, 576].
+
+    Raises ValueError for other arrays and formats.
+    """
+    check_choice("format", fmt, FORMATS)
+    size = SLOT_BYTES[fmt]
+    if slots.dtype != np.uint8 or slots.ndim != 2 or slots.shape[1] != size:
+        raise ValueError(f"slots are {slots.dtype.name} {list(slots.shape)}: must be uint8 [tokens, {size}]")
+    n = len(slots)
+    if fmt == "fp8":
+        codes, scales = np.ascontiguousarray(slots[:, :LATENT]), np.ascontiguousarray(slots[:, LATENT : LATENT + 16])
+        values, none = np.empty((n, LATENT), np.float32), np.empty((n, 0), np.uint16)
+        _dequantize_fp8(codes, scales.view(np.float32), none, _NO_BITS, values)
+        return values
+    ends = LATENT // 2, LATENT // 2 + ROPE
+    codes, rope, own = (np.ascontiguousarray(part) for part in np.split(slots, ends, axis=1))
+    values = np.empty((n, LATENT + ROPE), np.float32)
+    _dequantize_nvfp4(codes, own, rope, _NO_BITS, values)
+    return values
+
+
+@dataclass(frozen=True)
+class Latent(RowMethod):
+    """A latent (MLA) head of 512 latent and 64 RoPE channels: fp8 is vLLM's fp8_ds_mla, nvfp4 its nvfp4_ds_mla.
+
+    fp8: per 128 latent channels s = 2^ceil(log2(max(absmax / 448, 1e-4))), codes E4M3(x / s), decoded code * s; RoPE
+    stays in 16 bits. nvfp4: per 16 latent channels s = E4M3(max(absmax / 6, 2^-9)), codes E2M1(x * (1 / s)), decoded
+    code * s in FP16, then BF16; beyond 2688 it saturates; RoPE in E4M3 without a scale.
+
+    Buffers: fp8 `codes` uint8 [rows, 512], `scale` float32 [rows, 4], `rope` float16 [rows, 64]; nvfp4 `codes` uint8
+    [rows, 256], element 2i in the low nibble, `rope` uint8 [rows, 64], `scale` uint8 [rows, 32], that of block s at
+    8 * (s mod 4) + s / 4. `slots` gives vLLM's bytes. Source: vLLM 0.33.0, csrc/cache_kernels.cu,
+    csrc/nvfp4_ds_mla_cache_kernels.cu.
+    """
+
+    format: Format = "fp8"
+
+    def __post_init__(self) -> None:
+        check_choice("format", self.format, FORMATS)
+
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        if n_heads != 1 or channels != LATENT + ROPE:
+            raise ValueError(
+                f"{self.format}_ds_mla: x has {n_heads} heads of {channels // n_heads} channels: must be one latent "
+                f"(MLA) head of {LATENT} + {ROPE} channels"
+            )
+        if self.format == "fp8":
+            return (
+                Column("codes", np.uint8, LATENT, "payload"), Column("scale", np.float32, LATENT // 128, "scales"),
+                Column("rope", np.float16, ROPE, "payload"),
+            )  # fmt: skip
+        return (
+            Column("codes", np.uint8, LATENT // 2, "payload"), Column("rope", np.uint8, ROPE, "payload"),
+            Column("scale", np.uint8, LATENT // 16, "scales"),
+        )  # fmt: skip
+
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        codes, scale, rope = (buffers[name] for name in ("codes", "scale", "rope"))
+        if not len(bits):
+            return
+        if self.format == "fp8":
+            _quantize_fp8(bits, _NO_VALUES, codes, scale, rope.view(np.uint16))
+        else:
+            _quantize_nvfp4(bits, _NO_VALUES, codes, scale, rope)
+
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        codes, scale, rope = (buffers[name] for name in ("codes", "scale", "rope"))
+        if not len(bits):
+            return
+        if self.format == "fp8":
+            _dequantize_fp8(codes, scale, rope.view(np.uint16), bits, _NO_VALUES)
+        else:
+            _dequantize_nvfp4(codes, scale, rope, bits, _NO_VALUES)
+
+    def slots(self, packed: Packed) -> np.ndarray:
+        """vLLM's bytes: uint8 [rows, 656 or 352]."""
+        order = ("codes", "scale", "rope") if self.format == "fp8" else ("codes", "rope", "scale")
+        return np.concatenate([np.ascontiguousarray(packed.buffers[name]).view(np.uint8) for name in order], axis=1)

@@ -1,0 +1,476 @@
+"""vLLM's caches with one scale per token and head: int8_per_token_head, fp8_per_token_head, int4_per_token_head.
+
+`encode` and `decode` work on float32 and on vLLM's own bytes, `PerTokenHead` on FP16 and on buffers by ledger part.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from kernels_ref import half, minifloat
+from kernels_ref.hadamard import TILE, transform, transposed_halves
+from kernels_ref.inputs import check_choice
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.packed import Packed
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+
+Format = Literal["int8", "fp8", "int4"]
+#: what the rotated values are rounded to: the type of the model's keys and values
+Kept = Literal["fp16", "bf16", "fp32"]
+
+FORMATS: tuple[Format, ...] = ("int8", "fp8", "int4")
+#: format -> largest code (int4: number of steps), what head_dim must be a multiple of
+_LARGEST = {"int8": 127.0, "fp8": 448.0, "int4": 15.0}
+_MULTIPLE = {"int8": 4, "fp8": 4, "int4": 8}
+_KEPT = {"fp16": 0, "bf16": 1, "fp32": 2}
+#: the smallest scale
+FLOOR = np.float32(1e-6)
+#: seed of the signs of the rotation (int4_per_token_head.py)
+SEED = 0x9E3779B9
+
+
+@cache
+def _signs(block: int) -> np.ndarray:
+    """float32 [block] of +-1: bit 23 of the Mersenne Twister's words, as torch.bernoulli of float32 halves draws."""
+    twister = np.random.MT19937()
+    twister._legacy_seeding(SEED)  # type: ignore[attr-defined]
+    words = twister.random_raw(block)
+    return np.where(words >> np.uint64(23) & np.uint64(1), -1, 1).astype(np.float32)
+
+
+def rotation_block(head_dim: int) -> int:
+    """Channels that int4_per_token_head rotates together: the largest power of two that divides head_dim."""
+    return head_dim & -head_dim
+
+
+@inner
+def _floored(range_, levels):
+    """(scale, 1 / scale) of a range."""
+    scale = max(np.float32(range_ / levels), FLOOR)
+    return scale, np.float32(np.float32(1) / scale)
+
+
+@inner
+def _absmax(x):
+    """The largest magnitude of float32 x[n]."""
+    largest = np.uint32(0)
+    for i in range(x.size):
+        largest = max(largest, np.uint32(minifloat.pattern(x[i]) & np.uint32(0x7FFFFFFF)))
+    return minifloat.value_of(largest)
+
+
+@inner
+def _away(value):
+    """The nearest integer of a float32, ties away from zero."""
+    return np.int32(np.float32(value + (np.float32(0.5) if value >= np.float32(0) else np.float32(-0.5))))
+
+
+@inner
+def _integers(bits, inverse, codes):
+    for i in range(bits.size):
+        codes[i] = np.uint8(np.int8(_away(np.float32(half.finite(bits[i]) * inverse))))
+
+
+@inner
+def _floats(bits, inverse, codes):
+    for i in range(bits.size):
+        codes[i] = minifloat.e4m3(np.float32(half.finite(bits[i]) * inverse))
+
+
+@inner
+def _codes_of_wide(x, inverse, is_float, codes):
+    for i in range(x.size):
+        scaled = np.float32(x[i] * inverse)
+        codes[i] = minifloat.e4m3(scaled) if is_float else np.uint8(np.int8(_away(scaled)))
+
+
+@inner
+def _from_integers(codes, scale, bits):
+    for i in range(bits.size):
+        bits[i] = half.from_f32(half.limited(np.float32(np.float32(np.int8(codes[i])) * scale)))
+
+
+@inner
+def _from_floats(codes, scale, bits):
+    for i in range(bits.size):
+        bits[i] = half.from_f32(half.limited(np.float32(minifloat.e4m3_value(codes[i]) * scale)))
+
+
+@inner
+def _wide_of_codes(codes, scale, is_float, values):
+    for i in range(values.size):
+        value = minifloat.e4m3_value(codes[i]) if is_float else np.float32(np.int8(codes[i]))
+        values[i] = np.float32(value * scale)
+
+
+@kernel
+def _quantize_bytes(bits, levels, is_float, codes, scales):
+    """FP16 patterns bits[n, head_dim] -> codes uint8[n, head_dim], scales[n]."""
+    for piece in prange(n_pieces(bits)):
+        for row in rows_of(piece, bits):
+            scale, inverse = _floored(half.to_f32(half.absmax(bits[row])), levels)
+            scales[row] = scale
+            if is_float:
+                _floats(bits[row], inverse, codes[row])
+            else:
+                _integers(bits[row], inverse, codes[row])
+
+
+@kernel
+def _dequantize_bytes(codes, scales, is_float, bits):
+    """The reverse of `_quantize_bytes`."""
+    for piece in prange(n_pieces(bits)):
+        for row in rows_of(piece, bits):
+            if is_float:
+                _from_floats(codes[row], scales[row], bits[row])
+            else:
+                _from_integers(codes[row], scales[row], bits[row])
+
+
+@kernel
+def _encode_bytes(x, levels, is_float, codes, scales):
+    """`_quantize_bytes` of float32."""
+    for piece in prange(n_pieces(x)):
+        for row in rows_of(piece, x):
+            scale, inverse = _floored(_absmax(x[row]), levels)
+            scales[row] = scale
+            _codes_of_wide(x[row], inverse, is_float, codes[row])
+
+
+@kernel
+def _decode_bytes(codes, scales, is_float, values):
+    """`_dequantize_bytes` to float32."""
+    for piece in prange(n_pieces(values)):
+        for row in rows_of(piece, values):
+            _wide_of_codes(codes[row], scales[row], is_float, values[row])
+
+
+@inner
+def _bf16(value):
+    bits = minifloat.pattern(value)
+    odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
+    return minifloat.value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
+
+
+@inner
+def _round(values, kept):
+    """Float32 to FP16 within +-65504 (0), BF16 (1) or as it is (2), in place."""
+    if kept == 0:
+        for i in range(values.size):
+            values[i] = half.rounded(half.limited(values[i]))
+    elif kept == 1:
+        for i in range(values.size):
+            values[i] = _bf16(values[i])
+
+
+@inner
+def _signed_halves(bits, signs, block, values):
+    for run in range(bits.size // block):
+        for i in range(block):
+            values[run * block + i] = np.float32(half.finite(bits[run * block + i]) * signs[i])
+
+
+@inner
+def _signed(x, signs, block, values):
+    for run in range(x.size // block):
+        for i in range(block):
+            values[run * block + i] = np.float32(x[run * block + i] * signs[i])
+
+
+@inner
+def _extents(y, n_runs, low, high):
+    """Smallest and largest of y[channel * n_runs + run] by run."""
+    for run in range(n_runs):
+        low[run] = y[run]
+        high[run] = y[run]
+    for first in range(n_runs, y.size, n_runs):
+        for run in range(n_runs):
+            value = y[first + run]
+            low[run] = value if value < low[run] else low[run]
+            high[run] = value if value > high[run] else high[run]
+
+
+@inner
+def _parameters(low, high, n_vectors, runs, scales, inverses, zeros):
+    """Scales of vectors with the zero point in the low 4 bits; 1 / scale and the zero point of every run."""
+    for vector in range(n_vectors):
+        at = vector * runs
+        smallest, largest = low[at], high[at]
+        for run in range(at + 1, at + runs):
+            smallest, largest = min(smallest, low[run]), max(largest, high[run])
+        scale, inverse = _floored(np.float32(largest - smallest), np.float32(15))
+        zero = min(max(_away(max(np.float32(-smallest / scale), np.float32(0))), 0), 15)
+        packed = np.uint32(np.uint32(minifloat.pattern(scale) & np.uint32(0xFFFFFFF0)) | np.uint32(zero))
+        scales[vector] = minifloat.value_of(packed)
+        for run in range(at, at + runs):
+            inverses[run] = inverse
+            zeros[run] = np.float32(zero)
+
+
+@inner
+def _code_words(y, n_runs, inverses, zeros, words):
+    """Codes of y[channel * n_runs + run], eight channels a word: words[channel / 8 * n_runs + run]."""
+    for group in range(words.size // n_runs):
+        at = group * n_runs
+        for run in range(n_runs):
+            words[at + run] = np.uint32(0)
+        for i in range(8):
+            first, shift = (8 * group + i) * n_runs, np.uint32(4 * i)
+            for run in range(n_runs):
+                lifted = np.float32(
+                    np.float32(np.float32(y[first + run] * inverses[run]) + zeros[run]) + np.float32(0.5)
+                )
+                code = np.int32(min(max(lifted, np.float32(0)), np.float32(15)))
+                words[at + run] |= np.uint32(np.uint32(code) << shift)
+
+
+@inner
+def _transposed_words(words, n_runs, packed):
+    """words[group * n_runs + run] -> packed[run * groups + group]."""
+    groups = words.size // n_runs
+    for group in range(groups):
+        for run in range(n_runs):
+            packed[run * groups + group] = words[group * n_runs + run]
+
+
+@kernel
+def _quantize_nibbles(bits, x, is_wide, kept, rotate, signs, head_dim, packed, scales, rotated):
+    """FP16 patterns bits[n * head_dim] or float32 x -> packed uint32[n * head_dim / 8], scales[n] with zero points.
+
+    `rotated` is given what is coded where it is as large as x; x is taken as rotated already without `rotate`.
+    """
+    block = signs.size
+    runs = head_dim // block
+    stages = np.int64(np.round(np.log2(block)))
+    n_vectors = scales.size
+    per_tile = max(TILE // head_dim, 1)
+    for tile in prange((n_vectors + per_tile - 1) // per_tile):
+        first, last = tile * per_tile, min((tile + 1) * per_tile, n_vectors)
+        begin, end = first * head_dim, last * head_dim
+        n_runs = (last - first) * runs
+        values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
+        low, high = np.empty(n_runs, np.float32), np.empty(n_runs, np.float32)
+        words = np.empty((end - begin) // 8, np.uint32)
+        if not is_wide:
+            _signed_halves(bits[begin:end], signs, block, values)
+        else:
+            _signed(x[begin:end], signs, block, values)
+        if rotate:
+            transform(values, work, stages)
+            _round(values, kept)
+        else:
+            _transposed_back(x[begin:end], n_runs, values)
+        if rotated.size:
+            _transposed_into(values, n_runs, rotated[begin:end])
+        _extents(values, n_runs, low, high)
+        inverses, zeros = work[:n_runs], np.empty(n_runs, np.float32)
+        _parameters(low, high, last - first, runs, scales[first:last], inverses, zeros)
+        _code_words(values, n_runs, inverses, zeros, words)
+        _transposed_words(words, n_runs, packed[begin // 8 : end // 8])
+
+
+@inner
+def _transposed_back(x, n_runs, values):
+    length = x.size // n_runs
+    for run in range(n_runs):
+        for channel in range(length):
+            values[channel * n_runs + run] = x[run * length + channel]
+
+
+@inner
+def _transposed_into(values, n_runs, x):
+    length = x.size // n_runs
+    for run in range(n_runs):
+        for channel in range(length):
+            x[run * length + channel] = values[channel * n_runs + run]
+
+
+@inner
+def _decoded(packed, scales, head_dim, values):
+    """(code - zero) * scale of packed uint8, in the rotated basis."""
+    for vector in range(scales.size):
+        bits = minifloat.pattern(scales[vector])
+        scale = minifloat.value_of(np.uint32(bits & np.uint32(0xFFFFFFF0)))
+        zero = np.int32(bits & np.uint32(0xF))
+        at = vector * head_dim
+        for i in range(head_dim // 2):
+            byte = np.int32(packed[at // 2 + i])
+            values[at + 2 * i] = np.float32(np.float32((byte & np.int32(0xF)) - zero) * scale)
+            values[at + 2 * i + 1] = np.float32(np.float32((byte >> np.int32(4)) - zero) * scale)
+
+
+@inner
+def _unsigned(values, signs, n_runs):
+    """values[channel * n_runs + run] * signs[channel] / block, in place."""
+    for channel in range(signs.size):
+        factor = np.float32(signs[channel] / np.float32(signs.size))
+        for run in range(n_runs):
+            values[channel * n_runs + run] = np.float32(values[channel * n_runs + run] * factor)
+
+
+@kernel
+def _dequantize_nibbles(packed, scales, signs, head_dim, rotate, bits, x):
+    """The reverse of `_quantize_nibbles`: FP16 patterns bits, or float32 x where it is not empty."""
+    block = signs.size
+    stages = np.int64(np.round(np.log2(block)))
+    n_vectors = scales.size
+    per_tile = max(TILE // head_dim, 1)
+    for tile in prange((n_vectors + per_tile - 1) // per_tile):
+        first, last = tile * per_tile, min((tile + 1) * per_tile, n_vectors)
+        begin, end = first * head_dim, last * head_dim
+        n_runs = (last - first) * (head_dim // block)
+        values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
+        _decoded(packed[begin // 2 : end // 2], scales[first:last], head_dim, values)
+        if not rotate:
+            _copy(values, x[begin:end])
+        else:
+            transform(values, work, stages)
+            _unsigned(values, signs, n_runs)
+            if x.size:
+                _transposed_into(values, n_runs, x[begin:end])
+            else:
+                transposed_halves(values, n_runs, bits[begin:end])
+
+
+@inner
+def _copy(source, target):
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+_NO_BITS, _NO_VALUES = np.empty(0, np.uint16), np.empty(0, np.float32)
+
+
+def _check_dim(head_dim: int, fmt: Format) -> None:
+    if head_dim % _MULTIPLE[fmt]:
+        raise ValueError(
+            f"head_dim = {head_dim}: must be a multiple of {_MULTIPLE[fmt]} for {fmt}_per_token_head (scales stand on "
+            "addresses of 4 bytes)"
+        )
+
+
+def _vectors(x: np.ndarray, fmt: Format) -> np.ndarray:
+    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1]:
+        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [vectors, head_dim]")
+    _check_dim(x.shape[1], fmt)
+    return np.ascontiguousarray(x)
+
+
+def rotate(x: np.ndarray, kept: Kept = "fp32") -> np.ndarray:
+    """What int4_per_token_head codes, float32: x [vectors, head_dim] times signs, Walsh-Hadamard in float32, rounded.
+
+    Not normalised: norms grow by the root of the block. Raises ValueError for other arrays.
+    """
+    check_choice("kept", kept, tuple(_KEPT))
+    wide = _vectors(x, "int4")
+    found = np.empty(wide.size, np.float32)
+    _nibbles(wide, kept, True, found)
+    return found.reshape(wide.shape)
+
+
+def _nibbles(wide: np.ndarray, kept: Kept, turn: bool, rotated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    n, head_dim = wide.shape
+    packed, scales = np.empty(wide.size // 8, np.uint32), np.empty(n, np.float32)
+    signs = _signs(rotation_block(head_dim))
+    _quantize_nibbles(
+        _NO_BITS, wide.reshape(-1), True, _KEPT[kept], turn, signs, head_dim, packed, scales, rotated
+    )  # fmt: skip
+    return packed.view(np.uint8).reshape(n, head_dim // 2), scales
+
+
+def encode(x: np.ndarray, fmt: Format, kept: Kept = "fp32", rotated: bool = False) -> np.ndarray:
+    """vLLM's bytes of one side, uint8 [vectors, codes + 4], of float32 x [vectors, head_dim].
+
+    Codes, then the scale as a float32, of int4 with the zero point in its low 4 bits. int4 rotates first and rounds to
+    the type `kept`, unless x is `rotated`. Holds for finite x. Raises ValueError for other arrays and formats.
+    """
+    check_choice("format", fmt, FORMATS)
+    check_choice("kept", kept, tuple(_KEPT))
+    wide = _vectors(x, fmt)
+    if fmt == "int4":
+        codes, scales = _nibbles(wide, kept, not rotated, _NO_VALUES)
+    else:
+        codes, scales = np.empty(wide.shape, np.uint8), np.empty(len(wide), np.float32)
+        _encode_bytes(wide, np.float32(_LARGEST[fmt]), fmt == "fp8", codes, scales)
+    return np.concatenate([codes, scales.view(np.uint8).reshape(-1, 4)], axis=1)
+
+
+def decode(slots: np.ndarray, fmt: Format, rotated: bool = False) -> np.ndarray:
+    """float32 [vectors, head_dim] of vLLM's bytes; of int4 in the rotated basis where `rotated`.
+
+    Raises ValueError for other arrays and formats.
+    """
+    check_choice("format", fmt, FORMATS)
+    per_byte = 2 if fmt == "int4" else 1
+    if slots.dtype != np.uint8 or slots.ndim != 2 or slots.shape[1] < 5:
+        raise ValueError(f"slots are {slots.dtype.name} {list(slots.shape)}: must be uint8 [vectors, codes + 4]")
+    head_dim = (slots.shape[1] - 4) * per_byte
+    _check_dim(head_dim, fmt)
+    codes, scales = np.ascontiguousarray(slots[:, :-4]), np.ascontiguousarray(slots[:, -4:]).view(np.float32)[:, 0]
+    values = np.empty((len(slots), head_dim), np.float32)
+    if fmt == "int4":
+        signs = _signs(rotation_block(head_dim))
+        _dequantize_nibbles(codes.reshape(-1), scales, signs, head_dim, not rotated, _NO_BITS, values.reshape(-1))
+    else:
+        _decode_bytes(codes, scales, fmt == "fp8", values)
+    return values
+
+
+@dataclass(frozen=True)
+class PerTokenHead(RowMethod):
+    """A cache of vLLM with one float32 scale per token and head, keys and values alike.
+
+    int8: s = max(absmax / 127, 1e-6), code = x * (1 / s) rounded half away from zero, decoded code * s. fp8: 448 and
+    E4M3, nearest even. int4: the head is rotated first, in runs of the largest power of two that divides head_dim
+    (random signs, Walsh-Hadamard in float32, rounded to FP16); s = max((max - min) / 15, 1e-6), zero = -min / s rounded
+    half away and clipped to 0..15, code = x * (1 / s) + zero likewise; the stored scale has the zero point in its low 4
+    bits and counts with them cleared; decoded (code - zero) * s, rotated back.
+
+    Buffers: `codes` int8 or uint8 [rows, channels], of int4 uint8 [rows, channels / 2], element 2i in the low nibble;
+    `scale` float32 [rows, heads]. `slots` gives vLLM's bytes. head_dim must be a multiple of 4, of int4 of 8.
+    Source: vLLM 0.33.0, triton_reshape_and_cache_flash.py, int4_per_token_head.py.
+    """
+
+    format: Format = "int8"
+
+    def __post_init__(self) -> None:
+        check_choice("format", self.format, FORMATS)
+
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        _check_dim(channels // n_heads, self.format)
+        dtype = np.int8 if self.format == "int8" else np.uint8
+        items = channels // 2 if self.format == "int4" else channels
+        return Column("codes", dtype, items, "payload"), Column("scale", np.float32, n_heads, "scales")
+
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        head_dim = bits.shape[1] // n_heads
+        codes, scales = buffers["codes"].view(np.uint8), buffers["scale"].reshape(-1)
+        if self.format == "int4":
+            signs = _signs(rotation_block(head_dim))
+            packed = codes.reshape(-1).view(np.uint32)
+            _quantize_nibbles(
+                bits.reshape(-1), _NO_VALUES, False, 0, True, signs, head_dim, packed, scales, _NO_VALUES
+            )  # fmt: skip
+        else:
+            of_heads = bits.reshape(-1, head_dim), codes.reshape(-1, head_dim)
+            _quantize_bytes(of_heads[0], np.float32(_LARGEST[self.format]), self.format == "fp8", of_heads[1], scales)
+
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        head_dim = bits.shape[1] // n_heads
+        codes, scales = buffers["codes"].view(np.uint8), buffers["scale"].reshape(-1)
+        if self.format == "int4":
+            signs = _signs(rotation_block(head_dim))
+            _dequantize_nibbles(codes.reshape(-1), scales, signs, head_dim, True, bits.reshape(-1), _NO_VALUES)
+        else:
+            _dequantize_bytes(
+                codes.reshape(-1, head_dim), scales, self.format == "fp8", bits.reshape(-1, head_dim)
+            )  # fmt: skip
+
+    def slots(self, packed: Packed) -> np.ndarray:
+        """vLLM's bytes of one side: uint8 [rows, heads, codes + 4], the scale after the codes."""
+        codes, scale = packed.buffers["codes"].view(np.uint8), packed.buffers["scale"]
+        n_rows, n_heads = scale.shape
+        parts = codes.reshape(n_rows, n_heads, -1), scale.view(np.uint8).reshape(n_rows, n_heads, 4)
+        return np.concatenate(parts, axis=2)

@@ -1,0 +1,523 @@
+"""vLLM's TurboQuant caches: keys as a norm and indices of a rotated unit vector (or E4M3), values with a minimum.
+
+`TurboQuant` works on FP16, `encode` and `decode` on float32 and on vLLM's own bytes.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from kernels_ref import half, minifloat
+from kernels_ref.formats import TURBOQUANT_TYPES
+from kernels_ref.hadamard import TILE, transform, transposed_halves
+from kernels_ref.inputs import check_choice
+from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.packed import Packed
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+
+Preset = Literal["k8v4", "4bit_nc", "k3v4_nc", "3bit_nc"]
+Side = Literal["key", "value"]
+
+#: preset -> bits of a key's code (8: E4M3), of a value's
+PRESETS = {name: (entry.key_bits, entry.value_bits) for name, entry in TURBOQUANT_TYPES.items()}
+#: Lloyd-Max: half width of the start in standard deviations, iterations, intervals of a trapezoid sum, smallest move
+_WIDTH, _ITERATIONS, _INTERVALS, _MOVE = 3.5, 200, 200, 1e-10
+
+
+@cache
+def codebook(bits: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """(centroids [2^bits], midpoints [2^bits - 1]), float32: Lloyd-Max for a normal of variance 1 / head_dim.
+
+    From the centres of equal cells over +-3.5 standard deviations, at most 200 iterations; the mean of a cell by
+    trapezoids over 200 intervals, outer cells to +-10.5 standard deviations, in double precision.
+    """
+    sigma = np.sqrt(1 / head_dim)
+    width = 2 * _WIDTH * sigma / 2**bits
+    centres = -_WIDTH * sigma + width * (np.arange(2**bits) + 0.5)
+    end = 3 * _WIDTH * sigma
+    for _ in range(_ITERATIONS):
+        edges = np.concatenate([[-end], (centres[:-1] + centres[1:]) / 2, [end]])
+        x = np.linspace(edges[:-1], edges[1:], _INTERVALS + 1)
+        density = np.exp(-(x**2) / (2 * sigma**2))
+        weight = np.trapezoid(density, x, axis=0)
+        moved = np.where(weight > 0, np.trapezoid(x * density, x, axis=0) / np.maximum(weight, 1e-300), centres)
+        largest, centres = np.abs(moved - centres).max(), moved
+        if largest < _MOVE:
+            break
+    found = centres.astype(np.float32)
+    return found, (found[:-1] + found[1:]) / np.float32(2)
+
+
+@inner
+def _widen(bits, values):
+    for i in range(bits.size):
+        values[i] = half.finite(bits[i])
+
+
+@inner
+def _copied(x, y):
+    for i in range(x.size):
+        y[i] = x[i]
+
+
+@inner
+def _norm(x):
+    """The norm of float32 x[n], n a multiple of 8, summed in float64 in eight parts, as float32."""
+    a, b, c, d = np.float64(0), np.float64(0), np.float64(0), np.float64(0)
+    e, f, g, h = np.float64(0), np.float64(0), np.float64(0), np.float64(0)
+    for i in range(0, x.size, 8):
+        a += np.float64(x[i]) * np.float64(x[i])
+        b += np.float64(x[i + 1]) * np.float64(x[i + 1])
+        c += np.float64(x[i + 2]) * np.float64(x[i + 2])
+        d += np.float64(x[i + 3]) * np.float64(x[i + 3])
+        e += np.float64(x[i + 4]) * np.float64(x[i + 4])
+        f += np.float64(x[i + 5]) * np.float64(x[i + 5])
+        g += np.float64(x[i + 6]) * np.float64(x[i + 6])
+        h += np.float64(x[i + 7]) * np.float64(x[i + 7])
+    return np.float32(np.sqrt(((a + b) + (c + d)) + ((e + f) + (g + h))))
+
+
+@inner
+def _units(values, head_dim, norms):
+    """Unit vectors in place, and norms in FP16 within 65504."""
+    for vector in range(norms.size):
+        x = values[vector * head_dim : (vector + 1) * head_dim]
+        norm = _norm(x)
+        norms[vector] = half.from_f32(half.limited(norm))
+        divisor = np.float32(norm + np.float32(1e-8))
+        for i in range(head_dim):
+            x[i] = np.float32(x[i] / divisor)
+
+
+@inner
+def _scaled(values, factor):
+    for i in range(values.size):
+        values[i] = np.float32(values[i] * factor)
+
+
+@inner
+def _indices(y, midpoints, codes):
+    """How many midpoints are at or below each of y, ties up."""
+    for i in range(y.size):
+        codes[i] = np.uint8(0)
+    for j in range(midpoints.size):
+        middle = midpoints[j]
+        for i in range(y.size):
+            codes[i] += np.uint8(middle <= y[i])
+
+
+@inner
+def _transpose_codes(source, n_runs, target):
+    length = source.size // n_runs
+    for run in range(n_runs):
+        for channel in range(length):
+            target[run * length + channel] = source[channel * n_runs + run]
+
+
+@inner
+def _pack(codes, width, packed):
+    """codes[n] uint8 below 2^width -> packed[n * width / 8], the first element lowest; width 3 or 4."""
+    if width == 4:
+        pairs = codes.view(np.uint16)
+        for i in range(packed.size):
+            packed[i] = np.uint8((pairs[i] & np.uint16(0xF)) | (pairs[i] >> np.uint16(4)))
+    else:
+        eights = codes.view(np.uint64)
+        for i in range(eights.size):
+            v = eights[i]
+            v = (v | (v >> np.uint64(5))) & np.uint64(0x003F003F003F003F)
+            v = (v | (v >> np.uint64(10))) & np.uint64(0x00000FFF00000FFF)
+            v = v | (v >> np.uint64(20))
+            packed[3 * i] = np.uint8(v & np.uint64(0xFF))
+            packed[3 * i + 1] = np.uint8((v >> np.uint64(8)) & np.uint64(0xFF))
+            packed[3 * i + 2] = np.uint8((v >> np.uint64(16)) & np.uint64(0xFF))
+
+
+@inner
+def _unpack(packed, width, codes):
+    """The reverse of `_pack`."""
+    if width == 4:
+        pairs = codes.view(np.uint16)
+        for i in range(packed.size):
+            byte = np.uint16(packed[i])
+            pairs[i] = (byte & np.uint16(0xF)) | ((byte & np.uint16(0xF0)) << np.uint16(4))
+    else:
+        eights = codes.view(np.uint64)
+        for i in range(eights.size):
+            v = np.uint64(packed[3 * i]) | (np.uint64(packed[3 * i + 1]) << np.uint64(8))
+            v = v | (np.uint64(packed[3 * i + 2]) << np.uint64(16))
+            v = (v | (v << np.uint64(20))) & np.uint64(0x00000FFF00000FFF)
+            v = (v | (v << np.uint64(10))) & np.uint64(0x003F003F003F003F)
+            eights[i] = (v | (v << np.uint64(5))) & np.uint64(0x0707070707070707)
+
+
+@kernel
+def _unpack_all(packed, width, codes):
+    """`_unpack` of rows."""
+    for piece in prange(n_pieces(codes)):
+        for row in rows_of(piece, codes):
+            _unpack(packed[row], width, codes[row])
+
+
+@kernel
+def _quantize_keys(bits, x, head_dim, width, midpoints, units, packed, norms):
+    """FP16 patterns bits[n * head_dim], or float32 x where bits are empty -> packed, norms[n].
+
+    packed[n * head_dim * width / 8]. With `units`, x are rotated unit vectors already: only their indices are found.
+    """
+    stages = np.int64(np.round(np.log2(head_dim)))
+    factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
+    per_tile = max(TILE // head_dim, 1)
+    for tile in prange((norms.size + per_tile - 1) // per_tile):
+        first, last = tile * per_tile, min((tile + 1) * per_tile, norms.size)
+        begin, end = first * head_dim, last * head_dim
+        values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
+        found, codes = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint8)
+        if bits.size:
+            _widen(bits[begin:end], values)
+        else:
+            _copied(x[begin:end], values)
+        if units:
+            _indices(values, midpoints, codes)
+        else:
+            _units(values, head_dim, norms[first:last])
+            transform(values, work, stages)
+            _scaled(values, factor)
+            _indices(values, midpoints, found)
+            _transpose_codes(found, last - first, codes)
+        _pack(codes, width, packed[begin // 8 * width : end // 8 * width])
+
+
+@inner
+def _square_sum(codes, squares):
+    """The sum of squares[codes], in float64 in four parts, as float32."""
+    a, b, c, d = np.float64(0), np.float64(0), np.float64(0), np.float64(0)
+    for i in range(0, codes.size, 4):
+        a += squares[codes[i]]
+        b += squares[codes[i + 1]]
+        c += squares[codes[i + 2]]
+        d += squares[codes[i + 3]]
+    return np.float32((a + b) + (c + d))
+
+
+@inner
+def _of_indices(codes, norms, head_dim, centroids, squares, table, values):
+    """FP16 of norm * centroid, centroids divided by the norm of the vector of them, as float32."""
+    for vector in range(norms.size):
+        own = codes[vector * head_dim : (vector + 1) * head_dim]
+        length = np.float32(np.sqrt(np.float32(_square_sum(own, squares) + np.float32(1e-16))))
+        inverse = np.float32(np.float32(1) / length)
+        norm = half.to_f32(norms[vector])
+        for j in range(centroids.size):
+            table[j] = half.rounded(half.limited(np.float32(norm * np.float32(centroids[j] * inverse))))
+        found = values[vector * head_dim : (vector + 1) * head_dim]
+        for i in range(head_dim):
+            found[i] = table[own[i]]
+
+
+@kernel
+def _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, x):
+    """FP16 patterns bits of the keys, or float32 x in the rotated basis where bits are empty."""
+    stages = np.int64(np.round(np.log2(head_dim)))
+    factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
+    per_tile = max(TILE // head_dim, 1)
+    for tile in prange((norms.size + per_tile - 1) // per_tile):
+        first, last = tile * per_tile, min((tile + 1) * per_tile, norms.size)
+        begin, end = first * head_dim, last * head_dim
+        values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
+        codes = np.empty(end - begin, np.uint8)
+        _unpack(packed[begin // 8 * width : end // 8 * width], width, codes)
+        _of_indices(codes, norms[first:last], head_dim, centroids, squares, np.empty(16, np.float32), values)
+        if bits.size:
+            transform(values, work, stages)
+            _scaled(values, factor)
+            transposed_halves(values, last - first, bits[begin:end])
+        else:
+            _copied(values, x[begin:end])
+
+
+@inner
+def _order(value):
+    """An int32 that orders finite float32 values, with -0 just below +0; its own inverse on patterns."""
+    signed = np.float32(value).view(np.int32)
+    return np.int32(signed ^ ((signed >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@inner
+def _extent(x):
+    lowest, highest = _order(x[0]), _order(x[0])
+    for i in range(x.size):
+        key = _order(x[i])
+        lowest = min(lowest, key)
+        highest = max(highest, key)
+    low = np.int32(lowest ^ ((lowest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
+    high = np.int32(highest ^ ((highest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
+    return low, high
+
+
+@inner
+def _steps_of_halves(bits, low, scale, largest, codes):
+    for i in range(bits.size):
+        value = np.float32(np.float32(np.float32(half.finite(bits[i]) - low) / scale) + np.float32(0.5))
+        codes[i] = np.uint8(np.int32(min(value, largest)))
+
+
+@inner
+def _steps(x, low, scale, largest, codes):
+    for i in range(x.size):
+        value = np.float32(np.float32(np.float32(x[i] - low) / scale) + np.float32(0.5))
+        codes[i] = np.uint8(np.int32(min(value, largest)))
+
+
+@inner
+def _scale_of(low, high, largest):
+    return max(np.float32(np.float32(high - low) / largest), np.float32(1e-8))
+
+
+@kernel
+def _quantize_values(bits, width, packed, scales, lows):
+    """FP16 patterns bits[n, head_dim] -> packed[n, head_dim * width / 8], patterns scales[n] and lows[n]."""
+    largest = np.float32((1 << width) - 1)
+    for piece in prange(n_pieces(bits)):
+        codes = np.empty(bits.shape[1], np.uint8)
+        for row in rows_of(piece, bits):
+            low, high = half.extent(bits[row])
+            scale = _scale_of(low, high, largest)
+            scales[row], lows[row] = half.from_f32(half.limited(scale)), half.from_f32(half.limited(low))
+            _steps_of_halves(bits[row], low, scale, largest, codes)
+            _pack(codes, width, packed[row])
+
+
+@kernel
+def _encode_values(x, width, packed, scales, lows):
+    """`_quantize_values` of float32."""
+    largest = np.float32((1 << width) - 1)
+    for piece in prange(n_pieces(x)):
+        codes = np.empty(x.shape[1], np.uint8)
+        for row in rows_of(piece, x):
+            low, high = _extent(x[row])
+            scale = _scale_of(low, high, largest)
+            scales[row], lows[row] = half.from_f32(half.limited(scale)), half.from_f32(half.limited(low))
+            _steps(x[row], low, scale, largest, codes)
+            _pack(codes, width, packed[row])
+
+
+@inner
+def _picked(codes, table, bits):
+    for i in range(bits.size):
+        bits[i] = table[codes[i]]
+
+
+@kernel
+def _dequantize_values(packed, width, scales, lows, bits):
+    """FP16 patterns of code * scale + minimum, within +-65504."""
+    for piece in prange(n_pieces(bits)):
+        codes, table = np.empty(bits.shape[1], np.uint8), np.empty(16, np.uint16)
+        for row in rows_of(piece, bits):
+            scale, low = half.to_f32(scales[row]), half.to_f32(lows[row])
+            for j in range(1 << width):
+                product = np.float32(np.float32(j) * scale)
+                table[j] = half.from_f32(half.limited(np.float32(product + low)))
+            _unpack(packed[row], width, codes)
+            _picked(codes, table, bits[row])
+
+
+@kernel
+def _quantize_floats(bits, codes):
+    """FP16 patterns bits[n, channels] -> E4M3 codes, saturating."""
+    for piece in prange(n_pieces(bits)):
+        for row in rows_of(piece, bits):
+            _floats_of_halves(bits[row], codes[row])
+
+
+@inner
+def _floats_of_halves(bits, codes):
+    for i in range(bits.size):
+        codes[i] = minifloat.e4m3(half.finite(bits[i]))
+
+
+@kernel
+def _encode_floats(x, codes):
+    """`_quantize_floats` of float32."""
+    for piece in prange(n_pieces(x)):
+        for row in rows_of(piece, x):
+            _floats_of_wide(x[row], codes[row])
+
+
+@inner
+def _floats_of_wide(x, codes):
+    for i in range(x.size):
+        codes[i] = minifloat.e4m3(x[i])
+
+
+@kernel
+def _dequantize_floats(codes, bits):
+    """The reverse of `_quantize_floats`: exact."""
+    for piece in prange(n_pieces(bits)):
+        for row in rows_of(piece, bits):
+            _halves_of_floats(codes[row], bits[row])
+
+
+@inner
+def _halves_of_floats(codes, bits):
+    for i in range(bits.size):
+        bits[i] = half.from_f32(minifloat.e4m3_value(codes[i]))
+
+
+_NO_BITS, _NO_VALUES = np.empty(0, np.uint16), np.empty(0, np.float32)
+
+
+def _check_dim(head_dim: int, preset: Preset, side: Side) -> None:
+    if problem := TURBOQUANT_TYPES[preset].problem(head_dim):
+        raise ValueError(problem)
+
+
+def _keys(bits: np.ndarray, wide: np.ndarray, head_dim: int, width: int, units: bool, packed: np.ndarray,
+          norms: np.ndarray) -> None:  # fmt: skip
+    _quantize_keys(bits, wide, head_dim, width, codebook(width, head_dim)[1], units, packed, norms)
+
+
+def encode(x: np.ndarray, preset: Preset, side: Side, units: bool = False) -> np.ndarray:
+    """vLLM's bytes of one side without padding, uint8 [vectors, bytes], of float32 x [vectors, head_dim].
+
+    Of keys the packed indices and the norm in FP16, or E4M3 codes; of values codes, scale and minimum. With `units`, x
+    are rotated unit vectors, and the norms that are given back are 0. Holds for finite x whose norms, scales and minima
+    FP16 holds. Raises ValueError for other arrays and presets.
+    """
+    check_choice("preset", preset, tuple(PRESETS))
+    check_choice("side", side, ("key", "value"))
+    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1]:
+        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [vectors, head_dim]")
+    n, head_dim = x.shape
+    _check_dim(head_dim, preset, side)
+    wide, width = np.ascontiguousarray(x), PRESETS[preset][side == "value"]
+    codes = np.empty((n, head_dim * width // 8), np.uint8)
+    if width == 8:
+        _encode_floats(wide, codes)
+        return codes
+    first, second = np.zeros(n, np.uint16), np.empty(n, np.uint16)
+    if side == "key":
+        _keys(_NO_BITS, wide.reshape(-1), head_dim, width, units, codes.reshape(-1), first)
+        parts = [codes, first[:, None].view(np.uint8)]
+    else:
+        _encode_values(wide, width, codes, first, second)
+        parts = [codes, first[:, None].view(np.uint8), second[:, None].view(np.uint8)]
+    return np.concatenate(parts, axis=1)
+
+
+def decode(slots: np.ndarray, preset: Preset, side: Side, head_dim: int) -> np.ndarray:
+    """float16 [vectors, head_dim] of the bytes that `encode` gives; keys in the rotated basis, as vLLM decodes them.
+
+    Raises ValueError for other arrays and presets.
+    """
+    check_choice("preset", preset, tuple(PRESETS))
+    check_choice("side", side, ("key", "value"))
+    _check_dim(head_dim, preset, side)
+    width = PRESETS[preset][side == "value"]
+    n_codes = head_dim * width // 8
+    size = n_codes + (0 if width == 8 else 2 if side == "key" else 4)
+    if slots.dtype != np.uint8 or slots.ndim != 2 or slots.shape[1] != size:
+        raise ValueError(f"slots are {slots.dtype.name} {list(slots.shape)}: must be uint8 [vectors, {size}]")
+    codes, rest = np.ascontiguousarray(slots[:, :n_codes]), np.ascontiguousarray(slots[:, n_codes:]).view(np.uint16)
+    bits = np.empty((len(slots), head_dim), np.uint16)
+    if width == 8:
+        _dequantize_floats(codes, bits)
+    elif side == "value":
+        _dequantize_values(codes, width, rest[:, 0].copy(), rest[:, 1].copy(), bits)
+    else:
+        values = np.empty(bits.size, np.float32)
+        _of_keys(codes.reshape(-1), rest[:, 0].copy(), head_dim, width, _NO_BITS, values)
+        return values.astype(np.float16).reshape(bits.shape)
+    return bits.view(np.float16)
+
+
+def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Codes of 3 or 4 bits, uint8 [vectors, head_dim], of packed bytes [vectors, head_dim * bits / 8]."""
+    found = np.empty((len(packed), packed.shape[1] * 8 // bits), np.uint8)
+    _unpack_all(np.ascontiguousarray(packed), bits, found)
+    return found
+
+
+def _of_keys(packed: np.ndarray, norms: np.ndarray, head_dim: int, width: int, bits: np.ndarray,
+             values: np.ndarray) -> None:  # fmt: skip
+    centroids = codebook(width, head_dim)[0]
+    squares = (centroids * centroids).astype(np.float64)
+    _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, values)
+
+
+@dataclass(frozen=True)
+class TurboQuant(RowMethod):
+    """One side of a TurboQuant cache of vLLM: preset k8v4, 4bit_nc, k3v4_nc or 3bit_nc.
+
+    Keys: n = norm of the head's vector, u = k / (n + 1e-8), y = u H with H the Hadamard matrix over the root of
+    head_dim (a power of two), index = midpoints <= y of a Lloyd-Max codebook for N(0, 1 / head_dim); n is stored in
+    FP16. Decoded h(n * c), c the centroids divided by the norm of all of them, then multiplied by H again in float32.
+    k8v4: keys in E4M3 without a scale. Values: s = max((max - min) / (2^b - 1), 1e-8), code = floor((v - min) / s +
+    0.5); s and min in FP16; decoded h(code * s + min). Norms, scales and minima beyond 65504 are stored as 65504.
+
+    Buffers: `codes` uint8 [rows, heads * head_dim * b / 8], the first code in the lowest bits; keys: `norm`, values:
+    `scale` and `minimum`, float16 [rows, heads], and `pad` uint8 [rows, heads] where a slot would have an odd size.
+    Layers that vLLM keeps in 16 bits are no matter of this class. Source: vLLM 0.33.0, triton_turboquant_store.py.
+    """
+
+    preset: Preset = "4bit_nc"
+    side: Side = "key"
+
+    def __post_init__(self) -> None:
+        check_choice("preset", self.preset, tuple(PRESETS))
+        check_choice("side", self.side, ("key", "value"))
+
+    @property
+    def _width(self) -> int:
+        return PRESETS[self.preset][self.side == "value"]
+
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        head_dim = channels // n_heads
+        _check_dim(head_dim, self.preset, self.side)
+        columns = [Column("codes", np.uint8, channels * self._width // 8, "payload")]
+        if self.side == "key":
+            return (*columns, *([Column("norm", np.float16, n_heads, "scales")] if self._width < 8 else []))
+        columns += [
+            Column("scale", np.float16, n_heads, "scales"), Column("minimum", np.float16, n_heads, "zero_points")
+        ]  # fmt: skip
+        if TURBOQUANT_TYPES[self.preset].padding_bytes(head_dim):
+            columns.append(Column("pad", np.uint8, n_heads, "padding"))
+        return tuple(columns)
+
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        head_dim, codes, width = bits.shape[1] // n_heads, buffers["codes"], self._width
+        if width == 8:
+            _quantize_floats(bits, codes)
+        elif self.side == "key":
+            norms = buffers["norm"].view(np.uint16).reshape(-1)
+            _keys(bits.reshape(-1), _NO_VALUES, head_dim, width, False, codes.reshape(-1), norms)
+        else:
+            scales, lows = (buffers[name].view(np.uint16).reshape(-1) for name in ("scale", "minimum"))
+            packed = codes.reshape(-1, head_dim * width // 8)
+            _quantize_values(bits.reshape(-1, head_dim), width, packed, scales, lows)
+            if "pad" in buffers:
+                buffers["pad"][:] = 0
+
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        head_dim, codes, width = bits.shape[1] // n_heads, buffers["codes"], self._width
+        if width == 8:
+            _dequantize_floats(codes, bits)
+        elif self.side == "key":
+            norms = np.ascontiguousarray(buffers["norm"]).view(np.uint16).reshape(-1)
+            _of_keys(codes.reshape(-1), norms, head_dim, width, bits.reshape(-1), _NO_VALUES)
+        else:
+            scales, lows = (buffers[name].view(np.uint16).reshape(-1) for name in ("scale", "minimum"))
+            packed = codes.reshape(-1, head_dim * width // 8)
+            _dequantize_values(packed, width, scales, lows, bits.reshape(-1, head_dim))
+
+
+def slots(key: Packed, value: Packed) -> np.ndarray:
+    """vLLM's bytes, uint8 [rows, heads, slot]: key, then value, then padding to an even size."""
+    n_rows, n_heads = value.buffers["scale"].shape
+    parts = [
+        np.ascontiguousarray(buffer).view(np.uint8).reshape(n_rows, n_heads, -1)
+        for packed in (key, value) for buffer in packed.buffers.values()
+    ]  # fmt: skip
+    return np.concatenate(parts, axis=2)
