@@ -14,7 +14,8 @@ from dse.calibrate.table import number, rows_of
 from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
-from dse.model.evaluate import Point
+from dse.model.evaluate import Point, roomy
+from dse.model.formulas import calibrated
 from dse.model.lower import KERNELS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
@@ -25,17 +26,22 @@ NEEDED = ("id", "device", "model", "kv", "stack", "quantity", "value", "unit")
 MAX_VALUE = 1e15
 #: requests that the authors of QServe's tables run at once at most (evidence: "capped by the authors")
 STATIC_LIMIT = {"l40s": 128, "a100-80gb": 256}
+#: requests that TensorRT-LLM runs at once at most (its benchmark's default, v0.17)
+MOST_AT_ONCE = 2048
+UNITS = {"token/s": 1.0, "us": 1e-6, "ms": 1e-3, "request": 1.0, "bool": 1.0, "ms/token": 1e-3, "token": 1.0, "s": 1.0}
+#: units in which more is better
+RATES = ("token/s", "request", "token")
 #: how tables name keys and values -> quantizer; what is not here is taken as a quantizer's own name
 KV = {
     "fp16": "fp16", "bf16": "fp16", "auto": "fp16", "": "fp16", "-": "fp16", "fp16 (int8 where faster)": "fp16",
-    "int8": "int8_per_token_head", "int4 per head": "qserve", "int4, keys per channel": "kivi:bits=4,group=128",
+    "int8": "int8:granularity=tensor", "int4 per head": "qserve", "int4, keys per channel": "kivi:bits=4,group=128",
     "int2, keys per channel": "kivi:bits=2,group=128", "turboquant 4 bit, vllm": "turboquant_4bit_nc@vllm-0.20",
     "turboquant 4 bit, optimised": "turboquant_4bit_nc@vllm-53060", "int4": "atom",
 }  # fmt: skip
 #: how stacks' names begin -> software whose other kernels and server stand for it; and implementation of what it packs
 STACKS = {
     "vllm": ("vllm", ""), "sglang": ("sglang", ""), "tensorrt-llm": ("trtllm", ""), "trt-llm": ("trtllm", ""),
-    "qserve": ("trtllm", "omniserve"), "lmdeploy": ("trtllm", "turbomind"), "turbomind": ("trtllm", "turbomind"),
+    "qserve": ("trtllm", "omniserve"), "lmdeploy": ("trtllm", "turbomind-2023-10"), "turbomind": ("trtllm", "turbomind"),
     "bitdecoding": ("vllm", "bitdecoding"), "flashattention": ("vllm", ""), "atom": ("trtllm", "atom-released"),
     "quarot": ("trtllm", "quarot-released"),
 }  # fmt: skip
@@ -201,3 +207,139 @@ def _weights(cells: Mapping[str, str], model: ModelSpec) -> dict[str, Any]:
     if named not in WEIGHTS:
         raise InputError(f"weights = {show(cells.get('weights', ''))}: with {show(cells.get('activations', ''))}: are not known")
     return WEIGHTS[named]
+
+
+def _roomy(point: Point, row: Row, **changes: Any) -> Point:
+    """The point, in memory for all of its batch: a server ran it all the same."""
+    return point if point.max_batch >= point.work.batch else row.point(device=roomy(point.device), **changes)
+
+
+def _largest(row: Row, **changes: Any) -> int:
+    """The largest batch whose prompts run at once, all their activations live, as far as the table's authors went."""
+    assert row.device is not None
+    assert row.work is not None
+
+    def fits(batch: int) -> bool:
+        budget = min(batch * row.work.input_tokens, MAX_INPUT_TOKENS)  # type: ignore[union-attr]
+        return row.point(**{**changes, "batch": batch, "prompt_budget_tokens": budget}).max_batch >= batch
+
+    low, high = 0, STATIC_LIMIT.get(row.device.name.lower(), MOST_AT_ONCE)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _static(row: Row, **changes: Any) -> float:
+    """Tokens a second of one batch, prompt included: as large as fits where the table does not say."""
+    if row.is_open:
+        changes["batch"] = max(_largest(row, **changes), 1)
+    point = row.point(**changes)
+    if row.is_open and not point.max_batch:
+        raise InputError(point.infeasible_reason or "not one request fits")
+    return float(_roomy(point, row, **changes).results["throughput_tokens_per_s"])
+
+
+def _unlimited(row: Row, **changes: Any) -> float:
+    """Tokens a second of a server that never waits for requests."""
+    batch = max(min(row.point(**changes).max_batch, MOST_AT_ONCE), 1)
+    results = row.point(batch=batch, **changes).results
+    if not results["feasible"]:
+        raise InputError(results["infeasible_reason"])
+    return float(results["decoding_requests"] / results["steady_tpot_s"])
+
+
+def _at_once(row: Row, **changes: Any) -> float:
+    """Tokens a second of requests that start together and end one by one: steps as many as the longest has, at the mean
+    number of requests that still run."""
+    told = [float(word) for word in re.findall(r"\d+", row.cells["output_tokens"])]
+    mean, longest = told[0], told[-1]
+    assert row.work is not None
+    n = row.work.batch
+    changes = {"output_tokens": int(longest), **changes}
+    point = _roomy(row.point(**changes), row, **changes)
+    first, running = point.run(n).wave, point.run(max(round(n * mean / longest), 1)).wave
+    return n * mean / (first.prefill_s + longest * running.decode_step_s)
+
+
+def _step(row: Row, **changes: Any) -> float:
+    """Seconds of a decode step."""
+    return float(_roomy(row.point(**changes), row, **changes).results["decode_step_s"])
+
+
+def _first(row: Row, **changes: Any) -> float:
+    """Seconds to the first token."""
+    return float(_roomy(row.point(**changes), row, **changes).results["ttft_s"])
+
+
+def _slope(row: Row, **changes: Any) -> float:
+    """Seconds that a token of context adds to a step."""
+    low, high = 2**13, 2**17
+    ends = [_step(row, **{**changes, "input_tokens": n, "output_tokens": 1}) for n in (low, high)]
+    return (ends[1] - ends[0]) / (high - low)
+
+
+def _one_layer(row: Row, **changes: Any) -> float:
+    """Seconds of decode attention of the one layer."""
+    assert row.work is not None
+    changes = {"output_tokens": 1, "memory": "paper", **changes}
+    results = _roomy(row.point(**changes), row, **changes).results
+    return float(results["attention_s"] + results["dequantize_s"])
+
+
+def _product(row: Row, **changes: Any) -> float:
+    """Seconds of one matrix product, N and K as its model's name says, M the batch."""
+    words = row.cells["model"].replace(",", "").split()
+    n, k = int(words[words.index("N") + 1]), int(words[words.index("K") + 1])
+    point = row.point(batch=1, **changes)
+    assert row.work is not None
+    m, reach, weights = row.work.batch, point.design.stack, row.work.weight_format
+    n_bytes = 2 * (m * k + m * n) + n * k * weights.dense_eighths / 64
+    peak = reach.dense_peak_per_s or point.device.product_peak(row.work.activation_bits).si  # type: ignore[union-attr]
+    return float(calibrated.gemm_s(
+        calibrated.gemm_flops(m, n, k), n_bytes, reach.gemm_launch_s, reach.gemm_flops_frac, reach.gemm_memory_frac,
+        peak, point.device.memory_bandwidth.si,
+    ))  # fmt: skip
+
+
+def _pool(row: Row, **changes: Any) -> float:
+    """KV tokens that a server has room for."""
+    return float(row.point(**changes).results["kv_pool_tokens"])
+
+
+def _best_batch(row: Row, **changes: Any) -> float:
+    """Requests of the largest batch."""
+    return float(_largest(row, **changes))
+
+
+def _fails(row: Row, **changes: Any) -> float:
+    """1 where not one request fits."""
+    return float(not row.point(**changes).max_batch)
+
+
+#: how quantities begin -> what is computed, and which errors it has
+QUANTITIES: tuple[tuple[str, Callable[..., float], str], ...] = (
+    ("output throughput at unlimited load", _unlimited, "tokens"),
+    ("output throughput of 100 requests", _at_once, "tokens"),
+    ("output throughput", _static, "tokens"),
+    ("time per output token", _step, "tokens"), ("median time per output token", _step, "tokens"),
+    ("inter-token latency", _step, "tokens"), ("slope of inter-token latency", _slope, "tokens"),
+    ("median time to first token", _first, "first"), ("first token latency", _first, "first"),
+    ("decode attention of one layer", _one_layer, "tokens"), ("time of one product", _product, "tokens"),
+    ("tokens in the pool", _pool, ""), ("batch of maximum", _best_batch, ""), ("out of memory", _fails, ""),
+)  # fmt: skip
+
+
+def formula_of(quantity: str) -> tuple[Callable[..., float], str]:
+    for start, formula, kind in QUANTITIES:
+        if quantity.startswith(start):
+            return formula, kind
+    known = ", ".join(dict.fromkeys(start for start, *_ in QUANTITIES))
+    raise InputError(f"quantity = {show(quantity)}: is not known: {known}")
+
+
+def predicted(row: Row, **changes: Any) -> float:
+    """What is predicted of a row, in its unit. Raises DseError where nothing can be."""
+    if row.reason:
+        raise InputError(row.reason)
+    return formula_of(row.quantity)[0](row, **changes) / UNITS[row.unit]

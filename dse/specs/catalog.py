@@ -37,6 +37,11 @@ def servers() -> dict[str, ServerSpec]:
     return {path.stem: specs.load(specfile.read(path), ServerSpec) for path in sorted(_STACKS.glob("*.toml"))}
 
 
+def implementation_folder() -> Path:
+    """Where the files of implementations lie."""
+    return _IMPLEMENTATIONS
+
+
 @cache
 def implementations() -> tuple[Implementation, ...]:
     """All implementations of quantised caches, by name."""

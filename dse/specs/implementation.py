@@ -83,7 +83,7 @@ class Implementation(Spec):
     unpacked_per: Literal["kv_head", "query_head"] = "kv_head"
     #: units that do the products with the query, and in what arithmetic
     products: Literal["tensor cores", "cores", "both"] = "tensor cores"
-    arithmetic: str = Field(max_length=120)
+    arithmetic: str = Field(max_length=300)
     new_token: str = Field(max_length=300)
     #: whether a prompt's keys are quantised before attention reads them, or after
     prompts_quantised: Literal["before attention", "after attention"] = "before attention"

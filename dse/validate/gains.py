@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,28 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.evidence import STATIC_LIMIT, Row, read
+from dse.calibrate.evidence import RATES, UNITS, Row, formula_of, predicted, read
 from dse.core import files, units
 from dse.core.errors import DseError, InputError, show
 from dse.model import uncertainty
 from dse.model.evaluate import Point, roomy
 from dse.model.explain import assumed
-from dse.model.formulas import calibrated
 from dse.model.uncertainty import Interval
 from dse.specs.implementation import ENDS
-from dse.specs.workload import MAX_INPUT_TOKENS
 
 #: columns of predictions.csv
 COLUMNS = ("id", "predicted", "low", "high", "gain", "gain_low", "gain_high", "reason", "marks")
 #: a gain that is no tie
 WON = 0.03
-#: requests that TensorRT-LLM runs at once at most (its benchmark's default, v0.17)
-MOST_AT_ONCE = 2048
 #: assumptions that a prediction is marked with
 MARKED = ("stacks_of", "nearest_kernels", "nearest_format", "implementation", "no_kernel", "eight_bit_kernels")
-_UNITS = {"token/s": 1.0, "us": 1e-6, "ms": 1e-3, "request": 1.0, "bool": 1.0, "ms/token": 1e-3, "token": 1.0, "s": 1.0}
-#: units in which more is better
-_RATES = ("token/s", "request", "token")
 
 
 @dataclass(frozen=True)
@@ -52,155 +44,19 @@ class Judged:
     marks: str = ""
 
 
-def _roomy(point: Point, row: Row, **changes: Any) -> Point:
-    """The point, in memory for all of its batch: a server ran it all the same."""
-    return point if point.max_batch >= point.work.batch else row.point(device=roomy(point.device), **changes)
-
-
-def _largest(row: Row, **changes: Any) -> int:
-    """The largest batch whose prompts run at once, all their activations live, as far as the table's authors went."""
-    assert row.device is not None
-    assert row.work is not None
-
-    def fits(batch: int) -> bool:
-        budget = min(batch * row.work.input_tokens, MAX_INPUT_TOKENS)  # type: ignore[union-attr]
-        return row.point(**{**changes, "batch": batch, "prompt_budget_tokens": budget}).max_batch >= batch
-
-    low, high = 0, STATIC_LIMIT.get(row.device.name.lower(), MOST_AT_ONCE)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
-
-
-def _static(row: Row, **changes: Any) -> float:
-    """Tokens a second of one batch, prompt included: as large as fits where the table does not say."""
-    if row.is_open:
-        changes["batch"] = max(_largest(row, **changes), 1)
-    point = row.point(**changes)
-    if row.is_open and not point.max_batch:
-        raise InputError(point.infeasible_reason or "not one request fits")
-    return float(_roomy(point, row, **changes).results["throughput_tokens_per_s"])
-
-
-def _unlimited(row: Row, **changes: Any) -> float:
-    """Tokens a second of a server that never waits for requests."""
-    batch = max(min(row.point(**changes).max_batch, MOST_AT_ONCE), 1)
-    results = row.point(batch=batch, **changes).results
-    if not results["feasible"]:
-        raise InputError(results["infeasible_reason"])
-    return float(results["decoding_requests"] / results["steady_tpot_s"])
-
-
-def _at_once(row: Row, **changes: Any) -> float:
-    """Tokens a second of requests that start together and end one by one: steps as many as the longest has, at the mean
-    number of requests that still run."""
-    told = [float(word) for word in re.findall(r"\d+", row.cells["output_tokens"])]
-    mean, longest = told[0], told[-1]
-    assert row.work is not None
-    n = row.work.batch
-    changes = {"output_tokens": int(longest), **changes}
-    point = _roomy(row.point(**changes), row, **changes)
-    first, running = point.run(n).wave, point.run(max(round(n * mean / longest), 1)).wave
-    return n * mean / (first.prefill_s + longest * running.decode_step_s)
-
-
-def _step(row: Row, **changes: Any) -> float:
-    """Seconds of a decode step."""
-    return float(_roomy(row.point(**changes), row, **changes).results["decode_step_s"])
-
-
-def _first(row: Row, **changes: Any) -> float:
-    """Seconds to the first token."""
-    return float(_roomy(row.point(**changes), row, **changes).results["ttft_s"])
-
-
-def _slope(row: Row, **changes: Any) -> float:
-    """Seconds that a token of context adds to a step."""
-    low, high = 2**13, 2**17
-    ends = [_step(row, **{**changes, "input_tokens": n, "output_tokens": 1}) for n in (low, high)]
-    return (ends[1] - ends[0]) / (high - low)
-
-
-def _one_layer(row: Row, **changes: Any) -> float:
-    """Seconds of decode attention of the one layer."""
-    assert row.work is not None
-    changes = {"output_tokens": 1, "memory": "paper", **changes}
-    results = _roomy(row.point(**changes), row, **changes).results
-    return float(results["attention_s"] + results["dequantize_s"])
-
-
-def _product(row: Row, **changes: Any) -> float:
-    """Seconds of one matrix product, N and K as its model's name says, M the batch."""
-    words = row.cells["model"].replace(",", "").split()
-    n, k = int(words[words.index("N") + 1]), int(words[words.index("K") + 1])
-    point = row.point(batch=1, **changes)
-    assert row.work is not None
-    m, reach, weights = row.work.batch, point.design.stack, row.work.weight_format
-    n_bytes = 2 * (m * k + m * n) + n * k * weights.dense_eighths / 64
-    peak = reach.dense_peak_per_s or point.device.product_peak(row.work.activation_bits).si  # type: ignore[union-attr]
-    return float(calibrated.gemm_s(
-        calibrated.gemm_flops(m, n, k), n_bytes, reach.gemm_launch_s, reach.gemm_flops_frac, reach.gemm_memory_frac,
-        peak, point.device.memory_bandwidth.si,
-    ))  # fmt: skip
-
-
-def _pool(row: Row, **changes: Any) -> float:
-    """KV tokens that a server has room for."""
-    return float(row.point(**changes).results["kv_pool_tokens"])
-
-
-def _best_batch(row: Row, **changes: Any) -> float:
-    """Requests of the largest batch."""
-    return float(_largest(row, **changes))
-
-
-def _fails(row: Row, **changes: Any) -> float:
-    """1 where not one request fits."""
-    return float(not row.point(**changes).max_batch)
-
-
-#: how quantities begin -> what is computed, and which errors it has
-QUANTITIES: tuple[tuple[str, Callable[..., float], str], ...] = (
-    ("output throughput at unlimited load", _unlimited, "tokens"),
-    ("output throughput of 100 requests", _at_once, "tokens"),
-    ("output throughput", _static, "tokens"),
-    ("time per output token", _step, "tokens"), ("median time per output token", _step, "tokens"),
-    ("inter-token latency", _step, "tokens"), ("slope of inter-token latency", _slope, "tokens"),
-    ("median time to first token", _first, "first"), ("first token latency", _first, "first"),
-    ("decode attention of one layer", _one_layer, "tokens"), ("time of one product", _product, "tokens"),
-    ("tokens in the pool", _pool, ""), ("batch of maximum", _best_batch, ""), ("out of memory", _fails, ""),
-)  # fmt: skip
-
-
-def _formula(quantity: str) -> tuple[Callable[..., float], str]:
-    for start, formula, kind in QUANTITIES:
-        if quantity.startswith(start):
-            return formula, kind
-    known = ", ".join(dict.fromkeys(start for start, *_ in QUANTITIES))
-    raise InputError(f"quantity = {show(quantity)}: is not known: {known}")
-
-
-def predicted(row: Row, **changes: Any) -> float:
-    """What is predicted of a row, in its unit. Raises DseError where nothing can be."""
-    if row.reason:
-        raise InputError(row.reason)
-    return _formula(row.quantity)[0](row, **changes) / _UNITS[row.unit]
-
-
 def judge(row: Row) -> Judged:
     """The prediction of a row by itself, with its interval."""
     try:
-        if row.unit not in _UNITS:
-            raise InputError(f"unit = {show(row.unit)}: must be one of {', '.join(_UNITS)}")
-        value, kind = predicted(row), _formula(row.quantity)[1] if not row.reason else ""
+        if row.unit not in UNITS:
+            raise InputError(f"unit = {show(row.unit)}: must be one of {', '.join(UNITS)}")
+        value, kind = predicted(row), formula_of(row.quantity)[1] if not row.reason else ""
         point = row.point(batch=1)
         marks = "; ".join([*row.marks, *_marks(point)])
         if not kind:
             return Judged(row, value, value, value, marks=marks)
         sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
         times = sure.first if kind == "first" else sure.tokens
-        own = times.inverse() if row.unit in _RATES else times
+        own = times.inverse() if row.unit in RATES else times
         low, high, _ = uncertainty.product([own, _ends(row, value)])
         return Judged(row, value, value * low, value * high, marks=marks)
     except DseError as error:
@@ -237,7 +93,7 @@ def _with_gain(one: Judged, base: Judged) -> Judged:
     row = one.row
     if row.quantity != base.row.quantity or row.unit != base.row.unit:
         return one
-    is_rate = row.unit in _RATES
+    is_rate = row.unit in RATES
 
     def better(first: float, second: float) -> float:
         return first / second if is_rate else second / first
@@ -253,7 +109,7 @@ def _with_gain(one: Judged, base: Judged) -> Judged:
     times = [1 / v if is_rate else v for v in (one.value, base.value)]
     point = row.point(batch=1)
     sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
-    kind = _formula(row.quantity)[1]
+    kind = formula_of(row.quantity)[1]
     own = sure.first if kind == "first" else sure.tokens
     ends = _ends(row, one.value)
     low, high = uncertainty.ratio(times[1], times[0], own, _unsure(row, base.row, times))

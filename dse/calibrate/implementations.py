@@ -1,0 +1,191 @@
+"""Fit the numbers of implementations to a table of published measurements (dse/calibrate/evidence.py).
+
+Of each implementation the numbers that its file calls measured are fitted to the rows that run it: to gains over the
+base of their group where it differs in keys and values alone, which holds what both sides share, else to the printed
+numbers. Ranges come from leaving out the
+rows of one model, or one batch, at a time. docs/implementations.md, The fits.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from dse.calibrate.evidence import RATES, Row, formula_of, predicted, read
+from dse.core import files, specfile
+from dse.core.errors import DseError, InputError
+from dse.specs import catalog
+from dse.specs.device_and_model import load
+from dse.specs.implementation import Implementation
+
+Floats = NDArray[np.float64]
+#: relative error from which on a row pulls with constant force
+HUBER = 0.1
+#: half the width of the 80 % interval of a normal distribution, in standard deviations; and the least of those
+WIDTH_80, LEAST_SD = 1.2816, 0.08
+#: a range that is wider says that a number cannot be told from these rows
+WIDEST = 4.0
+FEWEST_ROWS = 5
+#: rows that are not fitted to: a kernel that its table names as another, machines that it does not state
+LEFT_OUT = ("plain GPTQ kernel",)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Numbers of an implementation as fitted, in their units, with ranges and errors (shares)."""
+
+    name: str
+    file: Path
+    n_rows: int
+    values: dict[str, tuple[float, float, float]]
+    mean: float
+    left_out_mean: float
+    left_out_median: float
+    #: numbers that these rows do not tell
+    unknown: tuple[str, ...]
+
+
+def run(source: str, out: str) -> dict[str, Any]:
+    """Fit all implementations that have rows in the table, and write their files into the directory `out`.
+
+    Raises InputError where none has.
+    """
+    rows = [row for row in read(source) if not row.reason and row.cells.get("trust") not in LEFT_OUT]
+    bases = {row.group: row for row in rows if row.is_base}
+    bases = {row.id: bases[row.group] for row in rows if row.group in bases and _differs_in_kv(row, bases[row.group])}
+    found = []
+    for one, path in shipped():
+        own = [row for row in rows if formula_of(row.quantity)[1] and runs(row, one)]
+        names = [name for name, number in one.numbers().items() if number.kind == "measured"]
+        if len(own) >= FEWEST_ROWS and names:
+            fitted = fit(one, path, own, bases, names)
+            write(fitted, Path(source).name, Path(out) / path.name)
+            found.append(fitted)
+    if not found:
+        raise InputError(f"{source}: no rows of an implementation with numbers to fit: see docs/implementations.md")
+    return {"table": source, "out": out, "fits": [_plain(one) for one in found]}
+
+
+def shipped() -> list[tuple[Implementation, Path]]:
+    """The implementations with their files."""
+    folder = catalog.implementation_folder()
+    return [(load(specfile.read(path), Implementation), path) for path in sorted(folder.glob("*.toml"))]
+
+
+def _differs_in_kv(row: Row, base: Row) -> bool:
+    """True where nothing but how keys and values are stored tells a row from its base."""
+    return row.quantity == base.quantity and all(
+        row.cells.get(name) == base.cells.get(name) for name in ("weights", "activations", "batch")
+    )
+
+
+def runs(row: Row, one: Implementation) -> bool:
+    """True for rows whose keys and values the implementation runs."""
+    try:
+        plan = row.point(batch=1).plan
+    except DseError:
+        return False
+    return any(g.implementation and g.implementation.name == one.name and g.quantizer.family.name in one.methods
+               for g in plan.groups)  # fmt: skip
+
+
+def fit(one: Implementation, path: Path, rows: Sequence[Row], bases: dict[str, Row], names: Sequence[str]) -> Fitted:
+    """The numbers `names` of an implementation, all rows together, with what leaving out a block of rows makes of it."""
+    against = {row.id: predicted(bases[row.id]) for row in rows if row.id in bases}
+
+    def errors(logs: Floats, some: Sequence[Row]) -> Floats:
+        values = dict(zip(names, np.exp(logs), strict=True))
+        asked = f"{one.name}:" + ",".join(f"{name}={value:.9g}" for name, value in values.items())
+        return np.array([_error(row, predicted(row, implementation=asked), bases, against) for row in some])
+
+    start = np.log([one.numbers()[name].value for name in names])
+
+    def solved(some: Sequence[Row]) -> Floats:
+        limits = np.log([LIMITS[name] for name in names]).T
+        found = least_squares(lambda x: errors(x, some), np.clip(start, *limits), bounds=limits, diff_step=1e-3,
+                              loss="soft_l1", f_scale=HUBER)  # fmt: skip
+        return np.asarray(found.x)
+
+    best = solved(rows)
+    blocks = [block for block in _blocks(rows) if len(rows) - len(block) >= len(names)]
+    left, off = [], []
+    for block in blocks:
+        others = [row for row in rows if row not in block]
+        left.append(solved(others))
+        off.append(errors(left[-1], block))
+    sd = np.sqrt((len(left) - 1) / len(left) * ((np.array(left) - np.mean(left, axis=0)) ** 2).sum(axis=0))
+    half = WIDTH_80 * np.maximum(sd, LEAST_SD)
+    values = {
+        name: (float(np.exp(v)), float(np.exp(v - h)), float(np.exp(v + h)))
+        for name, v, h in zip(names, best, half, strict=True)
+    }
+    apart = np.abs(np.expm1(np.concatenate(off)))
+    unknown = tuple(name for name, h in zip(names, half, strict=True) if h > np.log(WIDEST))
+    seen = float(np.abs(np.expm1(errors(best, rows))).mean())
+    return Fitted(one.name, path, len(rows), values, seen, float(apart.mean()), float(np.median(apart)), unknown)
+
+
+#: what the numbers may be, in their units
+LIMITS = {"elements_per_cycle": (0.05, 500.0), "cores_per_head": (0.05, 500.0), "memory_frac": (0.2, 1.0), "launch": (0.5, 500.0)}
+
+
+def _error(row: Row, value: float, bases: dict[str, Row], against: dict[str, float]) -> float:
+    """Logarithm of what is predicted over what was measured: of the gain over the base of its group where it has one."""
+    base = bases.get(row.id)
+    if base is None:
+        return float(np.log(value / row.value))
+    better = 1 if row.unit in RATES else -1
+    return better * float(np.log(value / against[row.id] / (row.value / base.value)))
+
+
+def _blocks(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that are left out together: of one model, else of one batch and quantity."""
+    for key in (lambda row: row.cells["model"], lambda row: (row.cells["kv"], row.cells.get("batch"))):
+        names = list(dict.fromkeys(map(key, rows)))
+        if len(names) > 2:
+            return [[row for row in rows if key(row) == name] for name in names]
+    return [[row] for row in rows]
+
+
+def write(found: Fitted, table: str, path: Path) -> None:
+    """The implementation's file with the fitted numbers in place of those that it had."""
+    text = found.file.read_text()
+    said = f"{table}: {found.n_rows} rows, mean error {100 * found.mean:.1f} %, {100 * found.left_out_mean:.1f} % on rows left out"
+    for name, numbers in found.values.items():
+        note = f"{said}; these rows hardly tell it" if name in found.unknown else said
+        block = re.compile(rf"(?m)^\[{name}\]\n(?:(?!\[).*\n?)*")
+        unit = re.search(r'(?m)^unit = "(.*)"$', block.search(text)[0])[1]  # type: ignore[index]
+        value, low, high = (f"{number:.4g}" for number in numbers)
+        text = block.sub(
+            f'[{name}]\nvalue = {value}\nlow = {low}\nhigh = {high}\nunit = "{unit}"\nsource = "{note}"\n'
+            f'kind = "measured"\n\n', text,
+        )  # fmt: skip
+    files.write(path, (text.rstrip() + "\n").encode())
+
+
+def _plain(found: Fitted) -> dict[str, Any]:
+    return {
+        "name": found.name, "rows": found.n_rows,
+        "numbers": {name: dict(zip(("value", "low", "high"), v, strict=True)) for name, v in found.values.items()},
+        "mean": found.mean, "left_out_mean": found.left_out_mean, "left_out_median": found.left_out_median,
+        "not_told": list(found.unknown),
+    }  # fmt: skip
+
+
+def text(found: dict[str, Any]) -> str:
+    """What `dse calibrate --kernel implementation` says."""
+    lines = []
+    for one in found["fits"]:
+        numbers = ", ".join(f"{n} {v['value']:.3g} ({v['low']:.3g} to {v['high']:.3g})" for n, v in one["numbers"].items())
+        lines.append(
+            f"{one['name']}: {one['rows']} rows, mean error {100 * one['mean']:.1f} %, on rows left out "
+            f"{100 * one['left_out_mean']:.1f} % (median {100 * one['left_out_median']:.1f}): {numbers}"
+            + (f"; not told by these rows: {', '.join(one['not_told'])}" if one["not_told"] else "")
+        )
+    return "\n".join([*lines, "", f"written: {found['out']}"])
