@@ -18,8 +18,18 @@ IGNORED = re.compile(
     r"meta|instruct|chat|base|it|hf|thinking|preview|exp|terminus|speciale|turbo"
     r"|(?:0[1-9]|1[0-2])[0-3][0-9]|2[3-9](?:0[1-9]|1[0-2])|20[0-9]{6}"
 )
-#: other names of shipped models: the same shape under another name
+#: other names of shipped models of the same shape; LLaMA 1 was trained on 2,048 positions, Llama 2 on 4,096
 ALSO = {
+    "llama-7b": "llama2-7b",
+    "llama-13b": "llama2-13b",
+    "llama-33b": "llama-30b",
+    "vicuna-7b": "llama2-7b",
+    "vicuna-7b-v1.3": "llama2-7b",
+    "vicuna-7b-v1.5": "llama2-7b",
+    "vicuna-13b": "llama2-13b",
+    "vicuna-13b-v1.3": "llama2-13b",
+    "vicuna-13b-v1.5": "llama2-13b",
+    "mistral-7b-v0.1": "mistral-7b",
     "llama-3-70b": "llama3.1-70b",
     "llama-3.3-70b": "llama3.1-70b",
     "llama-3.1-nemotron-70b": "llama3.1-70b",

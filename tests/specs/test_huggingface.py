@@ -66,6 +66,11 @@ KV_BYTES = {
     "gpt-oss-20b": 2 * 24 * 8 * 64 * 2,  # 49,152
     "chatglm3-6b": 2 * 28 * 2 * 128 * 2,  # 28,672
     "yi-6b": 2 * 32 * 4 * 128 * 2,  # 65,536
+    "yi-34b": 2 * 60 * 8 * 128 * 2,  # 245,760
+    "llama-30b": 2 * 60 * 52 * 128 * 2,  # 1,597,440
+    "qwen1.5-72b": 2 * 80 * 64 * 128 * 2,  # 2,621,440: multi-head
+    "qwen2.5-0.5b": 2 * 24 * 2 * 64 * 2,  # 12,288
+    "falcon-180b": 2 * 80 * 8 * 64 * 2,  # 163,840
     "openelm-270m": 2 * (5 * 3 + 7 * 4 + 4 * 5) * 64 * 2,  # 16,128
 }
 
@@ -115,6 +120,11 @@ PARAMETERS = {
     "chatglm3-6b": 6_243_584_000,
     "yi-6b": 6_061_035_520,
     "openelm-270m": 271_527_168,
+    "yi-34b": 34.4e9,
+    "llama-30b": 32.5e9,  # LLaMA, table 2
+    "qwen1.5-72b": 72.3e9,
+    "qwen2.5-0.5b": 494_032_768,
+    "falcon-180b": 179_522_565_120,  # with an output head of its own
     # by hand, vision encoder apart: per layer attention 2*5120*(5120+1024), 16 or 128 experts and a shared one of
     # 3*5120*8192, router, 2 norms; Maverick has 24 dense layers of 3*5120*16384 instead
     "llama-4-scout": 48 * (62_914_560 + 17 * 125_829_120 + 16 * 5120 + 10_240) + 2 * 202_048 * 5120 + 5120,

@@ -1,6 +1,7 @@
 """Shipped models of counted sizes: bytes and parameters by hand, and what the reader finds in their configs today."""
 
 import importlib.util
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +51,13 @@ BY_HAND = {
     "mixtral-8x7b-v0.1": Counted(46.7, 12.9, 2 * 32 * 8 * 128 * 2),  # 131,072
     "llama4-scout": Counted(109, 17, 2 * 48 * 8 * 128 * 2),  # 196,608
     "llama4-maverick": Counted(400, 17, 2 * 48 * 8 * 128 * 2),
+    "qwen2.5-0.5b": Counted(0.494, None, 2 * 24 * 2 * 64 * 2),  # 12,288
+    "qwen2.5-7b": Counted(7.616, None, 2 * 28 * 4 * 128 * 2),  # 57,344
+    "qwen1.5-72b": Counted(72.3, None, 2 * 80 * 64 * 128 * 2),  # 2,621,440: multi-head
+    "yi-34b": Counted(34.4, None, 2 * 60 * 8 * 128 * 2),  # 245,760
+    "llama-30b": Counted(32.5, None, 2 * 60 * 52 * 128 * 2),  # 1,597,440
+    "gpt-j-6b": Counted(6.053, None, 2 * 28 * 16 * 256 * 2),  # 458,752
+    "falcon-180b": Counted(179.5, None, 2 * 80 * 8 * 64 * 2),  # 163,840
 }
 FP16 = quantizers.parse("fp16")
 
@@ -80,14 +88,15 @@ def test_bytes_of_a_token(name):
     model = catalog.model(name)
     assert kv_layout.build(model, FP16, FP16).bits(1) + model.index_bits == 8 * BY_HAND[name].kv_bytes
     # and as a design has them: a request of 64 tokens, shorter than every window
-    found = point(name, batch=1, input_tokens=63, output_tokens=1, tp=8, weights_bits=4).results
+    devices = math.gcd(8, model.n_q_heads)
+    found = point(name, batch=1, input_tokens=63, output_tokens=1, tp=devices, weights_bits=4).results
     latent = model.layers[0].value_dim == 0
-    assert found["kv_bytes_per_token"] == (BY_HAND[name].kv_bytes if latent else on_eight(model))
+    assert found["kv_bytes_per_token"] == (BY_HAND[name].kv_bytes if latent else on_one_of(model, devices))
 
 
-def on_eight(model: ModelSpec) -> int:
-    """Bytes of a token on one of eight devices: a head each, copied where there are fewer than eight."""
-    return sum(group.n_layers * max(group.n_kv_heads // 8, 1) * 4 * group.key_dim for group in model.layers)
+def on_one_of(model: ModelSpec, devices: int) -> int:
+    """Bytes of a token on one of several devices: their share of the heads, copied where there are fewer."""
+    return sum(group.n_layers * max(group.n_kv_heads // devices, 1) * 4 * group.key_dim for group in model.layers)
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -192,8 +201,9 @@ def packaged(repository: str) -> Path:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_file_is_what_the_reader_finds(name):
     model = catalog.model(name)
-    repository = re.match(r"config.json of (\S+) \(", model.source)[1]
-    assert facts(catalog.model(str(packaged(repository)))) == facts(model)
+    in_package = re.match(r"config.json of (\S+) \(", model.source)
+    config = packaged(in_package[1]) if in_package else CONFIGS / f"{name}.json"
+    assert facts(catalog.model(str(config))) == facts(model)
 
 
 @pytest.mark.parametrize(
