@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dse.calibrate.table import number, rows_of
-from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
 from dse.model.evaluate import Point, roomy
@@ -41,7 +40,8 @@ KV = {
 #: how stacks' names begin -> software whose other kernels and server stand for it; and implementation of what it packs
 STACKS = {
     "vllm": ("vllm", ""), "sglang": ("sglang", ""), "tensorrt-llm": ("trtllm", ""), "trt-llm": ("trtllm", ""),
-    "qserve": ("trtllm", "omniserve"), "lmdeploy": ("trtllm", "turbomind-2023-10"), "turbomind": ("trtllm", "turbomind"),
+    "qserve": ("trtllm", "omniserve"), "lmdeploy": ("trtllm", "turbomind-2023-10"), 
+    "turbomind": ("trtllm", "turbomind"),
     "bitdecoding": ("vllm", "bitdecoding"), "flashattention": ("vllm", ""), "atom": ("trtllm", "atom-released"),
     "quarot": ("trtllm", "quarot-released"),
 }  # fmt: skip
@@ -205,7 +205,9 @@ def _weights(cells: Mapping[str, str], model: ModelSpec) -> dict[str, Any]:
 
     named = plain(cells.get("weights", "")), plain(cells.get("activations", ""))
     if named not in WEIGHTS:
-        raise InputError(f"weights = {show(cells.get('weights', ''))}: with {show(cells.get('activations', ''))}: are not known")
+        raise InputError(
+            f"weights = {show(cells.get('weights', ''))}: with {show(cells.get('activations', ''))}: are not known"
+        )
     return WEIGHTS[named]
 
 
@@ -331,6 +333,7 @@ QUANTITIES: tuple[tuple[str, Callable[..., float], str], ...] = (
 
 
 def formula_of(quantity: str) -> tuple[Callable[..., float], str]:
+    """What computes a quantity as tables name it, and which errors it has. Raises InputError for one not known."""
     for start, formula, kind in QUANTITIES:
         if quantity.startswith(start):
             return formula, kind

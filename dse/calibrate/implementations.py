@@ -7,8 +7,7 @@ rows of one model, or one batch, at a time. docs/implementations.md, The fits.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def runs(row: Row, one: Implementation) -> bool:
 
 
 def fit(one: Implementation, path: Path, rows: Sequence[Row], bases: dict[str, Row], names: Sequence[str]) -> Fitted:
-    """The numbers `names` of an implementation, all rows together, with what leaving out a block of rows makes of it."""
+    """The numbers `names` of an implementation, all rows together, with what leaving out blocks of rows makes of it."""
     against = {row.id: predicted(bases[row.id]) for row in rows if row.id in bases}
 
     def errors(logs: Floats, some: Sequence[Row]) -> Floats:
@@ -132,11 +131,16 @@ def fit(one: Implementation, path: Path, rows: Sequence[Row], bases: dict[str, R
 
 
 #: what the numbers may be, in their units
-LIMITS = {"elements_per_cycle": (0.05, 500.0), "cores_per_head": (0.05, 500.0), "memory_frac": (0.2, 1.0), "launch": (0.5, 500.0)}
+LIMITS = {
+    "elements_per_cycle": (0.05, 500.0),
+    "cores_per_head": (0.05, 500.0),
+    "memory_frac": (0.2, 1.0),
+    "launch": (0.5, 500.0),
+}
 
 
 def _error(row: Row, value: float, bases: dict[str, Row], against: dict[str, float]) -> float:
-    """Logarithm of what is predicted over what was measured: of the gain over the base of its group where it has one."""
+    """Logarithm of predicted over measured: of the gain over the base of its group where it has one."""
     base = bases.get(row.id)
     if base is None:
         return float(np.log(value / row.value))
@@ -156,7 +160,8 @@ def _blocks(rows: Sequence[Row]) -> list[list[Row]]:
 def write(found: Fitted, table: str, path: Path) -> None:
     """The implementation's file with the fitted numbers in place of those that it had."""
     text = found.file.read_text()
-    said = f"{table}: {found.n_rows} rows, mean error {100 * found.mean:.1f} %, {100 * found.left_out_mean:.1f} % on rows left out"
+    said = f"{table}: {found.n_rows} rows, mean error {100 * found.mean:.1f} %"
+    said += f", {100 * found.left_out_mean:.1f} % on rows left out"
     for name, numbers in found.values.items():
         note = f"{said}; these rows hardly tell it" if name in found.unknown else said
         block = re.compile(rf"(?m)^\[{name}\]\n(?:(?!\[).*\n?)*")
@@ -182,7 +187,9 @@ def text(found: dict[str, Any]) -> str:
     """What `dse calibrate --kernel implementation` says."""
     lines = []
     for one in found["fits"]:
-        numbers = ", ".join(f"{n} {v['value']:.3g} ({v['low']:.3g} to {v['high']:.3g})" for n, v in one["numbers"].items())
+        numbers = ", ".join(
+            f"{n} {v['value']:.3g} ({v['low']:.3g} to {v['high']:.3g})" for n, v in one["numbers"].items()
+        )
         lines.append(
             f"{one['name']}: {one['rows']} rows, mean error {100 * one['mean']:.1f} %, on rows left out "
             f"{100 * one['left_out_mean']:.1f} % (median {100 * one['left_out_median']:.1f}): {numbers}"

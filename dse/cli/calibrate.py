@@ -11,18 +11,18 @@ from dse.core.errors import InputError
 
 @click.command(short_help="Fit a device's kernel parameters to measured times.")
 @click.argument("table")
-@click.option("--device", metavar="NAME|FILE", help="The device that was measured; not for host.")
+@click.option("--device", metavar="NAME|FILE", help="The device that was measured; not for host and implementation.")
 @click.option("--stack", metavar="NAME", help="Software stack, such as vllm; default: the one the table names.")
 @click.option(
     "--out",
     required=True,
     metavar="FILE.toml|DIR",
-    help="Device file to write, with the fitted stack in it; for host a directory.",
+    help="Device file to write, with the fitted stack in it; for host and implementation a directory.",
 )
-@click.option("--kernel", type=click.Choice(["attention", "gemm", "links", "served", "host"]), default="attention",
-              show_default=True, help="What to read from aiconfigurator-core (links: collectives; served: products by "
+@click.option("--kernel", default="attention", show_default=True,
+              type=click.Choice(["attention", "gemm", "links", "served", "host", "implementation"]), help="What to read from aiconfigurator-core (links: collectives; served: products by "
               "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
-              "table.")  # fmt: skip
+              "table; implementation: published measurements of quantised KV.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
 def calibrate(table: str, device: str | None, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.
@@ -36,6 +36,12 @@ def calibrate(table: str, device: str | None, stack: str | None, out: str, kerne
 
         done = host.run(table, out)
         click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else host.text(done))
+        return
+    if kernel == "implementation":
+        from dse.calibrate import implementations
+
+        done = implementations.run(table, out)
+        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else implementations.text(done))
         return
     if device is None:
         raise InputError("--device is missing: give the device that was measured")

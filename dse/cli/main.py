@@ -221,15 +221,15 @@ def check(file: str) -> None:
     click.echo(listing.check(file))
 
 
-@cli.command("list", short_help="Devices, models, quantizers or token policies by name.")
-@click.argument("kind", metavar="devices|models|quantizers|tokens")
+@cli.command("list", short_help="Devices, models, quantizers, implementations or token policies.")
+@click.argument("kind", metavar="devices|models|quantizers|implementations|tokens")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(kind: str, as_json: bool) -> None:
-    """What the tool knows by name: devices, models, quantizers or token policies."""
+    """What the tool knows by name: devices, models, quantizers, implementations of these, or token policies."""
     from dse.report import listing
 
     kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers,
-             "tokens": listing.list_tokens}  # fmt: skip
+             "implementations": listing.list_implementations, "tokens": listing.list_tokens}  # fmt: skip
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
     rows = kinds[kind]()
@@ -241,7 +241,7 @@ def list_(kind: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print the shipped file itself, to copy and edit.")
 def show_(name: str, as_json: bool, as_toml: bool) -> None:
-    """A device, model, quantizer or token policy with every number, unit and source."""
+    """A device, model, quantizer, implementation or token policy with every number, unit and source."""
     from dse.report import listing
 
     if as_toml:

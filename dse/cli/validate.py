@@ -85,3 +85,27 @@ def serving(table: str, out: str, as_json: bool) -> None:
     else:
         click.echo(validate_serving.text(found))
         click.echo("\nwritten: " + ", ".join(written))
+
+
+@validate.command(short_help="Published gains of quantised KV beside predictions, row by row.")
+@click.argument("table")
+@click.option("--out", required=True, metavar="DIR", help="Directory to write predictions.csv and errors.json into.")
+@click.option("--json", "as_json", is_flag=True, help="Print the errors by class and stack as JSON; they are shares.")
+def gains(table: str, out: str, as_json: bool) -> None:
+    """Predict every row of a TABLE of printed measurements, and each gain over the base of its group.
+
+    TABLE is a CSV file with the columns id, device, model, kv, stack, quantity, value and unit, and where they apply
+    n_devices, weights, activations, batch, input_tokens, output_tokens, cls, group and is_base
+    (docs/implementations.md). predictions.csv has values in each row's unit with 80 % intervals, the gains, and why there is none.
+    """
+    from dse.core import files
+    from dse.validate import gains as validate_gains
+
+    with files.prepared(out):
+        found = validate_gains.run(table, progress_bar)
+        written = validate_gains.write(found, out)
+    if as_json:
+        click.echo(json.dumps(validate_gains.errors(found), indent=2, allow_nan=False))
+    else:
+        click.echo(validate_gains.text(found))
+        click.echo("\nwritten: " + ", ".join(written))

@@ -23,8 +23,20 @@ def _table() -> dict[str, tuple[str, float]]:
     units.update({prefix + "s": ("s", factor) for prefix, factor in {"": 1, **_SMALL}.items()})
     for base in ("J/B", "J/FLOP"):
         units.update({f"{prefix}{base}": (base, factor) for prefix, factor in {"": 1, "n": 1e-9, "p": 1e-12}.items()})
-    for base in ("mm2", "1", "token", "layer", "head", "channel", "expert", "core", "device", "parameter", "USD/h",
-                 "element/cycle"):
+    for base in (
+        "mm2",
+        "1",
+        "token",
+        "layer",
+        "head",
+        "channel",
+        "expert",
+        "core",
+        "device",
+        "parameter",
+        "USD/h",
+        "element/cycle",
+    ):
         units[base] = (base, 1)
     return units
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dse.core import units
-from dse.model import lower
+from dse.model import implementations, lower
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
@@ -28,7 +28,7 @@ def of(
     used = {path for path in paths.values() if path in ("engine", "fused")}
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
-        paths[g.place] != "engine" and g.layout.needs_unpacking and any(lower.starts_of(g).read)
+        paths[g.place] != "engine" and g.layout.needs_unpacking and any(implementations.starts_of(g).read)
         for g in plan.groups
     )
     fields = ["kernel_launch"] if launching and device.kernel_launch.si else []

@@ -226,13 +226,31 @@ def kernel_sums(design, limits, shape, n_sequences):
         )
         each_s = calibrated.attention_fixed_s(length, copies, kernel.launch_s, stack.split_s, stack.layout_copy_s)
         plain_root = _sum_of_roots(
-            design, memory, unit_s, (plain, plain_slope), compute, m, entered, window, full_from, n_units,
+            design,
+            memory,
+            unit_s,
+            (plain, plain_slope),
+            compute,
+            m,
+            entered,
+            window,
+            full_from,
+            n_units,
             kernel.cores_per_unit,
         )
         stored_root = plain_root
         if is_packed:
             stored_root = _sum_of_roots(
-                design, memory, unit_s, (core, core_slope), compute, m, entered, window, full_from, n_units,
+                design,
+                memory,
+                unit_s,
+                (core, core_slope),
+                compute,
+                m,
+                entered,
+                window,
+                full_from,
+                n_units,
                 kernel.cores_per_unit,
             )
         n_layers = kernel.n_layers

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dse.model import evaluate, uncertainty
+from dse.model import evaluate, implementations, uncertainty
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain, Interval
 from dse.specs.device_and_model import HardwareSpec
+from dse.specs.implementation import ENDS
 from dse.specs.quantity import ASSUMED, BY_KIND, Quantity
 from dse.specs.workload import Workload
 
@@ -48,6 +49,7 @@ class Comparison:
     def _shifts(self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[Interval]:
         """What each assumed number makes of the gain inside its range, as factors of it."""
         usual = uncertainty.gain(*base, self.column).ratio
+        yield from self._kernels(first, second, base, usual)
         sides = [(True, True)] if first.device == second.device else [(True, False), (False, True)]
         for side in sides:
             for name in VARIED:
@@ -61,6 +63,30 @@ class Comparison:
                     ]
                     ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
                 yield Interval(min(ratios), max(ratios), f"{name} is assumed, half to twice")
+
+    def _kernels(
+        self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]], usual: float
+    ) -> Iterator[Interval]:
+        """What the kernels of keys and values make of it at both ends of their ranges: together where both run the
+        same, one design at a time where they differ."""
+        ranged = [implementations.ranged(case.device, case.plan, case.work) for case in (first, second)]
+        sides = [(True, True)] if ranged[0] == ranged[1] else [(True, False), (False, True)]
+        for side in sides:
+            names = sorted({name for own, is_on in zip(ranged, side, strict=True) if is_on for name in own})
+            if not names:
+                continue
+            ratios = [1.0]
+            for end in ENDS:
+                found = [
+                    self._results(case._replace(work=implementations.at_end(case.work, end)))
+                    if is_on and own
+                    else results
+                    for case, results, is_on, own in zip((first, second), base, side, ranged, strict=True)
+                ]
+                if any(results.get(self.column) is None for results in found):
+                    continue
+                ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
+            yield Interval(min(ratios), max(ratios), f"what {', '.join(names)} reach")
 
     def _device(self, device: HardwareSpec, name: str, end: int) -> HardwareSpec:
         """The device with a number at the low (0) or the high (1) end of its range."""

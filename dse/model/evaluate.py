@@ -8,7 +8,7 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import LimitError
-from dse.model import assumptions, capacity, kv_bytes, memory_unit, peak_memory, uncertainty
+from dse.model import assumptions, capacity, implementations, kv_bytes, memory_unit, peak_memory, uncertainty
 from dse.model.batch import (
     BOUNDS,
     Bounds,
@@ -29,7 +29,6 @@ from dse.model.generation import MAX_PIECES, Generation, generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import (
     design_of,
-    implementation_text,
     laid_out,
     memory_counted,
     path_text,
@@ -109,7 +108,7 @@ class Lowered:
             **{name: getattr(work, name) for name in _OPEN},
             "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
             "tokens": work.token_policy.name,
-            "implementation": implementation_text(plan),
+            "implementation": implementations.implementation_text(plan),
             "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
             "memory": memory, "gpu_memory_utilization": work.gpu_memory_utilization if is_server else None,

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dse.core import units
 from dse.core.errors import InputError, show
-from dse.model import deployed, memory_unit
+from dse.model import deployed, implementations, memory_unit
 from dse.model.formulas import activations, attention, calibrated, linear
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import (
@@ -25,10 +24,8 @@ from dse.model.records import (
     Stack,
     Tensor,
 )  # fmt: skip
-from dse.quantizers import QuantizerSpec
 from dse.specs import catalog, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
-from dse.specs.implementation import GENERIC, Implementation, Starts
 from dse.specs.stack import (
     Fit,
     GemmFit,
@@ -49,8 +46,6 @@ DEFAULT_STACK = "vllm"
 DEFAULT_STACKS_OF = "h100"
 #: in place of a release: kernels alone, as papers and their benchmarks have them
 KERNELS = "kernels"
-#: cycles a second of a core whose device's file has none: between an A100's 1.41 GHz and an H100's 1.98; assumed
-USUAL_CLOCK = 1.7e9
 #: heads of at least this dimension run the prompt kernels that were measured for it
 PROMPT_HEAD_DIM = 128
 #: families whose codes are FP8: kernels read them like those of one scale a tensor
@@ -71,57 +66,13 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     for place, quantizer in places.items():
         own = [g for g in plan.groups if g.place == place]
         packed = any(g.layout.needs_unpacking for g in own)
-        path: str = path_of(device, quantizer, own[0].implementation if own else None, work)
+        path: str = implementations.path_of(device, quantizer, own[0].implementation if own else None, work)
         if packed and path == "engine" and device.engine_rate is None:
             raise InputError(
                 f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"
             )
         paths[place] = path if packed else "none"
     return paths
-
-
-def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementation | None, work: Workload) -> str:
-    """How a quantizer is unpacked: as asked, as its implementation does, else as the device's file or a GPU does."""
-    family = quantizer.family.name
-    asked = run_by and (work.implementation or quantizer.implementation) and run_by.path
-    given = work.dequant_path or asked or device.dequant_path.get(family) or (run_by and run_by.path)
-    return given or device.path_of(family)
-
-
-def implemented(device: HardwareSpec, plan: KvPlan, work: Workload) -> KvPlan:
-    """The plan with what runs each of its quantizers on the device.
-
-    Raises InputError for an implementation of other methods, or where kernels have to be known and are not.
-    """
-    stack_name, _ = stack_of(device, work)
-    groups = []
-    for g in plan.groups:
-        found = None
-        if g.layout.needs_unpacking:
-            family, name = g.quantizer.family.name, g.quantizer.implementation
-            asked = work.implementation or ""
-            if name and (not asked or asked.startswith(":")):
-                asked = name + asked
-            found = catalog.implementation(device, family, stack_name, asked)
-            if work.strict_kernels and (found is None or found.name.startswith(GENERIC)):
-                raise InputError(no_kernel(device, family))
-        groups.append(replace(g, implementation=found))
-    return replace(plan, groups=tuple(groups))
-
-
-def no_kernel(device: HardwareSpec, family: str) -> str:
-    """Why a strict workload is refused."""
-    known = catalog.implementations_of(family)
-    where = "; ".join(f"{one.name} runs on {', '.join(one.architectures)}" for one in known.values()) or "none is known"
-    return (
-        f"strict-kernels: no kernel of {family} is known for {device.name} ({device.architecture}): {where}: take "
-        "another quantizer, or leave --strict-kernels out"
-    )
-
-
-def implementation_text(plan: KvPlan) -> str | None:
-    """What runs the quantizers of a plan as `laid_out`; None where nothing is packed, or no kernel of a device."""
-    return ", ".join(dict.fromkeys(g.implementation.name for g in plan.groups if g.implementation)) or None
 
 
 def path_text(paths: Mapping[str, str], which: str) -> str:
@@ -135,7 +86,7 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
 
     Raises InputError where nothing is stored but something would have to be packed.
     """
-    plan = implemented(device, deployed.on_one_device(plan, work), work)
+    plan = implementations.implemented(device, deployed.on_one_device(plan, work), work, stack_of(device, work)[0])
     paths = dequant_paths(device, plan, work)
     if not work.kv_cache and any(g.layout.needs_unpacking for g in plan.groups):
         raise InputError(f"quantizer = {plan.quantizer_name}: without a KV cache nothing is stored: use fp16")
@@ -264,7 +215,7 @@ def tensor_of(
     """A group of equal tensors as numbers."""
     side, path = int(g.which == "value"), PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
     indexed = int(side == 0 and g.window_tokens > policy.read_limit_tokens)
-    (read, pack), code = own_kernels(g, side), starts_of(g)
+    (read, pack), code = own_kernels(g, side), implementations.starts_of(g)
     dense, sparse = (*g.streams, 0, 0)[:2]
     bits, flops = index_of(plan.layers[g.shape_index][0], policy)
     index = bits * plan.den * indexed
@@ -337,7 +288,7 @@ def kernels_of(
             attention.attention_flops_per_token(q_heads, layer.score_dim), int(q_heads > layer.n_kv_heads),
             int(any((plain_s, *(s for _, s in own)))), max(launches, default=launch_s),
             min(shares, default=latent.memory_frac.si if latent else terms["memory_frac"]),
-            min((cores_per_unit(g) for g, _ in own if g.implementation and paths[g.place] == "fused"), default=0.0),
+            min((implementations.cores_per_unit(g) for g, _ in own if paths[g.place] == "fused"), default=0.0),
         ))  # fmt: skip
     return tuple(kernels), core_s, rates
 
@@ -574,14 +525,9 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
     ]  # fmt: skip
 
 
-def starts_of(g: TensorGroup) -> Starts:
-    """Kernels that run a group beside plain attention's."""
-    return g.implementation.starts if g.implementation else Starts()
-
-
 def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
     """Extra kernels per layer for a decode step and for a packing event; more where sinks are kept."""
-    code = starts_of(g)
+    code = implementations.starts_of(g)
     if not g.layout.pool_rows:
         return code.read[side], code.pack[side]
     return code.read[side] + code.pool_read[side], code.pack[side] + code.pool_pack[side]
@@ -595,24 +541,12 @@ def core_rate(
         return 0.0
     run_by = group.implementation
     if run_by and run_by.elements_per_cycle and path == "fused":
-        return run_by.elements_per_cycle.si * core_clock(device) / group.unpackings
+        return run_by.elements_per_cycle.si * implementations.core_clock(device) / group.unpackings
     if fit := packed_fit(stack, group, path):
         return float(fit.core_rate.si) if fit.core_rate else 0.0
     if path not in ("fused", "engine"):
         return float(stack.attention.core_rate.si) if stack.attention and stack.attention.core_rate else 0.0
     return device.rate(path).si / n_cores_of(device)
-
-
-def cores_per_unit(g: TensorGroup) -> float:
-    """Cores that a sequence and KV head keep busy at most in its implementation's kernel; 0: as many as it has
-    splits."""
-    number = g.implementation.cores_per_head if g.implementation else None
-    return number.si * g.unpackings if number else 0.0
-
-
-def core_clock(device: HardwareSpec) -> float:
-    """Cycles a second of a core."""
-    return device.core_clock.si if device.core_clock else USUAL_CLOCK
 
 
 def packed_fit(stack: StackSpec, group: TensorGroup, path: str) -> PackedFit | None:

@@ -1,6 +1,7 @@
 """KV quantizers as the models see them: which bits they store for a tensor, and when.
 
-One entry per family in `plain`, `grouped`, `outliers` or `vllm`; `parse("sinkq:bits=2,group=32")` gives a `QuantizerSpec`.
+One entry per family in `plain`, `grouped`, `outliers` or `vllm`; `parse("sinkq:bits=2,group=32")` gives a
+`QuantizerSpec`.
 """
 
 from dse.quantizers import layered, skipping

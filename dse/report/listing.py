@@ -15,6 +15,7 @@ from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, layered,
 from dse.specs import catalog, servers
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
+from dse.specs.implementation import Starts
 from dse.specs.stack import Fit
 from kernels_ref import storage
 
@@ -128,6 +129,50 @@ def list_quantizers() -> Rows:
     return rows
 
 
+def list_implementations() -> Rows:
+    """What runs the quantizers: name, methods, GPUs, what its code does, what it reaches."""
+    return [
+        {
+            "name": one.name, "title": one.title, "methods": ", ".join(one.methods) or "any",
+            "runs on": ", ".join(one.architectures) or "everything", "unpacks per": one.unpacked_per,
+            "products on": one.products, "reaches": one.rate_text(),
+        }
+        for one in catalog.implementations()
+    ]  # fmt: skip
+
+
+def _implementation_rows(name: str) -> Rows:
+    """All that is known of the implementations of that name."""
+    rows: Rows = []
+    for one in catalog.implementations():
+        if one.name != name:
+            continue
+        facts = {
+            "methods": ", ".join(one.methods) or "any", "release": one.release, "stack": one.stack or "none",
+            "architectures": ", ".join(one.architectures) or "everything", "elsewhere": one.elsewhere,
+            "path": one.path, "unpacked_per": one.unpacked_per, "products": one.products,
+            "arithmetic": one.arithmetic, "new_token": one.new_token, "prompts_quantised": one.prompts_quantised,
+            "sixteen_bit": one.sixteen_bit, "starts": _starts_text(one.starts), "source": one.source,
+        }  # fmt: skip
+        rows += [
+            {"name": key, "value": value, "unit": "", "kind": "", "source": one.title}
+            for key, value in facts.items() if value
+        ]  # fmt: skip
+        rows += [
+            {
+                "name": key, "value": f"{number.value:g} ({number.low:g} to {number.high:g})", "unit": number.unit,
+                "kind": number.kind, "source": number.source,
+            }
+            for key, number in one.numbers().items()
+        ]  # fmt: skip
+    return rows
+
+
+def _starts_text(starts: Starts) -> str:
+    changed = {name: value for name, value in starts.model_dump().items() if value != getattr(Starts(), name)}
+    return ", ".join(f"{name} {value}" for name, value in changed.items()) or "none beside attention's"
+
+
 def list_tokens() -> Rows:
     """One row per token policy."""
     rows = []
@@ -178,6 +223,8 @@ def show(name: str) -> Rows:
             "source": family.source + ("; a latent head of 576" if family.latent else "; 32 heads of 128"),
         }
         return [*rows, bits]
+    if rows := _implementation_rows(name.strip().lower()):
+        return rows
     if name.partition(":")[0].lower() in token_policies.FAMILIES:
         policy = token_policies.parse(name)
         about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}
@@ -204,6 +251,11 @@ def show(name: str) -> Rows:
 def _device_rows(device: HardwareSpec) -> Rows:
     rows = _quantity_rows({name: q for name, q in device.quantities().items() if name != "reported_memory"})
     named = {*device.dequant_path, *GPU_PATHS, "oaken"} - {"default"}
+    for family in (name for name in FAMILIES if name not in ("fp16", "bf16")):
+        if one := catalog.implementation(device, family, None, ""):
+            rows.append({
+                "name": f"implementation.{family}", "value": one.name, "unit": "", "kind": "", "source": one.title,
+            })  # fmt: skip
     for family in ("default", *sorted(named)):
         given = family in device.dequant_path or "default" in device.dequant_path
         source = "device file" if given else "default for a device that does not say"

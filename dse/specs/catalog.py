@@ -66,8 +66,8 @@ def implementation(device: specs.HardwareSpec, family: str, stack: str | None, a
     """What runs a quantizer family on a device: as asked, else as the device says, else what its stack has.
 
     `asked` is "", NAME, or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges) or
-    `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises InputError for an implementation of other methods,
-    or for other GPUs.
+    `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises
+    InputError for an implementation of other methods, or for other GPUs.
     """
     name, _, changes = asked.partition(":")
     is_gpu = (device.architecture or ANY_GPU).startswith(ANY_GPU)
@@ -86,7 +86,7 @@ def implementation(device: specs.HardwareSpec, family: str, stack: str | None, a
             f"({device.architecture or 'no architecture in its file'}); {one.elsewhere or 'nothing else is known'}"
         )
     name = name or device.implementations.get(family, "")
-    ranked = sorted(own.values(), key=lambda one: (one.stack == stack, one.rank), reverse=True)
+    ranked = sorted(own.values(), key=lambda one: (stack is not None and one.stack == stack, one.rank), reverse=True)
     found = own.get(name) or (ranked[0] if ranked else generic_implementation() if is_gpu else None)
     return found and _with_changes(found, changes)
 
@@ -98,7 +98,9 @@ def _with_changes(one: Implementation, changes: str) -> Implementation:
         field, _, value = (part.strip() for part in change.partition("="))
         if field not in one.numbers():
             numbers = ", ".join(one.numbers()) or "no number of its own"
-            raise InputError(f"implementation = {show(one.name + ':' + change)}: {one.name} has {numbers}, or {ENDS[0]}, {ENDS[1]}")
+            raise InputError(
+                f"implementation = {show(one.name + ':' + change)}: {one.name} has {numbers}, or {ENDS[0]}, {ENDS[1]}"
+            )
         try:
             one = one.with_number(field, float(value))
         except ValueError:

@@ -4,7 +4,7 @@ A method (dse/quantizers) says bits and error; an implementation of it says what
 hwspecs/implementations; docs/implementations.md has the form, the fits and what cannot be told apart.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
@@ -14,10 +14,16 @@ from dse.specs.device_and_model import Architecture, FamilyName, Name
 from dse.specs.quantity import Ranged, ranged
 from dse.specs.stack import Spec, StackName
 
-ElementsPerCycle = ranged("element/cycle", 1e-3, 1e4)
-CoresPerHead = ranged("core", 1e-3, 1e4)
-ReachedShare = ranged("1", 1e-3, 1.0)
-StartSeconds = ranged("s", 1e-9, 1.0)
+if TYPE_CHECKING:  # to the type checker every number is one with a range; the bounds are pydantic's business
+    ElementsPerCycle: TypeAlias = Ranged
+    CoresPerHead: TypeAlias = Ranged
+    ReachedShare: TypeAlias = Ranged
+    StartSeconds: TypeAlias = Ranged
+else:
+    ElementsPerCycle = ranged("element/cycle", 1e-3, 1e4)
+    CoresPerHead = ranged("core", 1e-3, 1e4)
+    ReachedShare = ranged("1", 1e-3, 1.0)
+    StartSeconds = ranged("s", 1e-9, 1.0)
 
 #: what unpacks an element as often as there are query heads of a group, or once for all of them
 QUERY_HEAD = "query_head"
@@ -29,7 +35,6 @@ GENERIC = "generic"
 ANY_GPU = "sm_"
 #: numbers with a range that `NAME:FIELD=VALUE` changes
 NUMBERS = ("elements_per_cycle", "cores_per_head", "memory_frac", "launch")
-
 
 
 def _as_tuple(raw: Any) -> Any:
@@ -93,8 +98,8 @@ class Implementation(Spec):
 
     #: elements that a core unpacks in a cycle beside all else; None: as fitted for the stack, or no such ceiling
     elements_per_cycle: ElementsPerCycle | None = None
-    #: cores that one sequence and head (as `unpacked_per` has them) keep busy at most, where every sequence is split into
-    #: as many parts; None: a part for 128 tokens
+    #: cores that one sequence and head (as `unpacked_per` has them) keep busy at most, where every sequence is split
+    #: into as many parts; None: a part for 128 tokens
     cores_per_head: CoresPerHead | None = None
     #: share of the peak bandwidth that its kernel reaches; None: that of the stack's 16-bit kernel
     memory_frac: ReachedShare | None = None
@@ -141,7 +146,9 @@ class Implementation(Spec):
     def rate_text(self) -> str:
         """What its kernels reach, with ranges, in a line."""
         said = [
-            f"{name} {number.value:g} {number.unit} ({number.low:g} to {number.high:g}, {number.kind})".replace(" 1 ", " ")
+            f"{name} {number.value:g} {number.unit} ({number.low:g} to {number.high:g}, {number.kind})".replace(
+                " 1 ", " "
+            )
             for name, number in self.numbers().items()
         ]
         return "; ".join(said) or "as the stack's kernels were measured"
@@ -151,4 +158,3 @@ def unknown(text: str, known: list[str], of: str) -> str:
     """The message for an implementation that `of` has not."""
     names = ", ".join(known) or "none: leave it out"
     return f"implementation = {show(text)}: {of} has {names} (`dse list implementations`)"
-

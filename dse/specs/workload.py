@@ -129,8 +129,8 @@ class Workload:
     )  # fmt: skip
     implementation: str | None = _asked(
         None, "implementation", NAME, "implementation", "Implementation",
-        "How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, NAME:fastest for "
-        "the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
+        "How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, NAME:fastest "
+        "for the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
         metavar="NAME", open_means="the device's",
     )  # fmt: skip
     strict_kernels: bool = _asked(

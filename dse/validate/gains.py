@@ -1,4 +1,4 @@
-"""Published measurements of quantised KV beside predictions: every printed number, and the gain over its group's base."""
+"""Published measurements of quantised KV beside predictions: each number, and its gain over its group's base."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dse.calibrate.evidence import RATES, UNITS, Row, formula_of, predicted, read
-from dse.core import files, units
+from dse.core import files
 from dse.core.errors import DseError, InputError, show
 from dse.model import uncertainty
 from dse.model.evaluate import Point, roomy
@@ -139,7 +139,9 @@ def predictions_csv(found: Sequence[Judged]) -> str:
     for one in found:
         values = [_cell(one.value), *(_cell(v) for v in (one.low, one.high))]
         gains = [_cell(one.gain), *(_cell(v) for v in (one.gain_low, one.gain_high))]
-        writer.writerow([files.harmless(one.row.id), *values, *gains, files.harmless(one.reason), files.harmless(one.marks)])
+        writer.writerow(
+            [files.harmless(one.row.id), *values, *gains, files.harmless(one.reason), files.harmless(one.marks)]
+        )
     return out.getvalue()
 
 
@@ -171,7 +173,8 @@ def _summary(found: Sequence[Judged]) -> dict[str, Any]:
     gain_off = [abs(one.gain / one.printed_gain - 1) for one in gains]  # type: ignore[operator]
     held = [one.gain_low <= one.printed_gain <= one.gain_high for one in gains]  # type: ignore[operator]
     return {
-        "rows": len(found), "predicted": len(known), "mean": _mean(off), "median": _median(off), "inside": _mean(inside),
+        "rows": len(found), "predicted": len(known), "mean": _mean(off), "median": _median(off),
+        "inside": _mean(inside),
         "gains": len(gains), "gain_median": _median(gain_off), "decided": len(decided), "right": _mean(right),
         "gain_inside": _mean(held),
     }  # fmt: skip
@@ -213,15 +216,15 @@ def text(found: Sequence[Judged]) -> str:
     head = ("by", "group", "rows", "mean", "median", "inside", "gains", "median", "winner", "inside")
     table = [head]
     for each in errors(found):
-        table.append((
-            each["by"], each["group"], f"{each['predicted']}/{each['rows']}", *(_percent(each[n]) for n in ("mean", "median", "inside")),
-            f"{each['gains']}", _percent(each["gain_median"]), f"{_percent(each['right'])} of {each['decided']}",
-            _percent(each["gain_inside"]),
-        ))  # type: ignore[arg-type]  # fmt: skip
+        shares = [_percent(each[name]) for name in ("mean", "median", "inside")]
+        right = f"{_percent(each['right'])} of {each['decided']}"
+        rows = f"{each['predicted']}/{each['rows']}"
+        gain = [_percent(each[name]) for name in ("gain_median", "gain_inside")]
+        table.append((each["by"], each["group"], rows, *shares, str(each["gains"]), gain[0], right, gain[1]))
     return "\n".join([
         *shown, "", *_aligned(table, 2), "",
-        "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's base,",
-        f"median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",
+        "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's",
+        f"base, median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",
     ])  # fmt: skip
 
 

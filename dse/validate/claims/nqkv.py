@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from dse import quantizers
 from dse.core import units
 from dse.model.formulas import kv_cache, weights
 from dse.specs import catalog
@@ -65,7 +64,7 @@ def blocks_per_token() -> int:
 @claim("nqkv-pad-16")
 def padding_multiple() -> int:
     """Largest step on which all padded lengths lie: padding is what the formula adds for NQKV's tiles of tokens."""
-    tile_tokens = quantizers.FAMILIES["nqkv"].gpu_code.tile_tokens
+    tile_tokens = catalog.implementations_of("nqkv")["nqkv-copies"].starts.tile_tokens
     padded = {n + kv_cache.padding_tokens(n, tile_tokens) for n in range(1, 10 * tile_tokens)}
     return max(step for step in range(1, min(padded) + 1) if all(n % step == 0 for n in padded))
 

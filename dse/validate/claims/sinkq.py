@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from dse import quantizers
 from dse.core import units
 from dse.model.evaluate import Point
 from dse.model.formulas import attention, kv_cache
@@ -146,7 +145,7 @@ def _sink_share(batch: int) -> tuple[float, float]:
     """
     result, kv, device = _result(SINKQ, batch), build(MODEL, SINKQ), catalog.device(DEVICE)
     launches = pool_bits = 0.0
-    code = quantizers.parse(SINKQ).family.gpu_code
+    code = catalog.implementations_of("sinkq")["sinkq-as-kivi"].starts
     for g in kv.groups:
         if g.layout.pool_rows:
             side = 0 if g.which == "key" else 1

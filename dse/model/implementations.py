@@ -1,0 +1,90 @@
+"""Which kernels run the quantizers of a plan on a device, and what they take: dse/specs/implementation.py."""
+
+from dataclasses import replace
+
+from dse.core.errors import InputError
+from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.quantizers import QuantizerSpec
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.implementation import GENERIC, Implementation, Starts
+from dse.specs.workload import Workload
+
+#: cycles a second of a core whose device's file has none: between an A100's 1.41 GHz and an H100's 1.98; assumed
+USUAL_CLOCK = 1.7e9
+
+
+def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementation | None, work: Workload) -> str:
+    """How a quantizer is unpacked: as asked, as its implementation does, else as the device's file or a GPU does."""
+    family = quantizer.family.name
+    asked = run_by and (work.implementation or quantizer.implementation) and run_by.path
+    given = work.dequant_path or asked or device.dequant_path.get(family) or (run_by and run_by.path)
+    return given or device.path_of(family)
+
+
+def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> KvPlan:
+    """The plan with what runs each of its quantizers on the device.
+
+    Raises InputError for an implementation of other methods, or where kernels have to be known and are not.
+    """
+    groups = []
+    for g in plan.groups:
+        found = None
+        if g.layout.needs_unpacking:
+            family, name = g.quantizer.family.name, g.quantizer.implementation
+            asked = work.implementation or ""
+            if name and (not asked or asked.startswith(":")):
+                asked = name + asked
+            found = catalog.implementation(device, family, stack_name, asked)
+            if work.strict_kernels and (found is None or found.name.startswith(GENERIC)):
+                raise InputError(no_kernel(device, family))
+        groups.append(replace(g, implementation=found))
+    return replace(plan, groups=tuple(groups))
+
+
+def no_kernel(device: HardwareSpec, family: str) -> str:
+    """Why a strict workload is refused."""
+    known = catalog.implementations_of(family)
+    where = "; ".join(f"{one.name} runs on {', '.join(one.architectures)}" for one in known.values()) or "none is known"
+    return (
+        f"strict-kernels: no kernel of {family} is known for {device.name} ({device.architecture}): {where}: take "
+        "another quantizer, or leave --strict-kernels out"
+    )
+
+
+def starts_of(g: TensorGroup) -> Starts:
+    """Kernels that run a group beside plain attention's."""
+    return g.implementation.starts if g.implementation else Starts()
+
+
+def core_clock(device: HardwareSpec) -> float:
+    """Cycles a second of a core."""
+    return device.core_clock.si if device.core_clock else USUAL_CLOCK
+
+
+def cores_per_unit(g: TensorGroup) -> float:
+    """Cores that a sequence and KV head keep busy at most in its implementation's kernel; 0: as many as it has
+    splits."""
+    number = g.implementation.cores_per_head if g.implementation else None
+    return number.si * g.unpackings if number else 0.0
+
+
+def implementation_text(plan: KvPlan) -> str | None:
+    """What runs the quantizers of a plan as `laid_out`; None where nothing is packed, or no kernel of a device."""
+    return ", ".join(dict.fromkeys(g.implementation.name for g in plan.groups if g.implementation)) or None
+
+
+def at_end(work: Workload, end: str) -> Workload:
+    """The workload with all numbers of its kernels at one end of their ranges, `dse.specs.implementation.ENDS`."""
+    return replace(work, implementation=f"{(work.implementation or '').partition(':')[0]}:{end}")
+
+
+def ranged(device: HardwareSpec, plan: KvPlan, work: Workload) -> frozenset[str]:
+    """The names of the implementations whose numbers have ranges in which a design's times move; none at peak rates, or
+    where numbers are given on the spot."""
+    if ":" in (work.implementation or "") or work.model_kind == "ideal":
+        return frozenset()
+    from dse.model.evaluate import Point
+
+    groups = Point(device, plan, work).plan.groups
+    return frozenset(g.implementation.name for g in groups if g.implementation and g.implementation.numbers())
