@@ -20,7 +20,8 @@ from dse.core.errors import InputError
     help="Device file to write, with the fitted stack in it; for host and implementation a directory.",
 )
 @click.option("--kernel", default="attention", show_default=True,
-              type=click.Choice(["attention", "gemm", "links", "served", "host", "implementation"]), help="What to read from aiconfigurator-core (links: collectives; served: products by "
+              type=click.Choice(["attention", "gemm", "links", "served", "host", "implementation"]),
+              help="What to read from aiconfigurator-core (links: collectives; served: products by "
               "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
               "table; implementation: published measurements of quantised KV.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
