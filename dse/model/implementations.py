@@ -18,8 +18,8 @@ def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementati
     """How a quantizer is unpacked: as asked, as its implementation does, else as the device's file or a GPU does."""
     family = quantizer.family.name
     asked = run_by and (work.implementation or quantizer.implementation) and run_by.path
-    given = work.dequant_path or asked or device.dequant_path.get(family) or (run_by and run_by.path)
-    return given or device.path_of(family)
+    said = device.dequant_path.get(family) or device.dequant_path.get("default")
+    return work.dequant_path or asked or said or (run_by and run_by.path) or device.path_of(family)
 
 
 def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> KvPlan:
