@@ -141,10 +141,11 @@ def point(
     if as_json:
         room = with_room and {name: with_room[name] for name in design_point.ROOM_RESULTS}
         sure = uncertainty.as_numbers(result, point.stack)
-        document = {**result, "intervals": sure, "bit_ledger": ledger, "operations": each, "with_room": room}
+        document = {**result, "intervals": sure, "bit_ledger": ledger, "operations": each, "with_room": room,
+                    "kernels": present.kernels(point)}  # fmt: skip
         click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
-        click.echo(present.point_text(result, spec, kv, ledger, device, with_room))
+        click.echo(present.point_text(result, spec, kv, ledger, device, with_room, present.kernels(point)))
         if each:
             click.echo(f"\nOperations\n{present.operations_text(each)}")
         if out is not None:

@@ -69,7 +69,7 @@ class Comparison:
     ) -> Iterator[Interval]:
         """What the kernels of keys and values make of it at both ends of their ranges: together where both run the
         same, one design at a time where they differ."""
-        ranged = [implementations.ranged(case.device, case.plan, case.work) for case in (first, second)]
+        ranged = [_ranged(case) for case in (first, second)]
         sides = [(True, True)] if ranged[0] == ranged[1] else [(True, False), (False, True)]
         for side in sides:
             names = sorted({name for own, is_on in zip(ranged, side, strict=True) if is_on for name in own})
@@ -100,3 +100,9 @@ class Comparison:
             # the device itself is kept, so that no other comes to its place in memory
             self._varied[key] = (*(device.model_copy(update={name: one}) for one in varied), device)
         return self._varied[key][end]
+
+
+def _ranged(case: Case) -> list[str]:
+    """The implementations inside whose ranges the times of a design move."""
+    point = evaluate.Point(*case)
+    return [one.name for one in implementations.ranged(point.plan, point.work, point.stack)]

@@ -55,6 +55,7 @@ from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
 from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
+from dse.specs.implementation import ENDS
 from dse.specs.workload import Workload
 
 #: what most of the time goes into, by `bound`
@@ -102,6 +103,7 @@ class Lowered:
         bits, memory, server = float(plan.effective_bits), memory_counted(device, work), servers.of(stack_name)
         is_server = memory == "server"
         sure = uncertainty.intervals(device, plan, stack, stack_name)
+        unpacking = implementations.rate_range(plan, work, stack)
         results = {
             "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
             "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
@@ -122,6 +124,7 @@ class Lowered:
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
             "token_time_low": sure.tokens.low, "token_time_high": sure.tokens.high,
             "first_time_low": sure.first.low, "first_time_high": sure.first.high,
+            "unpack_rate_low": unpacking[0], "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }  # fmt: skip
         return cls(
@@ -151,7 +154,7 @@ class Point:
     """
 
     def __init__(self, device: HardwareSpec, plan: KvPlan, work: Workload) -> None:
-        self.device, self.work = device, work
+        self.device, self.work, self._asked_plan = device, work, plan
         #: all of the workload but batch and lengths
         asked = tuple(vars(work)[name] for name in _OPEN)
         lowered: Lowered = plan.once(("lowered", id(device), asked), lambda: Lowered.of(device, plan, work))
@@ -339,6 +342,13 @@ class Point:
             **{name: known(number) for name, number in numbers.items()},
             **{name: BOUNDS[place] for name, place in bounds._asdict().items()},
         }  # fmt: skip
+
+    def at_ends(self) -> dict[str, dict[str, Any]]:
+        """What `speed` finds where the kernels that run the quantizers are as slow, and as fast, as they may be; {}
+        where their numbers have no ranges."""
+        if not implementations.ranged(self.plan, self.work, self.stack):
+            return {}
+        return {end: speed(self.device, self._asked_plan, implementations.at_end(self.work, end)) for end in ENDS}
 
     def operations(self) -> list[dict[str, Any]]:
         """Every operation of a decode step and of the prompt of the largest wave; empty where nothing fits.

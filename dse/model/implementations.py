@@ -8,6 +8,7 @@ from dse.quantizers import QuantizerSpec
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import GENERIC, Implementation, Starts
+from dse.specs.stack import StackSpec
 from dse.specs.workload import Workload
 
 #: cycles a second of a core whose device's file has none: between an A100's 1.41 GHz and an H100's 1.98; assumed
@@ -79,12 +80,23 @@ def at_end(work: Workload, end: str) -> Workload:
     return replace(work, implementation=f"{(work.implementation or '').partition(':')[0]}:{end}")
 
 
-def ranged(device: HardwareSpec, plan: KvPlan, work: Workload) -> frozenset[str]:
-    """The names of the implementations whose numbers have ranges in which a design's times move; none at peak rates, or
-    where numbers are given on the spot."""
-    if ":" in (work.implementation or "") or work.model_kind == "ideal":
-        return frozenset()
-    from dse.model.evaluate import Point
+def ranged(plan: KvPlan, work: Workload, stack: StackSpec | None) -> list[Implementation]:
+    """The implementations inside whose ranges times of a plan as laid out move: none at peak rates, none whose numbers
+    are given on the spot, none whose path another was asked for."""
+    if stack is None or stack.attention is None or ":" in (work.implementation or ""):
+        return []
+    own = {g.implementation.name: g.implementation for g in plan.groups if g.implementation}
+    path = work.dequant_path
+    return [one for one in own.values() if one.numbers() and path in (None, one.path)]
 
-    groups = Point(device, plan, work).plan.groups
-    return frozenset(g.implementation.name for g in groups if g.implementation and g.implementation.numbers())
+
+def rate_range(plan: KvPlan, work: Workload, stack: StackSpec | None) -> tuple[float, float]:
+    """The slowest and the fastest that keys and values may be unpacked, over what is taken: 1 where that has no range.
+
+    Of several implementations the widest counts.
+    """
+    own = [one.elements_per_cycle for one in ranged(plan, work, stack) if one.elements_per_cycle]
+    return (
+        min((number.low / number.value for number in own), default=1.0),
+        max((number.high / number.value for number in own), default=1.0),
+    )

@@ -177,6 +177,8 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("token_time_high", "1", NUMBER, "measured over predicted time per token, high", reads=_STACK),
     _r("first_time_low", "1", NUMBER, "measured over predicted time of prompts, low", reads=_STACK),
     _r("first_time_high", "1", NUMBER, "measured over predicted time of prompts, high", reads=_STACK),
+    _r("unpack_rate_low", "1", NUMBER, "unpacking rate over what is taken, low", reads=_RATES),
+    _r("unpack_rate_high", "1", NUMBER, "unpacking rate over what is taken, high", reads=_RATES),
     _r("assumptions", "", NAMES, "assumed numbers"),
 )}  # fmt: skip
 

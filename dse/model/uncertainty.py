@@ -42,7 +42,7 @@ KV_PARTS = ("attention_s", "quantize_s", "dequantize_s")
 #: results that a comparison reads beside the one that it compares
 COMPARED = (
     "device", "stack", "model_kind", "key_quantizer", "value_quantizer", "tokens", "token_time_low", "token_time_high",
-    "decode_step_s", *KV_PARTS, "assumptions",
+    "decode_step_s", *KV_PARTS, "unpack_rate_low", "unpack_rate_high", "assumptions",
 )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def of_results(
     """Result -> its interval, of every time, rate, energy and cost of a design; `results` are those of its point."""
     if not results["feasible"]:
         return {}
-    tokens = Interval(results["token_time_low"], results["token_time_high"], why)
+    tokens = with_kernels(Interval(results["token_time_low"], results["token_time_high"], why), results)
     first = Interval(results["first_time_low"], results["first_time_high"], why)
     found = dict.fromkeys(TOKEN_TIMES, tokens) | dict.fromkeys(TOKEN_RATES, tokens.inverse())
     found |= dict.fromkeys(FIRST_TIMES, first) | parts(stack, tokens) | of_energy(results)
@@ -234,10 +234,34 @@ def known_ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | Non
     return ends(row, column)
 
 
-def of_column(results: Mapping[str, Any], column: str) -> Interval:
-    """The interval of a time, rate or cost over what is predicted. Raises KeyError for a column that has none."""
+def with_kernels(tokens: Interval, results: Mapping[str, Any]) -> Interval:
+    """The interval of times per token, in which what is known of the kernels of keys and values has its part.
+
+    The ceiling of unpacking is taken from the exposed time, as it joins what attention takes otherwise in a root of
+    squares, and moved by the range of its rate. `results` are those of a point, or a row of a table.
+    """
+    numbers = [results.get(name) for name in ("unpack_rate_low", "unpack_rate_high", "decode_step_s", "dequantize_s")]
+    if any(number is None for number in numbers):
+        return tokens
+    slow, fast, step_s, exposed_s = (float(number) for number in numbers)  # type: ignore[arg-type]
+    if not slow < fast or not exposed_s > 0:
+        return tokens
+    other_s = float(results["attention_s"])
+    ceiling_s = math.sqrt((other_s + exposed_s) ** 2 - other_s**2)
+    low, high = (
+        (step_s + math.hypot(other_s, ceiling_s / rate) - other_s - exposed_s) / step_s for rate in (fast, slow)
+    )
+    both = product([tokens, Interval(low, high, "")])
+    return Interval(both.low, both.high, f"{tokens.why}; what kernels unpack, within its range" if tokens.why else "")
+
+
+def of_column(results: Mapping[str, Any], column: str, kernels: bool = True) -> Interval:
+    """The interval of a time, rate or cost over what is predicted; without what is known of `kernels` of keys and
+    values where a comparison counts that by itself. Raises KeyError for a column that has none."""
     kind = "first_time" if column in FIRST_TIMES else "token_time"
     times = Interval(float(results[f"{kind}_low"]), float(results[f"{kind}_high"]), "")
+    if kernels and kind == "token_time":
+        times = with_kernels(times, results)
     return {**dict.fromkeys((*TOKEN_TIMES, *FIRST_TIMES), times), **dict.fromkeys(TOKEN_RATES, times.inverse())}[column]
 
 
@@ -251,7 +275,7 @@ def gain(
     assumed numbers (`dse.model.compare`).
     """
     values = [float(results[column]) for results in (first, second)]
-    intervals = [of_column(results, column) for results in (first, second)]
+    intervals = [of_column(results, column, kernels=False) for results in (first, second)]
     better = values[1] / values[0]
     if column in TOKEN_RATES:
         better, values = values[0] / values[1], [1 / rate for rate in values]

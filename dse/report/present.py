@@ -67,10 +67,11 @@ def point_text(
     ledger: dict[str, float] | None = None,
     given_device: str | None = None,
     with_room: dict[str, Any] | None = None,
+    kernels: list[dict[str, Any]] | None = None,
 ) -> str:
     """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote.
 
-    `with_room`: what `dse.model.evaluate.with_room` says of it.
+    `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does.
     """
     device_name = given_device or device.name
     lines = [
@@ -109,6 +110,7 @@ def point_text(
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
             lines += _measured_lines(result, plan)
     lines += how_sure(result)
+    lines += kernels_text(kernels or [])
     lines += ["", "What binds", f"  {_bound_text(result, with_room)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
         how = "waves of at most" if result["admission"] == "reserve" else "a steady"
@@ -127,6 +129,41 @@ def point_text(
     return "\n".join(lines)
 
 
+def kernels(point: Point) -> list[dict[str, Any]]:
+    """What runs the quantizers of a point: name, title, what it reaches, and the decode step (s) and throughput
+    (token/s) at both ends of that."""
+    own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
+    ends = point.at_ends()
+    at = {
+        end: {name: found[name] for name in ("decode_step_s", "throughput_tokens_per_s")} for end, found in ends.items()
+    }
+    return [
+        {
+            "name": one.name, "title": one.title, "methods": list(one.methods), "numbers": {
+                name: number.model_dump() for name, number in one.numbers().items()
+            },
+            "reaches": one.rate_text(), "at_ends": at,
+        }
+        for one in own.values()
+    ]  # fmt: skip
+
+
+def kernels_text(found: list[dict[str, Any]]) -> list[str]:
+    """The lines about kernels of keys and values."""
+    if not found:
+        return []
+    lines = ["", "Kernels of keys and values (`dse list implementations`)"]
+    for one in found:
+        lines.append(f"  {one['name']}: {one['title']}; {one['reaches']}")
+    ends = found[0]["at_ends"]
+    if all(end.get("decode_step_s") for end in ends.values()) and ends:
+        steps, rates = ([number(end[name], RESULT_UNITS[name]) for end in ends.values()] for name in _AT_ENDS)
+        lines.append(f"  slowest to fastest: decode step {' to '.join(steps)}, throughput {' to '.join(rates)}")
+    return lines
+
+
+#: results that a point's text gives at both ends of what its kernels may reach
+_AT_ENDS = ("decode_step_s", "throughput_tokens_per_s")
 #: results whose intervals a point's text gives
 _SURE = (
     "decode_step_s", "steady_tpot_s", "steady_ttft_s", "prefill_s", "throughput_tokens_per_s", "joules_per_token",
