@@ -3,7 +3,7 @@
 One entry per family in `plain`, `grouped` or `outliers`; `parse("sinkq:bits=2,group=32")` gives a `QuantizerSpec`.
 """
 
-from dse.quantizers import layered
+from dse.quantizers import engine_names, layered
 from dse.quantizers.base import (
     Family,
     Param,
@@ -13,4 +13,6 @@ from dse.quantizers.base import (
 )
 from dse.quantizers.registry import FAMILIES, parse
 
-__all__ = ["FAMILIES", "Family", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "layered", "parse"]
+__all__ = [
+    "FAMILIES", "Family", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "engine_names", "layered", "parse",
+]  # fmt: skip

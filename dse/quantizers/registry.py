@@ -1,12 +1,12 @@
 """All families by name, and the parser of `name:key=value,...`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.quantizers import grouped, layered, outliers, plain
+from dse.quantizers import engine_names, grouped, layered, outliers, plain
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
 FAMILIES: dict[str, Family] = {
@@ -42,10 +42,13 @@ def _text(value: Any) -> str:
     return f"{float(value):.12g}" if isinstance(value, Fraction) else str(value)
 
 
-def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[str, Any], str]:
+def named(
+    kind: str, text: str, families: Mapping[str, Any], also: Iterable[str] = ()
+) -> tuple[Any, dict[str, Any], str]:
     """`name:key=value,...` as (family, a value for each of its `params`, canonical text: what differs from defaults).
 
-    A family has `name`, `params` and `problem`; `kind` names it in messages. Raises InputError with what is allowed.
+    A family has `name`, `params` and `problem`; `kind` names it in messages, which propose `also` where a name is near.
+    Raises InputError with what is allowed.
     """
     where = f"{kind} {show(text)}:"
     if len(text) > MAX_TEXT:
@@ -53,7 +56,9 @@ def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[
     name, _, tail = text.strip().partition(":")
     family = families.get(name.strip().lower())
     if family is None:
-        raise InputError(f"unknown {kind} {show(name)}: {did_you_mean(name, families)}")
+        near = did_you_mean(name, [*families, *also])
+        hint = near if near.startswith("did") else did_you_mean(name, families)
+        raise InputError(f"unknown {kind} {show(name)}: {hint}")
     params = {param.name: param for param in family.params}
     given: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in tail.split(","))):
@@ -77,9 +82,11 @@ def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[
 def parse(text: str) -> QuantizerSpec:
     """`oaken`, `sinkq:bits=2,group=32`: a family with parameters; `plan:FILE.toml`: one by layer, read from a file.
 
+    `fp8_e4m3`, `f16`: as an engine calls a family (dse/quantizers/engine_names.py); the result has this tool's name.
     Raises InputError with what is allowed.
     """
     if text.strip()[: len(layered.PREFIX)].lower() == layered.PREFIX:
         return layered.read(text.strip()[len(layered.PREFIX) :], parse)
-    family, values, canonical = named("quantizer", text, FAMILIES)
+    engines = (one.name for one in engine_names.offered(FAMILIES))
+    family, values, canonical = named("quantizer", engine_names.ours(text, FAMILIES), FAMILIES, engines)
     return QuantizerSpec(family, tuple(values.items()), canonical)

@@ -11,7 +11,7 @@ from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
-from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, layered, parse
+from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse
 from dse.specs import catalog, servers
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
@@ -29,6 +29,7 @@ _READABLE = {
     "kv_bytes_per_token_fp16": ("KV per token, FP16", "B"), "n_parameters": ("parameters", ""),
     "n_layers": ("layers", ""), "n_q_heads": ("query heads", ""), "n_kv_heads": ("KV heads", ""),
     "head_dim": ("head dim", ""), "window_tokens": ("window", "token"), "effective_bits": ("bits", ""),
+    "in_engines": ("in engines", ""),
 }  # fmt: skip
 
 
@@ -117,14 +118,21 @@ def _layers_in_short(model: ModelSpec) -> str:
 
 
 def list_quantizers() -> Rows:
-    """One row per quantizer family, with its bits for a Llama2-7B layer (32 heads of 128)."""
+    """One row per quantizer family: bits for a Llama2-7B layer (32 heads of 128), and what engines call it."""
     rows = []
     for name, family in FAMILIES.items():
         params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
         rows.append({
-            "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-", "source": family.source,
+            "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-",
+            "in_engines": _engines(name) or "-", "source": family.source,
         })  # fmt: skip
     return rows
+
+
+def _engines(family: str) -> str:
+    """What engines call a family where they do not use its own name; `show` says which engines."""
+    found = engine_names.of_family(family, FAMILIES)
+    return ", ".join(dict.fromkeys(one.name for one in found if one.name != family))
 
 
 def list_tokens() -> Rows:
@@ -164,6 +172,7 @@ def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
 
 def show(name: str) -> Rows:
     """Every number of a device, model or quantizer with its unit, kind and source."""
+    name = engine_names.ours(name, FAMILIES)
     family = FAMILIES.get(name.partition(":")[0].lower())
     if family:
         rows = _parameter_rows(family.params, dict(parse(name).values))
@@ -174,7 +183,12 @@ def show(name: str) -> Rows:
             "kind": "derived",
             "source": family.source + "; 32 heads of 128",
         }
-        return [*rows, bits]
+        engines = [
+            {"name": f"{one.engine} {one.name}", "value": one.text, "unit": "", "kind": "engine",
+             "source": f"{engine_names.OPTIONS[one.engine]}: {one.source}"}
+            for one in engine_names.of_family(family.name, FAMILIES)
+        ]  # fmt: skip
+        return [*rows, bits, *engines]
     if name.partition(":")[0].lower() in token_policies.FAMILIES:
         policy = token_policies.parse(name)
         about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}
