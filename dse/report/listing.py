@@ -5,6 +5,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dse.core import specfile, units
@@ -12,6 +13,7 @@ from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse
+from dse.quantizers.base import Beside
 from dse.specs import catalog, servers
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
@@ -21,6 +23,10 @@ Rows = list[dict[str, Any]]
 #: width of tables where there is no terminal, and of a wrapped last column at least
 MAX_COLUMNS = 160
 MIN_LAST_COLUMN = 30
+
+#: keys and values of a layer of Llama2-7B, for which bits are listed
+SHAPES = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
+_OF_SHAPES = "32 heads of 128"
 
 #: columns of numbers in SI units -> the heading and unit under which people read them
 _READABLE = {
@@ -159,8 +165,27 @@ def _default(value: object) -> str:
 
 
 def _bits(quantizer: QuantizerSpec) -> float:
-    shapes = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
-    return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / 2
+    return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in SHAPES) / 2
+
+
+def _beside_rows(quantizer: QuantizerSpec) -> Rows:
+    """What a quantizer takes beside the bits of one layer, keys and values together; nothing for most."""
+    family, values = quantizer.family, dict(quantizer.values)
+    flops = sum(quantizer.layout(shape).read_flops for shape in SHAPES)
+    found: dict[str, Beside] = {}
+    for shape in SHAPES:
+        for one in family.beside(values, shape):
+            before = found[one.name].value if one.name in found else 0
+            found[one.name] = replace(one, value=before + one.value)
+    source = f"keys and values of a cached token, made anew where it is read; counted with attention; {_OF_SHAPES}"
+    rows: Rows = [
+        {"name": one.name, "value": one.value, "unit": one.unit, "kind": "derived",
+         "source": f"{one.source}, not counted there; {_OF_SHAPES}"}
+        for one in found.values()
+    ]  # fmt: skip
+    if flops:
+        rows.append({"name": "read_flops", "value": flops, "unit": "FLOP", "kind": "derived", "source": source})
+    return rows
 
 
 def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
@@ -181,14 +206,14 @@ def show(name: str) -> Rows:
             "value": _bits(parse(name)),
             "unit": "bit",
             "kind": "derived",
-            "source": family.source + "; 32 heads of 128",
+            "source": f"{family.source}; {_OF_SHAPES}",
         }
         engines = [
             {"name": f"{one.engine} {one.name}", "value": one.text, "unit": "", "kind": "engine",
              "source": f"{engine_names.OPTIONS[one.engine]}: {one.source}"}
             for one in engine_names.of_family(family.name, FAMILIES)
         ]  # fmt: skip
-        return [*rows, bits, *engines]
+        return [*rows, bits, *engines, *_beside_rows(parse(name))]
     if name.partition(":")[0].lower() in token_policies.FAMILIES:
         policy = token_policies.parse(name)
         about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}

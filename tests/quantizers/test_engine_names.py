@@ -91,8 +91,8 @@ def test_a_name_is_taken_as_soon_as_its_family_is_registered():
         ("IQ4_NL", "llama.cpp's iq4_nl has uneven levels, which no family here does: nearest is q4_0"),
         ("fp8_e4m2", "did you mean"),
         ("bfloat61", "did you mean bfloat16"),
-        ("zzz", "known: atom, bf16"),
-        ("x" * 100, "known: atom, bf16"),
+        ("zzz", "known: "),
+        ("x" * 100, "known: "),
     ],
 )
 def test_what_no_family_stores_is_refused_with_what_is_near(name, words):
