@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 #: parts of a bit ledger, in the order they are shown
-PARTS = ("payload", "scales", "zero_points", "outliers", "counts", "sinks", "full_precision", "padding")
+PARTS = ("payload", "scales", "zero_points", "outliers", "low_rank", "counts", "sinks", "full_precision", "padding")
 
 
 @dataclass(frozen=True)

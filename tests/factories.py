@@ -29,6 +29,8 @@ QUANTIZERS = [
     "fp16", "fp8", "int8", "int4", "nqkv:block=64", "qserve", "atom", "tender", "kvquant", "oaken",
     "oaken:groups=2/2/90/6,outlier_bits=4", "kivi:bits=4,group=8,residual=16", "kivi:group=16,residual=32",
     "sinkq:group=16,residual=8", "sinkq:group=32,residual=5,sinks=2,evicted=1",
+    "rotated:dim=2,index=5,group=32,residual=3", "gear:group=8,buffer=16",
+    "gear:group=8,buffer=8,chunk=24,outliers=0.03", "aquakv", "xquant:zero=full", "xquant:store=latent,group=16",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dse import quantizers
 from dse.calibrate.table import number, rows_of
 from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
@@ -200,12 +201,11 @@ def _device(system: str) -> HardwareSpec:
 
 
 def _kv(given: str, precision: str, is_inferencex: bool) -> str:
-    """How keys and values are stored: as a column kv_cache_dtype says, else FP8 in InferenceX's recipes, else 16
-    bits."""
+    """How keys and values are stored: as a column kv_cache_dtype says, in an engine's words or this tool's, else FP8 in
+    InferenceX's recipes, else 16 bits. Raises InputError for a type that no quantizer here stores."""
     if not given:
         return "fp8" if is_inferencex and precision in ("fp8", "fp4") else "fp16"
-    return {"auto": "fp16", "bfloat16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "fp16",
-            "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}.get(given.lower(), given.lower())  # fmt: skip
+    return quantizers.parse(given).name
 
 
 def _weights(place: str, cells: dict[str, str], spec: ModelSpec, precision: str) -> str:

@@ -12,9 +12,16 @@ from dse.specs import workload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_QUANTIZER_HELP = (
-    "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32 (`dse list quantizers`), or plan:FILE.toml."
-)
+#: options of quantizers -> the engines' options for the same, and what they ask
+_QUANTIZERS = {
+    "quantizer": (
+        ("--kv-cache-dtype",),
+        "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it, e.g. fp8_e4m3 "
+        "(`dse list quantizers`), or plan:FILE.toml.",
+    ),
+    "key_quantizer": (("--cache-type-k", "-ctk"), "Quantizer of the keys, if different."),
+    "value_quantizer": (("--cache-type-v", "-ctv"), "Quantizer of the values, if different."),
+}
 
 
 def command_line() -> str:
@@ -107,14 +114,24 @@ def _all_of(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
     return decorated
 
 
+def quantizer_option(name: str = "quantizer") -> Callable[[F], F]:
+    """The option of a quantizer, of both sides or of one, which has the engines' names too."""
+    engines, text = _QUANTIZERS[name]
+    default: dict[str, Any] = {"default": "fp16", "show_default": True} if name == "quantizer" else {}
+    return click.option(f"--{name.replace('_', '-')}", *engines, name, metavar="Q", help=text, **default)
+
+
+def quantizer_options(function: F) -> F:
+    """The options of the quantizer, and of that of keys and of values where they differ."""
+    return _all_of([quantizer_option(name) for name in _QUANTIZERS])(function)
+
+
 def workload_options(function: F) -> F:
     """The options that describe a design point, shared by commands: what it is, and each field of its workload."""
     return _all_of([
         click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
         click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json."),
-        click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help=_QUANTIZER_HELP),
-        click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different."),
-        click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different."),
+        *(quantizer_option(name) for name in _QUANTIZERS),
         *(work_option(name) for name in workload.ASKED if name not in _OF_MODEL),
     ])(function)  # fmt: skip
 

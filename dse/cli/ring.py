@@ -5,15 +5,20 @@ from typing import Any
 
 import click
 
-from dse.cli.options import WHOLE, memory_options, model_options, refused_deployment, work_option
+from dse.cli.options import (
+    WHOLE,
+    memory_options,
+    model_options,
+    quantizer_option,
+    refused_deployment,
+    work_option,
+)
 
 
 @click.command(short_help="A long context over a ring of devices.")
 @click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file; all are equal.")
 @click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json.")
-@click.option(
-    "--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer (`dse list quantizers`)."
-)
+@quantizer_option()
 @click.option("--devices", "n_ring", type=WHOLE, default=8, show_default=True, help="Devices in the ring.")
 @work_option("batch")
 @work_option("input_tokens", default=131072)

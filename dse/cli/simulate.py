@@ -13,6 +13,7 @@ from dse.cli.options import (
     memory_options,
     model_options,
     progress_bar,
+    quantizer_options,
     work_option,
 )
 from dse.cli.unused import refuse
@@ -21,9 +22,7 @@ from dse.cli.unused import refuse
 @click.command(short_help="Serve a trace or a rate of requests, step by step.")
 @click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file.")
 @click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json.")
-@click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer with parameters.")
-@click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
-@click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
+@quantizer_options
 @click.option("--trace", metavar="azure-conv|azure-code|FILE", help="Whose lengths (and arrivals); default: all alike.")
 @click.option("--rate", metavar="R|70%|trace|full",
               help="Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals (a "

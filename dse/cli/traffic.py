@@ -12,6 +12,7 @@ from dse.cli.options import (
     model_options,
     parse_whole,
     progress_bar,
+    quantizer_options,
     split_list,
     work_option,
 )  # fmt: skip
@@ -23,9 +24,7 @@ from dse.core.errors import InputError
 @click.argument("trace", metavar="azure-conv|azure-code|FILE")
 @click.option("--device", metavar="NAME|FILE", help="Device name or .toml file; with --model: what fits.")
 @click.option("--model", metavar="NAME|FILE", help="Model name, .toml file or config.json.")
-@click.option("--quantizer", default="fp16", show_default=True, metavar="Q", help="KV quantizer with parameters.")
-@click.option("--key-quantizer", metavar="Q", help="Quantizer of the keys, if different.")
-@click.option("--value-quantizer", metavar="Q", help="Quantizer of the values, if different.")
+@quantizer_options
 @work_option("weights_bits")
 @work_option("weights")
 @work_option("page_tokens")

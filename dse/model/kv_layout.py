@@ -184,12 +184,14 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
     mixed = bool(key_quantizer.layers or value_quantizer.layers)
     tensors = []
     for shape_index, ((layer, shallow, *names), (n_stored, n_read)) in enumerate(counts.items()):
-        alone = names[0] != names[1]
+        alone = names[0] != names[1] or not layer.value_dim
         dims = layer.key_dim, layer.value_dim
         for which, name, head_dim, other in zip(("key", "value"), names, dims, dims[::-1], strict=True):
             if head_dim:
                 quantizer = by_name[which, name]
-                layout = quantizer.layout(TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone, other))  # type: ignore[arg-type]
+                layout = quantizer.layout(
+                    TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone, other, model.hidden_size)  # type: ignore[arg-type]
+                )
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
     den = math.lcm(*(
         Fraction(bits).denominator

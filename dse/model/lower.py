@@ -166,7 +166,7 @@ def design_of(
         tensor_of(g, plan, paths, policy, packed_core_s, rate)
         for g, packed_core_s, rate in zip(plan.groups, core_s, rates, strict=True)
     )
-    layers = layers_of(plan.model, policy)
+    layers = layers_of(plan, policy)
     products = tuple(product for _, product in weights_by_operation(plan.model, work, stack))
     exchanges = tuple(exchange for _, exchange, _ in deployed.exchanges(device, plan.model, work, stack_name))
     return Design(
@@ -178,16 +178,25 @@ def design_of(
     )  # fmt: skip
 
 
-def layers_of(model: ModelSpec, policy: Policy = FULL) -> tuple[Layer, ...]:
+def token_flops(plan: KvPlan, shape: int) -> int:
+    """Operations of a decode step of one cached token in a layer of this shape: attention, and what makes its keys and
+    values from what is stored."""
+    recomputed = sum(g.layout.read_flops for g in plan.groups if g.shape_index == shape)
+    n_q_heads, layer = plan.model.n_q_heads, plan.layers[shape][0]
+    return int(attention.attention_flops_per_token(n_q_heads, layer.score_dim)) + recomputed
+
+
+def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
     """What attention computes, equal layers together."""
     counts: dict[tuple[int, int, int, int], int] = {}
-    for layer in model.layers:
+    n_q_heads = plan.model.n_q_heads
+    for shape, (layer, n_layers) in enumerate(plan.layers):
         window = NO_LIMIT if layer.window is None else layer.window
-        pair_flops = attention.attention_flops_per_token(model.n_q_heads, layer.score_dim)
-        of_prompt = attention.attention_flops_per_token(model.n_q_heads, layer.prompt_score_dim or layer.score_dim)
+        pair_flops = token_flops(plan, shape)
+        of_prompt = attention.attention_flops_per_token(n_q_heads, layer.prompt_score_dim or layer.score_dim)
         score_flops = index_of(layer, policy)[1] if window > policy.read_limit_tokens else 0
         same = window, pair_flops, of_prompt, score_flops
-        counts[same] = counts.get(same, 0) + layer.n_layers
+        counts[same] = counts.get(same, 0) + n_layers
     return tuple(Layer(n_layers, *same) for same, n_layers in counts.items())
 
 
@@ -285,7 +294,7 @@ def kernels_of(
         shares = [one.memory_frac.si for one in runs if one.memory_frac]
         kernels.append(Kernel(
             n_layers, layer.n_kv_heads, calibrated.attention_io_bytes(1, q_heads, layer.score_dim),
-            attention.attention_flops_per_token(q_heads, layer.score_dim), int(q_heads > layer.n_kv_heads),
+            token_flops(plan, shape), int(q_heads > layer.n_kv_heads),
             int(any((plain_s, *(s for _, s in own)))), max(launches, default=launch_s),
             min(shares, default=latent.memory_frac.si if latent else terms["memory_frac"]),
             min((implementations.cores_per_unit(g) for g, _ in own if paths[g.place] == "fused"), default=0.0),

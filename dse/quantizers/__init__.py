@@ -1,10 +1,10 @@
 """KV quantizers as the models see them: which bits they store for a tensor, and when.
 
-One entry per family in `plain`, `grouped`, `outliers` or `vllm`; `parse("sinkq:bits=2,group=32")` gives a
-`QuantizerSpec`.
+One entry per family in `plain`, `grouped`, `outliers`, `vllm` or `closed_form`; `parse("sinkq:bits=2,group=32")` gives
+a `QuantizerSpec`, as does a name that an engine has for one (`engine_names`).
 """
 
-from dse.quantizers import layered, skipping
+from dse.quantizers import engine_names, layered, skipping
 from dse.quantizers.base import (
     Family,
     Param,
@@ -15,13 +15,6 @@ from dse.quantizers.base import (
 from dse.quantizers.registry import FAMILIES, parse
 
 __all__ = [
-    "FAMILIES",
-    "Family",
-    "Param",
-    "QuantizerSpec",
-    "TensorLayout",
-    "TensorShape",
-    "layered",
-    "parse",
+    "FAMILIES", "Family", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "engine_names", "layered", "parse",
     "skipping",
-]
+]  # fmt: skip

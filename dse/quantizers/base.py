@@ -9,7 +9,9 @@ from dse.core.compiling import formula
 from dse.core.units import BITS_PER_BYTE, FP16_BITS
 from kernels_ref import PARTS
 
-__all__ = ["PARTS", "Family", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
+__all__ = [
+    "PARTS", "Beside", "Family", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values",
+]  # fmt: skip
 
 #: how stored keys and values become numbers again: by a unit of its own, in the kernel that reads them, or written back
 Path = Literal["engine", "fused", "materialised"]
@@ -40,10 +42,12 @@ class TensorShape:
     head_dim: int
     #: one of the model's first two layers, where SinkQ keeps no sinks (SinkQ 4.1)
     shallow: bool = False
-    #: the other side of the cache is quantised in another way, so that nothing is stored once for both
+    #: the other side of the cache is quantised in another way, or is none, so that nothing is stored once for both
     alone: bool = False
     #: head dimension of the other side, 0 where there is none (latent heads); None: not known
     other_dim: int | None = None
+    #: elements of the layer's input; 0 where nothing says it
+    hidden_size: int = 0
 
     @property
     def n_elements(self) -> int:
@@ -80,6 +84,8 @@ class TensorLayout:
     pool_rows: Fraction | int = 0
     #: False where the stored elements are used as they are
     needs_unpacking: bool = True
+    #: operations that make a token's elements from what is stored, each time that it is read; unpacking is none
+    read_flops: int = 0
 
     @property
     def packed_bits_per_token(self) -> Fraction:
@@ -139,6 +145,16 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What a family takes for one tensor of one layer beside the cache, for all sequences together."""
+
+    name: str
+    value: int
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Family:
     """A quantizer family: parameters, the layout they give, and where it comes from."""
 
@@ -158,6 +174,8 @@ class Family:
     latent: bool = False
     #: layers kept in 16 bits where no others are named, as `skip` writes them (dse/quantizers/skipping.py)
     skip: str = ""
+    #: what it takes beside the cache; shown, not counted with the weights
+    beside: Callable[[Values, TensorShape], list[Beside]] = lambda values, shape: []
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,16 @@
 """All families by name, and the parser of `name:key=value,...`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.quantizers import grouped, layered, outliers, plain, skipping, vllm
+from dse.quantizers import closed_form, engine_names, grouped, layered, outliers, plain, skipping, vllm
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
-FAMILIES: dict[str, Family] = {
-    family.name: skipping.with_skip(family)
-    for family in (*plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES, *vllm.FAMILIES)
-}
+_EVERY = (*plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES, *vllm.FAMILIES, *closed_form.FAMILIES)
+FAMILIES: dict[str, Family] = {family.name: skipping.with_skip(family) for family in _EVERY}
 MAX_TEXT = 200
 
 
@@ -46,10 +44,13 @@ def _text(value: Any) -> str:
     return f"{float(value):.12g}" if isinstance(value, Fraction) else str(value)
 
 
-def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[str, Any], str]:
+def named(
+    kind: str, text: str, families: Mapping[str, Any], also: Iterable[str] = ()
+) -> tuple[Any, dict[str, Any], str]:
     """`name:key=value,...` as (family, a value for each of its `params`, canonical text: what differs from defaults).
 
-    A family has `name`, `params` and `problem`; `kind` names it in messages. Raises InputError with what is allowed.
+    A family has `name`, `params` and `problem`; `kind` names it in messages, which propose `also` where a name is near.
+    Raises InputError with what is allowed.
     """
     where = f"{kind} {show(text)}:"
     if len(text) > MAX_TEXT:
@@ -57,7 +58,9 @@ def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[
     name, _, tail = text.strip().partition(":")
     family = families.get(name.strip().lower())
     if family is None:
-        raise InputError(f"unknown {kind} {show(name)}: {did_you_mean(name, families)}")
+        near = did_you_mean(name, [*families, *also])
+        hint = near if near.startswith("did") else did_you_mean(name, families)
+        raise InputError(f"unknown {kind} {show(name)}: {hint}")
     params = {param.name: param for param in family.params}
     given: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in tail.split(","))):
@@ -91,13 +94,16 @@ def _without_alias(text: str) -> str:
 def parse(text: str) -> QuantizerSpec:
     """`oaken`, `sinkq:bits=2,group=32`: a family with parameters; `plan:FILE.toml`: one by layer, read from a file.
 
+    `fp8_e4m3`, `f16`: as an engine calls a family (dse/quantizers/engine_names.py); the result has this tool's name.
     `qserve@omniserve` says how it is run (dse/specs/implementation.py). Raises InputError with what is allowed.
     """
     if text.strip()[: len(layered.PREFIX)].lower() == layered.PREFIX:
         return layered.read(text.strip()[len(layered.PREFIX) :], parse)
     method, at, implementation = (part.strip() for part in text.partition("@"))
-    family, values, canonical = named("quantizer", _without_alias(method), FAMILIES)
     if at and not implementation:
         raise InputError(f"quantizer {show(text)}: names no implementation behind @: see `dse list implementations`")
+    engines = (one.name for one in engine_names.offered(FAMILIES))
+    ours = engine_names.ours(_without_alias(method), FAMILIES)
+    family, values, canonical = named("quantizer", ours, FAMILIES, engines)
     implementation = implementation.lower()
     return QuantizerSpec(family, tuple(values.items()), canonical + at + implementation, implementation)

@@ -5,13 +5,15 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
-from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, layered, parse
+from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse
+from dse.quantizers.base import Beside
 from dse.specs import catalog, servers
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
@@ -24,6 +26,10 @@ Rows = list[dict[str, Any]]
 MAX_COLUMNS = 160
 MIN_LAST_COLUMN = 30
 
+#: keys and values of a layer of Llama2-7B, for which bits are listed
+SHAPES = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
+_OF_SHAPES = "32 heads of 128"
+
 #: columns of numbers in SI units -> the heading and unit under which people read them
 _READABLE = {
     "capacity_bytes": ("capacity", "B"), "bandwidth_bytes_per_s": ("bandwidth", "B/s"),
@@ -31,6 +37,7 @@ _READABLE = {
     "kv_bytes_per_token_fp16": ("KV per token, FP16", "B"), "n_parameters": ("parameters", ""),
     "n_layers": ("layers", ""), "n_q_heads": ("query heads", ""), "n_kv_heads": ("KV heads", ""),
     "head_dim": ("head dim", ""), "window_tokens": ("window", "token"), "effective_bits": ("bits", ""),
+    "in_engines": ("in engines", ""),
 }  # fmt: skip
 
 
@@ -119,12 +126,13 @@ def _layers_in_short(model: ModelSpec) -> str:
 
 
 def list_quantizers() -> Rows:
-    """One row per quantizer family, with its bits for a Llama2-7B layer (32 heads of 128)."""
+    """One row per quantizer family: bits for a Llama2-7B layer (32 heads of 128), and what engines call it."""
     rows = []
     for name, family in FAMILIES.items():
         params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
         rows.append({
-            "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-", "source": family.source,
+            "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-",
+            "in_engines": _engines(name) or "-", "source": family.source,
         })  # fmt: skip
     return rows
 
@@ -173,6 +181,12 @@ def _starts_text(starts: Starts) -> str:
     return ", ".join(f"{name} {value}" for name, value in changed.items()) or "none beside attention's"
 
 
+def _engines(family: str) -> str:
+    """What engines call a family where they do not use its own name; `show` says which engines."""
+    found = engine_names.of_family(family, FAMILIES)
+    return ", ".join(dict.fromkeys(one.name for one in found if one.name != family))
+
+
 def list_tokens() -> Rows:
     """One row per token policy."""
     rows = []
@@ -203,6 +217,26 @@ def _bits(quantizer: QuantizerSpec) -> float:
     return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / len(shapes)
 
 
+def _beside_rows(quantizer: QuantizerSpec) -> Rows:
+    """What a quantizer takes beside the bits of one layer, keys and values together; nothing for most."""
+    family, values = quantizer.family, dict(quantizer.values)
+    flops = sum(quantizer.layout(shape).read_flops for shape in SHAPES)
+    found: dict[str, Beside] = {}
+    for shape in SHAPES:
+        for one in family.beside(values, shape):
+            before = found[one.name].value if one.name in found else 0
+            found[one.name] = replace(one, value=before + one.value)
+    source = f"keys and values of a cached token, made anew where it is read; counted with attention; {_OF_SHAPES}"
+    rows: Rows = [
+        {"name": one.name, "value": one.value, "unit": one.unit, "kind": "derived",
+         "source": f"{one.source}, not counted there; {_OF_SHAPES}"}
+        for one in found.values()
+    ]  # fmt: skip
+    if flops:
+        rows.append({"name": "read_flops", "value": flops, "unit": "FLOP", "kind": "derived", "source": source})
+    return rows
+
+
 def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
     return [
         {"name": name, "value": q.value, "unit": q.unit, "kind": q.kind, "source": q.source}
@@ -212,6 +246,7 @@ def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
 
 def show(name: str) -> Rows:
     """Every number of a device, model or quantizer with its unit, kind and source."""
+    name = engine_names.ours(name, FAMILIES)
     family = FAMILIES.get(name.partition(":")[0].lower())
     if family:
         rows = _parameter_rows(family.params, dict(parse(name).values))
@@ -220,9 +255,14 @@ def show(name: str) -> Rows:
             "value": _bits(parse(name)),
             "unit": "bit",
             "kind": "derived",
-            "source": family.source + ("; a latent head of 576" if family.latent else "; 32 heads of 128"),
+            "source": f"{family.source}; " + ("a latent head of 576" if family.latent else _OF_SHAPES),
         }
-        return [*rows, bits]
+        engines = [
+            {"name": f"{one.engine} {one.name}", "value": one.text, "unit": "", "kind": "engine",
+             "source": f"{engine_names.OPTIONS[one.engine]}: {one.source}"}
+            for one in engine_names.of_family(family.name, FAMILIES)
+        ]  # fmt: skip
+        return [*rows, bits, *engines, *_beside_rows(parse(name))]
     if rows := _implementation_rows(name.strip().lower()):
         return rows
     if name.partition(":")[0].lower() in token_policies.FAMILIES:

@@ -176,7 +176,7 @@ def test_a_stack_that_nobody_measured_is_predicted_by_the_nearest_and_marked(tab
 
 @pytest.mark.parametrize(
     ("given", "kv"),
-    [("auto", "fp16"), ("bfloat16", "fp16"), ("FP8_E4M3", "fp8"), ("fp8", "fp8"), ("int4", "int4"), ("NaN", "fp16")],
+    [("auto", "fp16"), ("bfloat16", "bf16"), ("FP8_E4M3", "fp8"), ("fp8", "fp8"), ("int4", "int4"), ("NaN", "fp16")],
 )
 def test_how_keys_and_values_are_stored(table, given, kv):
     (row,) = read(table({"kv_cache_dtype": given}, head=(*HEAD, "kv_cache_dtype")))

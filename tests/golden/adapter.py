@@ -4,6 +4,7 @@ import contextlib
 import io
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,9 @@ def kernels_alone() -> Iterator[None]:
 
     layers_of = lower.layers_of
 
-    def narrow(model: Any, *policy: Any) -> Any:
-        layers = tuple(layer.model_copy(update={"prompt_score_dim": None}) for layer in model.layers)
-        return layers_of(model.model_copy(update={"layers": layers}), *policy)
+    def narrow(kv: Any, *policy: Any) -> Any:
+        layers = tuple((layer.model_copy(update={"prompt_score_dim": None}), n) for layer, n in kv.layers)
+        return layers_of(replace(kv, layers=layers), *policy)
 
     with (
         mock.patch.object(catalog, "servers", dict), mock.patch.object(lower, "layers_of", narrow),

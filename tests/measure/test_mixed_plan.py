@@ -59,7 +59,7 @@ def test_bits_of_a_mixed_plan_are_those_of_its_layers(pairs, n_tokens):
     for i, sides in enumerate(pairs):
         heads, dim, kept = (2, 24, n_tokens) if i < 3 else (1, 32, min(n_tokens, 50))
         for which, name in zip(("key", "value"), sides, strict=True):
-            shape = TensorShape(which, heads, dim, shallow=i < 2, alone=sides[0] != sides[1])
+            shape = TensorShape(which, heads, dim, i < 2, alone=sides[0] != sides[1], hidden_size=lm.hidden_size)
             layout = quantizers.parse(name).layout(shape)
             expected += sum(layout.ledger(kept).values())
             effective += layout.effective_bits * heads * dim
