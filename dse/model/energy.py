@@ -6,7 +6,7 @@ from dse.model.formulas import energy
 #: peak rates of 8-bit operations are twice those of 16 bits, of 4-bit ones four times: between them lie these
 _EIGHT_BITS, _FOUR_BITS = 1.5, 3.0
 #: weights of so many bits count as 16, as 8, or as 4 (bits times 8)
-_MORE_THAN_8, _MORE_THAN_4 = 72, 40
+MORE_THAN_8, MORE_THAN_4 = 72, 40
 
 
 @compilable
@@ -15,9 +15,9 @@ def joules_per_weight_byte(design):
     device, eighths = design.device, design.load.dense_eighths
     if design.model.expert_parameters:
         eighths = design.load.expert_eighths
-    if eighths > _MORE_THAN_8:
+    if eighths > MORE_THAN_8:
         return device.energy_per_byte
-    return device.energy_per_byte_fp8 if eighths > _MORE_THAN_4 else device.energy_per_byte_fp4
+    return device.energy_per_byte_fp8 if eighths > MORE_THAN_4 else device.energy_per_byte_fp4
 
 
 @compilable

@@ -26,6 +26,11 @@ _PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth",
 _LINKS = (*_MEMORY, "link_bandwidth", "exchanges")
 #: everything that a time from first prompt to last token depends on
 _ALL = (*_STEP, "kv_burst", "link_bandwidth", "exchanges")
+#: of bytes and of operations of fewer bits
+_BYTES = (
+    "energy_per_byte", "energy_per_byte_fp8", "energy_per_byte_fp4", "energy_per_kv_byte", "energy_per_kv_byte_fp8",
+)  # fmt: skip
+_FLOPS = ("energy_per_flop", "energy_per_flop_fp8", "energy_per_flop_fp4")
 _BUSY = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "n_cores", "token_policy")
 
 
@@ -131,8 +136,9 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Time", 7, "exchange between devices"), reads=_LINKS),
     _r("host_s", "s", NUMBER, "host and small kernels", line=("Time", 8, "host and small kernels"),
        reads=(*_MEMORY, "stacks_of", *_HOST)),
+    # where it is not 0 the energy was measured: only how many requests run can rest on what is assumed
     _r("power_s", "s", NUMBER, "added by the board's power limit", line=("Time", 9, "board's power limit"),
-       reads=(*_ALL, "board_power", "energy_per_byte", "energy_per_flop", "idle_power")),
+       reads=_MEMORY),
     _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
     _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
     _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_PLAIN, "token_cores")),
@@ -159,12 +165,12 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Throughput", 2, "energy, board power"), reads=(*_ALL, "board_power")),
     _r("joules_per_token_by_parts", "J/token", NUMBER, "energy by parts",
        line=("Throughput", 3, "energy by bytes, operations, idling"),
-       reads=(*_ALL, "energy_per_byte", "energy_per_flop", "idle_power")),
+       reads=(*_ALL, *_BYTES, *_FLOPS, "idle_power")),
     _r("memory_joules_per_token", "J/token", NUMBER, "energy of reads and writes",
-       line=("Throughput", 4, "  bytes read and written"), reads=(*_MEMORY, "energy_per_byte", "kv_burst")),
+       line=("Throughput", 4, "  bytes read and written"), reads=(*_MEMORY, *_BYTES, "kv_burst")),
     _r("compute_joules_per_token", "J/token", NUMBER, "energy of operations",
        line=("Throughput", 5, "  operations"),
-       reads=(*_MEMORY, "energy_per_flop", "peak_flops", *_NARROW)),
+       reads=(*_MEMORY, *_FLOPS, "peak_flops", *_NARROW)),
     _r("idle_joules_per_token", "J/token", NUMBER, "energy of idling",
        line=("Throughput", 6, "  idling"), reads=(*_ALL, "idle_power")),
     _r("usd_per_million_tokens", "USD per million tokens", NUMBER, "cost of a million tokens",
