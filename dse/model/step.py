@@ -234,8 +234,9 @@ def terms_of(design, made):
     limit_w = 0.0 if stack.has_gemm or stack.has_attention else device.power_limit_w
     if model.burst_bits or made.buffer_bytes or made.score_bytes:
         quantises = 1
+    has_experts = 1 if model.expert_parameters else 0  # not in the call: numba cannot branch inside a long one
     return Terms(
-        stack.has_gemm, 1 if model.expert_parameters else 0, quantises, same_from(design, made.limits),
+        stack.has_gemm, has_experts, quantises, same_from(design, made.limits),
         design.input_tokens, n_steps,
         model.active_parameters - model.unread_parameters - stack.has_experts * model.active_expert_parameters,
         weight_read_s(design, 1.0), model.n_products, stack.gemm_launch_s,
