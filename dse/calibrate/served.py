@@ -142,8 +142,11 @@ def _parts(device: HardwareSpec, stack: str) -> list[tuple[str, Rows, float]]:
 
 def _frame(folder: Path, name: str) -> Any:
     path = calibrate_table.newest(folder, name)
-    if path is None:
-        return None
+    return None if path is None else frame_of(path)
+
+
+def frame_of(path: Path) -> Any:
+    """A table of the package. Raises InputError where it cannot be read."""
     import pandas as pd
 
     try:
@@ -185,38 +188,54 @@ def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any)
 
 def _products(frame: Any, code: WeightCode, cache: float) -> Rows | None:
     """Products whose weights no cache holds, of decode steps and of prompts; of several kernels the fastest."""
-    names, of_weight, of_activation = _FORMATS[code]
-    frame = frame[frame["gemm_dtype"].isin(names)]
+    frame = frame[frame["gemm_dtype"].isin(_FORMATS[code][0])]
     if not len(frame):
         return None
     frame = frame.loc[frame.groupby(["m", "n", "k"])["latency"].idxmin()]
-    m, n, k = (frame[name].to_numpy(float) for name in "mnk")
-    weight_bytes, flops = n * k * of_weight, 2 * m * n * k
+    flops, n_bytes, weight_bytes = product_work(frame, code)
+    m = frame["m"].to_numpy(float)
     decode = (m <= DECODE_TOKENS) & (weight_bytes > cache)
     prompts = (m >= PROMPT_TOKENS) & (flops > PROMPT_FLOPS)
-    return _rows(frame, flops, weight_bytes + m * k * of_activation + 2 * m * n, decode, decode | prompts)
+    return _rows(frame, flops, n_bytes, decode, decode | prompts)
+
+
+def product_work(frame: Any, code: WeightCode) -> tuple[Floats, Floats, Floats]:
+    """Operations, bytes moved and bytes of weights of each product (m x k) @ (k x n) of a table, weights in `code`."""
+    _, of_weight, of_activation = _FORMATS[code]
+    m, n, k = (frame[name].to_numpy(float) for name in "mnk")
+    weight_bytes = n * k * of_weight
+    return 2 * m * n * k, weight_bytes + m * k * of_activation + 2 * m * n, weight_bytes
 
 
 def _experts(frame: Any, code: WeightCode, cache: float) -> Rows | None:
     """Grouped products of gated experts; weights read are those of the experts that tokens are expected to choose."""
-    names, of_weight, _ = _FORMATS[code]
-    frame = frame[frame["moe_dtype"].isin(names)]
+    frame = frame[frame["moe_dtype"].isin(_FORMATS[code][0])]
     if code == "mxfp4":
         frame = frame[frame["hidden_size"] == MXFP4_HIDDEN]
     drawn = [name for name in ROUTING if (frame["distribution"] == name).any()]
     if not drawn:
         return None
     frame = frame[frame["distribution"] == drawn[0]]
-    shape = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
-    frame = frame.loc[frame.groupby(shape)["latency"].idxmin()]
-    n_tokens, hidden, inner, top, n_experts, tp, ep = (frame[name].to_numpy(float) for name in shape)
+    frame = frame.loc[frame.groupby(EXPERT_SHAPE)["latency"].idxmin()]
+    n_tokens, ep = (frame[name].to_numpy(float) for name in ("num_tokens", "moe_ep_size"))
+    flops, n_bytes, weight_bytes = expert_work(frame, code)
+    near = ep <= MAX_EXPERT_PARALLEL
+    decode = (n_tokens <= EXPERT_TOKENS) & (weight_bytes > cache / CACHE_SHARE) & near
+    return _rows(frame, flops, n_bytes, decode, decode | ((n_tokens >= PROMPT_TOKENS) & (flops > PROMPT_FLOPS) & near))
+
+
+#: columns that say what grouped products of experts calculate
+EXPERT_SHAPE = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
+
+
+def expert_work(frame: Any, code: WeightCode) -> tuple[Floats, Floats, Floats]:
+    """Operations, bytes moved and bytes of weights of each row of experts, weights in `code`: those of the experts that
+    tokens are expected to choose."""
+    n_tokens, hidden, inner, top, n_experts, tp, ep = (frame[name].to_numpy(float) for name in EXPERT_SHAPE)
     one = 3 * hidden * inner / tp
     touched = n_experts / ep * array(weights.expert_share_touched)(n_tokens.astype(int), n_experts, top)
-    pairs = n_tokens * top / ep
-    n_bytes = touched * one * of_weight + 2 * pairs * (2 * hidden + 3 * inner / tp)
-    flops, near = 2 * one * pairs, ep <= MAX_EXPERT_PARALLEL
-    decode = (n_tokens <= EXPERT_TOKENS) & (touched * one * of_weight > cache / CACHE_SHARE) & near
-    return _rows(frame, flops, n_bytes, decode, decode | ((n_tokens >= PROMPT_TOKENS) & (flops > PROMPT_FLOPS) & near))
+    pairs, weight_bytes = n_tokens * top / ep, touched * one * _FORMATS[code][1]
+    return 2 * one * pairs, weight_bytes + 2 * pairs * (2 * hidden + 3 * inner / tp), weight_bytes
 
 
 def _latent(frame: Any, stored: LatentCode) -> Rows | None:
@@ -238,10 +257,18 @@ def _prompts(frame: Any, head_dim: int) -> Rows | None:
     frame = frame[(frame["head_dim"] == head_dim) & (frame["kv_cache_dtype"] == "bfloat16")]
     if not len(frame):
         return None
-    batch, length, heads = (frame[name].to_numpy(float) for name in ("batch_size", "isl", "num_heads"))
-    flops = 2 * batch * length * length * heads * head_dim
-    keep = (flops > PROMPT_FLOPS / 4) & (length >= PROMPT_TOKENS / 2)
+    flops, keep = prompt_flops(frame), frame["isl"].to_numpy(float) >= PROMPT_TOKENS / 2
+    keep &= flops > PROMPT_FLOPS / 4
     return _rows(frame, flops, np.zeros(len(frame)), np.zeros(len(frame), bool), keep)
+
+
+def prompt_flops(frame: Any) -> Floats:
+    """Operations of causal attention over each row's prompts: half of the products."""
+    batch, length, heads, head_dim = (
+        frame[name].to_numpy(float) for name in ("batch_size", "isl", "num_heads", "head_dim")
+    )
+    found: Floats = 2 * batch * length * length * heads * head_dim
+    return found
 
 
 def predict_s(rows: Rows, point: Floats, bandwidth: float, peak: float) -> Floats:

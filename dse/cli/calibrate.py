@@ -20,10 +20,11 @@ from dse.core.errors import InputError
     help="Device file to write, with the fitted stack in it; for host and implementation a directory.",
 )
 @click.option("--kernel", default="attention", show_default=True,
-              type=click.Choice(["attention", "gemm", "links", "served", "host", "implementation"]),
+              type=click.Choice(["attention", "gemm", "links", "served", "host", "implementation", "power"]),
               help="What to read from aiconfigurator-core (links: collectives; served: products by "
               "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
-              "table; implementation: published measurements of quantised KV.")  # fmt: skip
+              "table; implementation: published measurements of quantised KV; power: J a byte and an operation, "
+              "idle power.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
 def calibrate(table: str, device: str | None, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.
@@ -57,6 +58,12 @@ def calibrate(table: str, device: str | None, stack: str | None, out: str, kerne
 
         done = served.run(table, device, stack, out, progress_bar)
         click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else served.text(done))
+        return
+    if kernel == "power":
+        from dse.calibrate import power
+
+        done = power.run(table, device, stack, out)
+        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else power.text(done))
         return
     from dse.calibrate import write as calibrate_write
 

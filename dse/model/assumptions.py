@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dse.core import units
-from dse.model import implementations, lower
+from dse.model import energy, implementations, lower
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
@@ -34,10 +34,11 @@ def of(
     fields = ["kernel_launch"] if launching and device.kernel_launch.si else []
     fields += ["token_cores", *(("kv_page", "kv_burst") if any(g.streams for g in plan.groups) else ())]
     fields += ["board_power"]
-    fields += _PARTS if all(getattr(device, name) for name in _PARTS) else ()
+    peaks = lower.product_peaks(device, plan.model, work, stack)
+    if all(getattr(device, name) for name in _PARTS):
+        fields += [*_PARTS, *_energy_by_bits(device, plan, work, peaks[-1])]
     fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops"]
     fields += ["reported_memory"] if is_server else []
-    peaks = lower.product_peaks(device, plan.model, work, stack)
     fields += [name for name in ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8") if name in peaks]
     fields += ["link_bandwidth"] if has_assumed_links else []
     by_core = _counts_cores(plan, paths, stack) if stack else "fused" in used and device.fused_rate is None
@@ -57,6 +58,29 @@ def of(
     if device.usable_frac.kind == ASSUMED and (device.usable_frac.si < 1 or not is_server):
         found.append("usable_frac")
     return found
+
+
+def _energy_by_bits(device: HardwareSpec, plan: KvPlan, work: Workload, peak: str) -> list[str]:
+    """Which of the energies of bytes and operations of fewer bits, and of keys and values, a design takes; `peak` is
+    the peak rate of its products (`dse.model.energy`)."""
+    weights, packs = work.weight_format, [g.layout.needs_unpacking for g in plan.groups]
+    eighths = weights.expert_eighths if plan.model.expert_parameters else weights.dense_eighths
+    found = []
+    if eighths <= energy.MORE_THAN_4 and device.energy_per_byte_fp4:
+        found.append("energy_per_byte_fp4")
+    elif eighths <= energy.MORE_THAN_8 and device.energy_per_byte_fp8:
+        found.append("energy_per_byte_fp8")
+    if any(packs) and device.energy_per_kv_byte_fp8:
+        found.append("energy_per_kv_byte_fp8")
+    elif any(packs) and not device.energy_per_kv_byte and device.energy_per_byte_fp8:
+        found.append("energy_per_byte_fp8")
+    if device.energy_per_kv_byte and (not all(packs) or not device.energy_per_kv_byte_fp8):
+        found.append("energy_per_kv_byte")
+    if peak == "peak_flops_fp4" and device.energy_per_flop_fp4:
+        found.append("energy_per_flop_fp4")
+    if peak in ("peak_flops_fp8", "peak_ops_int8") and device.energy_per_flop_fp8:
+        found.append("energy_per_flop_fp8")
+    return list(dict.fromkeys(found))
 
 
 def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> bool:

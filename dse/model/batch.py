@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import energy, throughput, utilisation
-from dse.model.operations import DECODE, PREFILL, decode_operations, prompt_operations, total_of
+from dse.model.operations import DECODE, PREFILL, decode_operations, joules_of, prompt_operations, total_of
 from dse.model.records import MISSING
 from dse.model.step import prompt_host_s, unshared_prompts_s
 
@@ -125,6 +125,10 @@ def step_shares(run):
         by_compute += wave.attention_s - run.attention_latency_s
     else:
         by_bandwidth += wave.attention_s - run.attention_latency_s
+    if by_compute > by_bandwidth:  # slower clocks stretch what counts most
+        by_compute += wave.power_s
+    else:
+        by_bandwidth += wave.power_s
     latency = run.linear_latency_s + run.attention_latency_s + wave.host_s
     return Shares(by_bandwidth, by_compute, latency, wave.dequantize_s + wave.quantize_s, wave.collective_s)
 
@@ -140,7 +144,7 @@ def shares_of(design, run):
         compute = wave.prompt_matrix_s - run.linear_latency_s
     else:
         bandwidth = wave.prompt_matrix_s - run.linear_latency_s
-    compute += wave.prompt_compute_s - wave.prompt_matrix_s
+    compute += wave.prompt_compute_s - wave.prompt_matrix_s + wave.prompt_power_s
     return Shares(
         step.bandwidth + bandwidth / n_steps, step.compute + compute / n_steps,
         step.latency + (run.linear_latency_s + prompt_host_s(design)) / n_steps,
@@ -174,25 +178,45 @@ def _utilised(at_peak_s, seconds):
 def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
     """Utilisation of the largest wave, `run`; energy and cost over all, `smaller` being those of one sequence less."""
     device, n_steps = design.device, float(design.output_tokens)
-    step = total_of(decode_operations(design, terms, run), DECODE, run.wave.decode_step_s)
-    prompt = total_of(prompt_operations(design, terms, run), PREFILL, run.wave.prefill_s)
+    of_step, of_prompt = decode_operations(design, terms, run), prompt_operations(design, terms, run)
+    step = total_of(of_step, DECODE, run.wave.decode_step_s)
+    prompt = total_of(of_prompt, PREFILL, run.wave.prefill_s)
+    (moved, calculated), (moved_once, calculated_once) = (
+        joules_of(design, terms, of_step), joules_of(design, terms, of_prompt)
+    )  # fmt: skip
     # a run is all stages of one of the devices that a layer is split over: every batch in flight passes all of them
     split = design.deployment
     of_all = float(split.n_devices // split.n_stages * split.n_in_flight)
     busy = split.n_in_flight / split.n_stages
     n_bytes = waves.n_full * (n_steps * step.n_bytes + prompt.n_bytes)
     at_peak_s = waves.n_full * (n_steps * step.compute_at_peak_s + prompt.compute_at_peak_s)
+    moved = waves.n_full * (n_steps * moved + moved_once)
+    calculated = waves.n_full * (n_steps * calculated + calculated_once)
     prompts_s = waves.n_full * run.wave.prefill_s
     if waves.n_smaller:
-        less = total_of(decode_operations(design, terms, smaller), DECODE, smaller.wave.decode_step_s)
-        prompt_less = total_of(prompt_operations(design, terms, smaller), PREFILL, smaller.wave.prefill_s)
+        of_less, of_once = decode_operations(design, terms, smaller), prompt_operations(design, terms, smaller)
+        less = total_of(of_less, DECODE, smaller.wave.decode_step_s)
+        prompt_less = total_of(of_once, PREFILL, smaller.wave.prefill_s)
         n_bytes += waves.n_smaller * (n_steps * less.n_bytes + prompt_less.n_bytes)
         at_peak_s += waves.n_smaller * (n_steps * less.compute_at_peak_s + prompt_less.compute_at_peak_s)
+        (moved_less, calculated_less), (moved_once, calculated_once) = (
+            joules_of(design, terms, of_less), joules_of(design, terms, of_once)
+        )  # fmt: skip
+        moved += waves.n_smaller * (n_steps * moved_less + moved_once)
+        calculated += waves.n_smaller * (n_steps * calculated_less + calculated_once)
         prompts_s += waves.n_smaller * smaller.wave.prefill_s
     n_tokens = batch * n_steps
+    within = 1.0
+    if device.power_limit_w > 0.0:
+        within = energy.share_within_limit(
+            of_all * (moved + calculated), split.n_devices * total_s, device.power_limit_w, device.idle_power_w
+        )
+    per_byte = within * moved / n_bytes if n_bytes > 0.0 else device.energy_per_byte
+    at_peak_flops = at_peak_s * terms.peak_flops_per_s
+    per_flop = within * calculated / at_peak_flops if at_peak_flops > 0.0 else device.energy_per_flop
     n_bytes, at_peak_s = of_all * n_bytes, of_all * at_peak_s
-    memory = energy.memory_joules_per_token(n_bytes, device.energy_per_byte, n_tokens)
-    compute = energy.compute_joules_per_token(at_peak_s, terms.peak_flops_per_s, device.energy_per_flop, n_tokens)
+    memory = energy.memory_joules_per_token(n_bytes, per_byte, n_tokens)
+    compute = energy.compute_joules_per_token(at_peak_s, terms.peak_flops_per_s, per_flop, n_tokens)
     idle = energy.idle_joules_per_token(split.n_devices * device.idle_power_w, total_s, n_tokens)
     generation_s, discount = (total_s - prompts_s) / batch, design.load.cached_input_discount
     if math.isnan(discount):

@@ -43,6 +43,7 @@ from dse.model.operations import (
     COLLECTIVES,
     DECODE,
     HOST,
+    POWER,
     PREFILL,
     QUANTIZATION,
     decode_operations,
@@ -123,7 +124,7 @@ class Lowered:
             ),
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
             "token_time_low": sure.tokens.low, "token_time_high": sure.tokens.high,
-            "first_time_low": sure.first.low, "first_time_high": sure.first.high,
+            **uncertainty.energy_factors(device), "first_time_low": sure.first.low, "first_time_high": sure.first.high,
             "unpack_rate_low": unpacking[0], "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }  # fmt: skip
@@ -367,7 +368,8 @@ class Point:
                 continue
             for op in (*each, total_of(each, DECODE if phase == "decode" else PREFILL, seconds)):
                 name = "all" if op.kind < 0 else names[op.kind] if op.kind < ATTENTION else "attention"
-                name = {QUANTIZATION: "quantization", COLLECTIVES: "collectives", HOST: "host"}.get(op.kind, name)
+                others = {QUANTIZATION: "quantization", COLLECTIVES: "collectives", HOST: "host", POWER: "power limit"}
+                name = others.get(op.kind, name)
                 shares = [
                     part / op.seconds if op.seconds else 0.0 for part in (op.compute_at_peak_s, op.read_at_peak_s)
                 ]

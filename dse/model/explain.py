@@ -348,6 +348,9 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
         "one_prompt_s", one_prompt_s(design, terms), "prefill_s of one request alone, whose shared prefix is cached",
         "docs/model.md, Latency", input_tokens=work.input_tokens, prefix_tokens=made.prefix_tokens,
     ))  # fmt: skip
+    if "power_s" not in steps:
+        measured = "times were measured within the limit" if design.device.power_limit_w else "its energy is assumed"
+        found.append(_note("power_s", 0.0, f"none: {measured}", "docs/model.md, Energy and cost"))
     found += [_host_note(point), *_steady_notes(point)]
     if not work.kv_cache:
         return [*found, *_uncached_notes(point)]
@@ -643,6 +646,8 @@ def _choice_notes(point: Point, results: dict[str, Any]) -> list[Step]:
     for name in ("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"):
         how, source, numbers = how_measured(plan, results[name])
         found.append(_note(name, results[name], how, source, **numbers))
+    for name, ratio in uncertainty.energy_factors(device).items():
+        found.append(_note(name, ratio, "the range of the device's file over its value", "docs/model.md, How sure"))
     sure = uncertainty.intervals(device, plan, point.stack, point.stack_name)
     for kind, interval in (("token_time", sure.tokens), ("first_time", sure.first)):
         for end, ratio in (("low", interval.low), ("high", interval.high)):

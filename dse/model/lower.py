@@ -50,6 +50,8 @@ KERNELS = "kernels"
 PROMPT_HEAD_DIM = 128
 #: families whose codes are FP8: kernels read them like those of one scale a tensor
 FP8_CODES = frozenset({"fp8", "fp8_per_token_head", "fp8_ds_mla"})
+#: kinds of numbers on whose power a bound on time may rest
+MEASURED = ("measured", "derived")
 #: every token is stored and read
 FULL = Policy(NO_LIMIT, NO_LIMIT, NO_LIMIT, NO_LIMIT, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0)
 
@@ -432,16 +434,29 @@ def _rate(quantity: Quantity | None) -> tuple[float, float]:
 
 
 def device_of(device: HardwareSpec) -> Device:
-    """A device as numbers; nan where it names no power or price. Energy by parts needs all of its rates."""
+    """A device as numbers; nan where it names no power or price. Energy by parts needs all of its rates.
+
+    Bytes without an energy of their own take that of more bits. The board's limit bounds power only where its energy
+    was measured: what is assumed decides no time.
+    """
     parts = (device.energy_per_byte, device.energy_per_flop, device.idle_power)
     by_parts = [part.si if part and all(parts) else math.nan for part in parts]
+    wide = by_parts[0]
+    fp8 = device.energy_per_byte_fp8.si if device.energy_per_byte_fp8 else wide
+    fp4 = device.energy_per_byte_fp4.si if device.energy_per_byte_fp4 else fp8
+    kv = device.energy_per_kv_byte.si if device.energy_per_kv_byte else wide
+    packed = device.energy_per_kv_byte_fp8 or device.energy_per_kv_byte
+    narrow = [one.si if one else 0.0 for one in (device.energy_per_flop_fp8, device.energy_per_flop_fp4)]
+    is_measured = all(part and part.kind in MEASURED for part in parts)
+    limit_w = device.board_power.si if device.board_power and is_measured else 0.0
     return Device(
         device.capacity_bytes, device.reported_bytes, device.runtime_overhead.count,
         device.token_cores.count if device.token_cores else 0,
         device.usable_frac.si, device.memory_bandwidth.si, *_rate(device.peak_flops), *_rate(device.peak_flops_fp8),
         *_rate(device.peak_ops_int8), device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
         device.board_power.si if device.board_power else math.nan,
-        device.usd_per_hour.si if device.usd_per_hour else math.nan, *by_parts,
+        device.usd_per_hour.si if device.usd_per_hour else math.nan, by_parts[0], by_parts[1], by_parts[2],
+        fp8, fp4, kv, packed.si if packed else fp8, narrow[0], narrow[1], limit_w,
     )  # fmt: skip
 
 

@@ -223,12 +223,14 @@ def _put(row, i, wave):
     row[AT.dequantize_s + i] = wave.dequantize_s
     row[AT.collective_s + i] = wave.collective_s
     row[AT.host_s + i] = wave.host_s
+    row[AT.power_s + i] = wave.power_s
     row[AT.decode_step_s + i] = wave.decode_step_s
     row[AT.prompt_products_s + i] = wave.prompt_products_s
     row[AT.prompt_matrix_s + i] = wave.prompt_matrix_s
     row[AT.prompt_compute_s + i] = wave.prompt_compute_s
     row[AT.prompt_quantize_s + i] = wave.prompt_quantize_s
     row[AT.prompt_collective_s + i] = wave.prompt_collective_s
+    row[AT.prompt_power_s + i] = wave.prompt_power_s
     row[AT.prefill_s + i] = wave.prefill_s
     row[AT.wave_s + i] = wave.wave_s
 
@@ -394,9 +396,10 @@ def _fill_run(m, most, case, room):
 def _wave_at(row, i):
     return Wave(
         row[AT.linear_compute_s + i], row[AT.linear_s + i], row[AT.attention_s + i], row[AT.quantize_s + i],
-        row[AT.dequantize_s + i], row[AT.collective_s + i], row[AT.host_s + i], row[AT.decode_step_s + i],
-        row[AT.prompt_products_s + i], row[AT.prompt_matrix_s + i], row[AT.prompt_compute_s + i],
-        row[AT.prompt_quantize_s + i], row[AT.prompt_collective_s + i], row[AT.prefill_s + i], row[AT.wave_s + i],
+        row[AT.dequantize_s + i], row[AT.collective_s + i], row[AT.host_s + i], row[AT.power_s + i],
+        row[AT.decode_step_s + i], row[AT.prompt_products_s + i], row[AT.prompt_matrix_s + i],
+        row[AT.prompt_compute_s + i], row[AT.prompt_quantize_s + i], row[AT.prompt_collective_s + i],
+        row[AT.prompt_power_s + i], row[AT.prefill_s + i], row[AT.wave_s + i],
     )  # fmt: skip
 
 

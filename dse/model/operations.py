@@ -3,11 +3,13 @@
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
+from dse.model.energy import joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.formulas import attention, linear, weights
 from dse.model.step import experts_s, product_peak, share_touched
 
-#: what an operation is: a product with weights counts by its place in `Design.products`
-ATTENTION, QUANTIZATION, COLLECTIVES, HOST = 100, 101, 102, 103
+#: what an operation is: a product with weights counts by its place in `Design.products`; POWER is what the board's
+#: limit adds to the others
+ATTENTION, QUANTIZATION, COLLECTIVES, HOST, POWER = 100, 101, 102, 103, 104
 DECODE, PREFILL = 0, 1
 
 
@@ -89,6 +91,8 @@ def decode_operations(design, terms, run):
         found.append(Operation(DECODE, COLLECTIVES, run.wave.collective_s, 0.0, 0.0, 0.0, 0.0))
     if run.wave.host_s != 0:
         found.append(Operation(DECODE, HOST, run.wave.host_s, 0.0, 0.0, 0.0, 0.0))
+    if run.wave.power_s != 0:
+        found.append(Operation(DECODE, POWER, run.wave.power_s, 0.0, 0.0, 0.0, 0.0))
     return found
 
 
@@ -110,7 +114,28 @@ def prompt_operations(design, terms, run):
         found.append(Operation(PREFILL, COLLECTIVES, wave.prompt_collective_s, 0.0, 0.0, 0.0, 0.0))
     if terms.host_s != 0:
         found.append(Operation(PREFILL, HOST, terms.host_s, 0.0, 0.0, 0.0, 0.0))
+    if wave.prompt_power_s != 0:
+        found.append(Operation(PREFILL, POWER, wave.prompt_power_s, 0.0, 0.0, 0.0, 0.0))
     return found
+
+
+@compilable
+def joules_of(design, terms, operations):
+    """J of reads and writes, and J of operations, of all operations of a phase."""
+    peak = terms.product_peak_per_s
+    if design.stack.has_experts:
+        peak = design.stack.expert_peak_per_s
+    of_product, of_attention = watts_at_peak(design, peak), watts_at_peak(design, terms.peak_flops_per_s)
+    of_weight, of_kv = joules_per_weight_byte(design), joules_per_kv_byte(design)
+    moved = calculated = 0.0
+    for each in operations:
+        if each.kind < ATTENTION:
+            moved += each.n_bytes * of_weight
+            calculated += each.compute_at_peak_s * of_product
+        else:
+            moved += each.n_bytes * (of_kv if each.kind < QUANTIZATION else design.device.energy_per_byte)
+            calculated += each.compute_at_peak_s * of_attention
+    return moved, calculated
 
 
 @compilable

@@ -227,6 +227,16 @@ class Device(NamedTuple):
     energy_per_byte: float
     energy_per_flop: float
     idle_power_w: float
+    #: J of bytes of 8 and 4 bits, of keys and values in 16 bits and fewer, and of operations of 8 and 4 bits; of those
+    #: 0: as of 16 bits at the peak
+    energy_per_byte_fp8: float
+    energy_per_byte_fp4: float
+    energy_per_kv_byte: float
+    energy_per_kv_byte_fp8: float
+    energy_per_flop_fp8: float
+    energy_per_flop_fp4: float
+    #: W that bounds power, where the energy was measured; 0: no bound
+    power_limit_w: float
 
 
 class Load(NamedTuple):

@@ -26,6 +26,11 @@ _PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth",
 _LINKS = (*_MEMORY, "link_bandwidth", "exchanges")
 #: everything that a time from first prompt to last token depends on
 _ALL = (*_STEP, "kv_burst", "link_bandwidth", "exchanges")
+#: of bytes and of operations of fewer bits
+_BYTES = (
+    "energy_per_byte", "energy_per_byte_fp8", "energy_per_byte_fp4", "energy_per_kv_byte", "energy_per_kv_byte_fp8",
+)  # fmt: skip
+_FLOPS = ("energy_per_flop", "energy_per_flop_fp8", "energy_per_flop_fp4")
 _BUSY = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "n_cores", "token_policy")
 
 
@@ -132,18 +137,22 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Time", 7, "exchange between devices"), reads=_LINKS),
     _r("host_s", "s", NUMBER, "host and small kernels", line=("Time", 8, "host and small kernels"),
        reads=(*_MEMORY, "stacks_of", *_HOST)),
+    # where it is not 0 the energy was measured: only how many requests run can rest on what is assumed
+    _r("power_s", "s", NUMBER, "added by the board's power limit", line=("Time", 9, "board's power limit"),
+       reads=_MEMORY),
     _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
     _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
     _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_PLAIN, "token_cores")),
-    _r("decode_step_s", "s", NUMBER, "decode step", line=("Time", 9, "decode step (mean): time per token"), reads=_ALL),
-    _r("prefill_s", "s", NUMBER, "prompt of a running batch", line=("Time", 10, "prefill"), reads=_PROMPT),
-    _r("total_s", "s", NUMBER, "total time", line=("Time", 11, "total, all waves"), shown="s", reads=_ALL),
-    _r("ttft_s", "s", NUMBER, "time to first token", line=("Time", 12, "time to first token, no queue"), reads=_ALL),
+    _r("decode_step_s", "s", NUMBER, "decode step",
+       line=("Time", 10, "decode step (mean): time per token"), reads=_ALL),
+    _r("prefill_s", "s", NUMBER, "prompt of a running batch", line=("Time", 11, "prefill"), reads=_PROMPT),
+    _r("total_s", "s", NUMBER, "total time", line=("Time", 12, "total, all waves"), shown="s", reads=_ALL),
+    _r("ttft_s", "s", NUMBER, "time to first token", line=("Time", 13, "time to first token, no queue"), reads=_ALL),
     _r("tpot_s", "s", NUMBER, "time per output token", reads=_ALL),
     _r("steady_ttft_s", "s", NUMBER, "time to first token, steady server",
-       line=("Time", 13, "steady server: time to first token"), reads=_ALL),
+       line=("Time", 14, "steady server: time to first token"), reads=_ALL),
     _r("steady_tpot_s", "s", NUMBER, "time per output token, steady server",
-       line=("Time", 14, "steady server: time per output token"), reads=_ALL),
+       line=("Time", 15, "steady server: time per output token"), reads=_ALL),
     _r("decoding_requests", "sequence", NUMBER, "requests that decode", reads=_ALL),
     _r("throughput_tokens_per_s", "token/s", NUMBER, "throughput", line=("Throughput", 1, "throughput"), reads=_ALL),
     _r("bound", "", NAME, "bound by", reads=_ALL),
@@ -157,12 +166,12 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Throughput", 2, "energy, board power"), reads=(*_ALL, "board_power")),
     _r("joules_per_token_by_parts", "J/token", NUMBER, "energy by parts",
        line=("Throughput", 3, "energy by bytes, operations, idling"),
-       reads=(*_ALL, "energy_per_byte", "energy_per_flop", "idle_power")),
+       reads=(*_ALL, *_BYTES, *_FLOPS, "idle_power")),
     _r("memory_joules_per_token", "J/token", NUMBER, "energy of reads and writes",
-       line=("Throughput", 4, "  bytes read and written"), reads=(*_MEMORY, "energy_per_byte", "kv_burst")),
+       line=("Throughput", 4, "  bytes read and written"), reads=(*_MEMORY, *_BYTES, "kv_burst")),
     _r("compute_joules_per_token", "J/token", NUMBER, "energy of operations",
        line=("Throughput", 5, "  operations"),
-       reads=(*_MEMORY, "energy_per_flop", "peak_flops", *_NARROW)),
+       reads=(*_MEMORY, *_FLOPS, "peak_flops", *_NARROW)),
     _r("idle_joules_per_token", "J/token", NUMBER, "energy of idling",
        line=("Throughput", 6, "  idling"), reads=(*_ALL, "idle_power")),
     _r("usd_per_million_tokens", "USD per million tokens", NUMBER, "cost of a million tokens",
@@ -173,6 +182,11 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
        line=("Throughput", 9, "effective bandwidth"), reads=("memory_bandwidth",)),
     _r("effective_capacity_bytes", "B", NUMBER, "effective capacity",
        line=("Throughput", 10, "effective capacity (all the memory)"), reads=("memory_capacity",)),
+    _r("byte_energy_low", "1", NUMBER, "measured over predicted energy of bytes, low", reads=("energy_per_byte",)),
+    _r("byte_energy_high", "1", NUMBER, "measured over predicted energy of bytes, high", reads=("energy_per_byte",)),
+    _r("flop_energy_low", "1", NUMBER, "measured over predicted energy of operations, low", reads=("energy_per_flop",)),
+    _r("flop_energy_high", "1", NUMBER, "measured over predicted energy of operations, high",
+       reads=("energy_per_flop",)),
     _r("token_time_low", "1", NUMBER, "measured over predicted time per token, low", reads=_STACK),
     _r("token_time_high", "1", NUMBER, "measured over predicted time per token, high", reads=_STACK),
     _r("first_time_low", "1", NUMBER, "measured over predicted time of prompts, low", reads=_STACK),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
+from dse.model.energy import added_s, joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.formulas import (
     attention,
     collectives,
@@ -79,6 +80,14 @@ class Terms(NamedTuple):
     read_launch_s: float
     copy_launch_s: float
     pack_launch_s: float
+    #: W that bound the power of times at peak rates, 0: none; W of idling, of reading weights, of products, of reading
+    #: keys and values, and of attention
+    limit_w: float
+    idle_w: float
+    weight_w: float
+    product_w: float
+    kv_w: float
+    attention_w: float
     prompt: PromptTerms
 
 
@@ -94,12 +103,15 @@ class Wave(NamedTuple):
     collective_s: float
     #: small kernels, and the host of the server
     host_s: float
+    #: the board's limit adds, where its energy was measured
+    power_s: float
     decode_step_s: float
     prompt_products_s: float
     prompt_matrix_s: float
     prompt_compute_s: float
     prompt_quantize_s: float
     prompt_collective_s: float
+    prompt_power_s: float
     prefill_s: float
     wave_s: float
 
@@ -217,19 +229,24 @@ def terms_of(design, made):
     for g in design.tensors:
         if g.is_packed:
             quantises = 1
+    peak, wide = product_peak(design, max(device.token_cores, 1)), device.peak_flops * device.peak_flops_unit
+    # measured times were measured within the limit
+    limit_w = 0.0 if stack.has_gemm or stack.has_attention else device.power_limit_w
     if model.burst_bits or made.buffer_bytes or made.score_bytes:
         quantises = 1
+    has_experts = 1 if model.expert_parameters else 0  # not in the call: numba cannot branch inside a long one
     return Terms(
-        stack.has_gemm, 1 if model.expert_parameters else 0, quantises, same_from(design, made.limits),
+        stack.has_gemm, has_experts, quantises, same_from(design, made.limits),
         design.input_tokens, n_steps,
         model.active_parameters - model.unread_parameters - stack.has_experts * model.active_expert_parameters,
         weight_read_s(design, 1.0), model.n_products, stack.gemm_launch_s,
         stack.gemm_flops_frac, stack.flops_frac, stack.prompt_flops_frac,
         prompt_host_s(design), stack.host_sequence_s,
-        device.peak_flops * device.peak_flops_unit,
-        product_peak(design, max(device.token_cores, 1)), device.bandwidth_bytes_per_s, reached, made.score_bytes,
+        wide, peak, device.bandwidth_bytes_per_s, reached, made.score_bytes,
         made.choice_bytes, float(model.burst_bits), float(8 * model.den), buffer_s, uncached_flops, read_launch_s,
-        copy_launch_s, pack_launch_s,
+        copy_launch_s, pack_launch_s, limit_w, device.idle_power_w,
+        joules_per_weight_byte(design) * device.bandwidth_bytes_per_s * stack.gemm_memory_frac,
+        watts_at_peak(design, peak), joules_per_kv_byte(design) * reached, watts_at_peak(design, wide),
         prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
     )  # fmt: skip
 
@@ -283,6 +300,15 @@ def prompt_s(n, n_prefixes, prompt_read_s, prompt_experts_s, terms, prompt, has_
     return products, matrix_s, compute_s, quantize_s
 
 
+@inlined
+def prompt_power_s(read_s, products, matrix_s, compute_s, other_s, terms):
+    """Seconds that the board's limit adds to prompts, whose products take `products` and attention the rest of
+    `compute_s`; `other_s` is what they take beside."""
+    joules = read_s * terms.weight_w + products * terms.product_w
+    joules += (compute_s - matrix_s) * terms.prompt_flops_frac * terms.attention_w
+    return added_s(compute_s + other_s, joules, terms.limit_w, terms.idle_w)
+
+
 class Given(NamedTuple):
     """What a wave takes beside the sums of its sequences, of a step and of the prompts."""
 
@@ -320,14 +346,22 @@ def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
             + terms.read_launch_s + terms.copy_launch_s
         )  # fmt: skip
     host_s = terms.host_s + n * terms.host_sequence_s
-    decode_step_s = throughput.decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s)
+    working_s = linear_s + attention_s + quantize_s + dequantize_s + given.exchange_s + host_s
+    joules = given.read_s * terms.weight_w + compute_s * terms.product_w
+    joules += n / n_steps * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w)
+    power_s = added_s(working_s, joules, terms.limit_w, terms.idle_w)
+    decode_step_s = throughput.decode_step_s(
+        linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s, power_s
+    )
     products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
         n, 1, given.prompt_read_s, given.prompt_experts_s, terms, terms.prompt, has_gemm, quantises
     )
-    prefill_s = prompt_compute_s + prompt_quantize_s + given.prompt_exchange_s + terms.host_s
+    other_s = prompt_quantize_s + given.prompt_exchange_s + terms.host_s
+    of_limit_s = prompt_power_s(given.prompt_read_s, products, matrix_s, prompt_compute_s, other_s, terms)
+    prefill_s = prompt_compute_s + prompt_quantize_s + given.prompt_exchange_s + terms.host_s + of_limit_s
     return Wave(
-        compute_s, linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s, decode_step_s, products,
-        matrix_s, prompt_compute_s, prompt_quantize_s, given.prompt_exchange_s, prefill_s,
+        compute_s, linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s, power_s, decode_step_s,
+        products, matrix_s, prompt_compute_s, prompt_quantize_s, given.prompt_exchange_s, of_limit_s, prefill_s,
         throughput.wave_s(n_steps, decode_step_s, prefill_s),
     )  # fmt: skip
 
@@ -340,8 +374,12 @@ def one_prompt_s(design, terms):
         return 0.0
     touched = share_touched(design, own)
     read_s, chosen_s = weight_read_s(design, touched), experts_s(design, float(own), touched)
-    found = prompt_s(1.0, 0, read_s, chosen_s, terms, terms.prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3] + exchanges_s(design, own, 1) + terms.host_s
+    products, matrix_s, compute_s, quantize_s = prompt_s(
+        1.0, 0, read_s, chosen_s, terms, terms.prompt, terms.has_gemm, terms.quantises
+    )
+    other_s = quantize_s + exchanges_s(design, own, 1) + terms.host_s
+    of_limit_s = prompt_power_s(read_s, products, matrix_s, compute_s, other_s, terms)
+    return compute_s + quantize_s + exchanges_s(design, own, 1) + terms.host_s + of_limit_s
 
 
 @compilable
@@ -350,8 +388,13 @@ def unshared_prompts_s(design, made, terms, n):
     prompt = prompt_terms(design, made, 0, 0, terms.prompt.launch_s)
     touched = share_touched(design, int(n) * design.input_tokens)
     read_s, chosen_s = weight_read_s(design, touched), experts_s(design, n * design.input_tokens, touched)
-    found = prompt_s(n, 1, read_s, chosen_s, terms, prompt, terms.has_gemm, terms.quantises)
-    return found[2] + found[3] + exchanges_s(design, n * design.input_tokens, 1) + terms.host_s
+    products, matrix_s, compute_s, quantize_s = prompt_s(
+        n, 1, read_s, chosen_s, terms, prompt, terms.has_gemm, terms.quantises
+    )
+    exchange = exchanges_s(design, n * design.input_tokens, 1)
+    other_s = quantize_s + exchange + terms.host_s
+    of_limit_s = prompt_power_s(read_s, products, matrix_s, compute_s, other_s, terms)
+    return compute_s + quantize_s + exchange + terms.host_s + of_limit_s
 
 
 class Run(NamedTuple):
@@ -441,10 +484,14 @@ def uncached_run(design, terms, n):
     n_tokens = n * (design.input_tokens + (n_steps + 1) / 2)
     collective_s = exchanges_s(design, n_tokens, 1)
     host_s = terms.host_s + n * terms.host_sequence_s
-    step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s, host_s)
+    read_s, calculated_s = attention.time_at_rate(all_bytes, reached) / n_steps, compute_s / n_steps
+    joules = read_s * terms.weight_w + calculated_s * stack.gemm_flops_frac * terms.product_w
+    joules += attention_s * terms.prompt_flops_frac * terms.attention_w
+    power_s = added_s(linear_s + attention_s + collective_s + host_s, joules, terms.limit_w, terms.idle_w)
+    step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s, host_s, power_s)
     wave = Wave(
-        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, collective_s, host_s, step_s, 0.0, 0.0, 0.0, 0.0, 0.0,
-        0.0,
+        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, collective_s, host_s, power_s, step_s, 0.0, 0.0, 0.0, 0.0,
+        0.0, 0.0, 0.0,
         throughput.wave_s(n_steps, step_s, 0.0),
     )  # fmt: skip
     return Run(

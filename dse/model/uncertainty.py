@@ -35,6 +35,8 @@ ENERGY_PARTS = {
     "memory_joules_per_token": "energy_per_byte", "compute_joules_per_token": "energy_per_flop",
     "idle_joules_per_token": "idle_power",
 }  # fmt: skip
+#: rates whose ranges are results, and the beginning of their names
+ENERGY_RANGES = {"energy_per_byte": "byte_energy", "energy_per_flop": "flop_energy"}
 #: the energy by parts: the sum, then its parts
 BY_PARTS = ("joules_per_token_by_parts", *ENERGY_PARTS)
 #: parts of a step whose kernels another quantizer has not
@@ -138,8 +140,8 @@ def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
     """The intervals of the energy by parts and of their sum, from the ranges of J/B, J/FLOP and the idle power.
 
     A rate that is assumed may be half or twice as large (`BY_KIND`, as `dse ask sensitivity` takes it); bytes and
-    operations are counted, so a rate of another kind leaves nothing unsure. A board idles as long as its tokens take,
-    which is unsure too. {} where the device has no such rates, or nothing fits.
+    operations are counted, so of a rate of another kind its own range is all that is unsure (`energy_factors`). A board
+    idles as long as its tokens take, which is unsure too. {} where the device has no such rates, or nothing fits.
     """
     if results.get("joules_per_token_by_parts") is None:
         return {}
@@ -148,7 +150,8 @@ def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
         if rate in results["assumptions"]:
             found[name] = Interval(*BY_KIND[ASSUMED], f"{rate} is assumed, half to twice")
         else:
-            found[name] = Interval(1.0, 1.0, f"{rate} as the device's file has it")
+            low, high = (results.get(f"{ENERGY_RANGES.get(rate)}_{end}") or 1.0 for end in ("low", "high"))
+            found[name] = Interval(low, high, f"{rate} as the device's file has it")
     idle = found["idle_joules_per_token"]
     times = Interval(results["token_time_low"], results["token_time_high"], "")
     found["idle_joules_per_token"] = product([idle, times], f"{idle.why}; the board idles as long as the tokens take")
@@ -157,6 +160,15 @@ def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
     why = f"half to twice what is assumed: {', '.join(assumed)}; " if assumed else ""
     why += "the board idles as long as the tokens take; the parts err independently"
     return {**found, "joules_per_token_by_parts": total(each, why)}
+
+
+def energy_factors(device: HardwareSpec) -> dict[str, float]:
+    """The ranges that a device's file gives its J/B and J/FLOP, as factors by the name of the result; 1 where none."""
+    found = {}
+    for rate, name in ENERGY_RANGES.items():
+        own = getattr(device, rate)
+        found[f"{name}_low"], found[f"{name}_high"] = own.factors if own and own.low is not None else (1.0, 1.0)
+    return found
 
 
 def of_results(

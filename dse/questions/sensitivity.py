@@ -231,7 +231,7 @@ def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
     server, found = catalog.servers().get(stack_name), []
     for field in ("layer", "sequence"):
         number: Quantity = getattr(host, field)
-        low, high = (factor * number.si for factor in BY_KIND[number.kind])
+        low, high = (factor * number.si for factor in number.factors)
         rule = f"kind {number.kind}"
         if server and "@" not in (work.stack or "") and server.releases:
             ends = [getattr(release, field).si for release in server.releases.values()]
@@ -244,7 +244,7 @@ def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
 
 def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool) -> Number:
     unit, value = units.base_of(quantity.unit), quantity.si
-    low, high = (factor * value for factor in BY_KIND[quantity.kind])
+    low, high = (factor * value for factor in quantity.factors)
     rule = f"kind {quantity.kind}"
     if name in BY_NAME:
         low, high, rule = BY_NAME[name]

@@ -92,6 +92,8 @@ def point_text(
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
+        if not result["power_s"]:
+            shown = [row for row in shown if row[1] != "power_s"]
         if not result["host_s"]:  # what a server does was measured of servers
             shown = [row for row in shown if row[1] not in _SERVER_TIMES]
         if result["memory"] == "paper":
@@ -409,7 +411,7 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
 
 
 #: parts that a decode step is made of
-STEP_PARTS = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s")
+STEP_PARTS = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s", "power_s")
 
 
 def _interval_text(explanation: dict[str, Any]) -> list[str]:

@@ -179,8 +179,9 @@ def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_to
     prompt_nodes = _nodes(1, longest, DENSE_SEQUENCES, TOKENS_RATIO, kinks)
     prompt = [exact.prompt_s(n) for n in prompt_nodes]
     context_nodes = _nodes(MIN_CONTEXT_TOKENS, longest, 0, CONTEXT_RATIO, kinks)
-    # at peak rates all but launches, and what engines hide behind other requests, grows with the number of sequences
-    straight = not fitted and "engine" not in exact.point.paths.values()
+    # at peak rates all but launches, what engines hide behind other requests, and what a limit of power adds, grows
+    # with the number of sequences
+    straight = not fitted and "engine" not in exact.point.paths.values() and exact.point.terms.limit_w == 0
     sequence_nodes = [1, max_sequences] if straight else _nodes(1, max_sequences, DENSE_SEQUENCES, SEQUENCES_RATIO)
     rest = np.array([[exact.attention_s(n, c) for c in context_nodes] for n in sequence_nodes])
     decode = np.zeros((max_sequences + 1, len(context_nodes)))

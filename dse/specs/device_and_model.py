@@ -99,6 +99,14 @@ class HardwareSpec(Spec):
     #: energy by parts: a byte read or written, an FP16 operation, and what is drawn all the time
     energy_per_byte: Energy | None = None
     energy_per_flop: FlopEnergy | None = None
+    #: the same of bytes and operations of 8 and 4 bits; None: of bytes as of 16 bits, of operations by the peak rates
+    energy_per_byte_fp8: Energy | None = None
+    energy_per_byte_fp4: Energy | None = None
+    #: keys and values, 16 bits and fewer, as attention reads them; None: as other bytes
+    energy_per_kv_byte: Energy | None = None
+    energy_per_kv_byte_fp8: Energy | None = None
+    energy_per_flop_fp8: FlopEnergy | None = None
+    energy_per_flop_fp4: FlopEnergy | None = None
     idle_power: IdlePower | None = None
     usd_per_hour: Price | None = None
     n_devices: Devices = Quantity(value=1, unit="device", source="default", kind="derived")

@@ -5,7 +5,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dse.core import units
 from dse.core.errors import InputError, show
@@ -35,6 +35,24 @@ class Quantity(BaseModel):
     unit: str
     source: str = Field(min_length=1, max_length=500)
     kind: Kind
+    #: ends of the range in which 8 of 10 measurements should lie, in the same unit; None: as others of its kind
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Quantity":
+        if (self.low is None) != (self.high is None):
+            raise ValueError("needs both low and high: add the other end")
+        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+            raise ValueError(f"value = {self.value:g}: must lie between low = {self.low:g} and high = {self.high:g}")
+        return self
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """The ends of the range as factors of the value: its own, else those of its kind (`BY_KIND`)."""
+        if self.low is None or self.high is None or self.value == 0:
+            return BY_KIND[self.kind]
+        return self.low / self.value, self.high / self.value
 
     @property
     def si(self) -> float:

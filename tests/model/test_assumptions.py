@@ -34,6 +34,7 @@ SYSTEMS = {
     "just one that fits": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 2, "input_tokens": 395_000}),
     "nothing packed, paged": ("h100", "llama3-8b", "fp16", {"batch": 400, "admission": "paged"}),
     "products in FP4": ("b200", "llama3-8b", "fp16", {"batch": 8, "weights": "nvfp4"}),
+    "products in FP8": ("b200", "llama3-8b", "fp16", {"batch": 8, "weights": "fp8"}),
     "experts in FP4, calibrated": ("b200", "gpt-oss-20b", "fp8", {"batch": 8, "weights": "mxfp4-experts"}),
     "a format in eight bits, ideal": (
         "h100", "llama3-8b", "fp16", {"batch": 64, "weights": "fp8-block", "model_kind": "ideal"}

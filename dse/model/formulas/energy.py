@@ -24,6 +24,18 @@ def compute_joules_per_token(at_peak_s, peak_flops_per_s, energy_per_flop, n_tok
     return at_peak_s * peak_flops_per_s * energy_per_flop / n_tokens
 
 
+@formula("s", "max(0, joules / (limit_w - idle_w) - seconds)", "docs/model.md, Energy and cost: the limit of a board")
+def power_s(seconds, joules, limit_w, idle_w):
+    """Seconds that a board's limit adds to what takes `joules` in `seconds`: power is never above it."""
+    return max(0.0, joules / (limit_w - idle_w) - seconds)
+
+
+@formula("1", "min(1, (limit_w - idle_w) * seconds / joules)", "docs/model.md, Energy and cost: the limit of a board")
+def share_within_limit(joules, seconds, limit_w, idle_w):
+    """Share of `joules` that a board can draw in `seconds` beside its idle power: the rest was counted too high."""
+    return min(1.0, (limit_w - idle_w) * seconds / joules)
+
+
 @formula("J/token", "idle power * seconds / tokens", _PARTS)
 def idle_joules_per_token(idle_power_w, total_s, n_tokens):
     """Energy that the board draws all the time."""

@@ -3,10 +3,12 @@
 from dse.core.compiling import formula
 
 
-@formula("s", "linear + attention + quantize + dequantize + collectives + host", "docs/model.md, Steps and times")
-def decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, collective_s, host_s):
-    """Mean seconds of one decode step; the parts do not overlap (exposed times)."""
-    return linear_s + attention_s + quantize_s + dequantize_s + collective_s + host_s
+@formula(
+    "s", "linear + attention + quantize + dequantize + collectives + host + power", "docs/model.md, Steps and times"
+)
+def decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, collective_s, host_s, power_s):
+    """Mean seconds of one decode step; the parts do not overlap (exposed times). `power_s` is what a limit adds."""
+    return linear_s + attention_s + quantize_s + dequantize_s + collective_s + host_s + power_s
 
 
 @formula("s", "output_tokens * decode_step_s + prefill_s", "docs/model.md, Steps and times")

@@ -1,0 +1,50 @@
+"""What bytes and operations cost in energy by their bits, and what the limit of a board adds to a time."""
+
+from dse.core.compiling import compilable, inlined
+from dse.model.formulas import energy
+
+#: peak rates of 8-bit operations are twice those of 16 bits, of 4-bit ones four times: between them lie these
+_EIGHT_BITS, _FOUR_BITS = 1.5, 3.0
+#: weights of so many bits count as 16, as 8, or as 4 (bits times 8)
+MORE_THAN_8, MORE_THAN_4 = 72, 40
+
+
+@compilable
+def joules_per_weight_byte(design):
+    """J a byte of weights: of the experts' format where the model has experts, which are most of its weights."""
+    device, eighths = design.device, design.load.dense_eighths
+    if design.model.expert_parameters:
+        eighths = design.load.expert_eighths
+    if eighths > MORE_THAN_8:
+        return device.energy_per_byte
+    return device.energy_per_byte_fp8 if eighths > MORE_THAN_4 else device.energy_per_byte_fp4
+
+
+@compilable
+def joules_per_kv_byte(design):
+    """J a byte of keys and values, by the bits of a token; what is packed costs what 8 bits do, the fewest measured."""
+    device, bits, total = design.device, 0.0, 0.0
+    for g in design.tensors:
+        own = float(g.n_read_layers * (g.packed_bits if g.is_packed else g.full_bits))
+        bits += own
+        total += own * (device.energy_per_kv_byte_fp8 if g.is_packed else device.energy_per_kv_byte)
+    return total / bits if bits > 0.0 else device.energy_per_kv_byte
+
+
+@compilable
+def watts_at_peak(design, peak_per_s):
+    """W of operations at a peak rate (FLOP/s); where only 16-bit operations are known, the same at every rate."""
+    device = design.device
+    wide = device.peak_flops * device.peak_flops_unit
+    ratio = peak_per_s / wide
+    if ratio > _FOUR_BITS and device.energy_per_flop_fp4 > 0.0:
+        return peak_per_s * device.energy_per_flop_fp4
+    if ratio > _EIGHT_BITS and device.energy_per_flop_fp8 > 0.0:
+        return peak_per_s * device.energy_per_flop_fp8
+    return wide * device.energy_per_flop
+
+
+@inlined
+def added_s(seconds, joules, limit_w, idle_w):
+    """Seconds that a board's limit adds; none where it has none."""
+    return energy.power_s(seconds, joules, limit_w, idle_w) if limit_w > 0.0 else 0.0
