@@ -151,7 +151,8 @@ def _runs(
 def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: QuantizerSpec) -> KvPlan:
     """The plan of a model under two quantizers, either of them a plan by layer (dse/quantizers/layered.py).
 
-    Layers that a quantizer skips are stored in 16 bits (dse/quantizers/skipping.py). SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
+    Layers that a quantizer skips are stored in 16 bits (dse/quantizers/skipping.py). SinkQ treats the first two layers
+    apart, so runs may split. Raises InputError for a plan of other layers.
     """
     n_layers = sum(layer.n_layers for layer in model.layers)
     for side in (key_quantizer, value_quantizer):

@@ -1,6 +1,7 @@
 """KV quantizers as the models see them: which bits they store for a tensor, and when.
 
-One entry per family in `plain`, `grouped`, `outliers` or `vllm`; `parse("sinkq:bits=2,group=32")` gives a `QuantizerSpec`.
+One entry per family in `plain`, `grouped`, `outliers` or `vllm`; `parse("sinkq:bits=2,group=32")` gives a
+`QuantizerSpec`.
 """
 
 from dse.quantizers import layered, skipping
@@ -14,13 +15,5 @@ from dse.quantizers.base import (
 from dse.quantizers.registry import FAMILIES, parse
 
 __all__ = [
-    "FAMILIES",
-    "Family",
-    "Param",
-    "QuantizerSpec",
-    "TensorLayout",
-    "TensorShape",
-    "layered",
-    "parse",
-    "skipping",
-]
+    "FAMILIES", "Family", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "layered", "parse", "skipping",
+]  # fmt: skip

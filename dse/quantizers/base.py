@@ -177,7 +177,7 @@ class Family:
     by_default: bool = True
     #: for one latent (MLA) head alone
     latent: bool = False
-    #: layers kept in 16 bits where no others are named, as the parameter `skip` writes them (dse/quantizers/skipping.py)
+    #: layers kept in 16 bits where no others are named, as the parameter `skip` writes them
     skip: str = ""
 
 

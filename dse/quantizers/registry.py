@@ -81,7 +81,7 @@ def named(kind: str, text: str, families: Mapping[str, Any]) -> tuple[Any, dict[
 def _without_alias(text: str) -> str:
     """`text` with its name as families are called: vLLM writes fp8_e5m2 and turboquant:3bit_nc too."""
     name, comma, tail = text.strip().partition(",")
-    head, colon, rest = name.partition(":")
+    head, _, rest = name.partition(":")
     for alias, more in ((name, tail), (head, rest + comma + tail)):
         if plain_name := vllm.ALIASES.get(alias.strip().lower()):
             return plain_name + ((("," if ":" in plain_name else ":") + more) if more else "")
