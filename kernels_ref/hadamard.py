@@ -7,8 +7,8 @@ loops are long and contiguous, whatever the length of a run.
 
 import numpy as np
 
-from kernels_ref import half
 from kernels_ref.jit import inner
+from kernels_ref.minifloat import pattern, value_of
 
 #: elements of a tile: two buffers of it stay in the second-level cache
 TILE = 2**12
@@ -25,20 +25,6 @@ def _by_two(x, y):
 
 
 @inner
-def _by_four(x, y):
-    n = x.size // 4
-    first, second, third, fourth = y[:n], y[n : 2 * n], y[2 * n : 3 * n], y[3 * n :]
-    for i in range(n):
-        a, b, c, d = x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]
-        left, left_difference = np.float32(a + b), np.float32(a - b)
-        right, right_difference = np.float32(c + d), np.float32(c - d)
-        first[i] = np.float32(left + right)
-        second[i] = np.float32(left_difference + right_difference)
-        third[i] = np.float32(left - right)
-        fourth[i] = np.float32(left_difference - right_difference)
-
-
-@inner
 def _copied(x, y):
     for i in range(x.size):
         y[i] = x[i]
@@ -47,31 +33,52 @@ def _copied(x, y):
 @inner
 def transform(x, y, stages):
     """Runs of 2^stages of x[runs * 2^stages] -> x[channel * runs + run], not normalised; y is as large, for work."""
-    for _ in range(stages // 4):
-        _by_four(x, y)
-        _by_four(y, x)
-    left = stages % 4
-    if left == 3:
+    for _ in range(stages // 2):
         _by_two(x, y)
-        _by_four(y, x)
-    elif left == 2:
-        _by_four(x, y)
-        _copied(y, x)
-    elif left == 1:
+        _by_two(y, x)
+    if stages % 2:
         _by_two(x, y)
         _copied(y, x)
 
 
 @inner
-def transposed_halves(values, n_runs, bits):
-    """float32 values[channel * n_runs + run] -> FP16 patterns bits[run * length + channel], within +-65504."""
-    length = values.size // n_runs
-    for first in range(0, length, 16):
-        for run in range(n_runs):
-            for channel in range(first, min(first + 16, length)):
-                bits[run * length + channel] = half.from_f32(half.limited(values[channel * n_runs + run]))
+def saturated(value):
+    """The FP16 pattern nearest to a float32, ties to even, of what is beyond 65504 that of 65504; not for NaN."""
+    bits = pattern(value)
+    magnitude = np.uint32(min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(0x477FE000)))
+    odd = np.uint32(np.uint32(magnitude >> np.uint32(13)) & np.uint32(1))
+    lifted = np.uint32(np.uint32(magnitude + np.uint32(0xFFF)) + odd)
+    normal = np.uint32(np.uint32(lifted - np.uint32(0x38000000)) >> np.uint32(13))
+    # subnormal results: the sum with 0.5 has its last bit at 2^-24
+    small = np.uint32(pattern(np.float32(value_of(magnitude) + np.float32(0.5))) - np.uint32(0x3F000000))
+    found = small if magnitude < np.uint32(0x38800000) else normal
+    return np.uint16(np.uint32(found | np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(0x8000))))
 
 
-def transposed(values: np.ndarray, n_runs: int) -> np.ndarray:
-    """values[channel * n_runs + run] as [runs, channels]."""
-    return np.ascontiguousarray(values.reshape(-1, n_runs).T)
+@inner
+def saturated_value(value):
+    """The value of `saturated` as float32."""
+    bits = pattern(value)
+    magnitude = np.uint32(min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(0x477FE000)))
+    odd = np.uint32(np.uint32(magnitude >> np.uint32(13)) & np.uint32(1))
+    lifted = np.uint32(np.uint32(magnitude + np.uint32(0xFFF)) + odd)
+    normal = np.uint32(lifted & np.uint32(0xFFFFE000))
+    small = pattern(np.float32(np.float32(value_of(magnitude) + np.float32(0.5)) - np.float32(0.5)))
+    found = small if magnitude < np.uint32(0x38800000) else normal
+    return value_of(np.uint32(found | np.uint32(bits & np.uint32(0x80000000))))
+
+
+@inner
+def narrowed(values, bits):
+    """float32 -> FP16 patterns within +-65504."""
+    for i in range(bits.size):
+        bits[i] = saturated(values[i])
+
+
+@inner
+def transposed(source, n_runs, target):
+    """source[channel * n_runs + run] -> target[run * channels + channel]."""
+    length = source.size // n_runs
+    for run in range(n_runs):
+        for channel in range(length):
+            target[run * length + channel] = source[channel * n_runs + run]

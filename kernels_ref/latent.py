@@ -10,6 +10,7 @@ import numpy as np
 
 from kernels_ref import half, minifloat
 from kernels_ref.formats import storage
+from kernels_ref.hadamard import narrowed
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
@@ -130,12 +131,6 @@ def _decode_nvfp4_row(codes, scales, values):
         _pair_values(codes[8 * b : 8 * b + 8], scale, values[16 * b : 16 * b + 16])
 
 
-@inner
-def _narrow(values, bits):
-    for i in range(bits.size):
-        bits[i] = half.from_f32(half.limited(values[i]))
-
-
 @kernel
 def _quantize_fp8(bits, x, codes, scales, rope):
     """FP16 patterns bits[n, 576], or float32 x where bits are empty -> codes[n, 512], scales[n, 4], rope[n, 64]."""
@@ -158,7 +153,7 @@ def _dequantize_fp8(codes, scales, rope, bits, x):
         for row in rows_of(piece, codes):
             if bits.size:
                 _decode_fp8_row(codes[row], scales[row], values)
-                _narrow(values, bits[row, :LATENT])
+                narrowed(values, bits[row, :LATENT])
                 _copied(rope[row], bits[row, LATENT:])
             else:
                 _decode_fp8_row(codes[row], scales[row], x[row])
@@ -187,7 +182,7 @@ def _dequantize_nvfp4(codes, scales, rope, bits, x):
             _decode_nvfp4_row(codes[row], scales[row], values)
             _rope_values(rope[row], values[LATENT:])
             if bits.size:
-                _narrow(values, bits[row])
+                narrowed(values, bits[row])
             else:
                 _copied(values, x[row])
 

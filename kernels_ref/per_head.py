@@ -10,10 +10,12 @@ from typing import Literal
 import numpy as np
 
 from kernels_ref import half, minifloat
-from kernels_ref.hadamard import TILE, transform, transposed_halves
+from kernels_ref.fp8 import decode_table
+from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, transform, transposed
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
+from kernels_ref.packing import pick
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
 
 Format = Literal["int8", "fp8", "int4"]
@@ -89,13 +91,13 @@ def _codes_of_wide(x, inverse, is_float, codes):
 @inner
 def _from_integers(codes, scale, bits):
     for i in range(bits.size):
-        bits[i] = half.from_f32(half.limited(np.float32(np.float32(np.int8(codes[i])) * scale)))
+        bits[i] = saturated(np.float32(np.float32(np.int8(codes[i])) * scale))
 
 
 @inner
-def _from_floats(codes, scale, bits):
+def _from_floats(values, scale, bits):
     for i in range(bits.size):
-        bits[i] = half.from_f32(half.limited(np.float32(minifloat.e4m3_value(codes[i]) * scale)))
+        bits[i] = saturated(np.float32(values[i] * scale))
 
 
 @inner
@@ -119,12 +121,14 @@ def _quantize_bytes(bits, levels, is_float, codes, scales):
 
 
 @kernel
-def _dequantize_bytes(codes, scales, is_float, bits):
-    """The reverse of `_quantize_bytes`."""
+def _dequantize_bytes(codes, scales, is_float, table, bits):
+    """The reverse of `_quantize_bytes`; table[256] float32 of E4M3."""
     for piece in prange(n_pieces(bits)):
+        values = np.empty(bits.shape[1], np.float32)
         for row in rows_of(piece, bits):
             if is_float:
-                _from_floats(codes[row], scales[row], bits[row])
+                pick(codes[row], table, values)
+                _from_floats(values, scales[row], bits[row])
             else:
                 _from_integers(codes[row], scales[row], bits[row])
 
@@ -156,10 +160,10 @@ def _bf16(value):
 
 @inner
 def _round(values, kept):
-    """Float32 to FP16 within +-65504 (0), BF16 (1) or as it is (2), in place."""
+    """float32 to FP16 within +-65504 (0), BF16 (1) or as it is (2), in place."""
     if kept == 0:
         for i in range(values.size):
-            values[i] = half.rounded(half.limited(values[i]))
+            values[i] = saturated_value(values[i])
     elif kept == 1:
         for i in range(values.size):
             values[i] = _bf16(values[i])
@@ -180,16 +184,21 @@ def _signed(x, signs, block, values):
 
 
 @inner
+def _widened(part, low, high):
+    for run in range(part.size):
+        value, lowest, highest = part[run], low[run], high[run]
+        low[run] = value if value < lowest else lowest
+        high[run] = value if value > highest else highest
+
+
+@inner
 def _extents(y, n_runs, low, high):
     """Smallest and largest of y[channel * n_runs + run] by run."""
     for run in range(n_runs):
         low[run] = y[run]
         high[run] = y[run]
-    for first in range(n_runs, y.size, n_runs):
-        for run in range(n_runs):
-            value = y[first + run]
-            low[run] = value if value < low[run] else low[run]
-            high[run] = value if value > high[run] else high[run]
+    for channel in range(1, y.size // n_runs):
+        _widened(y[channel * n_runs : (channel + 1) * n_runs], low, high)
 
 
 @inner
@@ -261,9 +270,9 @@ def _quantize_nibbles(bits, x, is_wide, kept, rotate, signs, head_dim, packed, s
             transform(values, work, stages)
             _round(values, kept)
         else:
-            _transposed_back(x[begin:end], n_runs, values)
+            transposed(x[begin:end], block, values)
         if rotated.size:
-            _transposed_into(values, n_runs, rotated[begin:end])
+            transposed(values, n_runs, rotated[begin:end])
         _extents(values, n_runs, low, high)
         inverses, zeros = work[:n_runs], np.empty(n_runs, np.float32)
         _parameters(low, high, last - first, runs, scales[first:last], inverses, zeros)
@@ -272,33 +281,31 @@ def _quantize_nibbles(bits, x, is_wide, kept, rotate, signs, head_dim, packed, s
 
 
 @inner
-def _transposed_back(x, n_runs, values):
-    length = x.size // n_runs
-    for run in range(n_runs):
-        for channel in range(length):
-            values[channel * n_runs + run] = x[run * length + channel]
+def _unpacked(packed, codes):
+    """packed[n] uint8 -> codes[2 * n] uint8, the low nibble first."""
+    pairs = codes.view(np.uint16)
+    for i in range(packed.size):
+        byte = np.uint16(packed[i])
+        pairs[i] = np.uint16(
+            np.uint16(byte & np.uint16(0xF)) | np.uint16(np.uint16(byte & np.uint16(0xF0)) << np.uint16(4))
+        )
 
 
 @inner
-def _transposed_into(values, n_runs, x):
-    length = x.size // n_runs
-    for run in range(n_runs):
-        for channel in range(length):
-            x[run * length + channel] = values[channel * n_runs + run]
+def _steps(codes, zero, scale, values):
+    for i in range(values.size):
+        values[i] = np.float32(np.float32(np.int32(np.int32(codes[i]) - zero)) * scale)
 
 
 @inner
-def _decoded(packed, scales, head_dim, values):
-    """(code - zero) * scale of packed uint8, in the rotated basis."""
+def _decoded(codes, scales, head_dim, values):
+    """(code - zero) * scale, in the rotated basis."""
     for vector in range(scales.size):
         bits = minifloat.pattern(scales[vector])
         scale = minifloat.value_of(np.uint32(bits & np.uint32(0xFFFFFFF0)))
         zero = np.int32(bits & np.uint32(0xF))
         at = vector * head_dim
-        for i in range(head_dim // 2):
-            byte = np.int32(packed[at // 2 + i])
-            values[at + 2 * i] = np.float32(np.float32((byte & np.int32(0xF)) - zero) * scale)
-            values[at + 2 * i + 1] = np.float32(np.float32((byte >> np.int32(4)) - zero) * scale)
+        _steps(codes[at : at + head_dim], zero, scale, values[at : at + head_dim])
 
 
 @inner
@@ -322,16 +329,19 @@ def _dequantize_nibbles(packed, scales, signs, head_dim, rotate, bits, x):
         begin, end = first * head_dim, last * head_dim
         n_runs = (last - first) * (head_dim // block)
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
-        _decoded(packed[begin // 2 : end // 2], scales[first:last], head_dim, values)
+        codes, narrow = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint16)
+        _unpacked(packed[begin // 2 : end // 2], codes)
+        _decoded(codes, scales[first:last], head_dim, values)
         if not rotate:
             _copy(values, x[begin:end])
         else:
             transform(values, work, stages)
             _unsigned(values, signs, n_runs)
             if x.size:
-                _transposed_into(values, n_runs, x[begin:end])
+                transposed(values, n_runs, x[begin:end])
             else:
-                transposed_halves(values, n_runs, bits[begin:end])
+                narrowed(values, narrow)
+                transposed(narrow, n_runs, bits[begin:end])
 
 
 @inner
@@ -340,6 +350,8 @@ def _copy(source, target):
         target[i] = source[i]
 
 
+#: values of the E4M3 codes
+_E4M3 = decode_table("e4m3")
 _NO_BITS, _NO_VALUES = np.empty(0, np.uint16), np.empty(0, np.float32)
 
 
@@ -465,7 +477,7 @@ class PerTokenHead(RowMethod):
             _dequantize_nibbles(codes.reshape(-1), scales, signs, head_dim, True, bits.reshape(-1), _NO_VALUES)
         else:
             _dequantize_bytes(
-                codes.reshape(-1, head_dim), scales, self.format == "fp8", bits.reshape(-1, head_dim)
+                codes.reshape(-1, head_dim), scales, self.format == "fp8", _E4M3, bits.reshape(-1, head_dim)
             )  # fmt: skip
 
     def slots(self, packed: Packed) -> np.ndarray:

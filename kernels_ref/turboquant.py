@@ -11,10 +11,12 @@ import numpy as np
 
 from kernels_ref import half, minifloat
 from kernels_ref.formats import TURBOQUANT_TYPES
-from kernels_ref.hadamard import TILE, transform, transposed_halves
+from kernels_ref.fp8 import decode_table
+from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, transform, transposed
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
+from kernels_ref.packing import look_up, pick
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
 
 Preset = Literal["k8v4", "4bit_nc", "k3v4_nc", "3bit_nc"]
@@ -85,7 +87,7 @@ def _units(values, head_dim, norms):
     for vector in range(norms.size):
         x = values[vector * head_dim : (vector + 1) * head_dim]
         norm = _norm(x)
-        norms[vector] = half.from_f32(half.limited(norm))
+        norms[vector] = saturated(norm)
         divisor = np.float32(norm + np.float32(1e-8))
         for i in range(head_dim):
             x[i] = np.float32(x[i] / divisor)
@@ -99,21 +101,35 @@ def _scaled(values, factor):
 
 @inner
 def _indices(y, midpoints, codes):
-    """How many midpoints are at or below each of y, ties up."""
-    for i in range(y.size):
-        codes[i] = np.uint8(0)
-    for j in range(midpoints.size):
-        middle = midpoints[j]
-        for i in range(y.size):
-            codes[i] += np.uint8(middle <= y[i])
+    """How many of 7 or 15 ascending midpoints are at or below each of y, ties up.
+
+    Seven at a time in registers: 15 are the 7 below the middle one, it, and the 7 above.
+    """
+    if midpoints.size == 15:
+        _count(y, midpoints[:7], codes)
+        _count_more(y, midpoints[7:], codes)
+    else:
+        _count(y, midpoints, codes)
 
 
 @inner
-def _transpose_codes(source, n_runs, target):
-    length = source.size // n_runs
-    for run in range(n_runs):
-        for channel in range(length):
-            target[run * length + channel] = source[channel * n_runs + run]
+def _count(y, m, codes):
+    a, b, c, d, e, f, g = m[0], m[1], m[2], m[3], m[4], m[5], m[6]
+    for i in range(y.size):
+        v = y[i]
+        low = np.uint32(np.uint32(a <= v) + np.uint32(b <= v)) + np.uint32(np.uint32(c <= v) + np.uint32(d <= v))
+        high = np.uint32(np.uint32(e <= v) + np.uint32(f <= v)) + np.uint32(g <= v)
+        codes[i] = np.uint8(np.uint32(low + high))
+
+
+@inner
+def _count_more(y, m, codes):
+    a, b, c, d, e, f, g, h = m[0], m[1], m[2], m[3], m[4], m[5], m[6], m[7]
+    for i in range(y.size):
+        v = y[i]
+        low = np.uint32(np.uint32(a <= v) + np.uint32(b <= v)) + np.uint32(np.uint32(c <= v) + np.uint32(d <= v))
+        high = np.uint32(np.uint32(e <= v) + np.uint32(f <= v)) + np.uint32(np.uint32(g <= v) + np.uint32(h <= v))
+        codes[i] += np.uint8(np.uint32(low + high))
 
 
 @inner
@@ -186,7 +202,7 @@ def _quantize_keys(bits, x, head_dim, width, midpoints, units, packed, norms):
             transform(values, work, stages)
             _scaled(values, factor)
             _indices(values, midpoints, found)
-            _transpose_codes(found, last - first, codes)
+            transposed(found, last - first, codes)
         _pack(codes, width, packed[begin // 8 * width : end // 8 * width])
 
 
@@ -211,10 +227,8 @@ def _of_indices(codes, norms, head_dim, centroids, squares, table, values):
         inverse = np.float32(np.float32(1) / length)
         norm = half.to_f32(norms[vector])
         for j in range(centroids.size):
-            table[j] = half.rounded(half.limited(np.float32(norm * np.float32(centroids[j] * inverse))))
-        found = values[vector * head_dim : (vector + 1) * head_dim]
-        for i in range(head_dim):
-            found[i] = table[own[i]]
+            table[j] = saturated_value(np.float32(norm * np.float32(centroids[j] * inverse)))
+        pick(own, table, values[vector * head_dim : (vector + 1) * head_dim])
 
 
 @kernel
@@ -233,7 +247,9 @@ def _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, x
         if bits.size:
             transform(values, work, stages)
             _scaled(values, factor)
-            transposed_halves(values, last - first, bits[begin:end])
+            narrow = np.empty(end - begin, np.uint16)
+            narrowed(values, narrow)
+            transposed(narrow, last - first, bits[begin:end])
         else:
             _copied(values, x[begin:end])
 
@@ -285,7 +301,7 @@ def _quantize_values(bits, width, packed, scales, lows):
         for row in rows_of(piece, bits):
             low, high = half.extent(bits[row])
             scale = _scale_of(low, high, largest)
-            scales[row], lows[row] = half.from_f32(half.limited(scale)), half.from_f32(half.limited(low))
+            scales[row], lows[row] = saturated(scale), saturated(low)
             _steps_of_halves(bits[row], low, scale, largest, codes)
             _pack(codes, width, packed[row])
 
@@ -299,15 +315,9 @@ def _encode_values(x, width, packed, scales, lows):
         for row in rows_of(piece, x):
             low, high = _extent(x[row])
             scale = _scale_of(low, high, largest)
-            scales[row], lows[row] = half.from_f32(half.limited(scale)), half.from_f32(half.limited(low))
+            scales[row], lows[row] = saturated(scale), saturated(low)
             _steps(x[row], low, scale, largest, codes)
             _pack(codes, width, packed[row])
-
-
-@inner
-def _picked(codes, table, bits):
-    for i in range(bits.size):
-        bits[i] = table[codes[i]]
 
 
 @kernel
@@ -319,9 +329,9 @@ def _dequantize_values(packed, width, scales, lows, bits):
             scale, low = half.to_f32(scales[row]), half.to_f32(lows[row])
             for j in range(1 << width):
                 product = np.float32(np.float32(j) * scale)
-                table[j] = half.from_f32(half.limited(np.float32(product + low)))
+                table[j] = saturated(np.float32(product + low))
             _unpack(packed[row], width, codes)
-            _picked(codes, table, bits[row])
+            pick(codes, table, bits[row])
 
 
 @kernel
@@ -352,20 +362,8 @@ def _floats_of_wide(x, codes):
         codes[i] = minifloat.e4m3(x[i])
 
 
-@kernel
-def _dequantize_floats(codes, bits):
-    """The reverse of `_quantize_floats`: exact."""
-    for piece in prange(n_pieces(bits)):
-        for row in rows_of(piece, bits):
-            _halves_of_floats(codes[row], bits[row])
-
-
-@inner
-def _halves_of_floats(codes, bits):
-    for i in range(bits.size):
-        bits[i] = half.from_f32(minifloat.e4m3_value(codes[i]))
-
-
+#: FP16 patterns of the E4M3 codes, exactly
+_HALVES = decode_table("e4m3").astype(np.float16).view(np.uint16)
 _NO_BITS, _NO_VALUES = np.empty(0, np.uint16), np.empty(0, np.float32)
 
 
@@ -423,7 +421,7 @@ def decode(slots: np.ndarray, preset: Preset, side: Side, head_dim: int) -> np.n
     codes, rest = np.ascontiguousarray(slots[:, :n_codes]), np.ascontiguousarray(slots[:, n_codes:]).view(np.uint16)
     bits = np.empty((len(slots), head_dim), np.uint16)
     if width == 8:
-        _dequantize_floats(codes, bits)
+        look_up(codes.reshape(-1), _HALVES, bits.reshape(-1))
     elif side == "value":
         _dequantize_values(codes, width, rest[:, 0].copy(), rest[:, 1].copy(), bits)
     else:
@@ -503,7 +501,7 @@ class TurboQuant(RowMethod):
     def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         head_dim, codes, width = bits.shape[1] // n_heads, buffers["codes"], self._width
         if width == 8:
-            _dequantize_floats(codes, bits)
+            look_up(codes.reshape(-1), _HALVES, bits.reshape(-1))
         elif self.side == "key":
             norms = np.ascontiguousarray(buffers["norm"]).view(np.uint16).reshape(-1)
             _of_keys(codes.reshape(-1), norms, head_dim, width, bits.reshape(-1), _NO_VALUES)

@@ -6,7 +6,7 @@ from typing import Any
 from dse.core import units
 from dse.model.formulas import effective_bits
 from dse.model.kv_layout import KvPlan
-from dse.quantizers import QuantizerSpec
+from dse.quantizers import QuantizerSpec, skipping
 
 
 def measured(plan: KvPlan) -> dict[str, Any]:
@@ -65,7 +65,12 @@ def how_measured(plan: KvPlan, value: object) -> tuple[str, str, dict[str, Any]]
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
         said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
-        if not said:
+        if any(skipping.layers_of(side) for side in sides.values()) and value is None:
+            how = (
+                "some layers are kept in 16 bits: give --measurements the measurement.json of `dse measure` with all "
+                "layers of the model"
+            )
+        elif not said:
             how = "keys and values are not of one plan, and --measurements lacks some of their layers and methods"
         elif value is not None:
             how = "as the plan's file says, from errors of single layers and sides, added as if independent"

@@ -12,7 +12,7 @@ from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
-from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse
+from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
 from dse.specs import catalog, servers
 from dse.specs import tokens as token_policies
@@ -129,7 +129,8 @@ def list_quantizers() -> Rows:
     """One row per quantizer family: bits for a Llama2-7B layer (32 heads of 128), and what engines call it."""
     rows = []
     for name, family in FAMILIES.items():
-        params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
+        shown = (param for param in family.params if param.default != skipping.NONE)
+        params = ",".join(f"{param.name}={_default(param.default)}" for param in shown)
         rows.append({
             "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-",
             "in_engines": _engines(name) or "-", "source": family.source,

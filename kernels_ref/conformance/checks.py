@@ -389,7 +389,7 @@ class Method:
 
 
 #: why masks of such codes are not asked for
-_GPU = "where a GPU's approximate division may give another code: no values"
+_GPU = "informative: where a GPU's approximate division may give another code: no values"
 #: by the beginning of the file's name; the longest that fits counts
 METHODS = {
     "oaken_": Method("Oaken, artifact", oaken_artifact),
@@ -410,10 +410,10 @@ METHODS = {
     "ggml_": Method("llama.cpp cache type", ggml),
     "pth_": Method("vLLM per token and head", vllm.per_token_head, unread=_GPU),
     "tq_": Method("TurboQuant", vllm.turbo_quant),
-    "fp8_tensor_": Method("FP8, one scale", vllm.fp8_tensor),
+    "fp8_tensor_": Method("FP8, saturating", vllm.fp8_tensor),
     "fp8_sat_tables": Method("FP8, saturating", vllm.fp8_tables),
-    "fp8_ds_mla_": Method("fp8_ds_mla", vllm.ds_mla),
-    "nvfp4_ds_mla_": Method("nvfp4_ds_mla", vllm.ds_mla),
+    "fp8_ds_mla_": Method("latent slots", vllm.ds_mla),
+    "nvfp4_ds_mla_": Method("latent slots", vllm.ds_mla),
 }
 
 #: files whose values no method here promises, and why; some are compared all the same

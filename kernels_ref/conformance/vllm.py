@@ -103,9 +103,9 @@ def turbo_quant(vectors: Vectors) -> Iterator[Pair]:
         flat, of_slot = _wide(x[keep]).reshape(-1, head_dim), expected.reshape(-1, expected.shape[-1])
         own = turboquant.encode(flat, preset, side)
         if side == "key" and bits < 8:
-            yield Pair("k_norm", expected[..., -2:], own[:, -2:].reshape(expected[..., -2:].shape))
+            yield Pair("slot (norms)", expected[..., -2:], own[:, -2:].reshape(expected[..., -2:].shape))
             yield Pair(
-                "norm in FP16", vectors["k_norm"][keep].astype(np.float16),
+                "k_norm in FP16", vectors["k_norm"][keep].astype(np.float16),
                 own[:, -2:].copy().view(np.float16).reshape(expected.shape[:-1]),
             )  # fmt: skip
             units = turboquant.encode(
@@ -114,7 +114,7 @@ def turbo_quant(vectors: Vectors) -> Iterator[Pair]:
             yield Pair("slot (key)", expected[..., :-2], units[:, :-2].reshape(expected[..., :-2].shape))
             codes, ours = (turboquant.unpacked(part[:, :-2], bits) for part in (of_slot, own))
             near = vectors["k_near_midpoint"][keep].reshape(codes.shape)
-            yield Pair("indices from keys", codes, ours, ~near)
+            yield Pair("slot (indices from keys)", codes, ours, ~near)
         else:
             yield Pair(f"slot ({side})", expected, own.reshape(expected.shape))
         name = f"{letter}_dequant"
@@ -126,8 +126,8 @@ def turbo_quant(vectors: Vectors) -> Iterator[Pair]:
             stored = np.concatenate(
                 [b.view(np.uint8).reshape(*expected.shape[:2], -1) for b in packed.buffers.values()], axis=2
             )[..., : expected.shape[-1]]  # fmt: skip
-            yield Pair(f"{side} of the method", own.reshape(expected.shape), stored)
-    yield Pair("padding", slot[..., n_key + n_value :], np.zeros_like(slot[..., n_key + n_value :]))
+            yield Pair(f"slot ({side} of the method)", own.reshape(expected.shape), stored)
+    yield Pair("slot (padding)", slot[..., n_key + n_value :], np.zeros_like(slot[..., n_key + n_value :]))
 
 
 _FORMATS: tuple[Format, ...] = ("e4m3", "e5m2")
