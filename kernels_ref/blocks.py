@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels_ref import half
+from kernels_ref.inputs import NonFinite, row_tensor
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.minifloat import E2M1_MAGNITUDES
-from kernels_ref.inputs import NonFinite, row_tensor
-from kernels_ref.rows import Buffers, n_pieces, rows_of
+from kernels_ref.rows import n_pieces, rows_of
 
 #: FP16 magnitudes that are finite: patterns 0 to 0x7BFF
 N_FINITE = int(half.INFINITY)
@@ -27,15 +27,14 @@ N_CODES = len(E2M1_MAGNITUDES)
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """What turns FP16 into scale bytes and E2M1 codes and back. `signed_from`: the smallest pattern with a sign bit."""
+    """What turns FP16 into scale bytes and E2M1 codes and back."""
 
     #: uint8 [32768]: scale byte of a block by the pattern of its largest magnitude
     scales: np.ndarray
-    #: uint16 [256, 8]: the first pattern of a code 1 to 7 by scale byte; 0x7C00 where there is none
+    #: uint16 [256, 8]: by scale byte the first pattern that has a sign, then those of codes 1 to 7; 0x7C00 for none
     starts: np.ndarray
     #: uint16 [256, 16]: FP16 pattern by scale byte and code
     values: np.ndarray
-    signed_from: int = 0
 
 
 def magnitudes() -> np.ndarray:
@@ -50,10 +49,12 @@ def scale_table(scale_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     return found
 
 
-def starts_table(code_of: Callable[[np.ndarray, np.ndarray], np.ndarray], used: np.ndarray) -> np.ndarray:
+def starts_table(
+    code_of: Callable[[np.ndarray, np.ndarray], np.ndarray], used: np.ndarray, signed_from: int = 0
+) -> np.ndarray:
     """`Tables.starts` of the scale bytes in `used` from the rule: codes of float32 elements with uint8 scale bytes.
 
-    A search by halves for all scale bytes and codes at once.
+    A search by halves for all scale bytes and codes at once. signed_from: 1 where -0 has no sign bit.
     """
     values, scales = magnitudes(), np.unique(used)
     low = np.zeros((scales.size, N_CODES), np.int64)  # the code begins at low or later ...
@@ -67,6 +68,7 @@ def starts_table(code_of: Callable[[np.ndarray, np.ndarray], np.ndarray], used: 
         high, low = np.where(reached, middle, high), np.where(reached | (low == high), low, middle + 1)
     found = np.full((256, N_CODES), N_FINITE, np.uint16)
     found[scales] = high
+    found[:, 0] = signed_from
     return found
 
 
@@ -89,33 +91,47 @@ def largest_magnitude(x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "r
     return np.float32(np.uint16(found).view(np.float16))
 
 
-def quantize(bits: np.ndarray, block: int, tables: Tables, buffers: Buffers) -> None:
-    """Fill buffers `codes` and `scales` for FP16 patterns bits[n, channels]."""
-    signed_from = np.uint16(tables.signed_from)
-    encode(bits, block, tables.scales, tables.starts, signed_from, buffers["codes"], buffers["scales"])
+@inner
+def _larger_of_pairs(pairs, out):
+    """out[n] uint16: the larger magnitude of the two patterns in each of pairs[n] uint32."""
+    for i in range(out.size):
+        first = np.uint32(pairs[i] & np.uint32(0x7FFF))
+        second = np.uint32(np.uint32(pairs[i] >> np.uint32(16)) & np.uint32(0x7FFF))
+        out[i] = np.uint16(max(first, second))
 
 
 @inner
-def absmax(bits):
-    """The pattern of the largest magnitude in bits[16]."""
-    largest = np.uint16(0)
-    for i in range(STEP):
-        largest = max(largest, np.uint16(bits[i] & half.ABS))
-    return np.uint16(largest)
+def absmax(bits, spare, found):
+    """uint16 found[n]: the pattern of the largest magnitude in each of n blocks of 16 or 32 patterns.
+
+    Halves the whole row again and again, which vectorises where a search in one block would not. spare: [2, bits / 2].
+    """
+    n, size = found.size, bits.size // 2
+    _larger_of_pairs(bits.view(np.uint32), spare[0, :size])
+    source, target = 0, 1
+    while size > 2 * n:
+        size //= 2
+        _larger_of_pairs(spare[source, : 2 * size].view(np.uint32), spare[target, :size])
+        source, target = target, source
+    _larger_of_pairs(spare[source, : 2 * n].view(np.uint32), found)
 
 
 @inner
-def codes_of(bits, starts, signed_from, codes):
-    """E2M1 codes uint8[16] of patterns bits[16]: how many codes begin at or below the magnitude."""
-    first, second, third, fourth = starts[1], starts[2], starts[3], starts[4]
-    fifth, sixth, seventh = starts[5], starts[6], starts[7]
-    for i in range(STEP):
-        magnitude = np.uint16(bits[i] & half.ABS)
-        n = np.uint16(np.uint16(magnitude >= first) + np.uint16(magnitude >= second) + np.uint16(magnitude >= third))
-        n += np.uint16(np.uint16(magnitude >= fourth) + np.uint16(magnitude >= fifth))
-        n += np.uint16(np.uint16(magnitude >= sixth) + np.uint16(magnitude >= seventh))
-        sign = np.uint16(bits[i] >> np.uint16(12)) & np.uint16(8)
-        codes[i] = np.uint8(np.uint16(n) | (sign if magnitude >= signed_from else np.uint16(0)))
+def codes_of(bits, starts, scales, shift, codes):
+    """E2M1 codes uint8[n, 16] of patterns bits[n, 16]: how many codes begin at or below the magnitude.
+
+    scales[n >> shift]: scale bytes. Reading `starts` in the inner loop is faster than keeping a row of it as an array.
+    """
+    for b in range(codes.shape[0]):
+        k = scales[b >> shift]
+        for i in range(STEP):
+            magnitude = np.uint16(bits[b, i] & half.ABS)
+            n = np.uint16(np.uint16(magnitude >= starts[k, 1]) + np.uint16(magnitude >= starts[k, 2]))
+            n += np.uint16(np.uint16(magnitude >= starts[k, 3]) + np.uint16(magnitude >= starts[k, 4]))
+            n += np.uint16(np.uint16(magnitude >= starts[k, 5]) + np.uint16(magnitude >= starts[k, 6]))
+            n += np.uint16(magnitude >= starts[k, 7])
+            sign = np.uint16(bits[b, i] >> np.uint16(12)) & np.uint16(8)
+            codes[b, i] = np.uint8(np.uint16(n) | (sign if magnitude >= starts[k, 0] else np.uint16(0)))
 
 
 @inner
@@ -127,47 +143,44 @@ def pack(codes, out):
 
 
 @inner
-def _encode_row(bits, block, scales, starts, signed_from, scratch, codes, found):
-    per_block = block // STEP
+def scale_row(bits, scales, spare, found):
+    """Scale bytes found[n] of the n blocks of patterns bits, by `Tables.scales`; spare as of `absmax`, a row longer."""
+    largest = spare[2, : found.size]
+    absmax(bits, spare, largest)
     for b in range(found.size):
-        start = b * block
-        largest = absmax(bits[start : start + STEP])
-        if per_block == 2:
-            largest = max(largest, absmax(bits[start + STEP : start + 2 * STEP]))
-        found[b] = scales[largest]
-        for part in range(per_block):
-            at = start + part * STEP
-            codes_of(bits[at : at + STEP], starts[found[b]], signed_from, scratch[at : at + STEP])
-    pack(scratch, codes)
+        found[b] = scales[largest[b]]
 
 
 @kernel
-def encode(bits, block, scales, starts, signed_from, codes, found):
-    """FP16 patterns bits[n, channels] -> packed E2M1 codes[n, channels / 2], scale bytes found[n, channels / block].
+def encode(bits, scales, starts, codes, found):
+    """FP16 patterns bits[n, channels] -> packed E2M1 codes[n, channels / 2], scale bytes found[n, blocks].
 
-    block: 16 or 32; the others as in `Tables`.
+    Blocks of 16 or 32 channels; the tables as in `Tables`.
     """
+    shift = 0 if found.shape[1] * STEP == bits.shape[1] else 1
     for piece in prange(n_pieces(bits)):
-        scratch = np.empty(bits.shape[1], np.uint8)
+        spare = np.empty((3, bits.shape[1] // 2), np.uint16)
+        wide = np.empty(bits.shape[1], np.uint8)
         for row in rows_of(piece, bits):
-            _encode_row(bits[row], block, scales, starts, signed_from, scratch, codes[row], found[row])
+            scale_row(bits[row], scales, spare, found[row])
+            codes_of(bits[row].reshape(-1, STEP), starts, found[row], shift, wide.reshape(-1, STEP))
+            pack(wide, codes[row])
 
 
 @inner
-def _decode_part(packed, values, bits):
-    for i in range(STEP // 2):
-        bits[2 * i] = values[packed[i] & np.uint8(0xF)]
-        bits[2 * i + 1] = values[packed[i] >> np.uint8(4)]
+def _decode_row(packed, scales, shift, values, bits):
+    for b in range(bits.shape[0]):
+        k = scales[b >> shift]
+        for i in range(STEP // 2):
+            bits[b, 2 * i] = values[k, packed[b, i] & np.uint8(0xF)]
+            bits[b, 2 * i + 1] = values[k, packed[b, i] >> np.uint8(4)]
 
 
 @kernel
-def decode(codes, found, block, values, bits):
+def decode(codes, found, values, bits):
     """The reverse of `encode`, by `Tables.values`."""
+    shift = 0 if found.shape[1] * STEP == bits.shape[1] else 1
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
-            for at in range(bits.shape[1] // STEP):
-                _decode_part(
-                    codes[row, at * (STEP // 2) : (at + 1) * (STEP // 2)],
-                    values[found[row, at * STEP // block]],
-                    bits[row, at * STEP : (at + 1) * STEP],
-                )
+            packed = codes[row].reshape(-1, STEP // 2)
+            _decode_row(packed, found[row], shift, values, bits[row].reshape(-1, STEP))

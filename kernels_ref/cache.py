@@ -217,7 +217,8 @@ class RowCache(KVCache):
 
     `method` quantises the keys, `value_method` the values (`method` where none is given). Any object serves whose
     `quantize(x, n_heads=..., nonfinite=...)` gives a `Packed` with token after token along the first axis of every
-    buffer, entries of varying number included, and counts that add up; buffers in its `fixed` are kept once. New tokens never change the bytes of old ones.
+    buffer, entries of varying number included, and counts that add up; buffers named in its `fixed` are kept once.
+    New tokens never change the bytes of old ones.
     Buffers: every sequence has its own, `key.0.codes` are the codes of the keys of sequence 0.
     """
 

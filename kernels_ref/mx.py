@@ -34,6 +34,8 @@ Rule = Literal["floor", "ceil", "rceil", "even", "sglang", "vllm"]
 
 #: type -> element format
 ELEMENTS = {"mxfp4": "e2m1", "mxfp8": "e4m3", "fp4_mx_block16": "e2m1"}
+#: channels of a block of mxfp8
+BYTE_BLOCK = SCALED_TYPES["mxfp8"].block
 #: how the scale comes from the largest magnitude, by the number that kernels know it by
 RULES: tuple[Rule, ...] = ("floor", "ceil", "rceil", "even", "sglang", "vllm")
 _FLOOR, _CEIL, _RCEIL, _EVEN, _SGLANG, _VLLM = range(len(RULES))
@@ -49,7 +51,7 @@ RULES_OF: dict[str, tuple[Rule, ...]] = {
 def _byte(largest, rule, top, exponent, rounding, before, after):
     """E8M0 byte of a block. top, exponent: the element format's largest value and its exponent; rounding: of "even",
     half of its last mantissa bit in a float32; before, after: what `largest` and `largest` / top are raised to."""
-    if rule == _RCEIL or rule == _SGLANG or rule == _VLLM:
+    if rule in (_RCEIL, _SGLANG, _VLLM):
         quotient = max(np.float32(max(largest, before) / top), after)
         return np.uint8(min(max(ceil_log2(quotient) + np.int32(127), np.int32(0)), np.int32(254)))
     bits = np.uint32(pattern(largest))
@@ -100,47 +102,37 @@ def _codes_of(x, scales, rule, eight, up, found):
 
 
 @inner
-def _bytes_row(bits, scales, found):
-    for b in range(found.size):
-        start = b * 2 * blocks.STEP
-        first = blocks.absmax(bits[start : start + blocks.STEP])
-        second = blocks.absmax(bits[start + blocks.STEP : start + 2 * blocks.STEP])
-        found[b] = scales[max(first, second)]
-
-
-@inner
-def _codes_part(bits, multiplier, codes):
-    for i in range(2 * blocks.STEP):
-        codes[i] = e4m3(np.float32(half.finite(bits[i]) * multiplier))
+def _codes_row(bits, multipliers, scales, codes):
+    for b in range(codes.shape[0]):
+        multiplier = multipliers[scales[b]]
+        for i in range(BYTE_BLOCK):
+            codes[b, i] = e4m3(np.float32(half.finite(bits[b, i]) * multiplier))
 
 
 @kernel
 def _quantize_bytes(bits, scales, multipliers, codes, found):
     """FP16 patterns bits[n, channels] -> E4M3 codes[n, channels], scale bytes found[n, channels / 32]."""
-    size = 2 * blocks.STEP
     for piece in prange(n_pieces(bits)):
+        spare = np.empty((3, bits.shape[1] // 2), np.uint16)
         for row in rows_of(piece, bits):
-            _bytes_row(bits[row], scales, found[row])
-            for b in range(found.shape[1]):
-                part = slice(b * size, (b + 1) * size)
-                _codes_part(bits[row, part], multipliers[found[row, b]], codes[row, part])
+            blocks.scale_row(bits[row], scales, spare, found[row])
+            _codes_row(bits[row].reshape(-1, BYTE_BLOCK), multipliers, found[row], codes[row].reshape(-1, BYTE_BLOCK))
 
 
 @inner
-def _pick_part(codes, values, bits):
-    for i in range(2 * blocks.STEP):
-        bits[i] = values[codes[i]]
+def _pick_row(codes, scales, values, bits):
+    for b in range(bits.shape[0]):
+        k = scales[b]
+        for i in range(BYTE_BLOCK):
+            bits[b, i] = values[k, codes[b, i]]
 
 
 @kernel
 def _dequantize_bytes(codes, found, values, bits):
     """The reverse of `_quantize_bytes`; values: FP16 patterns by scale byte and code, uint16 [256, 256]."""
-    size = 2 * blocks.STEP
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
-            for b in range(found.shape[1]):
-                part = slice(b * size, (b + 1) * size)
-                _pick_part(codes[row, part], values[found[row, b]], bits[row, part])
+            _pick_row(codes[row].reshape(-1, BYTE_BLOCK), found[row], values, bits[row].reshape(-1, BYTE_BLOCK))
 
 
 def _check(name: str, rule: str | None) -> Rule:
@@ -232,8 +224,8 @@ def _tables(name: Type, rule: Rule) -> blocks.Tables:
     codes = np.tile(np.arange(n_codes, dtype=np.uint8), (256, 1))
     scales = blocks.scale_table(bytes_of)
     values = blocks.value_table(decode(codes, np.arange(256, dtype=np.uint8)[:, None], name))
-    starts = np.empty((256, 0), np.uint16) if eight else blocks.starts_table(codes_of, scales)
-    return blocks.Tables(scales, starts, values, int(up))
+    starts = np.empty((256, 0), np.uint16) if eight else blocks.starts_table(codes_of, scales, int(up))
+    return blocks.Tables(scales, starts, values)
 
 
 @cache
@@ -248,10 +240,10 @@ class MX(RowMethod):
     """Codes in blocks with a power of two as scale: mxfp4 and mxfp8 by 32 channels, fp4_mx_block16 by 16.
 
     With A the largest magnitude of a block, P = 6 (E2M1) or 448 (E4M3) and 2^p the largest power of two up to P, the
-    scale is 2^e: rule "floor" (OCP) e = floor(log2 A) - p; "ceil" ceil(log2 A) - p; "even" floor(log2 A') - p, A' being
-    A with its mantissa rounded half up to the element's bits; "rceil" (cuBLAS) ceil(log2(A / P)); "sglang" the same with
-    A at least 1e-30 (mxfp8) or A / 6 at least 1e-10 (fp4_mx_block16); "vllm" with A at least 2^-126. Codes are x / 2^e
-    to nearest even, saturating; of fp4_mx_block16 ties go away from zero. Decoded in float32, here rounded to FP16
+    scale is 2^e. Rule "floor" (OCP): e = floor(log2 A) - p; "ceil": ceil(log2 A) - p; "even": floor(log2 A') - p, A'
+    being A rounded half up to the element's mantissa; "rceil" (cuBLAS): ceil(log2(A / P)); "sglang": the same with A at
+    least 1e-30 (mxfp8) or A / 6 at least 1e-10 (fp4_mx_block16); "vllm": with A at least 2^-126. Codes are x / 2^e to
+    nearest even, saturating; of fp4_mx_block16 ties go away from zero. Decoded in float32, here rounded to FP16
     within +-65504. Logarithms are the nearest float32. rule None: the first of `RULES_OF`.
 
     Buffers: `codes` uint8 [rows, channels / 2], element 2i in the low nibble, or [rows, channels] of E4M3; `scales`
@@ -280,11 +272,21 @@ class MX(RowMethod):
             multipliers = _multipliers(_check(self.type, self.rule))
             _quantize_bytes(bits, tables.scales, multipliers, buffers["codes"], buffers["scales"])
         else:
-            blocks.quantize(bits, SCALED_TYPES[self.type].block, tables, buffers)
+            blocks.encode(bits, tables.scales, tables.starts, buffers["codes"], buffers["scales"])
 
     def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         values = self._tables().values
         if self.type == "mxfp8":
             _dequantize_bytes(buffers["codes"], buffers["scales"], values, bits)
         else:
-            blocks.decode(buffers["codes"], buffers["scales"], SCALED_TYPES[self.type].block, values, bits)
+            blocks.decode(buffers["codes"], buffers["scales"], values, bits)
+
+
+def sglang_scale_pages(scales: np.ndarray, slots: np.ndarray, n_pages: int) -> np.ndarray:
+    """E8M0 scales as SGLang keeps them: uint8 [pages, heads, 32, 4, blocks], 0 where nothing was written.
+
+    scales uint8 [tokens, heads, blocks]; the token in slot t is at page t / 128, row t % 32, column (t % 128) / 32.
+    """
+    pages = np.zeros((n_pages, scales.shape[1], 32, 4, scales.shape[2]), np.uint8)
+    pages[slots // 128, :, slots % 32, slots % 128 // 32] = scales
+    return pages

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from kernels_ref.minifloat import E2M1_MAGNITUDES, E8M0_BIAS, LARGEST, LARGEST_EXPONENT
-from kernels_ref.mx import ELEMENTS, decode, encode, encode_with
+from kernels_ref.mx import ELEMENTS, decode, encode_with, scale_bytes
 
 Rounding = Literal["nearest", "even", "floor"]
 
@@ -28,8 +28,8 @@ def _blocks(x: np.ndarray, block: int) -> np.ndarray:
 def gguf_blocks(x: np.ndarray) -> np.ndarray:
     """gguf's MXFP4 blocks uint8 [..., channels / 32 * 17] of float32 x [..., channels].
 
-    Exponent first, then 16 bytes: code j low and code j + 16 high. The exponent is OCP's and wraps round below 0; the code
-    is the one that errs least, of two the one nearer to zero; zero has no sign.
+    Exponent first, then 16 bytes: code j low and code j + 16 high. The exponent is OCP's and wraps round below 0; the
+    code is the one that errs least, of two the one nearer to zero; zero has no sign.
     """
     parts = _blocks(x, _BLOCK)
     largest = np.abs(parts).max(axis=-1)
@@ -82,17 +82,14 @@ def microxcaling_values(x: np.ndarray, name: Literal["mxfp4", "mxfp8"], rounding
 
 
 def vllm_mxfp4_values(x: np.ndarray) -> np.ndarray:
-    """uint16 BF16 patterns of x [n, channels], quantised by rule "even" and decoded, as vLLM's reference for weights does.
+    """uint16 BF16 patterns of x [n, channels], quantised by rule "even" and decoded: vLLM's reference for weights.
 
-    Where the rounded largest magnitude leaves the range of float32, the scale is 2^-127.
+    Where the rounded largest magnitude leaves the range of float32, the scale is 2^-127; that is divided by as it is.
     """
-    codes, scales = encode(x, "mxfp4", "even")
+    scales = scale_bytes(x, "mxfp4", "even")
     largest = np.abs(_blocks(x, _BLOCK)).max(axis=-1)
-    beyond = largest.view(np.uint32) + np.uint32(2**21) >= np.uint32(0x7F800000)
-    scales[beyond] = 0
-    with np.errstate(over="ignore"):
-        lowest = encode_with(x, scales, "mxfp4", "vllm")
-    codes = np.where(np.repeat(beyond, _BLOCK, axis=-1), lowest, codes)
+    scales[largest.view(np.uint32) + np.uint32(2**21) >= np.uint32(0x7F800000)] = 0
+    codes = encode_with(x, scales, "mxfp4", "vllm")
     return bfloat16_bits(decode(codes, scales, "mxfp4"))
 
 
@@ -110,9 +107,9 @@ def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def sglang_eager(x: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """fp4_mx_block16 without torch.compile: every step rounds to the input's type. float32 x [..., channels] of `dtype`.
+    """fp4_mx_block16 without torch.compile: every step rounds to `dtype`, that of x [..., channels].
 
-    Codes uint8 [..., channels], one a byte, and E8M0 scales [..., channels / 16].
+    x is given as float32. Codes uint8 [..., channels], one a byte, and E8M0 scales [..., channels / 16].
     """
     parts = _blocks(x, _BLOCK16)
     quotient = _rounded(np.abs(parts).max(axis=-1) / np.float32(LARGEST["e2m1"]), dtype)

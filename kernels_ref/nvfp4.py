@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -14,10 +14,12 @@ from kernels_ref.formats import SCALED_TYPES
 from kernels_ref.fp8 import decode_table
 from kernels_ref.inputs import KVTensor, NonFinite, check_choice, check_scale, shown
 from kernels_ref.jit import inner, kernel, prange, sequential
-from kernels_ref.minifloat import E2M1_VALUES, LARGEST, e2m1, e2m1_value, e4m3, e4m3_value
+from kernels_ref.minifloat import E2M1_MAGNITUDES, E2M1_VALUES, LARGEST, e2m1, e2m1_value, e4m3, e4m3_value
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
 Code = Literal["vllm", "4over6", "flashinfer", "torchao", "torchao_one_level", "modelopt", "vllmref"]
+#: order of the axes of a page
+Layout = Literal["HND", "NHD"]
 
 #: channels of a block
 BLOCK = SCALED_TYPES["nvfp4"].block
@@ -155,25 +157,46 @@ def _codes_of(x, scales, factor, code, found):
         found[i] = _element(x[i], _multiplier(e4m3_value(scales[i]), factor, code), code)
 
 
-@kernel
-def _encode_either(bits, scales, starts, factor, packed, found):
-    """`blocks.encode` of 4over6: scales[2, 32768] for 6 and 4, of which the one with less error is taken."""
-    for piece in prange(n_pieces(bits)):
-        scratch, x = np.empty(bits.shape[1], np.uint8), np.empty(BLOCK, np.float32)
-        for row in rows_of(piece, bits):
-            for b in range(found.shape[1]):
-                part = bits[row, b * BLOCK : (b + 1) * BLOCK]
+@inner
+def _errors(bits, codes, decoded, k, b, squares):
+    """Sum of squared errors of patterns bits[b] with codes[b] and scale byte k, as `_error`; squares: room for 16."""
+    for i in range(BLOCK):
+        error = np.float32(decoded[k, codes[b, i] & np.uint8(7)] - half.finite(np.uint16(bits[b, i] & half.ABS)))
+        squares[i] = np.float32(error * error)
+    total = np.float32(0)
+    for pair in range(BLOCK // 2):
+        total = np.float32(total + np.float32(squares[2 * pair] + squares[2 * pair + 1]))
+    return total
+
+
+@inner
+def _choose_row(bits, decoded, six, four, with_six, with_four, squares):
+    """Where four errs less than six, its scale and codes take the place of those of six; codes [n, 16], scales [n]."""
+    for b in range(six.size):
+        if six[b] != four[b]:
+            error = _errors(bits, with_six, decoded, six[b], b, squares)
+            if _errors(bits, with_four, decoded, four[b], b, squares) < error:
+                six[b] = four[b]
                 for i in range(BLOCK):
-                    x[i] = half.finite(part[i])
-                largest = blocks.absmax(part)
-                six, four = scales[0, largest], scales[1, largest]
-                if six != four:
-                    with_six = _error(x, _multiplier(e4m3_value(six), factor, _FOUR_OR_SIX))
-                    with_four = _error(x, _multiplier(e4m3_value(four), factor, _FOUR_OR_SIX))
-                    six = four if with_four < with_six else six
-                found[row, b] = six
-                blocks.codes_of(part, starts[six], np.uint16(0), scratch[b * BLOCK : (b + 1) * BLOCK])
-            blocks.pack(scratch, packed[row])
+                    with_six[b, i] = with_four[b, i]
+
+
+@kernel
+def _encode_either(bits, scales, starts, decoded, codes, found):
+    """`blocks.encode` of 4over6: scales[2, 32768] for 6 and for 4; decoded: `_decoded`."""
+    for piece in prange(n_pieces(bits)):
+        spare = np.empty((3, bits.shape[1] // 2), np.uint16)
+        wide = np.empty((2, bits.shape[1]), np.uint8)
+        four, squares = np.empty(found.shape[1], np.uint8), np.empty(BLOCK, np.float32)
+        for row in rows_of(piece, bits):
+            parts = bits[row].reshape(-1, BLOCK)
+            with_six, with_four = wide[0].reshape(-1, BLOCK), wide[1].reshape(-1, BLOCK)
+            blocks.scale_row(bits[row], scales[0], spare, found[row])
+            blocks.scale_row(bits[row], scales[1], spare, four)
+            blocks.codes_of(parts, starts, found[row], 0, with_six)
+            blocks.codes_of(parts, starts, four, 0, with_four)
+            _choose_row(parts, decoded, found[row], four, with_six, with_four, squares)
+            blocks.pack(wide[0], codes[row])
 
 
 def _as_float32(x: np.ndarray) -> np.ndarray:
@@ -186,8 +209,8 @@ def _as_float32(x: np.ndarray) -> np.ndarray:
 def encode(x: np.ndarray, scale: float = 1.0, code: Code = "vllm") -> tuple[np.ndarray, np.ndarray]:
     """E2M1 codes uint8 [n, channels], one a byte, and E4M3 scales uint8 [n, channels / 16] of float32 x [n, channels].
 
-    `scale` is the layer's factor by which decoding multiplies; of "vllmref" its reciprocal, which that code takes. `code`
-    as of `NVFP4`. Holds for finite x. Raises ValueError for other arrays, codes and scales.
+    `scale` is the layer's factor by which decoding multiplies; of "vllmref" its reciprocal, which that code takes.
+    `code` as of `NVFP4`. Holds for finite x. Raises ValueError for other arrays, codes and scales.
     """
     check_choice("code", code, CODES)
     check_scale("scale", scale)
@@ -218,10 +241,11 @@ def _scale_values() -> np.ndarray:
 
 
 class _Tables(NamedTuple):
-    """Tables of a factor, and of 4over6 the scale bytes for 4 beside those for 6: uint8 [2, 32768]."""
+    """Tables of a factor; of 4over6 the scale bytes for 6 and for 4, uint8 [2, 32768], and decoded codes [256, 8]."""
 
     tables: blocks.Tables
     either: np.ndarray
+    decoded: np.ndarray
 
 
 @cache
@@ -238,31 +262,40 @@ def _tables(scale: float, code: Code) -> _Tables:
         _codes_of(x, scales, factor, number, found)
         return found
 
-    either = np.stack([blocks.scale_table(lambda x, by=by: scales_of(by, x)) for by in (_SIXTH, _QUARTER)])
+    either = np.stack([blocks.scale_table(partial(scales_of, inverse)) for inverse in (_SIXTH, _QUARTER)])
     every_code, every_scale = np.tile(np.arange(16, dtype=np.uint8), (256, 1)), np.arange(256, dtype=np.uint8)[:, None]
     values = decode(every_code, every_scale, scale, code)
     tables = blocks.Tables(
         either[0],
-        blocks.starts_table(codes_of, either),
+        blocks.starts_table(codes_of, either, int(code in _UNSIGNED_ZERO)),
         blocks.value_table(values),
-        int(code in _UNSIGNED_ZERO),
     )
-    return _Tables(tables, either)
+    return _Tables(tables, either, _decoded(factor))
+
+
+def _decoded(factor: np.float32) -> np.ndarray:
+    """float32 [256, 8]: magnitudes as `_error` decodes them, by scale byte and code; 0 where all codes are 0."""
+    found = np.zeros((256, blocks.N_CODES), np.float32)
+    with np.errstate(all="ignore"):
+        for byte in range(0x7F):
+            back = _reciprocal(_multiplier(_scale_values()[byte], factor, _FOUR_OR_SIX))
+            found[byte] = E2M1_MAGNITUDES * np.float32(back if np.isfinite(back) else 0)
+    return found
 
 
 @dataclass(frozen=True)
 class NVFP4(RowMethod):
     """E2M1 codes in blocks of 16 channels with an E4M3 scale; head_dim a multiple of 16. `scale`: FP32, fixed.
 
-    Of a block with largest magnitude A: s = E4M3(1 / scale * (A / 6)), codes E2M1(x / (s * scale)), both to nearest even
-    and saturating; decoded code * (s * scale) in float32, here rounded to FP16 within +-65504. The writers' roundings
-    between differ: "vllm" is vLLM's kernel for SM100; "4over6" the same where A may also become the code 4, if the sum of
-    squared errors is smaller then (nvfp4_4over6); "flashinfer" vLLM's writer on other GPUs; "torchao" (s >= 2^-6),
-    "torchao_one_level" (without `scale`), "modelopt" (s of zeros 1).
+    Of a block with largest magnitude A: s = E4M3(1 / scale * (A / 6)), codes E2M1(x / (s * scale)), both to nearest
+    even and saturating; decoded code * (s * scale) in float32, here rounded to FP16 within +-65504. Writers differ in
+    what they round between: "vllm" is vLLM's kernel for SM100; "4over6" the same where A may also become the code 4, if
+    the sum of squared errors is smaller then (nvfp4_4over6); "flashinfer" vLLM's writer on other GPUs; "torchao"
+    (s >= 2^-6), "torchao_one_level" (without `scale`), "modelopt" (s of zeros 1).
     `measured` takes the scale from a tensor: largest magnitude / (6 * 448), ModelOpt's rule for a checkpoint.
 
-    Buffers: `codes` uint8 [rows, channels / 2], element 2i in the low nibble; `scales` uint8 [rows, channels / 16], E4M3;
-    `factor` float32 [batch, 1]. Sources: vLLM 0.33.0, csrc/nvfp4_kv_cache_kernels.cu, csrc/quantization/fp4/
+    Buffers: `codes` uint8 [rows, channels / 2], element 2i in the low nibble; `scales` uint8 [rows, channels / 16] of
+    E4M3; `factor` float32 [batch, 1]. Sources: vLLM 0.33.0, csrc/nvfp4_kv_cache_kernels.cu, csrc/quantization/fp4/
     nvfp4_utils.cuh; FlashInfer 0.7.2, page.cuh; torchao 0.18.0; ModelOpt 0.47.0.
     """
 
@@ -279,9 +312,7 @@ class NVFP4(RowMethod):
             raise ValueError(f"scale = {shown(self.scale)}: must be 1 with code = 'torchao_one_level', which has none")
 
     @classmethod
-    def measured(
-        cls, x: np.ndarray, code: Code = "vllm", n_heads: int = 1, nonfinite: NonFinite = "raise"
-    ) -> "NVFP4":
+    def measured(cls, x: np.ndarray, code: Code = "vllm", n_heads: int = 1, nonfinite: NonFinite = "raise") -> "NVFP4":
         """With scale = fp32(max |x| / 2688), 1 for a tensor of zeros. Errors as those of `quantize`."""
         largest = blocks.largest_magnitude(x, n_heads, nonfinite)
         return cls(float(largest / np.float32(LARGEST_AT_ONE)) if largest else 1.0, code)
@@ -298,13 +329,30 @@ class NVFP4(RowMethod):
         return {"factor": np.full((tensor.array.shape[0], 1), self.scale, np.float32)}
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
-        tables, either = _tables(float(self.scale), self.code)
+        tables, either, decoded = _tables(float(self.scale), self.code)
         if self.code == "4over6":
-            codes, scales = buffers["codes"], buffers["scales"]
-            _encode_either(bits, either, tables.starts, np.float32(self.scale), codes, scales)
+            _encode_either(bits, either, tables.starts, decoded, buffers["codes"], buffers["scales"])
         else:
-            blocks.quantize(bits, BLOCK, tables, buffers)
+            blocks.encode(bits, tables.scales, tables.starts, buffers["codes"], buffers["scales"])
 
     def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
-        tables, _ = _tables(float(self.scale), self.code)
-        blocks.decode(buffers["codes"], buffers["scales"], BLOCK, tables.values, bits)
+        values = _tables(float(self.scale), self.code).tables.values
+        blocks.decode(buffers["codes"], buffers["scales"], values, bits)
+
+
+def page(codes: np.ndarray, scales: np.ndarray, swizzled: bool, layout: Layout = "HND") -> np.ndarray:
+    """One side of a page of vLLM's cache as bytes: packed codes, then scales; a multiple of 4 blocks a head.
+
+    codes uint8 [slots, heads, head_dim / 2], scales uint8 [slots, heads, blocks]; HND puts heads outside slots.
+    `swizzled` (values on SM100): with S blocks, the scale of slot t and block s is at slot 4 * (t / 4) + s / (S / 4),
+    block 4 * (s % (S / 4)) + t % 4. A page is as large either way.
+    """
+    if swizzled:
+        n_slots, n_blocks = scales.shape[0], scales.shape[2]
+        t, s = np.arange(n_slots)[:, None], np.arange(n_blocks)[None, :]
+        quarter = n_blocks // 4
+        moved = np.empty_like(scales)
+        moved[4 * (t // 4) + s // quarter, :, 4 * (s % quarter) + t % 4] = scales.transpose(0, 2, 1)
+        scales = moved
+    order = (1, 0, 2) if layout == "HND" else (0, 1, 2)
+    return np.concatenate([part.transpose(order).reshape(-1) for part in (codes, scales)])
