@@ -9,7 +9,17 @@ loaded when a method is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kernels_ref.formats import FORMATS, GGML_TYPES, PARTS, BlockType, NumberFormat, StorageConstants, storage
+from kernels_ref.formats import (
+    FORMATS,
+    GGML_TYPES,
+    PARTS,
+    SCALED_TYPES,
+    BlockType,
+    NumberFormat,
+    ScaledType,
+    StorageConstants,
+    storage,
+)
 
 if TYPE_CHECKING:
     from kernels_ref.atom import Atom
@@ -21,7 +31,9 @@ if TYPE_CHECKING:
     from kernels_ref.jit import inner, kernel, prange, sequential
     from kernels_ref.kivi import KIVI
     from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
+    from kernels_ref.mx import MX
     from kernels_ref.nf4 import NF4
+    from kernels_ref.nvfp4 import NVFP4
     from kernels_ref.oaken import Oaken, Profiler, Thresholds
     from kernels_ref.packed import Packed
     from kernels_ref.qserve import QServe
@@ -30,10 +42,10 @@ if TYPE_CHECKING:
     from kernels_ref.tender import Tender
 
 __all__ = [
-    "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "NF4", "PARTS", "Atom", "BlockType", "GroupCache",
-    "KVQuantKeys", "KVQuantValues", "NumberFormat", "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger",
-    "Profiler", "QServe", "Quanto", "RowCache", "SinkQ", "SinkQCache", "StorageConstants", "Tender", "Thresholds",
-    "fp16_patterns", "inner", "kernel", "prange", "sequential", "storage",
+    "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "MX", "NF4", "NVFP4", "PARTS", "SCALED_TYPES", "Atom", "BlockType",
+    "GroupCache",     "KVQuantKeys", "KVQuantValues", "NumberFormat", "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger",
+    "Profiler", "QServe", "Quanto", "RowCache", "ScaledType", "SinkQ", "SinkQCache", "StorageConstants", "Tender",
+    "Thresholds", "fp16_patterns", "inner", "kernel", "prange", "sequential", "storage",
 ]  # fmt: skip
 
 #: module -> public names that it defines
@@ -43,6 +55,7 @@ _MODULES = {
     "integers": ("PerTensorInteger", "PerTokenInteger"),
     "jit": ("inner", "kernel", "prange", "sequential"),
     "kivi": ("KIVI",), "kvquant": ("KVQuantKeys", "KVQuantValues"), "nf4": ("NF4",),
+    "mx": ("MX",), "nvfp4": ("NVFP4",),
     "oaken": ("Oaken", "Profiler", "Thresholds"), "packed": ("Packed",), "qserve": ("QServe",), "quanto": ("Quanto",),
     "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",),
 }  # fmt: skip

@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -248,7 +248,7 @@ class _Tables(NamedTuple):
     decoded: np.ndarray
 
 
-@cache
+@lru_cache(maxsize=256)  # of a factor, so of a layer's keys or values
 def _tables(scale: float, code: Code) -> _Tables:
     factor, number = np.float32(scale), CODES.index(code)
 

@@ -6,11 +6,11 @@ from fractions import Fraction
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.quantizers import grouped, layered, outliers, plain
+from dse.quantizers import grouped, layered, outliers, plain, scaled
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (*plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES)
+    family.name: family for family in (*plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES, *scaled.FAMILIES)
 }
 MAX_TEXT = 200
 

@@ -388,7 +388,7 @@ class Method:
     unread: str = "no check asks for it"
 
 
-_FUSED = "where a GPU that fuses multiplications and additions would differ"
+_FUSED = "informative: where multiplications and additions that fuse would differ"
 
 #: by the beginning of the file's name; the longest that fits counts
 METHODS = {

@@ -12,7 +12,7 @@ import numpy as np
 
 import kernels_ref
 from dse.core.errors import InputError, show
-from dse.measure.kernels import METHODS, Settings, Side, check, kvquant_keys, kvquant_values
+from dse.measure.kernels import METHODS, Settings, Side, check, kvquant_keys, kvquant_values, nvfp4
 from dse.measure.lm.forward import KVCache, forward, rotate, rotations
 from dse.measure.lm.weights import LanguageModel
 from dse.quantizers import QuantizerSpec, layered
@@ -214,6 +214,16 @@ def _integer(bits: Any) -> Maker:
     return make
 
 
+def _nvfp4(name: str) -> Maker:
+    """Factors from the calibration text."""
+
+    def make(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
+        key, value = (nvfp4(name, values, known.of(layer, side)) for side in ("key", "value"))
+        return QuantizedCache(kernels_ref.RowCache(key, value))
+
+    return make
+
+
 def _kvquant(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
     keys = kvquant_keys(values, known.of(layer, "key", before_rope=True))
     return QuantizedCache(kernels_ref.RowCache(keys, kvquant_values(values)), before_rope=True)
@@ -253,7 +263,8 @@ MAKERS: dict[str, Maker] = {
     "kvquant": _kvquant,
     "kivi": _groups("kivi"),
     "sinkq": _groups("sinkq"),
-    **{name: _rows(name) for name in kernels_ref.GGML_TYPES},
+    **{name: _rows(name) for name in (*kernels_ref.GGML_TYPES, "mxfp4", "mxfp8", "fp4_mx_block16")},
+    **{name: _nvfp4(name) for name in ("nvfp4", "nvfp4_4over6")},
 }
 
 
