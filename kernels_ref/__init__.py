@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "MX", "NF4", "NVFP4", "PARTS", "SCALED_TYPES", "Atom", "BlockType",
-    "GroupCache",     "KVQuantKeys", "KVQuantValues", "NumberFormat", "Oaken", "Packed", "PerTensorInteger", "PerTokenInteger",
+    "GroupCache", "KVQuantKeys", "KVQuantValues", "NumberFormat", "Oaken", "Packed", "PerTensorInteger",
+    "PerTokenInteger",
     "Profiler", "QServe", "Quanto", "RowCache", "ScaledType", "SinkQ", "SinkQCache", "StorageConstants", "Tender",
     "Thresholds", "fp16_patterns", "inner", "kernel", "prange", "sequential", "storage",
 ]  # fmt: skip

@@ -147,9 +147,9 @@ def test_oaken_stored_bits_count_the_chunks():
 
 
 def test_nvfp4_keeps_a_factor_for_keys_and_one_for_values_of_a_layer():
-    kv = plan.build(model(layer(n_layers=5)), *[quantizers.parse("nvfp4")] * 2)
-    # 5 layers; d = 48 elements of 4.5 bits for keys and as many for values; 32 bits each once
-    assert kv.bits(7) == 5 * 2 * (7 * 48 * 9 // 2 + 32)
+    kv = plan.build(model(layer(n_layers=5, dim=32)), *[quantizers.parse("nvfp4")] * 2)
+    # 5 layers; 2 heads of 32 elements of 4.5 bits for keys and as many for values; 32 bits each once
+    assert kv.bits(7) == 5 * 2 * (7 * 64 * 9 // 2 + 32)
 
 
 def test_sinkq_keeps_no_sinks_in_the_first_two_layers():
