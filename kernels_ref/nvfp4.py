@@ -14,7 +14,7 @@ from kernels_ref.formats import SCALED_TYPES
 from kernels_ref.fp8 import decode_table
 from kernels_ref.inputs import KVTensor, NonFinite, check_choice, check_scale, shown
 from kernels_ref.jit import inner, kernel, prange, sequential
-from kernels_ref.minifloat import E2M1_MAGNITUDES, E2M1_VALUES, LARGEST, e2m1, e2m1_value, e4m3, e4m3_value
+from kernels_ref.minifloat import E2M1_VALUES, LARGEST, e2m1, e2m1_value, e4m3, e4m3_value
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
 Code = Literal["vllm", "4over6", "flashinfer", "torchao", "torchao_one_level", "modelopt", "vllmref"]
@@ -158,36 +158,38 @@ def _codes_of(x, scales, factor, code, found):
 
 
 @inner
-def _errors(bits, codes, decoded, k, b, squares):
-    """Sum of squared errors of patterns bits[b] with codes[b] and scale byte k, as `_error`; squares: room for 16."""
-    for i in range(BLOCK):
-        error = np.float32(decoded[k, codes[b, i] & np.uint8(7)] - half.finite(np.uint16(bits[b, i] & half.ABS)))
-        squares[i] = np.float32(error * error)
-    total = np.float32(0)
-    for pair in range(BLOCK // 2):
-        total = np.float32(total + np.float32(squares[2 * pair] + squares[2 * pair + 1]))
-    return total
+def _squares(bits, codes, back, scales, squares):
+    """squares float32[n, 16]: squared errors of patterns bits[n, 16] with these codes and scales, as `_error`'s."""
+    for b in range(scales.size):
+        factor = back[scales[b]]
+        for i in range(BLOCK):
+            decoded = np.float32(e2m1_value(codes[b, i] & np.uint8(7)) * factor)
+            error = np.float32(decoded - half.finite(np.uint16(bits[b, i] & half.ABS)))
+            squares[b, i] = np.float32(error * error)
 
 
 @inner
-def _choose_row(bits, decoded, six, four, with_six, with_four, squares):
+def _choose_row(squares, six, four, with_six, with_four):
     """Where four errs less than six, its scale and codes take the place of those of six; codes [n, 16], scales [n]."""
     for b in range(six.size):
-        if six[b] != four[b]:
-            error = _errors(bits, with_six, decoded, six[b], b, squares)
-            if _errors(bits, with_four, decoded, four[b], b, squares) < error:
-                six[b] = four[b]
-                for i in range(BLOCK):
-                    with_six[b, i] = with_four[b, i]
+        error, other = np.float32(0), np.float32(0)
+        for pair in range(BLOCK // 2):
+            error = np.float32(error + np.float32(squares[0, b, 2 * pair] + squares[0, b, 2 * pair + 1]))
+            other = np.float32(other + np.float32(squares[1, b, 2 * pair] + squares[1, b, 2 * pair + 1]))
+        if other < error:
+            six[b] = four[b]
+            for i in range(BLOCK):
+                with_six[b, i] = with_four[b, i]
 
 
 @kernel
-def _encode_either(bits, scales, starts, decoded, codes, found):
-    """`blocks.encode` of 4over6: scales[2, 32768] for 6 and for 4; decoded: `_decoded`."""
+def _encode_either(bits, scales, starts, back, codes, found):
+    """`blocks.encode` of 4over6: scales[2, 32768] for 6 and for 4; back: `_factors_back`."""
     for piece in prange(n_pieces(bits)):
         spare = np.empty((3, bits.shape[1] // 2), np.uint16)
         wide = np.empty((2, bits.shape[1]), np.uint8)
-        four, squares = np.empty(found.shape[1], np.uint8), np.empty(BLOCK, np.float32)
+        four = np.empty(found.shape[1], np.uint8)
+        squares = np.empty((2, found.shape[1], BLOCK), np.float32)
         for row in rows_of(piece, bits):
             parts = bits[row].reshape(-1, BLOCK)
             with_six, with_four = wide[0].reshape(-1, BLOCK), wide[1].reshape(-1, BLOCK)
@@ -195,7 +197,9 @@ def _encode_either(bits, scales, starts, decoded, codes, found):
             blocks.scale_row(bits[row], scales[1], spare, four)
             blocks.codes_of(parts, starts, found[row], 0, with_six)
             blocks.codes_of(parts, starts, four, 0, with_four)
-            _choose_row(parts, decoded, found[row], four, with_six, with_four, squares)
+            _squares(parts, with_six, back, found[row], squares[0])
+            _squares(parts, with_four, back, four, squares[1])
+            _choose_row(squares, found[row], four, with_six, with_four)
             blocks.pack(wide[0], codes[row])
 
 
@@ -241,11 +245,11 @@ def _scale_values() -> np.ndarray:
 
 
 class _Tables(NamedTuple):
-    """Tables of a factor; of 4over6 the scale bytes for 6 and for 4, uint8 [2, 32768], and decoded codes [256, 8]."""
+    """Tables of a factor; of 4over6 the scale bytes for 6 and for 4, uint8 [2, 32768], and `_factors_back`."""
 
     tables: blocks.Tables
     either: np.ndarray
-    decoded: np.ndarray
+    back: np.ndarray
 
 
 @lru_cache(maxsize=256)  # of a factor, so of a layer's keys or values
@@ -270,16 +274,16 @@ def _tables(scale: float, code: Code) -> _Tables:
         blocks.starts_table(codes_of, either, int(code in _UNSIGNED_ZERO)),
         blocks.value_table(values),
     )
-    return _Tables(tables, either, _decoded(factor))
+    return _Tables(tables, either, _factors_back(factor))
 
 
-def _decoded(factor: np.float32) -> np.ndarray:
-    """float32 [256, 8]: magnitudes as `_error` decodes them, by scale byte and code; 0 where all codes are 0."""
-    found = np.zeros((256, blocks.N_CODES), np.float32)
+def _factors_back(factor: np.float32) -> np.ndarray:
+    """float32 [256]: what `_error` multiplies codes by, by scale byte; 0 where all codes are 0."""
+    found = np.zeros(256, np.float32)
     with np.errstate(all="ignore"):
         for byte in range(0x7F):
             back = _reciprocal(_multiplier(_scale_values()[byte], factor, _FOUR_OR_SIX))
-            found[byte] = E2M1_MAGNITUDES * np.float32(back if np.isfinite(back) else 0)
+            found[byte] = back if np.isfinite(back) else 0
     return found
 
 
@@ -329,9 +333,9 @@ class NVFP4(RowMethod):
         return {"factor": np.full((tensor.array.shape[0], 1), self.scale, np.float32)}
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
-        tables, either, decoded = _tables(float(self.scale), self.code)
+        tables, either, back = _tables(float(self.scale), self.code)
         if self.code == "4over6":
-            _encode_either(bits, either, tables.starts, decoded, buffers["codes"], buffers["scales"])
+            _encode_either(bits, either, tables.starts, back, buffers["codes"], buffers["scales"])
         else:
             blocks.encode(bits, tables.scales, tables.starts, buffers["codes"], buffers["scales"])
 
