@@ -13,9 +13,11 @@ from kernels_ref.formats import (
     FORMATS,
     GGML_TYPES,
     PARTS,
+    SCALED_TYPES,
     TURBOQUANT_TYPES,
     BlockType,
     NumberFormat,
+    ScaledType,
     StorageConstants,
     TurboQuantType,
     storage,
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     from kernels_ref.kivi import KIVI
     from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
     from kernels_ref.latent import Latent
+    from kernels_ref.mx import MX
     from kernels_ref.nf4 import NF4
+    from kernels_ref.nvfp4 import NVFP4
     from kernels_ref.oaken import Oaken, Profiler, Thresholds
     from kernels_ref.packed import Packed
     from kernels_ref.per_head import PerTokenHead
@@ -43,10 +47,10 @@ if TYPE_CHECKING:
     from kernels_ref.turboquant import TurboQuant
 
 __all__ = [
-    "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "NF4", "PARTS", "TURBOQUANT_TYPES", "Atom", "BlockType",
-    "GroupCache", "KVQuantKeys", "KVQuantValues", "Latent", "NumberFormat", "Oaken", "Packed", "PerTensorInteger",
-    "PerTokenHead", "PerTokenInteger", "Profiler", "QServe", "Quanto", "RowCache", "SinkQ", "SinkQCache",
-    "StorageConstants", "Tender", "Thresholds", "TurboQuant", "TurboQuantType",
+    "FORMATS", "FP8", "GGML", "GGML_TYPES", "KIVI", "MX", "NF4", "NVFP4", "PARTS", "SCALED_TYPES", "TURBOQUANT_TYPES",
+    "Atom", "BlockType", "GroupCache", "KVQuantKeys", "KVQuantValues", "Latent", "NumberFormat", "Oaken", "Packed",
+    "PerTensorInteger", "PerTokenHead", "PerTokenInteger", "Profiler", "QServe", "Quanto", "RowCache", "ScaledType",
+    "SinkQ", "SinkQCache", "StorageConstants", "Tender", "Thresholds", "TurboQuant", "TurboQuantType",
     "fp16_patterns", "inner", "kernel", "prange", "sequential", "storage",
 ]  # fmt: skip
 
@@ -56,7 +60,8 @@ _MODULES = {
     "inputs": ("fp16_patterns",),
     "integers": ("PerTensorInteger", "PerTokenInteger"),
     "jit": ("inner", "kernel", "prange", "sequential"),
-    "kivi": ("KIVI",), "kvquant": ("KVQuantKeys", "KVQuantValues"), "latent": ("Latent",), "nf4": ("NF4",),
+    "kivi": ("KIVI",), "kvquant": ("KVQuantKeys", "KVQuantValues"), "latent": ("Latent",), "mx": ("MX",),
+    "nf4": ("NF4",), "nvfp4": ("NVFP4",),
     "oaken": ("Oaken", "Profiler", "Thresholds"), "packed": ("Packed",), "per_head": ("PerTokenHead",),
     "qserve": ("QServe",), "quanto": ("Quanto",),
     "sinkq": ("SinkQ", "SinkQCache"), "tender": ("Tender",), "turboquant": ("TurboQuant",),

@@ -120,7 +120,7 @@ class KVCache(Stored):
         return tuple(
             Packed(
                 piece.method, piece.shape, int(np.prod(piece.shape)), piece.buffers, piece.part_of,
-                piece.padding_bits, piece.counts, n_heads=self.n_heads,
+                piece.padding_bits, piece.counts, _once_bits(piece), self.n_heads,
             )
             for piece in (self._pieces(side) if self._sides else ())
         )  # fmt: skip
@@ -159,6 +159,11 @@ class KVCache(Stored):
         return total
 
     @property
+    def once_bits(self) -> int:  # type: ignore[override]
+        """Bits stored once, however long the cache."""
+        return sum(_once_bits(piece) for piece in self._all_pieces())
+
+    @property
     def padding_bits(self) -> int:  # type: ignore[override]
         """Bits that fill up bytes and words."""
         return sum(piece.padding_bits for piece in self._all_pieces())
@@ -181,6 +186,11 @@ class Piece(NamedTuple):
     padding_bits: int
 
 
+def _once_bits(piece: Piece) -> int:
+    """Bits of the buffers that a method says are fixed: stored once, however the cache grows."""
+    return 8 * sum(piece.buffers[name].nbytes for name in getattr(piece.method, "fixed", ()))
+
+
 def _add_counts(total: dict[str, int], counts: Mapping[str, int]) -> None:
     for name, count in counts.items():
         total[name] = total.get(name, 0) + count
@@ -196,7 +206,8 @@ class _Sequence:
 
     def append(self, part: Packed) -> None:
         for name, buffer in part.buffers.items():
-            self.growing[name].append(buffer)
+            if name not in getattr(self.method, "fixed", ()):
+                self.growing[name].append(buffer)
         _add_counts(self.counts, part.counts)
         self.padding_bits += part.padding_bits
 
@@ -206,7 +217,8 @@ class RowCache(KVCache):
 
     `method` quantises the keys, `value_method` the values (`method` where none is given). Any object serves whose
     `quantize(x, n_heads=..., nonfinite=...)` gives a `Packed` with token after token along the first axis of every
-    buffer, entries of varying number included, and counts that add up. New tokens never change the bytes of old ones.
+    buffer, entries of varying number included, and counts that add up; buffers named in its `fixed` are kept once.
+    New tokens never change the bytes of old ones.
     Buffers: every sequence has its own, `key.0.codes` are the codes of the keys of sequence 0.
     """
 

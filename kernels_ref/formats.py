@@ -127,3 +127,36 @@ TURBOQUANT_TYPES = {
         TurboQuantType("3bit_nc", 3, 3),
     )
 }
+
+
+@dataclass(frozen=True)
+class ScaledType:
+    """A format of `block` codes with one scale of a byte; `global_bits` of a layer's keys (and values) beside them."""
+
+    name: str
+    code_bits: int
+    block: int
+    #: what the codes and the scales are
+    codes: str
+    scales: str
+    source: str
+    scale_bits: int = 8
+    global_bits: int = 0
+
+    @property
+    def bits(self) -> int:
+        """Bits of a block."""
+        return self.block * self.code_bits + self.scale_bits
+
+
+#: formats with block scales by the names of the engines that have them
+SCALED_TYPES = {
+    entry.name: entry
+    for entry in (
+        ScaledType("nvfp4", 4, 16, "E2M1", "E4M3", "vLLM 0.33.0 --kv-cache-dtype nvfp4", global_bits=32),
+        ScaledType("nvfp4_4over6", 4, 16, "E2M1", "E4M3", "vLLM 0.33.0 --kv-cache-dtype nvfp4_4over6", global_bits=32),
+        ScaledType("mxfp4", 4, 32, "E2M1", "E8M0", "OCP Microscaling Formats 1.0; no engine stores it yet"),
+        ScaledType("mxfp8", 8, 32, "E4M3", "E8M0", "SGLang 0.5.23 mxfp8"),
+        ScaledType("fp4_mx_block16", 4, 16, "E2M1", "E8M0", "SGLang 0.5.23 fp4_mx_block16"),
+    )
+}

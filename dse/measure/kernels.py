@@ -167,7 +167,22 @@ METHODS: dict[str, Callable[[dict[str, Any], int], Any]] = {
     ),
     **{name: _ggml(name) for name in kernels_ref.GGML_TYPES},
     **{name: _per_head(name) for name in PER_HEAD},
+    "mxfp4": lambda values, layer: kernels_ref.MX("mxfp4", values["rule"]),
+    "mxfp8": lambda values, layer: kernels_ref.MX("mxfp8", values["rule"]),
+    "fp4_mx_block16": lambda values, layer: kernels_ref.MX("fp4_mx_block16"),
 }
+
+
+def nvfp4(name: str, values: dict[str, Any], *of: Any) -> Any:
+    """NVFP4 by family name for a tensor and what `NVFP4.measured` takes beside it: with the factor that values say."""
+    code: Any = "4over6" if name == "nvfp4_4over6" else "vllm"
+    if values["scale"] == "one":
+        return kernels_ref.NVFP4(1.0, code)
+    return kernels_ref.NVFP4.measured(of[0], code, *of[1:])
+
+
+def _nvfp4(name: str) -> Any:
+    return _each(lambda values, side, index, settings, x: nvfp4(name, values, x, settings.n_heads, settings.nonfinite))
 
 
 def _rows(family: str) -> Any:
@@ -258,9 +273,10 @@ RUN: dict[str, Callable[[dict[str, Any], int, dict[Side, np.ndarray], Settings],
     "kivi": _kivi,
     "sinkq": _sinkq,
     "oaken": _each(_oaken),
-    **{name: _rows(name) for name in (*kernels_ref.GGML_TYPES, *PER_HEAD)},
+    **{name: _rows(name) for name in (*kernels_ref.GGML_TYPES, *PER_HEAD, "mxfp4", "mxfp8", "fp4_mx_block16")},
     **{name: _turboquant(name) for name in TURBOQUANT},
     **{name: _latent(name) for name in LATENT},
+    **{name: _nvfp4(name) for name in ("nvfp4", "nvfp4_4over6")},
 }
 #: families that lose nothing, so that none is needed
 _AS_GIVEN = ("fp16", "bf16")

@@ -6,10 +6,12 @@ from fractions import Fraction
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.quantizers import closed_form, engine_names, grouped, layered, outliers, plain, skipping, vllm
+from dse.quantizers import closed_form, engine_names, grouped, layered, outliers, plain, scaled, skipping, vllm
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
-_EVERY = (*plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES, *vllm.FAMILIES, *closed_form.FAMILIES)
+_EVERY = (
+    *plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES, *scaled.FAMILIES, *vllm.FAMILIES, *closed_form.FAMILIES,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: skipping.with_skip(family) for family in _EVERY}
 MAX_TEXT = 200
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernels_ref.atom import Atom
 from kernels_ref.cache import Side
-from kernels_ref.conformance import vllm
+from kernels_ref.conformance import blocks, vllm
 from kernels_ref.conformance.compare import Pair
 from kernels_ref.conformance.vectors import Vectors
 from kernels_ref.formats import FORMATS, storage
@@ -390,6 +390,8 @@ class Method:
 
 #: why masks of such codes are not asked for
 _GPU = "informative: where a GPU's approximate division may give another code: no values"
+_FUSED = "informative: where multiplications and additions that fuse would differ"
+
 #: by the beginning of the file's name; the longest that fits counts
 METHODS = {
     "oaken_": Method("Oaken, artifact", oaken_artifact),
@@ -414,6 +416,18 @@ METHODS = {
     "fp8_sat_tables": Method("FP8, saturating", vllm.fp8_tables),
     "fp8_ds_mla_": Method("latent slots", vllm.ds_mla),
     "nvfp4_ds_mla_": Method("latent slots", vllm.ds_mla),
+    **{
+        f"nvfp4_{writer}_": Method("NVFP4", blocks.nvfp4_cache, unread=_FUSED)
+        for writer in ("vllm", "4over6", "flashinfer")
+    },
+    **{f"nvfp4_{name}_": Method("NVFP4", blocks.nvfp4_libraries) for name in ("torchao", "modelopt", "vllmref")},
+    **{f"{name}_torchao_": Method("MX", blocks.mx_torchao) for name in ("mxfp4", "mxfp8")},
+    **{f"{name}_microxcaling_": Method("MX", blocks.mx_microxcaling) for name in ("mxfp4", "mxfp8")},
+    "mxfp4_gguf_": Method("MX", blocks.mxfp4_gguf),
+    "mxfp4_vllmref_": Method("MX", blocks.mxfp4_vllm),
+    "mxfp8_vllm_": Method("MX", blocks.mxfp8_vllm),
+    "mxfp8_sglang_": Method("MX", blocks.mxfp8_sglang),
+    "fp4_mx_block16_sglang_": Method("MX", blocks.fp4_mx_block16),
 }
 
 #: files whose values no method here promises, and why; some are compared all the same

@@ -150,6 +150,7 @@ def test_module_command():
         assert f"\n{title}\n" in done.stdout
 
 
+_NVFP4 = {"key", "value", "k_scale", "v_scale"}
 #: one file of each family, and the arrays that are inputs there
 FAMILIES = {
     "oaken_tiny_d16.npz": {"key", "value", "profile_key", "profile_value", "fracs"},
@@ -171,6 +172,19 @@ FAMILIES = {
     "fp8_tensor_kv_d80_fp16_s0.037.npz": {"x", "k_scale"},
     "fp8_ds_mla_kv_bf16.npz": {"kv_c", "k_pe"},
     "nvfp4_ds_mla_kv.npz": {"kv_c", "k_pe"},
+    "nvfp4_4over6_vllm_edges_d64_fp16_g0.0123.npz": _NVFP4 | {"k_fma_differs", "v_fma_differs"},
+    "nvfp4_vllm_kv_d192_fp16_odd.npz": _NVFP4 | {"k_fma_differs", "v_fma_differs"},
+    "nvfp4_flashinfer_edges_d80_bf16_g0.25.npz": _NVFP4,
+    "nvfp4_torchao_kv_d64_bf16.npz": {"x", "two_level_global"},
+    "nvfp4_modelopt_kv_d64_bf16.npz": {"x", "global_scale"},
+    "nvfp4_vllmref_huge_d128_bf16.npz": {"x", "global_scale"},
+    "mxfp4_torchao_ties_d64_bf16.npz": {"x"},
+    "mxfp4_gguf_edges_d128_bf16.npz": {"x"},
+    "mxfp4_microxcaling_ties_d64_bf16.npz": {"x"},
+    "mxfp4_vllmref_edges_d128_bf16.npz": {"x"},
+    "mxfp8_sglang_ties8_d64_fp32.npz": {"x", "slots"},
+    "mxfp8_vllm_edges_d128_bf16.npz": {"x"},
+    "fp4_mx_block16_sglang_kv_d128_fp16.npz": {"x"},
     "fp8_tables.npz": {"fp16_bits"},
     "hf_fp8.npz": {"key", "key_step2", "value", "value_step2"},
     "hf_quanto.npz": {"key", "value"},

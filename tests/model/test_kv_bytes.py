@@ -130,6 +130,11 @@ def llama2_7b_bits(name, which="key", n_heads=32, head_dim=128):
         ("q5_1", "key", 6),
         ("q4_0", "value", Fraction("4.5")),
         ("q4_1", "key", 5),
+        ("nvfp4", "key", Fraction("4.5")),  # 4 + 8/16; the factor is stored once
+        ("nvfp4_4over6", "value", Fraction("4.5")),
+        ("mxfp4:rule=rceil", "key", Fraction("4.25")),  # 4 + 8/32
+        ("mxfp8", "value", Fraction("8.25")),
+        ("fp4_mx_block16", "key", Fraction("4.5")),
     ],
 )
 def test_effective_bits_by_hand(name, which, bits):
@@ -140,6 +145,12 @@ def test_oaken_stored_bits_count_the_chunks():
     # Oaken packed layout: + 8 * ceil(d / 64) / d = 0.125 at d = 4096
     layout = quantizers.parse("oaken").layout(quantizers.TensorShape("key", 32, 128))
     assert layout.packed_bits_per_token / 4096 == Fraction("4.8") + Fraction(96, 4096) + Fraction(1, 8)
+
+
+def test_nvfp4_keeps_a_factor_for_keys_and_one_for_values_of_a_layer():
+    kv = plan.build(model(layer(n_layers=5, dim=32)), *[quantizers.parse("nvfp4")] * 2)
+    # 5 layers; 2 heads of 32 elements of 4.5 bits for keys and as many for values; 32 bits each once
+    assert kv.bits(7) == 5 * 2 * (7 * 64 * 9 // 2 + 32)
 
 
 def test_sinkq_keeps_no_sinks_in_the_first_two_layers():

@@ -21,6 +21,7 @@ from dse.measure.kernels import (
     check,
     kvquant_keys,
     kvquant_values,
+    nvfp4,
     turbo_quant,
 )
 from dse.measure.lm.forward import KVCache, forward, rotate, rotations
@@ -229,6 +230,16 @@ def _turboquant(name: str) -> Maker:
     return lambda *_: QuantizedCache(kernels_ref.RowCache(turbo_quant(name, "key"), turbo_quant(name, "value")))
 
 
+def _nvfp4(name: str) -> Maker:
+    """Factors from the calibration text."""
+
+    def make(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
+        key, value = (nvfp4(name, values, known.of(layer, side)) for side in ("key", "value"))
+        return QuantizedCache(kernels_ref.RowCache(key, value))
+
+    return make
+
+
 def _kvquant(values: dict[str, Any], layer: int, known: Calibration) -> KVCache:
     keys = kvquant_keys(values, known.of(layer, "key", before_rope=True))
     return QuantizedCache(kernels_ref.RowCache(keys, kvquant_values(values)), before_rope=True)
@@ -268,8 +279,9 @@ MAKERS: dict[str, Maker] = {
     "kvquant": _kvquant,
     "kivi": _groups("kivi"),
     "sinkq": _groups("sinkq"),
-    **{name: _rows(name) for name in (*kernels_ref.GGML_TYPES, *PER_HEAD)},
+    **{name: _rows(name) for name in (*kernels_ref.GGML_TYPES, *PER_HEAD, "mxfp4", "mxfp8", "fp4_mx_block16")},
     **{name: _turboquant(name) for name in TURBOQUANT},
+    **{name: _nvfp4(name) for name in ("nvfp4", "nvfp4_4over6")},
 }
 
 

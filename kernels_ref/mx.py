@@ -1,0 +1,292 @@
+"""MX caches: E2M1 or E4M3 codes and for every block of channels of a token a power of two in E8M0.
+
+`scale_bytes`, `encode` and `decode` are the rules on float32, of every library that has one; `MX` works on FP16.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from kernels_ref import blocks, half
+from kernels_ref.formats import SCALED_TYPES
+from kernels_ref.fp8 import decode_table
+from kernels_ref.inputs import check_choice
+from kernels_ref.jit import inner, kernel, prange, sequential
+from kernels_ref.minifloat import (
+    E2M1_VALUES,
+    E8M0_BIAS,
+    E8M0_NAN,
+    LARGEST,
+    LARGEST_EXPONENT,
+    ceil_log2,
+    e2m1,
+    e2m1_away,
+    e4m3,
+    pattern,
+    value_of,
+)
+from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+
+Type = Literal["mxfp4", "mxfp8", "fp4_mx_block16"]
+Rule = Literal["floor", "ceil", "rceil", "even", "sglang", "vllm"]
+
+#: type -> element format
+ELEMENTS = {"mxfp4": "e2m1", "mxfp8": "e4m3", "fp4_mx_block16": "e2m1"}
+#: channels of a block of mxfp8
+BYTE_BLOCK = SCALED_TYPES["mxfp8"].block
+#: how the scale comes from the largest magnitude, by the number that kernels know it by
+RULES: tuple[Rule, ...] = ("floor", "ceil", "rceil", "even", "sglang", "vllm")
+_FLOOR, _CEIL, _RCEIL, _EVEN, _SGLANG, _VLLM = range(len(RULES))
+#: rules of a type, the default first
+RULES_OF: dict[str, tuple[Rule, ...]] = {
+    "mxfp4": ("floor", "ceil", "rceil", "even"),
+    "mxfp8": ("sglang", "floor", "ceil", "rceil", "even", "vllm"),
+    "fp4_mx_block16": ("sglang",),
+}
+
+
+@inner
+def _byte(largest, rule, top, exponent, rounding, before, after):
+    """E8M0 byte of a block. top, exponent: the element format's largest value and its exponent; rounding: of "even",
+    half of its last mantissa bit in a float32; before, after: what `largest` and `largest` / top are raised to."""
+    if rule in (_RCEIL, _SGLANG, _VLLM):
+        quotient = max(np.float32(max(largest, before) / top), after)
+        return np.uint8(min(max(ceil_log2(quotient) + np.int32(127), np.int32(0)), np.int32(254)))
+    bits = np.uint32(pattern(largest))
+    if rule == _EVEN:
+        bits = np.uint32(bits + rounding)
+    e = np.int32(bits >> np.uint32(23)) - np.int32(exponent)
+    if rule == _CEIL:
+        e += np.int32((bits & np.uint32(0x7FFFFF)) != np.uint32(0))
+    return np.uint8(min(max(e, np.int32(0)), np.int32(255)))
+
+
+@inner
+def _multiplier(byte, rule):
+    """What elements are multiplied by: 2^(127 - byte), of byte 0 as the rule's library has it."""
+    if byte == np.uint8(0):
+        if rule == _RCEIL:
+            return np.float32(1)
+        return np.float32(2.0**127) if rule == _VLLM else np.float32(2.0**126)
+    bits = np.uint32(np.uint32(254 - np.uint32(byte)) << np.uint32(23))
+    return value_of(bits if bits else np.uint32(0x00400000))
+
+
+@inner
+def _element(x, multiplier, eight, up):
+    """The code of an element; eight: E4M3, else E2M1; up: ties away from zero, and no sign for -0."""
+    y = np.float32(x * multiplier)
+    if eight:
+        return e4m3(y)
+    if up:
+        found = e2m1_away(y)
+        return np.uint8(found) if y < np.float32(0) else np.uint8(found & np.uint8(7))
+    return e2m1(y)
+
+
+@sequential
+def _bytes_of(largest, settings, found):
+    """uint8 found[n] of magnitudes largest[n]; settings as of `_byte`."""
+    rule, top, exponent, rounding, before, after = settings
+    for i in range(found.size):
+        found[i] = _byte(largest[i], rule, top, exponent, rounding, before, after)
+
+
+@sequential
+def _codes_of(x, scales, rule, eight, up, found):
+    """uint8 found[n] of elements x[n] with scale bytes scales[n]."""
+    for i in range(found.size):
+        found[i] = _element(x[i], _multiplier(scales[i], rule), eight, up)
+
+
+@inner
+def _codes_row(bits, multipliers, scales, codes):
+    for b in range(codes.shape[0]):
+        multiplier = multipliers[scales[b]]
+        for i in range(BYTE_BLOCK):
+            codes[b, i] = e4m3(np.float32(half.finite(bits[b, i]) * multiplier))
+
+
+@kernel
+def _quantize_bytes(bits, scales, multipliers, codes, found):
+    """FP16 patterns bits[n, channels] -> E4M3 codes[n, channels], scale bytes found[n, channels / 32]."""
+    for piece in prange(n_pieces(bits)):
+        spare = np.empty((3, bits.shape[1] // 2), np.uint16)
+        for row in rows_of(piece, bits):
+            blocks.scale_row(bits[row], scales, spare, found[row])
+            _codes_row(bits[row].reshape(-1, BYTE_BLOCK), multipliers, found[row], codes[row].reshape(-1, BYTE_BLOCK))
+
+
+@inner
+def _pick_row(codes, scales, values, bits):
+    for b in range(bits.shape[0]):
+        k = scales[b]
+        for i in range(BYTE_BLOCK):
+            bits[b, i] = values[k, codes[b, i]]
+
+
+@kernel
+def _dequantize_bytes(codes, found, values, bits):
+    """The reverse of `_quantize_bytes`; values: FP16 patterns by scale byte and code, uint16 [256, 256]."""
+    for piece in prange(n_pieces(bits)):
+        for row in rows_of(piece, bits):
+            _pick_row(codes[row].reshape(-1, BYTE_BLOCK), found[row], values, bits[row].reshape(-1, BYTE_BLOCK))
+
+
+def _check(name: str, rule: str | None) -> Rule:
+    """The rule, a type's default for None. Raises ValueError."""
+    check_choice("type", name, tuple(RULES_OF))
+    chosen = RULES_OF[name][0] if rule is None else rule
+    check_choice("rule", chosen, RULES_OF[name])
+    return chosen  # type: ignore[return-value]
+
+
+def _settings(name: str, rule: Rule) -> tuple[int, np.float32, int, np.uint32, np.float32, np.float32]:
+    """Arguments of `_byte`: rule, largest value, its exponent, the half of "even", the least magnitude and quotient."""
+    element = ELEMENTS[name]
+    mantissa_bits = {"e2m1": 1, "e4m3": 3}[element]
+    before = {"sglang": 1e-30, "vllm": 2.0**-126}.get(rule, 0.0) if name == "mxfp8" else 0.0
+    after = 1e-10 if name == "fp4_mx_block16" else 0.0
+    return (
+        RULES.index(rule), np.float32(LARGEST[element]), LARGEST_EXPONENT[element],
+        np.uint32(2 ** (22 - mantissa_bits)), np.float32(before), np.float32(after),
+    )  # fmt: skip
+
+
+def scale_bytes(x: np.ndarray, name: Type, rule: Rule | None = None) -> np.ndarray:
+    """E8M0 scales uint8 [n, channels / block] of float32 x [n, channels], by the rule (None: the type's default).
+
+    Raises ValueError for other arrays, types and rules.
+    """
+    chosen, block = _check(name, rule), SCALED_TYPES[name].block
+    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1] or x.shape[1] % block:
+        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [n, channels] of blocks of {block}")
+    largest = np.abs(x).reshape(-1, block).max(axis=1)
+    found = np.empty(largest.size, np.uint8)
+    _bytes_of(largest, _settings(name, chosen), found)
+    return found.reshape(x.shape[0], -1)
+
+
+def encode(x: np.ndarray, name: Type, rule: Rule | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Codes uint8 [n, channels], one a byte, and E8M0 scales uint8 [n, channels / block] of float32 x [n, channels].
+
+    `rule` as of `MX`. Holds for finite x. Raises ValueError for other arrays, types and rules.
+    """
+    chosen = _check(name, rule)
+    scales = scale_bytes(x, name, chosen)
+    return encode_with(x, scales, name, chosen), scales
+
+
+def encode_with(x: np.ndarray, scales: np.ndarray, name: Type, rule: Rule) -> np.ndarray:
+    """Codes uint8 [n, channels] of float32 x [n, channels] with these scales; the rule says what byte 0 stands for."""
+    codes = np.empty(x.size, np.uint8)
+    each = np.repeat(scales.reshape(-1), SCALED_TYPES[name].block)
+    _codes_of(np.ascontiguousarray(x).reshape(-1), each, RULES.index(rule), *_kind(name), codes)
+    return codes.reshape(x.shape)
+
+
+def decode(codes: np.ndarray, scales: np.ndarray, name: Type) -> np.ndarray:
+    """float32 [n, channels] of what `encode` gives: the code's value times 2^(byte - 127)."""
+    values = E2M1_VALUES if ELEMENTS[name] == "e2m1" else decode_table("e4m3")
+    by_block = values[codes].reshape(*scales.shape, -1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (by_block * powers()[scales][..., None]).reshape(codes.shape)
+
+
+def powers() -> np.ndarray:
+    """float32 [256]: 2^(byte - 127), NaN for 255."""
+    found = np.ldexp(1.0, np.arange(256) - E8M0_BIAS)
+    return np.where(np.arange(256) == E8M0_NAN, np.nan, np.minimum(found, 2.0**127)).astype(np.float32)
+
+
+def _kind(name: str) -> tuple[bool, bool]:
+    """Whether codes are E4M3, and whether ties go away from zero."""
+    return ELEMENTS[name] == "e4m3", name == "fp4_mx_block16"
+
+
+@cache
+def _tables(name: Type, rule: Rule) -> blocks.Tables:
+    settings, (eight, up) = _settings(name, rule), _kind(name)
+
+    def bytes_of(largest: np.ndarray) -> np.ndarray:
+        found = np.empty(largest.size, np.uint8)
+        _bytes_of(largest, settings, found)
+        return found
+
+    def codes_of(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        found = np.empty(x.size, np.uint8)
+        _codes_of(x, scales, settings[0], eight, up, found)
+        return found
+
+    n_codes = 256 if eight else 16
+    codes = np.tile(np.arange(n_codes, dtype=np.uint8), (256, 1))
+    scales = blocks.scale_table(bytes_of)
+    values = blocks.value_table(decode(codes, np.arange(256, dtype=np.uint8)[:, None], name))
+    starts = np.empty((256, 0), np.uint16) if eight else blocks.starts_table(codes_of, scales, int(up))
+    return blocks.Tables(scales, starts, values)
+
+
+@cache
+def _multipliers(rule: Rule) -> np.ndarray:
+    """float32 [256]: `_multiplier` by byte."""
+    with np.errstate(all="ignore"):
+        return np.array([_multiplier(np.uint8(byte), RULES.index(rule)) for byte in range(255)] + [np.nan], np.float32)
+
+
+@dataclass(frozen=True)
+class MX(RowMethod):
+    """Codes in blocks with a power of two as scale: mxfp4 and mxfp8 by 32 channels, fp4_mx_block16 by 16.
+
+    With A the largest magnitude of a block, P = 6 (E2M1) or 448 (E4M3) and 2^p the largest power of two up to P, the
+    scale is 2^e. Rule "floor" (OCP): e = floor(log2 A) - p; "ceil": ceil(log2 A) - p; "even": floor(log2 A') - p, A'
+    being A rounded half up to the element's mantissa; "rceil" (cuBLAS): ceil(log2(A / P)); "sglang": the same with A at
+    least 1e-30 (mxfp8) or A / 6 at least 1e-10 (fp4_mx_block16); "vllm": with A at least 2^-126. Codes are x / 2^e to
+    nearest even, saturating; of fp4_mx_block16 ties go away from zero. Decoded in float32, here rounded to FP16
+    within +-65504. Logarithms are the nearest float32. rule None: the first of `RULES_OF`.
+
+    Buffers: `codes` uint8 [rows, channels / 2], element 2i in the low nibble, or [rows, channels] of E4M3; `scales`
+    uint8 [rows, channels / block], E8M0. Sources: OCP Microscaling Formats 1.0; torchao 0.18.0 to_mx; SGLang 0.5.23,
+    kvfp4_tensor.py as compiled, mxfp8_quant_store_kv.py; vLLM 0.33.0, mxfp8_utils.py.
+    """
+
+    type: Type = "mxfp4"
+    rule: Rule | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.type, self.rule)
+
+    def _tables(self) -> blocks.Tables:
+        return _tables(self.type, _check(self.type, self.rule))
+
+    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+        entry = SCALED_TYPES[self.type]
+        blocks.check_head_dim(channels // n_heads, entry.block, self.type)
+        codes = nibbles("codes", channels) if entry.code_bits == 4 else Column("codes", np.uint8, channels, "payload")
+        return codes, Column("scales", np.uint8, channels // entry.block, "scales")
+
+    def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
+        tables = self._tables()
+        if self.type == "mxfp8":
+            multipliers = _multipliers(_check(self.type, self.rule))
+            _quantize_bytes(bits, tables.scales, multipliers, buffers["codes"], buffers["scales"])
+        else:
+            blocks.encode(bits, tables.scales, tables.starts, buffers["codes"], buffers["scales"])
+
+    def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
+        values = self._tables().values
+        if self.type == "mxfp8":
+            _dequantize_bytes(buffers["codes"], buffers["scales"], values, bits)
+        else:
+            blocks.decode(buffers["codes"], buffers["scales"], values, bits)
+
+
+def sglang_scale_pages(scales: np.ndarray, slots: np.ndarray, n_pages: int) -> np.ndarray:
+    """E8M0 scales as SGLang keeps them: uint8 [pages, heads, 32, 4, blocks], 0 where nothing was written.
+
+    scales uint8 [tokens, heads, blocks]; the token in slot t is at page t / 128, row t % 32, column (t % 128) / 32.
+    """
+    pages = np.zeros((n_pages, scales.shape[1], 32, 4, scales.shape[2]), np.uint8)
+    pages[slots // 128, :, slots % 32, slots % 128 // 32] = scales
+    return pages
