@@ -117,19 +117,6 @@ def _pack(codes, five, out, high):
 
 
 @inner
-def _unpack(packed, five, high, codes):
-    """The reverse of `_pack`."""
-    for j in range(BLOCK // 2):
-        codes[j] = np.uint8(packed[j] & np.uint8(0xF))
-        codes[j + BLOCK // 2] = np.uint8(packed[j] >> np.uint8(4))
-    if five:
-        word = np.uint32(high[0])
-        for j in range(BLOCK):
-            fifth = np.uint32(np.uint32(word >> np.uint32(j)) & np.uint32(1))
-            codes[j] = np.uint8(codes[j] | np.uint8(fifth << np.uint32(4)))
-
-
-@inner
 def _widen(bits, values):
     for i in range(bits.size):
         values[i] = half.finite(bits[i])
@@ -177,15 +164,24 @@ def _decode_bytes_row(codes, d, values):
 
 
 @inner
-def _decode_nibbles_row(codes, high, d, m, five, minimum, scratch, values):
+def _decode_nibbles_row(codes, high, d, m, five, minimum, values):
+    # two axes and no slices: a slice for each block takes longer than its arithmetic
+    packed, decoded = codes.reshape(-1, BLOCK // 2), values.reshape(-1, BLOCK)
     middle = np.int32(0) if minimum else np.int32(16) if five else np.int32(8)
     for b in range(d.size):
-        _unpack(codes[b * (BLOCK // 2) :], five, high[b:], scratch)
         step = half.to_f32(d[b])
         low = half.to_f32(m[b]) if minimum else np.float32(0)
-        for i in range(BLOCK):
-            value = np.float32(np.float32(np.int32(scratch[i]) - middle) * step)
-            values[b * BLOCK + i] = np.float32(value + low) if minimum else value
+        word = np.uint32(high[b]) if five else np.uint32(0)
+        for j in range(BLOCK // 2):
+            first = np.int32(packed[b, j] & np.uint8(0xF))
+            second = np.int32(packed[b, j] >> np.uint8(4))
+            if five:
+                first |= np.int32(np.uint32(np.uint32(word >> np.uint32(j)) & np.uint32(1)) << np.uint32(4))
+                second |= np.int32(np.uint32(np.uint32(word >> np.uint32(j + 16)) & np.uint32(1)) << np.uint32(4))
+            lower = np.float32(np.float32(first - middle) * step)
+            upper = np.float32(np.float32(second - middle) * step)
+            decoded[b, j] = np.float32(lower + low) if minimum else lower
+            decoded[b, j + BLOCK // 2] = np.float32(upper + low) if minimum else upper
 
 
 @inner
@@ -228,9 +224,9 @@ def _dequantize_bytes(codes, d, bits):
 def _dequantize_nibbles(codes, high, d, m, five, minimum, bits):
     """The reverse of `_quantize_nibbles`."""
     for piece in prange(n_pieces(bits)):
-        values, scratch = np.empty(bits.shape[1], np.float32), np.empty(BLOCK, np.uint8)
+        values = np.empty(bits.shape[1], np.float32)
         for row in rows_of(piece, bits):
-            _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, scratch, values)
+            _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, values)
             _narrow(values, bits[row])
 
 
@@ -250,12 +246,11 @@ def _encode(x, five, minimum, byte_codes, option, codes, high, d, m):
 def _decode(codes, high, d, m, five, minimum, byte_codes, values):
     """float32 values[n, channels] of what `_encode` gives."""
     for piece in prange(n_pieces(values)):
-        scratch = np.empty(BLOCK, np.uint8)
         for row in rows_of(piece, values):
             if byte_codes:
                 _decode_bytes_row(codes[row].view(np.int8), d[row], values[row])
             else:
-                _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, scratch, values[row])
+                _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, values[row])
 
 
 def block_bytes(name: Type) -> int:
