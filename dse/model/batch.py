@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
+from dse.model.energy import knows_bits
 from dse.model.formulas import energy, throughput, utilisation
 from dse.model.operations import DECODE, PREFILL, decode_operations, joules_of, prompt_operations, total_of
 from dse.model.records import MISSING
@@ -211,9 +212,11 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
         within = energy.share_within_limit(
             of_all * (moved + calculated), split.n_devices * total_s, device.power_limit_w, device.idle_power_w
         )
-    per_byte = within * moved / n_bytes if n_bytes > 0.0 else device.energy_per_byte
+    per_byte, per_flop = device.energy_per_byte, device.energy_per_flop
     at_peak_flops = at_peak_s * terms.peak_flops_per_s
-    per_flop = within * calculated / at_peak_flops if at_peak_flops > 0.0 else device.energy_per_flop
+    if knows_bits(device):  # others to the last digit as one rate has it: designs that tie go on doing so
+        per_byte = within * moved / n_bytes if n_bytes > 0.0 else per_byte
+        per_flop = within * calculated / at_peak_flops if at_peak_flops > 0.0 else per_flop
     n_bytes, at_peak_s = of_all * n_bytes, of_all * at_peak_s
     memory = energy.memory_joules_per_token(n_bytes, per_byte, n_tokens)
     compute = energy.compute_joules_per_token(at_peak_s, terms.peak_flops_per_s, per_flop, n_tokens)

@@ -10,6 +10,17 @@ MORE_THAN_8, MORE_THAN_4 = 72, 40
 
 
 @compilable
+def knows_bits(device):
+    """True where a device has a limit of power, or energies of their own for fewer bits or for keys and values."""
+    per_byte = device.energy_per_byte
+    return (
+        device.power_limit_w > 0.0 or device.energy_per_flop_fp8 > 0.0 or device.energy_per_flop_fp4 > 0.0
+        or device.energy_per_byte_fp8 != per_byte or device.energy_per_byte_fp4 != per_byte
+        or device.energy_per_kv_byte != per_byte or device.energy_per_kv_byte_fp8 != per_byte
+    )  # fmt: skip
+
+
+@compilable
 def joules_per_weight_byte(design):
     """J a byte of weights: of the experts' format where the model has experts, which are most of its weights."""
     device, eighths = design.device, design.load.dense_eighths
