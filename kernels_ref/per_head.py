@@ -184,21 +184,38 @@ def _signed(x, signs, block, values):
 
 
 @inner
-def _widened(part, low, high):
-    for run in range(part.size):
-        value, lowest, highest = part[run], low[run], high[run]
-        low[run] = value if value < lowest else lowest
-        high[run] = value if value > highest else highest
+def _smaller(x, y):
+    """The smaller of x[i] and x[i + half] to y[i]; y may be x itself."""
+    n = x.size // 2
+    first, second = x[:n], x[n:]
+    for i in range(n):
+        a, b = first[i], second[i]
+        y[i] = a if a < b else b
 
 
 @inner
-def _extents(y, n_runs, low, high):
-    """Smallest and largest of y[channel * n_runs + run] by run."""
-    for run in range(n_runs):
-        low[run] = y[run]
-        high[run] = y[run]
-    for channel in range(1, y.size // n_runs):
-        _widened(y[channel * n_runs : (channel + 1) * n_runs], low, high)
+def _larger(x, y):
+    n = x.size // 2
+    first, second = x[:n], x[n:]
+    for i in range(n):
+        a, b = first[i], second[i]
+        y[i] = a if a > b else b
+
+
+@inner
+def _extents(y, n_runs, work):
+    """Smallest and largest of y[channel * n_runs + run] by run, in work[: n_runs] and work[half : half + n_runs].
+
+    The channels are a power of two from 2 on; work is as large as y.
+    """
+    size = y.size // 2
+    low, high = work[:size], work[size : 2 * size]
+    _smaller(y, low)
+    _larger(y, high)
+    while size > n_runs:
+        _smaller(low[:size], low)
+        _larger(high[:size], high)
+        size //= 2
 
 
 @inner
@@ -260,7 +277,6 @@ def _quantize_nibbles(bits, x, is_wide, kept, rotate, signs, head_dim, packed, s
         begin, end = first * head_dim, last * head_dim
         n_runs = (last - first) * runs
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
-        low, high = np.empty(n_runs, np.float32), np.empty(n_runs, np.float32)
         words = np.empty((end - begin) // 8, np.uint32)
         if not is_wide:
             _signed_halves(bits[begin:end], signs, block, values)
@@ -273,8 +289,9 @@ def _quantize_nibbles(bits, x, is_wide, kept, rotate, signs, head_dim, packed, s
             transposed(x[begin:end], block, values)
         if rotated.size:
             transposed(values, n_runs, rotated[begin:end])
-        _extents(values, n_runs, low, high)
-        inverses, zeros = work[:n_runs], np.empty(n_runs, np.float32)
+        _extents(values, n_runs, work)
+        low, high = work[:n_runs], work[values.size // 2 :][:n_runs]
+        inverses, zeros = np.empty(n_runs, np.float32), np.empty(n_runs, np.float32)
         _parameters(low, high, last - first, runs, scales[first:last], inverses, zeros)
         _code_words(values, n_runs, inverses, zeros, words)
         _transposed_words(words, n_runs, packed[begin // 8 : end // 8])
