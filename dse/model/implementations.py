@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dse.core.errors import InputError
-from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.kv_layout import KvPlan, TensorGroup, build
 from dse.quantizers import QuantizerSpec
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
@@ -100,3 +100,26 @@ def rate_range(plan: KvPlan, work: Workload, stack: StackSpec | None) -> tuple[f
         min((number.low / number.value for number in own), default=1.0),
         max((number.high / number.value for number in own), default=1.0),
     )
+
+
+def with_number(plan: KvPlan, device: HardwareSpec, work: Workload, name: str, field: str, value: float) -> KvPlan:
+    """A plan, not by layer, whose quantizers that the implementation `name` runs have one of its numbers (base unit)
+    changed."""
+    whole = plan.whole or plan
+    run_by = {g.which: g.implementation for g in implemented(device, whole, work, _stack_name(device, work)).groups}
+
+    def side(which: str, quantizer: QuantizerSpec) -> QuantizerSpec:
+        own = run_by.get(which)
+        if own is None or own.name != name:
+            return quantizer
+        number = own.numbers()[field]
+        in_unit = value / (number.si / number.value)
+        return replace(quantizer, implementation=f"{name}:{field}={in_unit!r}")
+
+    return build(whole.model, side("key", whole.key_quantizer), side("value", whole.value_quantizer))
+
+
+def _stack_name(device: HardwareSpec, work: Workload) -> str | None:
+    from dse.model.lower import stack_of  # which lays out by this module
+
+    return stack_of(device, work)[0]

@@ -10,8 +10,9 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import kv_layout, lower
+from dse.model import implementations, kv_layout, lower
 from dse.model.compare import Comparison
+from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
     THROUGHPUT,
@@ -46,6 +47,8 @@ PEAK_REACHED = (0.5, 1.0)
 WHOLE = ("memory_capacity", "token_cores", "kv_page", "kv_burst")
 #: numbers that are shares of one
 SHARES = ("usable_frac", "memory_frac", "flops_frac")
+#: how names of numbers of implementations begin
+_KERNELS = "implementations."
 #: halvings to the value at which the winner changes
 N_HALVINGS = 60
 
@@ -201,6 +204,7 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
     if stack is None:
         return found
     laid_out = [(lower.laid_out(device, d.plan, work)) for d in designs]
+    found += _of_kernels([plan for plan, _ in laid_out], work, stack)
     runs = set().union(*(lower.fits_used(plan, paths, work, stack) for plan, paths in laid_out))
     for place, fit in stack.fits().items():
         if place not in runs:
@@ -224,6 +228,23 @@ def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
     if stack.host:
         stacks = {**stacks, stack_name: StackSpec(**{part: getattr(stack, part) for part in StackSpec.model_fields})}
     return device.model_copy(update={**own, "stacks": stacks})
+
+
+def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> list[Number]:
+    """What the kernels that run the quantizers reach, within their own ranges; not of plans by layer."""
+    own = {
+        one.name: one
+        for plan in plans if not (plan.key_quantizer.layers or plan.value_quantizer.layers)
+        for one in implementations.ranged(plan, work, stack)
+    }  # fmt: skip
+    found = []
+    for one in own.values():
+        for field, number in one.numbers().items():
+            low, high = (factor * number.si for factor in number.factors)
+            name, unit = f"{_KERNELS}{one.name}.{field}", units.base_of(number.unit)
+            rule = "range of its implementation"
+            found.append(Number(name, number.si, low, high, unit, number.kind, rule, number.source))
+    return found
 
 
 def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
@@ -289,6 +310,8 @@ def with_ranges(found: Sequence[Number], texts: Iterable[str], device: HardwareS
         if not low <= high:
             raise InputError(f"range = {show(text)}: must rise: give the smaller end first")
         for si in (low, high):
+            if number.name.startswith(_KERNELS):
+                continue
             if problem := number_problem(device, number.name, si):
                 raise InputError(f"range = {show(text)}: {number.name} = {units.human(si, number.unit)}: {problem}")
         numbers_by_name[hits[0]] = Number(
@@ -336,6 +359,10 @@ def sensitivity(
         raise InputError(f"measure = {measure.name}: {design.name} has none: {reason}")
 
     def measured(name: str, si: float) -> list[float | None]:
+        if name.startswith(_KERNELS):
+            one, _, field = name.removeprefix(_KERNELS).rpartition(".")
+            plans = [implementations.with_number(d.plan, device, work, one, field, si) for d in designs]
+            return [measure.value(Design(device, plan).evaluate(work)) for plan in plans]
         varied = with_number(device, name, si, "varied")
         return [measure.value(Design(varied, d.plan).evaluate(work)) for d in designs]
 
