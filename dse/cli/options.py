@@ -86,7 +86,7 @@ def split_list(option: str, text: str | None) -> list[str] | None:
 
 
 #: fields of a workload that say how times are modelled
-_OF_MODEL = ("model_kind", "stack")
+_OF_MODEL = ("model_kind", "stack", "implementation", "strict_kernels")
 
 
 def work_option(name: str, **changed: Any) -> Callable[[F], F]:

@@ -127,16 +127,6 @@ class Workload:
         "How stored keys and values are unpacked; default: as the device says.",
         choices=get_args(Path), open_means="as the device says",
     )  # fmt: skip
-    implementation: str | None = _asked(
-        None, "implementation", NAME, "implementation", "Implementation",
-        "How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, NAME:fastest "
-        "for the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
-        metavar="NAME", open_means="the device's",
-    )  # fmt: skip
-    strict_kernels: bool = _asked(
-        False, "strict-kernels", SWITCH, "kernels known", "Refuse what no kernel runs",
-        "Refuse a quantizer that no known kernel runs on the device, in place of assuming one.",
-    )  # fmt: skip
     model_kind: Literal["auto", "ideal", "calibrated"] = _asked(
         "auto", "model-kind", CHOICE, "times", "Times",
         "ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
@@ -242,6 +232,16 @@ class Workload:
         1, "dcp", WHOLE, "decode context parallel", "Decode context parallel (dcp)",
         "Of the tp devices that would hold copies of the same KV heads, so many share their tokens.",
         unit="device", low=1, high=MAX_DEVICES,
+    )  # fmt: skip
+    implementation: str | None = _asked(
+        None, "implementation", NAME, "implementation", "Implementation",
+        "How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, NAME:fastest "
+        "for the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
+        metavar="NAME", open_means="the device's",
+    )  # fmt: skip
+    strict_kernels: bool = _asked(
+        False, "strict-kernels", SWITCH, "kernels known", "Refuse what no kernel runs",
+        "Refuse a quantizer that no known kernel runs on the device, in place of assuming one.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
