@@ -131,7 +131,7 @@ def _described(row: Row, path: str) -> Row:
     device, marks = _device(cells["device"])
     model = _model(cells["model"])
     stack, implementation, release = _stack(cells["stack"])
-    kv = KV.get(cells["kv"].lower(), cells["kv"])
+    kv = _kv(cells["kv"], model)
     tp = int(_whole(path, row.line, "n_devices", cells.get("n_devices", ""), MAX_DEVICES, 1))
     batch, is_open = _batch(path, row.line, cells.get("batch", ""))
     lengths = [
@@ -173,6 +173,16 @@ def _model(text: str) -> ModelSpec:
         name=text, source="a table's own words", hidden_size=n_q * dim, vocab_size=1, n_q_heads=n_q, layers=(layer,),
         dense_parameters=n_q * dim, activation_elements=n_q * dim,
     )  # fmt: skip
+
+
+def _kv(text: str, model: ModelSpec) -> str:
+    """The quantizer of a row; `FP8, windows BF16` keeps the windowed layers of a model in 16 bits."""
+    name, comma, rest = text.lower().partition(", windows ")
+    if comma and KV.get(rest) == "fp16":
+        windowed = [n for layer in model.layers for n in [layer.window is not None] * layer.n_layers]
+        skipped = "+".join(str(n) for n, is_windowed in enumerate(windowed) if is_windowed)
+        return f"{KV.get(name, name)}:skip={skipped or 'none'}"
+    return KV.get(text.lower(), text)
 
 
 def _stack(text: str) -> tuple[str, str, str]:
