@@ -720,6 +720,12 @@ def _unpack_rates(point: Point) -> str:
     if stack is None or stack.attention is None:
         return _rates(point)
     for g in point.plan.groups:
+        one = g.implementation
+        if one and one.elements_per_cycle and point.paths[g.place] == "fused":
+            rate = lower.core_rate(point.device, stack, g, "fused", None)
+            shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
+            found[one.name] = f"{rate:.4g} a core ({one.elements_per_cycle.kind}{shared})"
+            continue
         fit = lower.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_unpacking else None
         if fit:
             rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
