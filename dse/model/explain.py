@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula
-from dse.model import deployed, lower, uncertainty
+from dse.model import deployed, implementations, lower, uncertainty
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
 from dse.model.evaluate import Point
@@ -688,6 +688,8 @@ def assumed(point: Point, name: str) -> str:
             "releases and servers that were"
         ),
     }
+    if device.core_clock is None:
+        said["core_clock"] = f"{implementations.USUAL_CLOCK / 1e9:g} GHz: assumed, the device's file has none"
     if name in said:
         return said[name]
     number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
