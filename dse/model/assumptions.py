@@ -42,7 +42,7 @@ def of(
     fields += ["link_bandwidth"] if has_assumed_links else []
     by_core = _counts_cores(plan, paths, stack) if stack else "fused" in used and device.fused_rate is None
     fields += ["n_cores"] if by_core else []
-    by_cycle = stack and by_core and _counts_cycles(plan, paths)
+    by_cycle = stack and by_core and counts_cycles(plan, paths)
     fields += ["core_clock"] if by_cycle else []
     fields += ["runtime_overhead"] if device.runtime_overhead.si else []
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
@@ -71,7 +71,7 @@ def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> b
     )
 
 
-def _counts_cycles(plan: KvPlan, paths: Mapping[str, str]) -> bool:
+def counts_cycles(plan: KvPlan, paths: Mapping[str, str]) -> bool:
     """True where kernels unpack so many elements in a cycle of a core."""
     runs = (g.implementation for g in plan.groups if g.implementation and paths[g.place] == "fused")
     return any(one.elements_per_cycle for one in runs)
