@@ -724,9 +724,9 @@ def _unpack_rates(point: Point) -> str:
     for g in point.plan.groups:
         one = g.implementation
         if one and one.elements_per_cycle and point.paths[g.place] == "fused":
-            rate = lower.core_rate(point.device, stack, g, "fused", None)
+            own = lower.core_rate(point.device, stack, g, "fused", None)
             shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
-            found[one.name] = f"{rate:.4g} a core ({one.elements_per_cycle.kind}{shared})"
+            found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
             continue
         fit = lower.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_unpacking else None
         if fit:
