@@ -27,6 +27,7 @@ MAX_VALUE = 1e15
 STATIC_LIMIT = {"l40s": 128, "a100-80gb": 256}
 #: requests that TensorRT-LLM runs at once at most (its benchmark's default, v0.17)
 MOST_AT_ONCE = 2048
+#: in which numbers are printed -> base units
 UNITS = {"token/s": 1.0, "us": 1e-6, "ms": 1e-3, "request": 1.0, "bool": 1.0, "ms/token": 1e-3, "token": 1.0, "s": 1.0}
 #: units in which more is better
 RATES = ("token/s", "request", "token")
@@ -132,6 +133,8 @@ def _described(row: Row, path: str) -> Row:
     model = _model(cells["model"])
     stack, implementation, release = _stack(cells["stack"])
     kv = _kv(cells["kv"], model)
+    bits_from("closed", None).required(kv)  # raises for one that is not known
+    _check_unit(row)
     tp = int(_whole(path, row.line, "n_devices", cells.get("n_devices", ""), MAX_DEVICES, 1))
     batch, is_open = _batch(path, row.line, cells.get("batch", ""))
     lengths = [
@@ -150,6 +153,14 @@ def _described(row: Row, path: str) -> Row:
     return replace(row, device=device, model=model, kv=kv, work=work, is_open=is_open, marks=marks)
 
 
+def _check_unit(row: Row) -> None:
+    """Raises InputError for a quantity that is not known, or a unit that is none of it."""
+    formula = formula_of(row.quantity)[0]
+    own = OWN_UNITS.get(formula, TIMES)
+    if row.unit not in own:
+        raise InputError(f"unit = {show(row.unit)}: {row.quantity} must be in {', '.join(own)}")
+
+
 def _device(text: str) -> tuple[HardwareSpec, tuple[str, ...]]:
     """The device of a row; of one that is not stated, what the table was run as."""
     assumed = re.fullmatch(r"not stated \(run as (.*)\)", text)
@@ -159,7 +170,10 @@ def _device(text: str) -> tuple[HardwareSpec, tuple[str, ...]]:
     return catalog.device(name if name in catalog.device_files() else f"{name}-80gb"), marks
 
 
-_HEADS = re.compile(r"attention (\d+) query, (\d+) KV heads of (\d+)")
+_HEADS = re.compile(r"attention (\d+) query, (\d+) KV heads of (\d+)", re.ASCII)
+_PRODUCT = re.compile(r"matrix product\b.*\bN (\d+)\b.*\bK (\d+)\b.*", re.ASCII)
+#: columns and inner size of a matrix product
+MAX_SIDE = 2**31
 
 
 def _model(text: str) -> ModelSpec:
@@ -167,7 +181,10 @@ def _model(text: str) -> ModelSpec:
     heads = _HEADS.fullmatch(text)
     if not heads:
         return catalog.model("llama2-7b" if text.startswith("matrix product") else text)
-    n_q, n_kv, dim = (int(n) for n in heads.groups())
+    n_q, n_kv, dim = (_bounded(name, n) for name, n in zip(("query heads", "KV heads", "dimension"), heads.groups(),
+                                                           strict=True))  # fmt: skip
+    if n_q % n_kv:
+        raise InputError(f"model = {show(text)}: {n_kv} KV heads do not divide {n_q} query heads")
     layer = LayerKV(n_layers=1, n_kv_heads=n_kv, key_dim=dim, value_dim=dim, score_dim=2 * dim)
     return ModelSpec(
         name=text, source="a table's own words", hidden_size=n_q * dim, vocab_size=1, n_q_heads=n_q, layers=(layer,),
@@ -183,6 +200,13 @@ def _kv(text: str, model: ModelSpec) -> str:
         skipped = "+".join(str(n) for n, is_windowed in enumerate(windowed) if is_windowed)
         return f"{KV.get(name, name)}:skip={skipped or 'none'}"
     return KV.get(text.lower(), text)
+
+
+def _bounded(name: str, cell: str, most: int = 65_536) -> int:
+    """A count of a model that a table describes. Raises InputError."""
+    if len(cell) > len(str(most)) or not 1 <= int(cell) <= most:
+        raise InputError(f"model: {name} = {show(cell)}: must be a whole number from 1 to {most:,}")
+    return int(cell)
 
 
 def _stack(text: str) -> tuple[str, str, str]:
@@ -264,9 +288,12 @@ def _unlimited(row: Row, **changes: Any) -> float:
 def _at_once(row: Row, **changes: Any) -> float:
     """Tokens a second of requests that start together and end one by one: steps as many as the longest has, at the mean
     number of requests that still run."""
-    told = [float(word) for word in re.findall(r"\d+", row.cells["output_tokens"])]
-    mean, longest = told[0], told[-1]
     assert row.work is not None
+    words = re.findall(r"\d+", row.cells.get("output_tokens", ""), re.ASCII)
+    told = [min(float(word), MAX_OUTPUT_TOKENS) for word in words] or [row.work.output_tokens]
+    mean, longest = told[0], told[-1]
+    if not 0 < mean <= longest:
+        raise InputError(f"output_tokens = {show(row.cells['output_tokens'])}: must be the mean and the longest")
     n = row.work.batch
     changes = {"output_tokens": int(longest), **changes}
     point = _roomy(row.point(**changes), row, **changes)
@@ -301,8 +328,12 @@ def _one_layer(row: Row, **changes: Any) -> float:
 
 def _product(row: Row, **changes: Any) -> float:
     """Seconds of one matrix product, N and K as its model's name says, M the batch."""
-    words = row.cells["model"].replace(",", "").split()
-    n, k = int(words[words.index("N") + 1]), int(words[words.index("K") + 1])
+    sides = _PRODUCT.fullmatch(row.cells["model"])
+    if not sides:
+        raise InputError(
+            f"model = {show(row.cells['model'])}: must say N and K, such as matrix product, N 4096, K 4096"
+        )
+    n, k = (_bounded(name, side, MAX_SIDE) for name, side in zip("NK", sides.groups(), strict=True))
     point = row.point(batch=1, **changes)
     assert row.work is not None
     m, reach, weights = row.work.batch, point.design.stack, row.work.weight_format
@@ -340,6 +371,14 @@ QUANTITIES: tuple[tuple[str, Callable[..., float], str], ...] = (
     ("decode attention of one layer", _one_layer, "tokens"), ("time of one product", _product, "tokens"),
     ("tokens in the pool", _pool, ""), ("batch of maximum", _best_batch, ""), ("out of memory", _fails, ""),
 )  # fmt: skip
+
+
+#: units of times, and of all else that is computed
+TIMES = ("us", "ms", "s")
+OWN_UNITS: dict[Callable[..., float], tuple[str, ...]] = {
+    **dict.fromkeys((_static, _unlimited, _at_once), ("token/s",)), _slope: ("ms/token",), _pool: ("token",),
+    _best_batch: ("request",), _fails: ("bool",), _step: (*TIMES, "ms/token"),
+}  # fmt: skip
 
 
 def formula_of(quantity: str) -> tuple[Callable[..., float], str]:

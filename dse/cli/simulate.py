@@ -46,6 +46,8 @@ from dse.cli.unused import refuse
 @work_option("weights")
 @work_option("activation_bits")
 @work_option("dequant_path")
+@work_option("implementation")
+@work_option("strict_kernels")
 @click.option("--seed", type=WHOLE, default=1, show_default=True, help="Of lengths and arrivals.")
 @memory_options
 @deployment_options
@@ -98,8 +100,9 @@ def simulate(
     from dse.specs.workload import Workload
 
     work = Workload(
-        batch, input_tokens, output_tokens, admission, page_tokens, 0, weights_bits,  # type: ignore[arg-type]
-        dequant_path, model_kind, stack, activation_bits=activation_bits,  # type: ignore[arg-type]
+        batch=batch, input_tokens=input_tokens, output_tokens=output_tokens, page_tokens=page_tokens,
+        admission=admission, dequant_path=dequant_path, model_kind=model_kind,  # type: ignore[arg-type]
+        weights_bits=weights_bits, activation_bits=activation_bits, stack=stack,  # type: ignore[arg-type]
         **deployment,
     )  # fmt: skip
     work.refuse_idle()

@@ -43,8 +43,12 @@ def of(
     fields += ["link_bandwidth"] if has_assumed_links else []
     by_core = _counts_cores(plan, paths, stack) if stack else "fused" in used and device.fused_rate is None
     fields += ["n_cores"] if by_core else []
+    by_cycle = stack and by_core and counts_cycles(plan, paths)
+    fields += ["core_clock"] if by_cycle else []
     fields += ["runtime_overhead"] if device.runtime_overhead.si else []
     found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
+    if by_cycle and device.core_clock is None:
+        found.append("core_clock")
     if stack and (device.stacks_of or not device.stacks):
         found.append("stacks_of")
     found += nearest(plan, paths, work, stack) if stack else []
@@ -89,6 +93,12 @@ def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> b
         g.layout.needs_unpacking and paths[g.place] in ("engine", "fused") and lower.kv_code(g) not in stack.latent
         for g in plan.groups
     )
+
+
+def counts_cycles(plan: KvPlan, paths: Mapping[str, str]) -> bool:
+    """True where kernels unpack so many elements in a cycle of a core."""
+    runs = (g.implementation for g in plan.groups if g.implementation and paths[g.place] == "fused")
+    return any(one.elements_per_cycle for one in runs)
 
 
 def unmeasured(plan: KvPlan, paths: Mapping[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula
-from dse.model import deployed, lower, uncertainty
+from dse.model import deployed, implementations, lower, uncertainty
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
 from dse.model.evaluate import Point
@@ -693,6 +693,8 @@ def assumed(point: Point, name: str) -> str:
             "releases and servers that were"
         ),
     }
+    if device.core_clock is None:
+        said["core_clock"] = f"{implementations.USUAL_CLOCK / 1e9:g} GHz: assumed, the device's file has none"
     if name in said:
         return said[name]
     number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
@@ -725,6 +727,12 @@ def _unpack_rates(point: Point) -> str:
     if stack is None or stack.attention is None:
         return _rates(point)
     for g in point.plan.groups:
+        one = g.implementation
+        if one and one.elements_per_cycle and point.paths[g.place] == "fused":
+            own = lower.core_rate(point.device, stack, g, "fused", None)
+            shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
+            found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
+            continue
         fit = lower.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_unpacking else None
         if fit:
             rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"

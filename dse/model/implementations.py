@@ -16,9 +16,11 @@ USUAL_CLOCK = 1.7e9
 
 
 def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementation | None, work: Workload) -> str:
-    """How a quantizer is unpacked: as asked, as its implementation does, else as the device's file or a GPU does."""
+    """How a quantizer is unpacked: as asked, as the device's file says (of it, or of all that it does not name), as its
+    implementation does, else as GPUs do."""
     family = quantizer.family.name
-    asked = run_by and (work.implementation or quantizer.implementation) and run_by.path
+    named = (work.implementation or "").partition(":")[0] or quantizer.implementation
+    asked = run_by and named and run_by.path
     said = device.dequant_path.get(family) or device.dequant_path.get("default")
     return work.dequant_path or asked or said or (run_by and run_by.path) or device.path_of(family)
 
@@ -28,11 +30,13 @@ def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: 
 
     Raises InputError for an implementation of other methods, or where kernels have to be known and are not.
     """
+    catalog.known_implementation(work.implementation or "")
     groups = []
     for g in plan.groups:
-        found = None
+        found, family, name = None, g.quantizer.family.name, g.quantizer.implementation
+        if name and not g.layout.needs_unpacking:  # fp16@NAME
+            catalog.implementation(device, family, stack_name, name)
         if g.layout.needs_unpacking:
-            family, name = g.quantizer.family.name, g.quantizer.implementation
             asked = work.implementation or ""
             if name and (not asked or asked.startswith(":")):
                 asked = name + asked

@@ -25,7 +25,7 @@ _STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING, *_HOST)))
 _PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth", "exchanges")
 _LINKS = (*_MEMORY, "link_bandwidth", "exchanges")
 #: everything that a time from first prompt to last token depends on
-_ALL = (*_STEP, "kv_burst", "link_bandwidth", "exchanges")
+_ALL = (*_STEP, "core_clock", "kv_burst", "link_bandwidth", "exchanges")
 #: of bytes and of operations of fewer bits
 _BYTES = (
     "energy_per_byte", "energy_per_byte_fp8", "energy_per_byte_fp4", "energy_per_kv_byte", "energy_per_kv_byte_fp8",
@@ -132,7 +132,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("quantize_s", "s", NUMBER, "packing, exposed",
        line=("Time", 5, "quantize, exposed"), reads=(*_PACKING, "kv_burst")),
     _r("dequantize_s", "s", NUMBER, "unpacking, exposed",
-       line=("Time", 6, "dequantize, exposed"), reads=(*_PACKING, "peak_flops")),
+       line=("Time", 6, "dequantize, exposed"), reads=(*_PACKING, "core_clock", "peak_flops")),
     _r("collective_s", "s", NUMBER, "exchange between devices",
        line=("Time", 7, "exchange between devices"), reads=_LINKS),
     _r("host_s", "s", NUMBER, "host and small kernels", line=("Time", 8, "host and small kernels"),
@@ -141,7 +141,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("power_s", "s", NUMBER, "added by the board's power limit", line=("Time", 9, "board's power limit"),
        reads=_MEMORY),
     _r("quantize_busy_s", "s", NUMBER, "packing", reads=(*_BUSY, "kv_burst")),
-    _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=_BUSY),
+    _r("dequantize_busy_s", "s", NUMBER, "unpacking", reads=(*_BUSY, "core_clock")),
     _r("busy_cores", "1", WHOLE, "busy cores", reads=(*_PLAIN, "token_cores")),
     _r("decode_step_s", "s", NUMBER, "decode step",
        line=("Time", 10, "decode step (mean): time per token"), reads=_ALL),

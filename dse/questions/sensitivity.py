@@ -10,7 +10,7 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import implementations, kv_layout, lower
+from dse.model import assumptions, implementations, kv_layout, lower
 from dse.model.compare import Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
@@ -192,8 +192,8 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
     is_server = lower.memory_counted(device, work) == "server"  # which has its own share, graphs and buffers
     names = ["memory_bandwidth", "memory_capacity", "peak_flops"]
     names += ["kernel_launch"] if is_server else ["usable_frac", "runtime_overhead", "kernel_launch"]
-    places = [(d, lower.dequant_paths(device, d.plan, work)) for d in designs]
-    used = {path for _, paths in places for path in paths.values()}
+    laid_out = [lower.laid_out(device, d.plan, work) for d in designs]
+    used = {path for _, paths in laid_out for path in paths.values()}
     names += [f"{path}_rate" for path in ("engine", "fused") if path in used]
     optional = ["token_cores", *(("kv_page", "kv_burst") if "engine" in used else ())]
     optional += ["peak_ops_int8", "peak_flops_fp8"] if work.activation_bits < units.FP16_BITS else []
@@ -203,7 +203,8 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
              for name in names]  # fmt: skip
     if stack is None:
         return found
-    laid_out = [(lower.laid_out(device, d.plan, work)) for d in designs]
+    if device.core_clock and any(assumptions.counts_cycles(plan, paths) for plan, paths in laid_out):
+        found.append(_number(device, "core_clock", device.core_clock, False))
     found += _of_kernels([plan for plan, _ in laid_out], work, stack)
     runs = set().union(*(lower.fits_used(plan, paths, work, stack) for plan, paths in laid_out))
     for place, fit in stack.fits().items():

@@ -221,6 +221,8 @@ def _bits(quantizer: QuantizerSpec) -> float:
 def _beside_rows(quantizer: QuantizerSpec) -> Rows:
     """What a quantizer takes beside the bits of one layer, keys and values together; nothing for most."""
     family, values = quantizer.family, dict(quantizer.values)
+    if family.latent:  # nothing beside it, and no such shapes
+        return []
     flops = sum(quantizer.layout(shape).read_flops for shape in SHAPES)
     found: dict[str, Beside] = {}
     for shape in SHAPES:

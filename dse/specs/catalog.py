@@ -62,22 +62,32 @@ def implementations_of(family: str) -> dict[str, Implementation]:
     return {one.name: one for one in sorted(own, key=lambda one: -one.rank)}
 
 
+def known_implementation(asked: str) -> None:
+    """Raises InputError for a name that no implementation has, whatever method it is asked for."""
+    name, known = asked.partition(":")[0].strip().lower(), {one.name for one in implementations()}
+    if name and name not in known:
+        raise InputError(
+            f"implementation = {show(name)}: is not known: {did_you_mean(name, known)} (`dse list implementations`)"
+        )
+
+
 def implementation(device: specs.HardwareSpec, family: str, stack: str | None, asked: str) -> Implementation | None:
     """What runs a quantizer family on a device: as asked, else as the device says, else what its stack has.
 
-    `asked` is "", NAME, or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges) or
-    `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises
+    `asked` is "", NAME (any case), or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges)
+    or `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises
     InputError for an implementation of other methods, or for other GPUs.
     """
     name, _, changes = asked.partition(":")
+    name = name.strip().lower() or device.implementations.get(family, "").lower()
     is_gpu = (device.architecture or ANY_GPU).startswith(ANY_GPU)
     if name == GENERIC:
         return _with_changes(generic_implementation(), changes)
     known = implementations_of(family)
     own = {one.name: one for one in known.values() if one.runs_on(device.architecture)}
     if name and name not in known:
-        runs = next((one for one in implementations() if one.name == name), None)
-        of = f"{name} runs {', '.join(runs.methods)}; {family}" if runs else family
+        runs = [method for one in implementations() if one.name == name for method in one.methods]
+        of = f"{name} runs {', '.join(runs)}; {family}" if runs else family
         raise InputError(unknown(name, list(known), of))
     if name and name not in own:
         one = known[name]
@@ -85,28 +95,33 @@ def implementation(device: specs.HardwareSpec, family: str, stack: str | None, a
             f"implementation = {show(name)}: has kernels for {', '.join(one.architectures)}, not for {device.name} "
             f"({device.architecture or 'no architecture in its file'}); {one.elsewhere or 'nothing else is known'}"
         )
-    name = name or device.implementations.get(family, "")
     ranked = sorted(own.values(), key=lambda one: (stack is not None and one.stack == stack, one.rank), reverse=True)
     found = own.get(name) or (ranked[0] if ranked else generic_implementation() if is_gpu else None)
     return found and _with_changes(found, changes)
 
 
 def _with_changes(one: Implementation, changes: str) -> Implementation:
-    if changes in ENDS:
-        return one.at(changes)
+    if changes.strip() in ENDS:
+        return one.at(changes.strip())
+    given: set[str] = set()
     for change in filter(None, changes.split(",")):
         field, _, value = (part.strip() for part in change.partition("="))
+        if field in given:
+            raise InputError(f"implementation: {field} = {show(value)}: {field} is given twice")
+        given.add(field)
         if field not in one.numbers():
             numbers = ", ".join(one.numbers()) or "no number of its own"
             raise InputError(
                 f"implementation = {show(one.name + ':' + change)}: {one.name} has {numbers}, or {ENDS[0]}, {ENDS[1]}"
             )
         try:
-            one = one.with_number(field, float(value))
+            number = float(value)
         except ValueError:
-            raise InputError(f"implementation: {field} = {show(value)}: must be a number above 0") from None
-        if not one.numbers()[field].value > 0:
-            raise InputError(f"implementation: {field} = {show(value)}: must be a number above 0")
+            raise InputError(f"implementation: {field} = {show(value)}: must be a number, such as 8") from None
+        try:
+            one = one.with_number(field, number)
+        except ValueError as error:
+            raise InputError(f"implementation: {field} = {show(value)}: {error}") from None
     return one
 
 

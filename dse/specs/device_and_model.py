@@ -447,6 +447,8 @@ def load(document: Document, model: type[BaseModel]) -> Any:
             return link_specs.keys_at(prefix[1:])
         if prefix and prefix[0] == "layers":
             return list(LayerKV.model_fields)
+        if prefix and hasattr(model, "keys_of"):
+            return list(model.keys_of(str(prefix[0])))
         return list((Quantity if prefix else model).model_fields)
 
     try:

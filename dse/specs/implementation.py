@@ -8,22 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
+from dse.core import units
 from dse.core.errors import show
 from dse.quantizers.base import Path
 from dse.specs.device_and_model import Architecture, FamilyName, Name
 from dse.specs.quantity import Ranged, ranged
 from dse.specs.stack import Spec, StackName
 
+#: numbers with a range that `NAME:FIELD=VALUE` changes -> base unit, and what they may be in it
+BOUNDS = {
+    "elements_per_cycle": ("element/cycle", 1e-3, 1e4),
+    "cores_per_head": ("core", 1e-3, 1e4),
+    "memory_frac": ("1", 1e-3, 1.0),
+    "launch": ("s", 1e-9, 1.0),
+}
 if TYPE_CHECKING:  # to the type checker every number is one with a range; the bounds are pydantic's business
     ElementsPerCycle: TypeAlias = Ranged
     CoresPerHead: TypeAlias = Ranged
     ReachedShare: TypeAlias = Ranged
     StartSeconds: TypeAlias = Ranged
 else:
-    ElementsPerCycle = ranged("element/cycle", 1e-3, 1e4)
-    CoresPerHead = ranged("core", 1e-3, 1e4)
-    ReachedShare = ranged("1", 1e-3, 1.0)
-    StartSeconds = ranged("s", 1e-9, 1.0)
+    ElementsPerCycle = ranged(*BOUNDS["elements_per_cycle"])
+    CoresPerHead = ranged(*BOUNDS["cores_per_head"])
+    ReachedShare = ranged(*BOUNDS["memory_frac"])
+    StartSeconds = ranged(*BOUNDS["launch"])
 
 #: what unpacks an element as often as there are query heads of a group, or once for all of them
 QUERY_HEAD = "query_head"
@@ -33,8 +41,6 @@ SLOWEST, FASTEST = ENDS = ("slowest", "fastest")
 GENERIC = "generic"
 #: how architectures of GPUs begin
 ANY_GPU = "sm_"
-#: numbers with a range that `NAME:FIELD=VALUE` changes
-NUMBERS = ("elements_per_cycle", "cores_per_head", "memory_frac", "launch")
 
 
 def _as_tuple(raw: Any) -> Any:
@@ -109,7 +115,7 @@ class Implementation(Spec):
 
     def numbers(self) -> dict[str, Ranged]:
         """Its numbers with ranges by name."""
-        return {name: number for name in NUMBERS if (number := getattr(self, name)) is not None}
+        return {name: number for name in BOUNDS if (number := getattr(self, name)) is not None}
 
     def at(self, end: str) -> "Implementation":
         """The same with every number at the slow or the fast end of its range."""
@@ -120,11 +126,22 @@ class Implementation(Spec):
         return self.model_copy(update={**changed, "name": f"{self.name}:{end}"})
 
     def with_number(self, name: str, value: float) -> "Implementation":
-        """The same with one number given on the spot. Raises KeyError for one that it has not."""
-        number = self.numbers()[name]
+        """The same with one number given on the spot, in the unit of its file.
+
+        Raises KeyError for one that it has not, ValueError with what is allowed for a value out of bounds.
+        """
+        number, (base, low, high) = self.numbers()[name], BOUNDS[name]
+        if not low <= units.to_base(value, number.unit) <= high:
+            one = units.to_base(1.0, number.unit)
+            raise ValueError(f"must be {low / one:g} to {high / one:g}" + (f" {number.unit}" if base != "1" else ""))
         given = {"value": value, "low": value, "high": value, "source": "given on the spot", "kind": "assumed"}
         label = f"{self.name}{',' if ':' in self.name else ':'}{name}={value:g}"
         return self.model_copy(update={name: number.model_copy(update=given), "name": label})
+
+    @classmethod
+    def keys_of(cls, field: str) -> list[str]:
+        """The keys of a table of its file."""
+        return list((Starts if field == "starts" else Ranged).model_fields)
 
     def runs_on(self, architecture: str | None) -> bool:
         """True for devices that have its kernels; one without an architecture is taken for a GPU."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.evidence import RATES, UNITS, Row, formula_of, predicted, read
+from dse.calibrate.evidence import RATES, Row, formula_of, predicted, read
 from dse.core import files
-from dse.core.errors import DseError, InputError, show
+from dse.core.errors import DseError
 from dse.model import uncertainty
 from dse.model.evaluate import Point, roomy
 from dse.model.explain import assumed
@@ -47,8 +47,6 @@ class Judged:
 def judge(row: Row) -> Judged:
     """The prediction of a row by itself, with its interval."""
     try:
-        if row.unit not in UNITS:
-            raise InputError(f"unit = {show(row.unit)}: must be one of {', '.join(UNITS)}")
         value, kind = predicted(row), formula_of(row.quantity)[1] if not row.reason else ""
         point = row.point(batch=1)
         marks = "; ".join([*row.marks, *_marks(point)])
@@ -91,7 +89,7 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
 def _with_gain(one: Judged, base: Judged) -> Judged:
     """How many times as good as its group's base a row is: printed and predicted."""
     row = one.row
-    if row.quantity != base.row.quantity or row.unit != base.row.unit:
+    if row.quantity != base.row.quantity or row.unit != base.row.unit or row.unit == "bool":
         return one
     is_rate = row.unit in RATES
 
@@ -99,7 +97,7 @@ def _with_gain(one: Judged, base: Judged) -> Judged:
         return first / second if is_rate else second / first
 
     printed = better(row.value, base.row.value)
-    if one.value is None or base.value is None:
+    if not one.value or not base.value:  # no prediction, or nothing fits: no gain
         return replace(one, printed_gain=printed)
     gain = better(one.value, base.value)
     if row is base.row:

@@ -230,7 +230,7 @@ def test_point_json_has_every_result(run):
     code, out, err = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    assert list(result) == [*point.RESULT_UNITS, "intervals", "bit_ledger", "operations", "with_room"]
+    assert list(result) == [*point.RESULT_UNITS, "intervals", "bit_ledger", "operations", "with_room", "kernels"]
     assert result["with_room"] is None  # all 64 run at once
     assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
     assert result["bit_ledger"]["outliers"] == pytest.approx(0.8)  # 8 bits for a tenth of the elements

@@ -42,18 +42,19 @@ def test_need_answers_and_refuses_to_be_met(run):
     assert json.loads(out)["can_be_met"] is False
     code, out, _ = run("ask", "need", "bits", *LLAMA, "--batch", "128", "--throughput", "1000", "--json")
     found = json.loads(out)
-    assert found["quantizer"] == "int8"
+    assert found["quantizer"] == "qserve"  # INT8 and FP8 are unpacked too slowly on an A100
     assert len(found["candidates"]) == 15
 
 
 def test_sensitivity_and_map(run):
-    code, out, _ = run(*SENSITIVITY, "--against", "sinkq:bits=4", "--range", "fused_rate=x0.2:x2")
+    code, out, _ = run(*SENSITIVITY, "--against", "fp16", "--range", "core_clock=x0.2:x2")
     assert code == 0
-    assert "flips: sinkq:bits=4 below 1.0" in out
-    assert json.loads(run(*SENSITIVITY, "--json")[1])["effects"][0]["number"]["name"] == "fused_rate"
+    assert "flips: fp16 below " in out
+    found = json.loads(run(*SENSITIVITY, "--json")[1])["effects"]
+    assert "core_clock" in [effect["number"]["name"] for effect in found]
     code, out, _ = run(*MAP)
     assert code == 0
-    assert "qserve 1.46x" in out
+    assert "qserve 1.94x" in out
     assert len(json.loads(run(*MAP, "--json")[1])["cells"]) == 4
 
 

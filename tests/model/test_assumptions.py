@@ -30,6 +30,7 @@ SYSTEMS = {
         "h100", "llama3-8b", "nqkv", {"batch": 64, "activation_bits": 8, "weights_bits": 8}
     ),
     "fused, calibrated": ("h100", "llama2-7b", "kivi", {"batch": 2}),
+    "fused, many requests": ("a100-80gb", "llama2-7b", "kvquant", {"batch": 48, "admission": "paged"}),
     "fused, by its cores": ("h100 unrated", "llama2-7b", "kivi", {"batch": 64, "model_kind": "ideal"}),
     "just one that fits": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 2, "input_tokens": 395_000}),
     "nothing packed, paged": ("h100", "llama3-8b", "fp16", {"batch": 400, "admission": "paged"}),
@@ -51,7 +52,7 @@ NAMES = ("device", "model", "quantizer", "assumptions")
 #: what a perfect machine, kernels of another device or stack, an untimed choice are: no numbers that could be varied
 PSEUDO = {
     "peak_rates", "stacks_of", "eight_bit_kernels", "token_policy", "exchanges", "nearest_format", "nearest_kernels",
-    "nearest_release", "server_memory",
+    "nearest_release", "server_memory", "implementation", "no_kernel",
 }  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def test_energy_and_cost_name_their_own():
     """As shipped: the energy of the board needs no price, the cost no energy, and both the rates behind them."""
     one = common.design("a100-80gb", "llama2-7b", "kivi")
     result = one.evaluate(Workload(batch=64))
-    times = {"fused_rate", "kernel_launch", "server_memory"}
+    times = {"fused_rate", "kernel_launch", "server_memory", "implementation"}
     for measure, own in (("throughput", set()), ("energy", set()), ("cost", {"usd_per_hour"})):
         text = common.assumption_text([result], common.MEASURES[measure])
         named = set(text.removeprefix("Rests on assumed numbers: ").removesuffix(".").split(", "))

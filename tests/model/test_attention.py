@@ -1,6 +1,7 @@
 """The calibrated model in design points: against a token loop in plain Python, and the limits that must hold."""
 
 import math
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +18,10 @@ from dse.report import listing
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.device_and_model import StackSpec
+from dse.specs.implementation import Implementation
+from dse.specs.quantity import Ranged
 from dse.specs.workload import Workload
-from factories import PLANS, Sequence, build, device, layer, model, scores_s
+from factories import PLANS, Sequence, build, device, layer, model
 
 TOKENS = [
     "full", "full", "window:tokens=150", "streaming:window=40", "snapkv:share=0.5", "h2o:heavy=0.3,recent=0.4",
@@ -59,31 +62,69 @@ def on(bandwidth=2e10, peak=4e11, n_cores=12, fused=2e9, **fit):
     return base.model_copy(update={"n_cores": number(n_cores, "core"), "stacks": {"toy": stack(**fit)}})
 
 
-def layer_seconds(dev, fit, kv, counted, index, n, s):
-    """One layer at a context of s tokens, written again: (as stored, with 16-bit elements)."""
+#: cycles a second where a device's file has none
+CLOCK = 1.7e9
+
+
+def implementation(elements=None, cores=None, frac=None, launch_us=None, per="kv_head", name="toy"):
+    """Kernels with these numbers, or none of their own."""
+
+    def ranged(value, unit):
+        return Ranged(value=value, low=value, high=value, unit=unit, source="test", kind="measured") if value else None
+
+    return Implementation(
+        name=name, title="toy", methods=("kivi",), release="1", unpacked_per=per, arithmetic="", new_token="",
+        source="test", elements_per_cycle=ranged(elements, "element/cycle"), cores_per_head=ranged(cores, "core"),
+        memory_frac=ranged(frac, "1"), launch=ranged(launch_us, "us"),
+    )  # fmt: skip
+
+
+RUNS = st.builds(
+    implementation, st.sampled_from([None, 0.3, 8.0]), st.sampled_from([None, 0.7, 3.0]),
+    st.sampled_from([None, 0.5, 0.9]), st.sampled_from([None, 2.0, 41.0]), st.sampled_from(["kv_head", "query_head"]),
+)  # fmt: skip
+
+
+def layer_seconds(dev, fit, kv, counted, index, n, s, runs):
+    """One layer at a context of s tokens, written again: (as stored, with 16-bit elements).
+
+    `runs`: what runs packed keys, and packed values.
+    """
     shape, limits = kv.layers[index][0], counted.limits
     groups = [g for g in counted.design.tensors if g.shape == index]
+    own = [runs[g.side] if g.is_packed else None for g in groups]
+    known = [one for one in own if one]
+    n_shared = max(kv.model.n_q_heads // shape.n_kv_heads, 1)
+    unpackings = [n_shared if one and one.unpacked_per == "query_head" else 1 for one in own]
     keys, cores, attention = groups[0], dev.n_cores.si, fit.attention
     kept = read_tokens(keys, limits, s)  # held against loops in test_tokens.py, as what follows in test_plan.py
     units = n * shape.n_kv_heads
     n_bytes = sum(reading_of(g, limits, s).bits for g in groups)
+    reached = min((one.memory_frac.si for one in known if one.memory_frac), default=attention.memory_frac.si)
     memory = (n * float(n_bytes) / (8 * kv.den) + 2 * n * kv.model.n_q_heads * shape.score_dim) / (
-        attention.memory_frac.si * dev.memory_bandwidth.si
+        reached * dev.memory_bandwidth.si
     )
     scored = stored_tokens(keys, limits, s) * keys.index_flops
     recomputed = kept * sum(g.layout.read_flops for g in kv.groups if g.shape_index == index)
     flops = n * (kept * 2 * kv.model.n_q_heads * shape.score_dim + recomputed + scored) / (0.6 * dev.peak_flops.si)
     unit = attention.per_unit.si * units / cores
     active = min(cores, units * max(1.0, kept / 128))
+    if known and all(one.cores_per_head for one in known):
+        filled = min(one.cores_per_head.si * times for one, times in zip(own, unpackings, strict=True) if one)
+        active = min(cores, units * filled)
     slow = 1 / attention.core_rate.si if attention.core_rate else 0.0
-    packs = fit.kv and any(g.is_packed for g in groups)
-    fixed = (fit.kv["int4"] if packs else attention).launch.si + (attention.split.si if kept > 128 else 0.0)
+    packs = fit.kv and any(not one.elements_per_cycle for one in known)
+    starts = [one.launch.si for one in known if one.launch]
+    fixed = max(starts, default=(fit.kv["int4"] if packs else attention).launch.si)
+    fixed += attention.split.si if kept > 128 else 0.0
     if attention.layout_copy and kv.model.n_q_heads > shape.n_kv_heads and n > 1:
         fixed += attention.layout_copy.si
     stored = plain = 0.0
-    for g in groups:
+    for g, one, times in zip(groups, own, unpackings, strict=True):
         packed = reading_of(g, limits, s).packed
         rate = fit.kv["int4"].core_rate.si if fit.kv else dev.fused_rate.si / cores
+        if one and one.elements_per_cycle:
+            rate = one.elements_per_cycle.si * CLOCK / times
         stored += n * g.n_elements * (packed * max(1 / rate, slow) + (kept - packed) * slow)
         plain += n * g.n_elements * kept * slow
     return tuple(fixed + math.sqrt(memory**2 + unit**2 + flops**2 + (core / active) ** 2) for core in (stored, plain))
@@ -91,24 +132,28 @@ def layer_seconds(dev, fit, kv, counted, index, n, s):
 
 @given(
     PLANS, st.integers(1, 9), st.integers(1, 300), st.integers(1, 200), st.sampled_from([None, 1e7, 2e8]),
-    st.sampled_from([None, 3e7]), st.booleans(), st.sampled_from(TOKENS),
+    st.sampled_from([None, 3e7]), st.booleans(), st.sampled_from(TOKENS), st.tuples(RUNS, RUNS),
 )  # fmt: skip
 @settings(max_examples=120)
-def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core, kv_core, copy, tokens):
+def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core, kv_core, copy, tokens, runs):
+    names = [kv.key_quantizer.family.name, kv.value_quantizer.family.name]
+    runs = (runs[0], runs[0]) if names[0] == names[1] else runs
     wide = {lower.kv_code(g) for g in kv.groups} & {"fp8", "int8"}  # the toy stack has kernels of fewer bits
     dev = on(core=core, kv_core=None if wide else kv_core, copy=copy)
-    work = Workload(batch, n_in, n_out, tokens=tokens)
-    asked = point.Point(dev, kv, work)
-    result, counted = asked.results, Sequence(asked.design)
+    work = Workload(batch, n_in, n_out, tokens=tokens, dequant_path="fused")
+    by_name = dict(zip(names, runs, strict=True))
+    with mock.patch.object(catalog, "implementation", lambda device, family, *asked: by_name[family]):
+        asked = point.Point(dev, kv, work)
+        result, counted = asked.results, Sequence(asked.design)
     assert (result["model_kind"], result["stack"]) == ("calibrated", "toy")
     n = result["running_batch"]
     stored = plain = 0.0
     for s in range(n_in + 1, n_in + n_out + 1):
         for index, (_, n_layers) in enumerate(kv.layers):
-            pair = layer_seconds(dev, dev.stacks["toy"], kv, counted, index, n, s)
+            pair = layer_seconds(dev, dev.stacks["toy"], kv, counted, index, n, s, runs)
             stored, plain = stored + n_layers * pair[0], plain + n_layers * pair[1]
     assert result["attention_s"] == pytest.approx(plain / n_out, rel=1e-9)
-    sinks = scores_s(dev, kv, work, n, 0.8 * 2e10)
+    sinks = n * asked.made.score_bytes / n_out / (0.8 * 2e10)
     assert result["attention_s"] + result["dequantize_s"] == pytest.approx(stored / n_out + sinks, rel=1e-9)
 
 

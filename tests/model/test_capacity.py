@@ -11,6 +11,7 @@ from dse.model import capacity as fitting
 from dse.model import kv_layout as plan
 from dse.model.evaluate import Point
 from dse.model.formulas import capacity
+from dse.model.implementations import starts_of
 from dse.model.records import NO_LIMIT
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
@@ -27,12 +28,12 @@ def memory_of(dev, kv, batch=1, n_in=40, n_out=40, prefix=0, admission="reserve"
     return Point(dev, kv, work)
 
 
-def workspace_bytes(kv, length):
-    """FP16 copies of the layer that needs most of them, where all that is packed is materialised."""
+def workspace_bytes(memory, length):
+    """FP16 copies of the layer that needs most of them, of what is materialised."""
     by_shape = {}
-    for g in kv.groups:
-        if g.layout.needs_unpacking:
-            kept, tile = min(length, g.window_tokens), g.quantizer.family.gpu_code.tile_tokens
+    for g in memory.plan.groups:
+        if g.layout.needs_unpacking and memory.paths[g.place] == "materialised":
+            kept, tile = min(length, g.window_tokens), starts_of(g).tile_tokens
             elements = g.n_elements * naive.pages(kept, tile) * tile
             by_shape[g.shape_index] = by_shape.get(g.shape_index, 0) + elements
     return 2 * max(by_shape.values(), default=0)
@@ -40,8 +41,7 @@ def workspace_bytes(kv, length):
 
 def extra(memory, kv, length):
     """Bits (numerator) of what is worked on: one token of activations, and copies on the materialised path."""
-    copies = workspace_bytes(kv, length) if "materialised" in memory.paths.values() else 0
-    return 8 * kv.den * (2 * ACTIVATIONS + copies)
+    return 8 * kv.den * (2 * ACTIVATIONS + workspace_bytes(memory, length))
 
 
 def need(memory, kv, n_sequences, length):

@@ -192,8 +192,8 @@ def test_few_evaluations_decide_many_prompts():
 
 
 NEEDS = [
-    ("bandwidth", "fp16", 1500.0, None), ("bandwidth", "qserve", 1600.0, None), ("capacity", "fp16", 850.0, None),
-    ("capacity", "fp16", None, 130.0), ("capacity", "qserve", 1400.0, None), ("flops", "qserve", 1550.0, None),
+    ("bandwidth", "fp16", 1500.0, None), ("bandwidth", "qserve", 1500.0, None), ("capacity", "fp16", 850.0, None),
+    ("capacity", "fp16", None, 130.0), ("capacity", "qserve", 1200.0, None), ("flops", "qserve", 1450.0, None),
     ("bandwidth", "qserve", None, 65.0), ("flops", "fp16", 400.0, None), ("bandwidth", "nqkv", 340.0, None),
 ]  # fmt: skip
 
@@ -284,13 +284,14 @@ def test_more_never_hurts(quantizer, admission, batch, what, share, factor):
 def test_most_bits_are_the_first_that_meet():
     work = Workload(batch=128, admission="paged")
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("qserve", "fp16", "oaken", "fp8", "int8")]
-    found = need.most_bits(designs, work, need.target(1000.0, None))
+    found = need.most_bits(designs, work, need.target(950.0, None))
     values = {d.name: d.evaluate(work) for d in designs}
-    met = [r for r in values.values() if r["throughput_tokens_per_s"] >= 1000]
+    met = [r for r in values.values() if r["throughput_tokens_per_s"] >= 950]
     assert found.best["stored_bits"] == max(r["stored_bits"] for r in met)
-    assert found.best["quantizer"] == "int8"  # 8 + 32 / 5120 bits, more than FP8
-    assert found.above["quantizer"] == "fp16"
-    assert "what stops more: fp16 (16 bits)" in found.text()
+    assert found.best["quantizer"] == "fp8"
+    # 8 + 32 / 5120 bits, more than FP8, but unpacked at 1.9 elements a cycle and core
+    assert found.above["quantizer"] == "int8"
+    assert "what stops more: int8 (8" in found.text()
     assert need.most_bits(designs, work, need.target(1.0, None)).why().startswith("no quantization is needed")
     none = need.most_bits(designs, work, need.target(1e6, None))
     assert none.best is None
@@ -331,23 +332,23 @@ def test_every_number_that_moves_the_throughput_is_varied():
 
 def test_effects_are_what_evaluating_gives():
     work = Workload(batch=64, admission="paged")
-    one, other = (design("a100-80gb", "llama2-13b", q) for q in ("qserve", "sinkq:bits=4"))
-    found = sensitivity.sensitivity(one, work, THROUGHPUT, other, ["fused_rate=x0.2:x2"])
+    one, other = (design("a100-80gb", "llama2-13b", q) for q in ("qserve", "fp16"))
+    found = sensitivity.sensitivity(one, work, THROUGHPUT, other, ["core_clock=x0.2:x2"])
     assert found.base == one.evaluate(work)["throughput_tokens_per_s"]
     assert found.winner == "qserve"
     spans = [effect.span(found.base) for effect in found.effects]
     assert spans == sorted(spans, reverse=True)
     top = found.effects[0]
-    assert top.number.name == "fused_rate"
-    assert (top.number.low, top.number.high) == pytest.approx((0.2 * 2.09e12, 2 * 2.09e12))
+    assert top.number.name == "core_clock"  # that QServe's kernels unpack by
+    assert (top.number.low, top.number.high) == pytest.approx((0.2 * 1.41e9, 2 * 1.41e9))
 
     def at(rate):
-        spec = common.with_number(one.device, "fused_rate", rate, "test")
+        spec = common.with_number(one.device, "core_clock", rate, "test")
         return [replace(d, device=spec).evaluate(work)["throughput_tokens_per_s"] for d in (one, other)]
 
     assert [top.at_low, top.other_at_low] == at(top.number.low)
     assert [top.at_high, top.other_at_high] == at(top.number.high)
-    assert (top.winner_at_low, top.winner_at_high) == ("sinkq:bits=4", "qserve")
+    assert (top.winner_at_low, top.winner_at_high) == ("fp16", "qserve")
     (flip,) = top.flips_at
     a, b = at(flip)
     assert not a > b * (1 + 1e-9)
@@ -503,7 +504,7 @@ def test_a_changed_number_changes_nothing_else():
 
 
 def test_each_end_of_a_stretch_says_how_sure_it_is():
-    new, old = (design("a100-80gb", "llama2-13b", name) for name in ("kivi", "fp16"))
+    new, old = (design("a100-80gb", "llama2-13b", name) for name in ("sinkq:bits=4", "fp16"))
     work = Workload(output_tokens=128)
     found = crossing.crossing(new, old, work, THROUGHPUT, (16,), (1024,))
     (line,) = found.from_batch
@@ -570,16 +571,16 @@ def test_candidates_say_how_likely_they_meet_the_target():
 
 def test_a_winner_that_an_assumed_rate_decides_is_not_sure():
     work = Workload(batch=16)
-    one, other = (design("a100-80gb", "llama2-13b", name) for name in ("kivi", "fp16"))
+    one, other = (design("a100-80gb", "llama2-13b", name) for name in ("sinkq:bits=4", "fp16"))
     found = sensitivity.sensitivity(one, work, THROUGHPUT, other)
     document = found.to_json()
-    assert document["winner"] == "kivi"
-    assert document["effects"][0]["flips_at"]
+    assert document["winner"] == "sinkq:bits=4"
+    assert any(effect["flips_at"] for effect in document["effects"])
     assert document["gain"] == pytest.approx(found.base / found.other_base)
     assert document["gain_interval"][0] < 1 < document["gain"] < document["gain_interval"][1]
-    assert 0.5 < document["sure"] < 0.8
+    assert document["sure"] < 0.5  # its kernels may be far slower than assumed, hardly faster
     assert document["base_interval"][0] < found.base < document["base_interval"][1]
-    assert "% sure that kivi is better" in found.text()
+    assert "% sure that sinkq:bits=4 is better" in found.text()
     alone = sensitivity.sensitivity(one, work, THROUGHPUT).to_json()
     assert (alone["gain"], alone["sure"], alone["against_interval"]) == (None, None, None)
 
@@ -627,7 +628,7 @@ def test_bits_that_capacity_keeps_out_say_what_binds_with_room():
     """FP16 of 128 requests runs in waves; in endless memory it is the step of all 128, which has its own bound."""
     work = Workload(batch=128, memory="paper", stack=KERNELS)
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("fp16", "fp8", "int4")]
-    goal = need.target(1500.0, None)
+    goal = need.target(950.0, None)
     found = need.most_bits(designs, work, goal)
     assert found.best["quantizer"] == "int4"
     assert found.above["bound"] == "capacity"
@@ -677,7 +678,8 @@ def test_a_search_takes_few_evaluations_and_draws_no_curve(monkeypatch, what, qu
         real = getattr(point, name)
         monkeypatch.setattr(point, name, lambda *args, real=real: asked.append(1) or real(*args))
     found = need.smallest(one, work, what, aim)
-    assert len(asked) <= 40  # halving takes 62, and the figure's curve, which nobody asked for, 65
+    # halving takes 62, and the figure's curve, which nobody asked for, 65; cores that unpack bend it more
+    assert len(asked) <= (55 if quantizer == "kivi" else 40)
     monkeypatch.undo()
 
     def is_met(key):

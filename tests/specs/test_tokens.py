@@ -17,7 +17,7 @@ from dse.model import kv_layout as plan
 from dse.model.formulas import tokens
 from dse.model.generation import pieces_of
 from dse.model.kv_bytes import limits_for, read_tokens, stored_tokens
-from dse.model.lower import dequant_paths, policy_of
+from dse.model.lower import policy_of
 from dse.model.records import NO_LIMIT
 from dse.questions import tables
 from dse.report import listing, present
@@ -226,7 +226,7 @@ def test_times_are_the_token_loop_within_1e_12(kv, policy, batch, n_in, n_out, b
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=policy)
     result = point.evaluate(dev, kv, work)
-    attention, exposed = loop(dev, kv, work, result["running_batch"], dequant_paths(dev, kv, work))
+    attention, exposed = loop(dev, kv, work, result["running_batch"], point.Point(dev, kv, work).paths)
     assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
     exposed += scores_s(dev, kv, work, result["running_batch"], bandwidth)
     assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)

@@ -55,8 +55,9 @@ def _mean(values: Sequence[float]) -> float:
     ),
     "oaken-tput-vs-qserve": (
         tuple(name for name in systems.MODELS if name != "mixtral-8x7b"), "qserve",
-        "QServe is run by the implementation omniserve, fitted to its own measurements on an L40S and to nothing of "
-        "Oaken's, with FP16 weights; what the measured system loses beside its kernels is not modelled",
+        "QServe is taken to unpack 10.35 elements a cycle and core for each query head (fitted to its throughputs on "
+        "an L40S) beside vLLM's share of the bandwidth, with FP16 weights; what the measured system loses beside its "
+        "kernels is not modelled",
     ),
 })  # fmt: skip
 def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Estimate:
