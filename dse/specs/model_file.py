@@ -108,7 +108,7 @@ def text(model: ModelSpec, revision: str = "", published: Quantity | None = None
     if revision:
         lines.append(_line("revision", revision))
     if published:
-        whole = published.model_dump() | {"value": published.count}
+        whole = published.model_dump(exclude_none=True) | {"value": published.count}
         fields = ", ".join(_line(name, value) for name, value in whole.items())
         lines.append(f"published_parameters = {{ {fields} }}")
     lines.append("")
