@@ -148,7 +148,7 @@ class Formats:
         least = min(known, key=lambda one: float(one.result["measured_error"]))
         said = []
         if best in known:
-            said.append(f"The attention output errs by {_error(best)} on the sample.")
+            said.append(f"The attention output errs by {_error(best)} on {best.result['measured_on']}.")
         if least is not best:
             said.append(f"Of those that pay {least.name} errs least, {_error(least)}.")
         return said
