@@ -1,5 +1,6 @@
 """Which KV format pays here: memory, time, error and energy of each that a device and stack can run, over 16 bits."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ VERDICTS = {
 }  # fmt: skip
 #: formats that a sentence names
 MAX_NAMED = 4
+#: letters of a line of words
+TEXT_WIDTH = 120
 _MEASURED, _ASSUMED = "measured", "assumed"
 
 
@@ -176,7 +179,8 @@ class Formats:
                 for name, cell, width in zip(SHOWN, row, widths, strict=True)
             )
             lines.append("  " + "  ".join(padded).rstrip())
-        return "\n".join([*lines, "", self.answer(), "", *self.notes()])
+        told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
+        return "\n".join([*lines, "", told[0], "", *told[1:]])
 
     def notes(self) -> tuple[str, ...]:
         """What intervals and errors are, what is left out, what is assumed."""

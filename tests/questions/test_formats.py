@@ -99,8 +99,9 @@ def test_verdicts(ratio, low, largest, verdict):
 
 
 def test_text_and_json_say_the_same(found):
-    text, data = found.text(), json.loads(json.dumps(found.to_json(), allow_nan=False))
+    text, data = " ".join(found.text().split()), json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert found.answer() in text
+    assert max(map(len, found.text().splitlines()[-6:])) <= module.TEXT_WIDTH
     assert data["answer"] == found.answer()
     assert data["best"] == "fp8"
     assert "fp8 pays: 1." in text
