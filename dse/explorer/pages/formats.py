@@ -36,6 +36,8 @@ FIELDS = (
     *map(_opening, shared.WORK_FIRST), *map(_opening, shared.WORK_MORE),
 )  # fmt: skip
 _WAIT = "Comparing the formats"
+#: columns of the table that a narrow page shows
+_FIRST = ("format", "verdict", "gain", "sure", "token/s", "kernels")
 #: the panels of the figure, by key
 _PANELS = ("formats-gain", "formats-room", "formats-energy", "formats-error")
 
@@ -55,7 +57,9 @@ def render() -> None:
     except DseError as error:
         widgets.problem(error)
         return
-    made = MadeBy(command(asked, names), python(asked, names), state.address(PAGE, FIELDS, values))
+    made = MadeBy(
+        command(asked, names), python(asked, names), state.address("", FIELDS, values)
+    )  # what opens has no name in addresses
     show(answer, made)
 
 
@@ -69,7 +73,8 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
         with places[i % 2]:
             beside.show(_PANELS[i], one, answer.table, made, drawn=figure.tall(one))
     rows = [formats.shown_row(each) for each in answer.formats]
-    st.dataframe(pd.DataFrame(rows, columns=list(formats.SHOWN)), hide_index=True)
+    table = pd.DataFrame(rows, columns=list(formats.SHOWN))
+    st.dataframe(table[[*_FIRST, *(name for name in formats.SHOWN if name not in _FIRST)]], hide_index=True)
     st.caption(widgets.escaped(spoken(" ".join(answer.notes()))))
 
 
