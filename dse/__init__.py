@@ -1,7 +1,7 @@
 """Design-space exploration of KV-cache quantization for LLM serving.
 
-The functions of dse/api.py are what scripts and notebooks use: `dse.evaluate`, `dse.grid`, `dse.sweep`, `dse.front`,
-`dse.crossover`, `dse.need`, `dse.sensitivity`, `dse.best_map`, `dse.plot`, ...
+The functions of dse/api.py are what scripts and notebooks use: `dse.formats`, `dse.evaluate`, `dse.grid`, `dse.sweep`,
+`dse.front`, `dse.crossover`, `dse.need`, `dse.sensitivity`, `dse.best_map`, `dse.plot`, ...
 """
 
 import importlib
@@ -12,9 +12,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _FUNCTIONS = (
-    "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "front", "grid",
-    "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep",
-    "units",
+    "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
+    "front", "grid", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
+    "sensitivity", "sweep", "units",
 )  # fmt: skip
 #: those that a package has the name of
 _PACKAGES = ("model", "report", "sweep")

@@ -29,15 +29,16 @@ if TYPE_CHECKING:
     from dse.questions.common import Design
     from dse.questions.crossing import Crossing
     from dse.questions.devices import Devices
+    from dse.questions.formats import Formats
     from dse.questions.need import Need, NeedBits
     from dse.questions.sensitivity import Sensitivity
     from dse.sweep.pareto.designs import DesignFront
     from dse.sweep.run import Stored
 
 __all__ = [
-    "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "front", "grid",
-    "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results", "sensitivity", "sweep",
-    "units",
+    "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
+    "front", "grid", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
+    "sensitivity", "sweep", "units",
 ]  # fmt: skip
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
@@ -221,6 +222,29 @@ def front(
     if units is not None:
         raise InputError("units: are for a table: a file's columns are results and axes")
     return of.of_file(place, senses, by, limits=within)
+
+
+def formats(
+    device: Device,
+    model: Model,
+    formats: Sequence[str] | None = None,
+    workload: Workload | None = None,
+    **asked: Any,
+) -> "Formats":
+    """Which KV format pays on a device and stack: memory, time, error and energy of each, and its gain over 16 bits.
+
+    `formats` are names of quantizers; by default all that a kernel of the stack, or of no stack, runs on the device.
+    The answer has `text()`, `answer()`, `table()` and `to_json()`, and `plot` draws it.
+
+    >>> found = dse.formats("h200", "qwen3-32b", ["fp8", "qserve"], batch=64, input_tokens=8192, admission="paged")
+    >>> [(one.name, one.verdict) for one in found.formats]
+    [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'room')]
+
+    Raises InputError and SpecError for names and values.
+    """
+    from dse.questions import formats as module
+
+    return module.formats(_device(device), _model(model), _workload(workload, asked), formats)
 
 
 def crossover(

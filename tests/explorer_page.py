@@ -4,14 +4,16 @@ import json
 
 from streamlit.testing.v1 import AppTest
 
-from dse.explorer import launch
-
 TIMEOUT_S = 60
 
 
+#: the explorer, opened at What if
+WHAT_IF = "from dse.explorer.app import main; main('what-if')"
+
+
 def page(**query):
-    """The page, run once with that query in its URL."""
-    app = AppTest.from_file(launch.SCRIPT, default_timeout=TIMEOUT_S)
+    """What if, run once with that query in its URL."""
+    app = AppTest.from_string(WHAT_IF, default_timeout=TIMEOUT_S)
     app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in query.items():
         app.query_params[key] = value

@@ -113,6 +113,7 @@ def test_a_grid_holds_what_evaluate_gives():
         ("need", ["flops", "h100", "llama2-7b"], {"step_ms": 10, "batch": 4}),
         ("need", ["bits", "h100", "llama2-7b"], {"throughput": 10, "quantizers": ["fp16", "fp8"]}),
         ("sensitivity", ["h100", "llama2-7b"], {"measure": "energy", "batch": 4}),
+        ("formats", ["h100", "llama2-7b", ["fp8", "kivi"]], {"batch": 4}),
         ("best_map", ["h100", "llama2-7b", ["fp16", "fp8"]], {"batches": [1, 4], "inputs": [64]}),
     ],
 )

@@ -65,7 +65,7 @@ def test_python_runs(capsys):
 
 def test_printed_outputs_are_what_the_commands_print(capsys):
     shown = re.findall(r"^```\n\$ (dse .*?)\n```\n\n```\n(.*?)^```", TEXT, re.M | re.S)
-    assert len(shown) == 2
+    assert len(shown) == 3
     for command, output in shown:
         with pytest.raises(SystemExit):
             cli.main(shlex.split(command)[1:])

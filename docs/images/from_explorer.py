@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 PICTURE = Path(__file__).with_name("explorer.png")
-ADDRESS = "?designs=2&quantizer=kivi&parameters=bits%3D4&batch=128&admission=paged&2.quantizer=fp16"
+ADDRESS = "what-if?designs=2&quantizer=kivi&parameters=bits%3D4&batch=128&admission=paged&2.quantizer=fp16"
 WAIT_MS = 120_000
 
 

@@ -1,4 +1,4 @@
-"""The commands `dse ask cross`, `dse ask need`, `dse ask sensitivity`, `dse ask map` and `dse ask devices`."""
+"""The commands `dse ask formats`, `cross`, `need`, `sensitivity`, `map` and `devices`."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,8 @@ Command = Callable[..., None]
 
 
 @click.group(
-    invoke_without_command=True, short_help="Questions by name: crossover, inverse design, sensitivity, map, devices."
+    invoke_without_command=True,
+    short_help="Questions by name: formats, crossover, inverse design, sensitivity, map, devices.",
 )
 @click.pass_context
 def ask(ctx: click.Context) -> None:
@@ -66,6 +67,31 @@ def _answer(answer: "Answer", as_json: bool, out: str | None, static: str) -> No
     click.echo(json.dumps(answer.to_json(), indent=2, allow_nan=False) if as_json else answer.text())
     if page:
         click.echo(f"figure: {page}", err=as_json)
+
+
+@ask.command(short_help="Which KV format pays here: memory, time, error, energy of each over 16 bits.")
+@click.option(
+    "--formats", "names", metavar="A,B",
+    help="Formats to compare with 16 bits; default: all whose kernels the device and stack have, or code of papers.",
+)  # fmt: skip
+@question_options("quantizer", "key_quantizer", "value_quantizer")
+def formats(
+    device: str, model: str, names: str | None, bits: str, measurements: str | None, as_json: bool, out: str | None,
+    static: str, **work: Any,
+) -> None:  # fmt: skip
+    """Which KV format pays on a device and stack: what each takes and gives, and its gain over 16 bits, with intervals.
+
+    A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
+    let more requests run at once buy room. Formats without a known kernel are left out, unless they are named.
+    """
+    from dse.questions import formats as module
+    from dse.specs import catalog
+    from dse.specs.measurements import bits_from
+    from dse.specs.workload import Workload
+
+    spec, lm, source = catalog.device(device), catalog.model(model), bits_from(bits, measurements)
+    found = module.formats(spec, lm, Workload(**work), split_list("formats", names), source, progress_bar)
+    _answer(found, as_json, out, static)
 
 
 @ask.command(short_help="From which batch and prompt on does a quantizer pay?")

@@ -29,6 +29,7 @@ class Page:
 
 
 PAGES = (
+    Page("formats", "Formats", "dse.explorer.pages.formats"),
     Page("what-if", "What if", "dse.explorer.pages.what_if"),
     Page("throughput", "Throughput and capacity", "dse.explorer.pages.throughput"),
     Page("roofline", "Roofline", "dse.explorer.pages.roofline"),
@@ -39,8 +40,8 @@ PAGES = (
 )
 
 
-def main() -> None:
-    """Run the explorer's script once, as Streamlit does on every interaction.
+def main(first: str = PAGES[0].path) -> None:
+    """Run the explorer's script once, as Streamlit does on every interaction; `first` is the page that opens.
 
     Streamlit searches all of Python's memory for garbage after every run, which holds up every session for a tenth of a
     second. What is there when a run begins is kept out of that, but for the first run of each session: it finds what
@@ -50,7 +51,7 @@ def main() -> None:
         gc.freeze()
     st.set_page_config(page_title=_TITLE, layout="wide")
     shown = {
-        page.path: st.Page(page.render, title=page.title, url_path=page.path, default=page is PAGES[0])
+        page.path: st.Page(page.render, title=page.title, url_path=page.path, default=page.path == first)
         for page in PAGES
     }
     st.session_state[state.PAGES] = shown

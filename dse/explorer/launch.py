@@ -82,10 +82,11 @@ def check(args: list[str]) -> None:
 def _warm() -> None:
     """Work out the first page's figure once, while the server starts and the browser opens; then import the rest."""
     from dse.explorer import app as main
-    from dse.explorer import figure, request
+    from dse.explorer import figure
+    from dse.explorer.pages import formats
 
     with contextlib.suppress(Exception):  # whatever it is, the page will say it where it can be seen
-        figure.fitted(figure.throughput([("", request.curve(request.DEFAULT))]))
+        figure.tall(formats.chart_of(formats.opening()))
         time.sleep(_FIRST_PAGE_S)
         for page in main.PAGES:
             import_module(page.module)

@@ -68,7 +68,8 @@ def chart(source: Source) -> Chart:
         keys=rows.mark_keys(table),
         notes=(
             "Exposed: what does not hide behind the reads. Numbers over hollow marks: sequences that do run at once.",
-            *rows.mark_notes(table), *whiskers.notes(table.to_dict("records"), "decode_step_s"),
+            *rows.mark_notes(table), *rows.kernel_notes(table, "Not facts"),
+            *whiskers.notes(table.to_dict("records"), "decode_step_s"),
             *shown.notes, *left_out, rows.assumption_note(table),
         ),
     )  # fmt: skip

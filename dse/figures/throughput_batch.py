@@ -35,6 +35,6 @@ def chart(source: Source) -> Chart:
         tuple(panels),
         n_columns=3,
         panel_height_pt=128,
-        keys=rows.mark_keys(shown.table),
+        keys=rows.line_keys(shown.table),
         notes=rows.notes(shown),
     )

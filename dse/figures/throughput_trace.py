@@ -38,7 +38,7 @@ def chart(source: Source) -> Chart:
     pads = (f"{padded['system'].iloc[0]} computes prompts padded to the longest of a batch.",) if len(padded) else ()
     return Chart(
         "Throughput of request traces in steady state", tuple(panels), n_columns=len(traces), panel_height_pt=128,
-        keys=rows.mark_keys(shown.table),
+        keys=rows.line_keys(shown.table),
         notes=(
             f"A finished request is replaced at once. Mean lengths in tokens. {lengths}.",
             *pads, *_mark_notes(shown.table), *rows.run_notes(shown.table), *rows.sure_notes(shown.table), *shown.notes,

@@ -38,7 +38,7 @@ def chart(source: Source) -> Chart:
         (Panel("Memory", x, memory, tuple(_sizes(shown))), Panel("Throughput", x, y, tuple(throughput))),
         n_columns=2,
         panel_height_pt=230,
-        keys=rows.mark_keys(own),
+        keys=rows.line_keys(own),
         notes=(
             *rows.notes(shown),
             *_covered(shown),

@@ -52,5 +52,6 @@ def chart(source: Source) -> Chart:
     return Chart(
         f"Quantizing weights or keys and values, {first['model']}, {lengths}", tuple(panels), n_columns=2,
         panel_height_pt=150, keys=rows.mark_keys(table),
-        notes=(*rows.mark_notes(table), *rows.sure_notes(table), *left_out, rows.assumption_note(table)),
+        notes=(*rows.mark_notes(table), *rows.kernel_notes(table, "Not facts"), *rows.sure_notes(table), *left_out,
+               rows.assumption_note(table)),
     )  # fmt: skip

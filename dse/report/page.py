@@ -9,6 +9,8 @@ from dse.core import units
 from dse.figures import REPORT
 from dse.figures.drawing.rows import assumption_note, error_notes, run_notes
 from dse.figures.export import web_page
+from dse.questions import formats
+from dse.questions.formats import Formats
 from dse.questions.tables import Request
 from dse.report import tokens as report_tokens
 from dse.report.summary import answers, baseline, devices
@@ -28,9 +30,13 @@ _COLUMNS = (
 
 
 def page(
-    request: Request, found: dict[str, pd.DataFrame], fragments: dict[str, str], drawn_by: str, command: str
-) -> str:
-    """The whole report as one document; `fragments` are its drawn figures by name."""
+    request: Request, found: dict[str, pd.DataFrame], fragments: dict[str, str], drawn_by: str, command: str,
+    pays: Formats | None = None, why_not: str = "",
+) -> str:  # fmt: skip
+    """The whole report as one document; `fragments` are its drawn figures by name.
+
+    `pays` is the answer to which format pays, or `why_not` why there is none.
+    """
     results = found["results"]
     lengths = f"{request.input_tokens:,} prompt and {request.output_tokens:,} generated tokens a request"
     kinds = results.drop_duplicates(["device", "model_kind"])
@@ -49,6 +55,10 @@ def page(
         summary_head=["model", "best system", "device", "effective KV bits (bit)", "throughput (token/s)",
                       f"over {base.label}" if base else "over FP16 (not among the systems)", "bound by", "memory"],
         summary=[astuple(answer) for answer in answers(request, results)],
+        pays=pays,
+        why_not=why_not,
+        formats_head=formats.SHOWN,
+        formats=[formats.shown_row(one) for one in pays.formats] if pays else [],
         drawn_by=drawn_by,
         figures=REPORT.values(),
         drawn={name: web_page.trusted(drawing) for name, drawing in fragments.items()},

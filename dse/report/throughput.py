@@ -8,13 +8,16 @@ import pandas as pd
 
 from dse.core import files
 from dse.core.errors import InputError, show
-from dse.figures import REPORT, Figure
+from dse.figures import FIGURES, REPORT, Figure
+from dse.figures.drawing.chart import Chart
 from dse.figures.export import static as report_static
 from dse.figures.export import web_page
 from dse.figures.export.image import export, parquet
 from dse.figures.export.static import Painter
+from dse.figures.plot import answer as of_answer
 from dse.questions import systems, tables
 from dse.questions.tables import Progress, Request
+from dse.report import formats as report_formats
 from dse.report import page as report_page
 from dse.specs import catalog
 from dse.specs import tokens as token_policies
@@ -22,6 +25,8 @@ from dse.specs.measurements import bits_from
 from dse.specs.workload import ASKED, SWITCH, Workload
 
 INDEX = "index.html"
+#: prompt tokens where none are asked for
+_INPUT = 1024
 
 
 def write(
@@ -53,6 +58,9 @@ def write(
     report_static.check(static)
     folder = files.prepare(out)
     found = tables.build(request, progress)
+    pays, why_not = report_formats.answer(request, devices, models, input_tokens != _INPUT)
+    if pays:
+        found["formats"] = pays.table()
     for name, content in table_files(found).items():
         files.write(folder / name, content)
     fragments: dict[str, str] = {}
@@ -64,9 +72,13 @@ def write(
             for name, content in images.items():
                 files.write(folder / "figures" / name, content)
             fragments[figure.name] = fragment
+        if pays:
+            images, fragments["formats"] = _drawn(FIGURES["formats"], of_answer.chart_of(pays), brush, again)
+            for name, content in images.items():
+                files.write(folder / "figures" / name, content)
         drawn_by = brush.name
     files.write(folder / "figures" / "plotly.min.js", web_page.plotly_js().encode())
-    page = report_page.page(request, found, fragments, drawn_by, again)
+    page = report_page.page(request, found, fragments, drawn_by, again, pays, why_not)
     files.write(folder / INDEX, page.encode())
     files.sync(folder)
     return str(folder / INDEX)
@@ -169,7 +181,11 @@ def _draw(
     figure: Figure, found: dict[str, pd.DataFrame], brush: Painter, made_by: str
 ) -> tuple[dict[str, bytes], str]:  # fmt: skip
     """One figure: its files by name, and its part of the page."""
-    chart = figure.chart(found[figure.table])
+    return _drawn(figure, figure.chart(found[figure.table]), brush, made_by)
+
+
+def _drawn(figure: Figure, chart: Chart, brush: Painter, made_by: str) -> tuple[dict[str, bytes], str]:
+    """The files of a chart by name, and its part of the page."""
     files = {f"{figure.name}.{kind}": content for kind, content in brush.images(chart, made_by).items()}
     fragment = web_page.fragment(chart, f"figure-{figure.name}")
     files[f"{figure.name}.html"] = export(chart, "html", made_by, question=figure.shows, is_beside=True)

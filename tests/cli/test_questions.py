@@ -7,7 +7,7 @@ import pytest
 
 from dse.figures.drawing import layout, to_plotly
 from dse.figures.plot import answer as of_answer
-from dse.questions import best_map, common, crossing, need, sensitivity
+from dse.questions import best_map, common, crossing, formats, need, sensitivity
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -16,6 +16,8 @@ LLAMA = ["--device", "a100-80gb", "--model", "llama2-13b", "--admission", "paged
 CROSS = ["ask", "cross", *OPT, "--quantizer", "nqkv", "--batches", "4,20", "--inputs", "64,512"]
 NEED = ["ask", "need", "bandwidth", *LLAMA, "--batch", "64"]
 SENSITIVITY = ["ask", "sensitivity", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
+FORMATS = ["ask", "formats", "--device", "h200", "--model", "qwen3-32b", "--batch", "64", "--input", "8192",
+           "--formats", "fp8,qserve"]  # fmt: skip
 MAP = ["ask", "map", *LLAMA, "--batches", "1,64", "--inputs", "512,8192"]
 
 
@@ -46,6 +48,16 @@ def test_need_answers_and_refuses_to_be_met(run):
     assert len(found["candidates"]) == 15
 
 
+def test_formats_says_which_pays(run):
+    code, out, _ = run(*FORMATS)
+    assert code == 0
+    assert "Which KV format pays on H200?" in out
+    assert "fp8 pays: 1." in out
+    found = json.loads(run(*FORMATS, "--json", "--stack", "sglang")[1])
+    assert [row["format"] for row in found["formats"]] == ["fp16", "fp8", "qserve"]
+    assert found["formats"][1]["implementation"] == "sglang"
+
+
 def test_sensitivity_and_map(run):
     code, out, _ = run(*SENSITIVITY, "--against", "fp16", "--range", "core_clock=x0.2:x2")
     assert code == 0
@@ -62,7 +74,7 @@ def test_sensitivity_and_map(run):
     ("args", "name"),
     [
         (CROSS, "cross"), ([*NEED, "--throughput", "1500"], "need-bandwidth"), (SENSITIVITY, "sensitivity"),
-        (MAP, "map"), (["ask", "need", "bits", *LLAMA, "--throughput", "100"], "need-bits"),
+        (MAP, "map"), (FORMATS, "formats"), (["ask", "need", "bits", *LLAMA, "--throughput", "100"], "need-bits"),
     ],
 )  # fmt: skip
 def test_figure_and_table_are_written(run, tmp_path, args, name):
@@ -93,6 +105,8 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
         ([*SENSITIVITY, "--range", "nothing=1:2"], "range = 'nothing=1:2'"),
         ([*MAP, "--quantizers", "fp16,fp16"], "names one twice"),
         ([*MAP, "--quantizers", "fp15"], "fp15"),
+        ([*FORMATS, "--formats", "fp8,fp8"], "names one twice"),
+        ([*FORMATS, "--strict-kernels", "--formats", "int4"], "strict-kernels: no kernel of int4"),
         (["ask", "maps"], "maps"),
     ],
 )
@@ -127,6 +141,8 @@ def _answers():
     yield sensitivity.sensitivity(of("oaken", "oaken-lpddr"), work, measures["energy"])
     long = Workload(input_tokens=200_000, output_tokens=16)  # of FP16 not one request fits: one design is drawn
     yield sensitivity.sensitivity(of("kivi"), long, measures["throughput"], of("fp16"))
+    yield formats.formats(catalog.device("a100-80gb"), catalog.model("llama2-13b"), work, ["fp8", "kivi", "qserve"])
+    yield formats.formats(catalog.device("rtx-4090"), catalog.model("qwen3-32b"), work, ["fp8"])  # nothing fits
     designs = [of(name) for name in ("fp16", "bf16", "kivi:bits=4", "qserve")]
     yield best_map.best_map(designs, work, measures["throughput"], (1, 512), (256, 10**5))
     yield best_map.best_map(designs, work, measures["step"], (1, 512), (256, 10**5))

@@ -61,7 +61,7 @@ def explain_a_number(page):
 
 
 def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profile):
-    open_page(page, server)
+    open_page(page, f"{server}/what-if")
     idle(page)
     first = throughput(page)
     assert first.endswith("token/s")
@@ -88,7 +88,7 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profi
 
 
 def test_a_token_policy_of_the_url_is_shown_and_another_page_keeps_what_was_chosen(page, server):
-    open_page(page, f"{server}/?tokens=h2o&batch=48")
+    open_page(page, f"{server}/what-if?tokens=h2o&batch=48")
     assert "--tokens h2o" in command_line(page)
     page.get_by_text("204 tokens stored and 204 tokens read at the end").wait_for()
     assert "tokens=h2o" in page.url
@@ -124,7 +124,7 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
         page.wait_for_url(f"**batch={batch}")
         idle(page)
 
-    open_page(page, server)
+    open_page(page, f"{server}/what-if")
     seen = [("what-if", "64"), ("what-if", "48"), ("roofline", "48"), ("roofline", "96"), ("what-if", "96")]
     set_to(48)
     follow("Roofline")
@@ -141,7 +141,7 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
 
 
 def test_good_and_bad_files(page, server, tmp_path):
-    open_page(page, f"{server}/?batch=48")
+    open_page(page, f"{server}/what-if?batch=48")
     page.get_by_text("Load a device, model, plan or measurement").click()
     bad = tmp_path / "bad.toml"
     bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
@@ -171,7 +171,8 @@ def drawn_numbers(page, name):
 #: page -> figure, field and option that change it, what of the address says so, and the kind of file that is
 #: downloaded: all kinds of one figure are downloaded from the page "Pareto" (test_explorer_browser_pages.py)
 PAGES = {
-    "?batch=32": ("throughput", "Quantizer", "kivi", "quantizer=kivi", "PNG"),
+    "?batch=32": ("formats-gain", "Model", "llama2-13b", "model=llama2-13b", "PNG"),
+    "what-if?batch=32": ("throughput", "Quantizer", "kivi", "quantizer=kivi", "PNG"),
     "throughput?batch=32": ("throughput", "Model", "llama2-13b", "model=llama2-13b", "SVG"),
     "roofline?batch=32": ("operations", "Model", "llama2-13b", "model=llama2-13b", "PDF"),
     "where?batch=32": ("tornado-0", "Model", "llama2-13b", "model=llama2-13b", "CSV"),
@@ -200,7 +201,7 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
         arg=before,
     )
     (ROOT / "screenshots").mkdir(exist_ok=True)  # to be looked at; git ignores them
-    page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'what-if'}.png")
+    page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'formats'}.png")
     place = open_beside(page, name)
     buttons = [place.get_by_role("button", name=each, exact=True) for each in ("PNG", "SVG", "PDF", "CSV", "Parquet")]
     assert all(button.is_enabled() for button in buttons)
@@ -292,7 +293,7 @@ def test_tabs_at_once_each_show_their_own(profile, server):
         for n, tab in tabs.items():
             tab.set_default_timeout(4 * WAIT_MS)
             sweep = f"pareto?pareto_batches=1+to+{n}+step+1"
-            tab.goto(f"{server}/{f'?batch={n}' if n % 5 == 0 else sweep}", wait_until="commit")
+            tab.goto(f"{server}/{f'what-if?batch={n}' if n % 5 == 0 else sweep}", wait_until="commit")
         for n, tab in tabs.items():
             if n % 5 == 0:
                 tab.get_by_test_id("stText").filter(has_text=f"batch {n}, 1,024 tokens in").first.wait_for()
@@ -306,7 +307,9 @@ def test_tabs_at_once_each_show_their_own(profile, server):
 
 
 def test_hostile_url_gives_a_notice_bad_parameters_a_message_and_nothing_is_fetched(page, server):
-    open_page(page, f"{server}/?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)")
+    open_page(
+        page, f"{server}/what-if?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)"
+    )
     page.get_by_text("must be a whole number from 1 to 16,777,216").wait_for()
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
     sync_api.expect(page.locator("img")).to_have_count(0)
@@ -329,7 +332,7 @@ def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, schemes):
     """Opened in either scheme, and in the other once the reader's system turns to it."""
     page.emulate_media(color_scheme=schemes[0])
     page.set_viewport_size({"width": width, "height": 844})
-    open_page(page, server)
+    open_page(page, f"{server}/what-if")
     for scheme in schemes:
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(

@@ -154,7 +154,7 @@ def hostile_files():
 
 
 def test_text_of_the_reader_is_never_markup(page, server):
-    open_page(page, f"{server}/?designs=2&model={quote(HOSTILE)}&{quote(HOSTILE)}={quote(HOSTILE)}")
+    open_page(page, f"{server}/what-if?designs=2&model={quote(HOSTILE)}&{quote(HOSTILE)}={quote(HOSTILE)}")
     page.get_by_test_id("stCode").filter(has_text="onerror=alert").first.wait_for()
     assert page.evaluate(_MARKUP) == []
     page.get_by_text("Load a device, model, plan or measurement").click()

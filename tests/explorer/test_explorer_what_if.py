@@ -10,12 +10,12 @@ from streamlit.testing.v1 import AppTest
 from dse.cli import main as cli
 from dse.core import errors
 from dse.explorer import common_fields as shared
-from dse.explorer import launch, names, request, uploads
+from dse.explorer import names, request, uploads
 from dse.explorer.pages import what_if
 from dse.explorer.request import DEFAULT
 from dse.figures import design_bars
 from dse.specs import catalog
-from explorer_page import command_of, measured_file, metrics, page, shown_text
+from explorer_page import WHAT_IF, command_of, measured_file, metrics, page, shown_text
 
 
 def test_first_page_shows_the_headline_and_every_number(opened):
@@ -170,7 +170,7 @@ def test_parameters_and_edits_stay_with_their_choice():
 
 
 def test_two_designs_side_by_side_with_the_delta_to_the_first():
-    app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app = AppTest.from_string(WHAT_IF, default_timeout=60)
     app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in {"designs": "2", "2.quantizer": "fp16", "editing": "2"}.items():
         app.query_params[key] = value
@@ -189,7 +189,7 @@ def test_two_designs_side_by_side_with_the_delta_to_the_first():
 
 
 def test_a_wrong_design_leaves_the_others():
-    app = AppTest.from_file(launch.SCRIPT, default_timeout=60)
+    app = AppTest.from_string(WHAT_IF, default_timeout=60)
     app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     app.query_params["designs"] = "2"
     app.query_params["2.model_kind"] = "ideal"

@@ -14,7 +14,7 @@ MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGE
 #: texts that fields take, and choices that keep a test short
 TEXTS = {
     "edits": "memory_bandwidth=3 TB/s", "parameters": "block=32", "value_parameters": "format=e5m2",
-    "token_parameters": "heavy=0.2", "weights": "bf16", "lab_parameters": "format=e5m2",
+    "token_parameters": "heavy=0.2", "weights": "bf16", "implementation": "generic", "lab_parameters": "format=e5m2",
     "validation_words": "kv", "pareto_batches": "4, 8", "pareto_inputs": "64",
     "pareto_outputs": "64", "pareto_bandwidths": "1 TB/s, 2 TB/s", "pareto_capacities": "80 GB, 160 GB",
     "pareto_axes": "weights_bits = 16, 8", "pareto_where": "batch >= 4", "pareto_filter": "batch >= 4",

@@ -17,6 +17,7 @@ from dse.figures import FIGURES, REPORT
 from dse.figures.drawing import to_matplotlib
 from dse.figures.export import static as report_static
 from dse.questions import tables
+from dse.report import formats as report_formats
 from dse.report import present
 from dse.report import throughput as report
 from dse.specs.workload import Workload
@@ -41,8 +42,9 @@ def _files(folder: Path) -> set[str]:
 
 
 def test_files(written: Path):
-    figures = {f"figures/{name}.{kind}" for name in REPORT for kind in ("html", "png", "svg", "pdf")}
-    names = ("lengths", "weights", "breakdown", "ledger", "roofline", "tokens", "traffic", "traffic_lengths")
+    figures = {f"figures/{name}.{kind}" for name in [*REPORT, "formats"]
+               for kind in ("html", "png", "svg", "pdf")}  # fmt: skip
+    names = ("lengths", "weights", "breakdown", "ledger", "roofline", "tokens", "traffic", "traffic_lengths", "formats")
     others = {f"tables/{name}.{kind}" for name in names
               for kind in ("csv", "parquet")}  # fmt: skip
     page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
@@ -79,6 +81,31 @@ def test_page_says_what_it_rests_on(written: Path):
                  "drawn by matplotlib", "Rests on assumed numbers", "throughput (token/s)", "KV (GB)"):  # fmt: skip
         assert text in page
     assert not re.search(r">\s*(nan|None|&lt;NA&gt;)\s*<", page)
+
+
+def test_it_begins_with_which_format_pays(written: Path):
+    page = (written / "index.html").read_text()
+    first = re.findall(r"<h2>(.*?)</h2>", page)[0]
+    assert first == "Which KV format pays on A100-80GB?"
+    table = pd.read_csv(written / "tables" / "formats.csv")
+    assert table["format"].iloc[0] == "fp16"
+    assert set(table["model"]) == {"llama2-7b"}
+    assert "kernels assumed, not measured" in page
+
+
+def test_a_report_without_that_answer_says_why(monkeypatch: pytest.MonkeyPatch):
+    def refused(*_, **__):
+        raise InputError("not this one")
+
+    monkeypatch.setattr("dse.report.formats.formats", refused)
+    asked = report.ask(**_SMALL)
+    assert report_formats.answer(asked, ["a100-80gb"], ["llama2-7b"], has_input=False) == (None, "not this one")
+
+
+def test_by_default_it_is_about_a_model_and_a_device_of_today():
+    found, _ = report_formats.answer(report.ask(), None, None, has_input=False)
+    assert (found.device, found.model, found.batch, found.input_tokens) == ("H200", "qwen3-32b", 64, 8192)
+    assert found.best.name == "fp8"
 
 
 def test_tables_round_trip(written: Path):

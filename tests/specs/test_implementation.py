@@ -256,7 +256,7 @@ def test_a_file_as_it_should_be(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("value = 8.0", "value = 0.0", "mine.toml:10: elements_per_cycle = 0.0 element/cycle: value = 0: must lie between low = 4"),
+        ("value = 8.0", "value = 0.0", "mine.toml:10: elements_per_cycle = 0.0 element/cycle: value = 0: must lie"),
         ("value = 8.0", "value = 2.0", "value = 2: must lie between low = 4 and high = 16"),
         ("value = 8.0", "value = 17.0", "value = 17: must lie between low = 4 and high = 16"),
         ("low = 4.0", "low = -4.0", "must be above 0, with the value between them"),

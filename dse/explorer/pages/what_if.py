@@ -135,7 +135,7 @@ def render() -> None:
     made = MadeBy(
         "\n".join(request.command(asked) for asked, _ in found.values()),
         "\n\n".join(request.python(asked) for asked, _ in found.values()),
-        state.address("", FIELDS, values),
+        state.address(PAGE, FIELDS, values),
     )
     show_bars(found, made)
     show_curve(found, made)  # by itself: nothing waits for its points

@@ -77,6 +77,25 @@ def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     return " ".join((text, *(() if only else kind_notes(table))))
 
 
+#: assumptions of rows whose keys and values run by kernels that nobody measured
+KERNELS = ("implementation", "no_kernel")
+
+
+def kernels_assumed(row: Mapping[str, Any]) -> bool:
+    """True for a row of a table whose keys and values run by kernels that nobody measured, or that none is known to
+    have."""
+    return not set(KERNELS).isdisjoint(str(row["assumptions"]).split(", "))
+
+
+def kernel_notes(table: pd.DataFrame, mark: str = "Squares around marks") -> tuple[str, ...]:
+    """Which systems run by kernels that nobody measured, where any does: no fact, but a rate with a wide range."""
+    own = [row["system"] for row in with_system(table).to_dict("records") if row["feasible"] and kernels_assumed(row)]
+    if not own:
+        return ()
+    text = f"{mark}: kernels of keys and values that nobody measured, of assumed rates: {_names(pd.Series(own))}."
+    return (text,)
+
+
 #: what crosses mean
 CROSSES = "Crosses at the foot, under all lines: out of memory, not one request fits."
 
@@ -221,6 +240,12 @@ def lines(
             continue
         look = shown.style(system)
         good = [row for row in own if row["feasible"]]
+        if framed := [row for row in good if kernels_assumed(row)]:
+            yield Series(
+                style.KERNELS_ASSUMED, "scatter", tuple(float(x_of(row)) for row in framed),
+                tuple(float(row[y_column]) for row in framed), look.colour, marker="square", size=FRAME,
+                opened=(True,) * len(framed), is_note=True, in_legend=False,
+            )  # fmt: skip
         yield Series(
             system,
             "line",
@@ -264,7 +289,8 @@ def rates(table: pd.DataFrame) -> list[float]:
 def notes(shown: Drawn) -> tuple[str, ...]:
     """All footnotes of a figure of throughputs."""
     table = shown.table
-    return (*mark_notes(table), *run_notes(table), *sure_notes(table), *shown.notes, assumption_note(table))
+    return (*mark_notes(table), *kernel_notes(table), *run_notes(table), *sure_notes(table), *shown.notes,
+            assumption_note(table))  # fmt: skip
 
 
 def sure_notes(table: pd.DataFrame) -> tuple[str, ...]:
@@ -272,6 +298,8 @@ def sure_notes(table: pd.DataFrame) -> tuple[str, ...]:
     return (whiskers.NOTE,) if "token_time_low" in table else ()
 
 
+#: size of the square around a mark, over the mark's
+FRAME = 1.15
 #: octaves by which the whiskers of systems stand apart
 DODGE = 0.03
 #: batches that bars beside each other can show
@@ -296,3 +324,9 @@ def mark_keys(table: pd.DataFrame) -> tuple[Series, ...]:
     if (~table["feasible"]).any():
         keys.append(style.KEY_OUT_OF_MEMORY)
     return tuple(keys)
+
+
+def line_keys(table: pd.DataFrame) -> tuple[Series, ...]:
+    """`mark_keys`, and the mark that `lines` puts around points of kernels that nobody measured."""
+    framed = bool(kernel_notes(table))
+    return (*mark_keys(table), *([style.KEY_KERNELS_ASSUMED] if framed else ()))

@@ -83,7 +83,11 @@ FILLS = (
 
 OUT_OF_MEMORY = "out of memory"
 NOT_AT_ONCE = "not all at once"
+KERNELS_ASSUMED = "kernels assumed, not measured"
 
 #: legend entries of the two marks
 KEY_OUT_OF_MEMORY = Series(OUT_OF_MEMORY, "scatter", marker="x-thin", colour=BLACK, is_note=True)
+KEY_KERNELS_ASSUMED = Series(
+    KERNELS_ASSUMED, "scatter", marker="square", colour=GREY, opened=(True,), size=1.15, is_note=True
+)
 KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, "scatter", marker="circle", colour=BLACK, opened=(True,), is_note=True)

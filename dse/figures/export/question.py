@@ -7,10 +7,11 @@ from dse.figures.plot import answer as of_answer
 from dse.figures.plot.read import BESIDE, beside
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
+from dse.questions.formats import Formats
 from dse.questions.need import Need, NeedBits
 from dse.questions.sensitivity import Sensitivity
 
-Answer = Crossing | Need | NeedBits | Sensitivity | BestMap
+Answer = Formats | Crossing | Need | NeedBits | Sensitivity | BestMap
 
 
 def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:

@@ -1,0 +1,376 @@
+"""Which KV format pays here: memory, time, error and energy of each that a device and stack can run, over 16 bits."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.model import uncertainty
+from dse.model.compare import Comparison
+from dse.model.uncertainty import Gain
+from dse.questions import common, crossing
+from dse.questions.common import THROUGHPUT, Design, Progress, Result, sure_text
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.implementation import GENERIC
+from dse.specs.measurements import CLOSED, Bits
+from dse.specs.workload import Workload
+
+#: what every format is told over
+PLAIN = "fp16"
+#: every batch up to this one, and every prompt, are searched for where the best format begins to pay
+LAST_BATCH, LAST_INPUT = 256, 32_768
+#: assumptions under which the kernels of a format's keys and values are not measured ones -> what is assumed
+UNMEASURED = {
+    "no_kernel": "no kernel is known", "implementation": "rates of its kernel",
+    "kernel_launch": "starts of its kernels", "stacks_of": "kernels of another chip",
+    "nearest_kernels": "kernels of another release or format", "peak_rates": "peak rates",
+}  # fmt: skip
+#: what a format brings at the batch and prompt asked for
+VERDICTS = {
+    "pays": "pays", "open": "may pay", "room": "only room", "no": "does not pay", "alone": "runs where 16 bits do not",
+    "out": "does not run", "base": "16 bits",
+}  # fmt: skip
+#: formats that a sentence names
+MAX_NAMED = 4
+#: letters of a line of words
+TEXT_WIDTH = 120
+_MEASURED, _ASSUMED = "measured", "assumed"
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: its results at the workload, and how many times the throughput of 16 bits it gives."""
+
+    name: str
+    result: Result
+    #: None of 16 bits themselves, and where one of both does not run
+    gain: Gain | None
+    #: a key of `VERDICTS`
+    verdict: str
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What of its kernels is assumed; nothing where they were measured."""
+        return unmeasured(self.result["assumptions"])
+
+    @property
+    def kernels(self) -> str:
+        """Whether its kernels were measured, in a word."""
+        return _ASSUMED if self.marks else _MEASURED
+
+    @property
+    def implementation(self) -> str:
+        """What runs it; of 16 bits the stack."""
+        return self.result["implementation"] or self.result["stack"] or "-"
+
+
+def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
+    """What is assumed of the kernels of keys and values, of a result's or a table row's assumptions."""
+    names = assumptions.split(", ") if isinstance(assumptions, str) else assumptions
+    return tuple(UNMEASURED[name] for name in names if name in UNMEASURED)
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The answer: 16 bits first, then every other format, those with most throughput first."""
+
+    device: str
+    model: str
+    context: str
+    stack: str
+    batch: int
+    input_tokens: int
+    formats: tuple[Format, ...]
+    #: reason -> names of formats that are left out for it
+    left_out: dict[str, tuple[str, ...]]
+    #: from which batch at this prompt, and which prompt at this batch, `best` gives more throughput; None: from none
+    from_batch: int | None
+    from_input: int | None
+    assumptions: str
+    #: the shortest prompt searched
+    first_input: int = 1
+
+    @property
+    def best(self) -> Format | None:
+        """The format with the largest gain over 16 bits, of those that pay; of measured kernels where any does."""
+        return _best(self.formats)
+
+    def table(self) -> pd.DataFrame:
+        """A row a format in SI base units, with intervals (80 %) as _low and _high; empty where there is none."""
+        return pd.DataFrame([_row(self, one) for one in self.formats])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data in base units."""
+        return {
+            "question": "formats", "context": self.context, "batch": self.batch, "input_tokens": self.input_tokens,
+            "answer": self.answer(), "best": self.best and self.best.name, "from_batch": self.from_batch,
+            "from_input": self.from_input, "formats": [_row(self, one) for one in self.formats],
+            "left_out": {reason: list(names) for reason, names in self.left_out.items()},
+            "assumptions": self.assumptions,
+        }  # fmt: skip
+
+    def answer(self) -> str:
+        """Which format pays and from where on, which would by assumed rates, and which buy room alone."""
+        best, others = self.best, self.formats[1:]
+        if best and best.gain:
+            said = [f"{best.name} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
+            said += self._errors(best)
+        elif alone := [one.name for one in others if one.verdict == "alone"]:
+            said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
+        elif near := _nearest(others):
+            assert near.gain
+            said = [f"No format surely pays here: {near.name} gives {_gain(near.gain)} the throughput of {PLAIN}"
+                    f"{self._from()}."]  # fmt: skip
+        elif self.formats[0].verdict == "out":
+            said = [f"No format runs here: {self.formats[0].result['infeasible_reason']}."]
+        else:
+            said = ["There is no format to compare."]
+        ahead = [one.name for one in others if one.marks and best and best.gain and one.gain
+                 and one.gain.ratio > best.gain.ratio]  # fmt: skip
+        if ahead and best and not best.marks:
+            said.append(f"By rates that nobody measured {_several(ahead)} would give more.")
+        if room := [one for one in others if one.verdict == "room"]:
+            own = sorted(room, key=lambda one: not self._is_own(one))
+            said.append(f"Only room, no throughput: {_several([one.name for one in own])}.")
+        return " ".join(said)
+
+    def _is_own(self, one: Format) -> bool:
+        """True for a format whose kernel the chosen stack has."""
+        return bool(self.stack) and one.implementation.startswith(self.stack.partition("@")[0])
+
+    def _errors(self, best: Format) -> list[str]:
+        """What the error of the best is, and which of those that pay errs least."""
+        known = [one for one in self.formats if one.verdict == "pays" and one.result["measured_error"] is not None]
+        if not known:
+            return []
+        least = min(known, key=lambda one: float(one.result["measured_error"]))
+        said = []
+        if best in known:
+            said.append(f"The attention output errs by {_error(best)} on {best.result['measured_on']}.")
+        if least is not best:
+            said.append(f"Of those that pay {least.name} errs least, {_error(least)}.")
+        return said
+
+    def _from(self) -> str:
+        parts = []
+        for start, first, last, name, other in (
+            (self.from_batch, 1, max(self.batch, LAST_BATCH), "batch", "prompt"),
+            (self.from_input, self.first_input, max(self.input_tokens, LAST_INPUT), "prompt", "batch"),
+        ):
+            if start is not None:
+                where = f"at every {name}" if start <= first else f"from a {name} of {start:,} on"
+                parts.append(f"{where} at this {other} (up to {last:,})")
+        return f"; it is ahead {' and '.join(parts)}" if parts else ""
+
+    def text(self) -> str:
+        """The table, then the answer."""
+        lines = [f"Which KV format pays on {self.device}?",
+                 f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in", ""]  # fmt: skip
+        cells = [[*SHOWN], *(shown_row(one) for one in self.formats)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(SHOWN))]
+        for row in cells:
+            padded = (
+                cell.ljust(width) if name in _WORDS else cell.rjust(width)
+                for name, cell, width in zip(SHOWN, row, widths, strict=True)
+            )
+            lines.append("  " + "  ".join(padded).rstrip())
+        told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
+        return "\n".join([*lines, "", told[0], "", *told[1:]])
+
+    def notes(self) -> tuple[str, ...]:
+        """What intervals and errors are, what is left out, what is assumed."""
+        data = [one.result["measured_on"] for one in self.formats if one.result["measured_on"]]
+        found = [f"In brackets: 80 % intervals; sure: the chance that {PLAIN} is beaten, or beats it."]
+        if data:
+            found.append(f"Errors of the attention output: on {data[0]}, not on this model.")
+        if any(one.marks for one in self.formats):
+            found.append("Kernels assumed: of rates that nobody measured, with a wide range.")
+        if self.left_out:
+            reasons = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in self.left_out.items())
+            found.append(f"Left out: {reasons}.")
+        return (*found, self.assumptions)
+
+
+#: columns that people read
+SHOWN = (
+    "format", "runs by", "bits", "KV B/token", "largest batch", "longest context", "ms/token", "token/s", "gain",
+    "sure", "error", "J/token", "kernels", "verdict",
+)  # fmt: skip
+_WORDS = ("format", "runs by", "kernels", "verdict")
+
+
+def shown_row(one: Format) -> list[str]:
+    """The cells of a format under `SHOWN`."""
+    r = one.result
+    runs = r["feasible"]
+    return [
+        one.name, one.implementation, f"{r['stored_bits']:.3g}", f"{r['kv_bytes_per_token']:,.0f}",
+        f"{r['max_batch']:,}", f"{r['max_context_tokens']:,}",
+        f"{r['decode_step_s'] / 1e-3:,.1f}" if runs else "-",
+        _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
+        f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
+        sure_text(one.gain.confidence) if one.gain else "-",
+        _error(one),
+        _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
+        one.kernels, VERDICTS[one.verdict],
+    ]  # fmt: skip
+
+
+def _within(result: Result, column: str, per_unit: float, form: str) -> str:
+    low, high = uncertainty.ends(result, column)
+    return f"{result[column] / per_unit:{form}} ({low / per_unit:{form}} to {high / per_unit:{form}})"
+
+
+def _error(one: Format) -> str:
+    error = one.result["measured_error"]
+    return "-" if error is None else f"{100 * error:.1f} %"
+
+
+def _several(names: Sequence[str]) -> str:
+    """The first few of a list, and how many more there are."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def _gain(gain: Gain) -> str:
+    return f"{gain.ratio:.2f} times (80 % interval {gain.low:.2f} to {gain.high:.2f})"
+
+
+def _row(answer: Formats, one: Format) -> dict[str, Any]:
+    r, gain = one.result, one.gain
+    found: dict[str, Any] = {
+        "device": answer.device, "model": answer.model, "format": one.name, "implementation": one.implementation,
+        "batch": answer.batch, "input_tokens": answer.input_tokens,
+        **{name: r[name] for name in ("stored_bits", "kv_bytes_per_token", "max_batch", "max_context_tokens",
+                                      "running_batch", "feasible")},
+    }  # fmt: skip
+    for column in ("decode_step_s", "throughput_tokens_per_s", "joules_per_token"):
+        value = r[column] if r["feasible"] else None
+        low, high = (None, None) if value is None else uncertainty.ends(r, column)
+        found |= {column: value, f"{column}_low": low, f"{column}_high": high}
+    return found | {
+        "gain": gain and gain.ratio, "gain_low": gain and gain.low, "gain_high": gain and gain.high,
+        "sure": gain and gain.confidence, "measured_error": r["measured_error"], "measured_on": r["measured_on"],
+        "kernels": one.kernels, "assumed_of_kernels": "; ".join(one.marks), "verdict": VERDICTS[one.verdict],
+        "assumptions": ", ".join(r["assumptions"]),
+    }  # fmt: skip
+
+
+def _nearest(formats: Iterable[Format]) -> Format | None:
+    """The format with the largest gain; of measured kernels where any has one."""
+    with_gain = [(not one.marks, one.gain.ratio, one) for one in formats if one.gain]
+    return max(with_gain, key=lambda at: at[:2])[2] if with_gain else None
+
+
+def _best(formats: Iterable[Format]) -> Format | None:
+    return _nearest(one for one in formats if one.verdict == "pays")
+
+
+def candidates(
+    device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED
+) -> tuple[list[Design], dict[str, tuple[str, ...]]]:
+    """Every family of fewer bits that a kernel of the chosen stack, or of none, runs on the device, for the model's
+    heads; and the others by the reason that leaves them out."""
+    plain = common.design(device, model, PLAIN)
+    stack = (plain.speed(work)["stack"] or "").partition("@")[0]
+    found, others = [], dict[str, list[str]]()
+    for name in quantizers.FAMILIES:
+        try:
+            one = common.design(device, model, name, bits=bits)
+            if not any(g.layout.needs_unpacking for g in one.plan.groups):
+                continue  # 16 bits by another name
+            runs = catalog.implementation(device, name, stack or None, work.implementation or "")
+        except InputError as error:
+            others.setdefault(_short(str(error)), []).append(name)
+            continue
+        if runs is None or runs.name.startswith(GENERIC):
+            others.setdefault(f"no kernel known for {device.name}", []).append(name)
+        elif runs.stack and stack and runs.stack != stack and not work.implementation:
+            others.setdefault(f"a kernel of {runs.stack} alone", []).append(name)
+        else:
+            found.append(one)
+    return found, {reason: tuple(names) for reason, names in others.items()}
+
+
+def _short(problem: str) -> str:
+    """Why a format is not for the model, from the message of its error."""
+    if problem.startswith("implementation"):
+        return "other kernels than asked for"
+    return "not for this model's heads" if "head" in problem else problem.partition(": ")[2] or problem
+
+
+def formats(
+    device: HardwareSpec,
+    model: ModelSpec,
+    work: Workload,
+    names: Sequence[str] | None = None,
+    bits: Bits = CLOSED,
+    progress: Progress | None = None,
+) -> Formats:
+    """Every format on a device at one workload, over 16 bits: those named, else those of `candidates`.
+
+    Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
+    give more throughput. Raises InputError for a name that is not known or not for the model, or given twice.
+    """
+    if names is not None and not names:
+        raise InputError("formats = []: must name at least one")
+    left_out: dict[str, tuple[str, ...]] = {}
+    if names is None:
+        designs, left_out = candidates(device, model, work, bits)
+    else:
+        designs = [one for name in names if (one := common.design(device, model, name, bits=bits)).name != PLAIN]
+        if len({one.name for one in designs}) < len(designs):
+            raise InputError(f"formats = {', '.join(names)}: names one twice: leave it out")
+    plain = common.design(device, model, PLAIN)
+    base = plain.evaluate(work)
+    compared, found = Comparison(THROUGHPUT.column), []
+    by_name = {one.name: one for one in designs}
+    for one in common.each(designs, progress, "formats"):
+        result = one.evaluate(work)
+        gain = compared.gain(one.at(work), plain.at(work))
+        found.append(Format(one.name, result, gain, _verdict(result, base, gain)))
+    found.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
+    first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
+    near = _best(found) or _nearest(found)
+    starts = _starts(by_name[near.name], plain, work) if near else (None, None)
+    results = [base, *(one.result for one in found)]
+    return Formats(
+        device.name, model.name, common.context(device, model, work, base), base["stack"] or "",
+        work.batch, work.input_tokens, (first, *found), left_out, *starts,
+        common.assumption_text(results, THROUGHPUT), max(1, work.prefix_tokens),
+    )  # fmt: skip
+
+
+def _verdict(result: Result, base: Result, gain: Gain | None) -> str:
+    """What a format brings, a key of `VERDICTS`."""
+    if not result["feasible"]:
+        return "out"
+    if gain is None:
+        return "alone"
+    if gain.ratio > 1 + common.TIE:
+        return "pays" if gain.low > 1 else "open"
+    return "room" if result["max_batch"] > base["max_batch"] else "no"
+
+
+def _starts(new: Design, old: Design, work: Workload) -> tuple[int | None, int | None]:
+    """From which batch at the prompt, and which prompt at the batch, the new design gives more throughput.
+
+    Prompts are not searched where packing in groups would make that long (`crossing.period_of`).
+    """
+    pair = crossing.Pair(new, old, work, THROUGHPUT)
+    batch, prompt = min(work.batch, crossing.MAX_BATCH), min(work.input_tokens, crossing.MAX_INPUT)
+    last = max(batch, LAST_BATCH)
+    along = crossing.runs(lambda b: pair.verdict(b, prompt), lambda a, b: False, 1, last)
+    from_batch = crossing.Line("batch", prompt, tuple(along)).pays_from
+    if crossing.period_of(new, work) > 1:
+        return from_batch, None
+    shortest, longest = max(1, work.prefix_tokens), max(prompt, LAST_INPUT)
+    along = crossing.runs(
+        lambda n: pair.verdict(batch, n), lambda first, last: pair.is_sure(batch, first, last), shortest, longest
+    )
+    return from_batch, crossing.Line("input_tokens", batch, tuple(along)).pays_from

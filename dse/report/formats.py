@@ -1,0 +1,34 @@
+"""The report's first section: which KV format pays on the first device and model asked for, else on those of today."""
+
+from collections.abc import Sequence
+
+from dse.core.errors import DseError
+from dse.questions import systems
+from dse.questions.formats import Formats, formats
+from dse.questions.tables import Request
+from dse.specs import catalog
+from dse.specs.workload import Workload
+
+#: what the section is about where the report is asked for nothing of its own
+DEVICE, MODEL, BATCH, INPUT_TOKENS = "h200", "qwen3-32b", 64, 8192
+
+
+def answer(
+    request: Request, devices: Sequence[str] | None, models: Sequence[str] | None, has_input: bool
+) -> tuple[Formats | None, str]:
+    """The answer, or why there is none: a report of other devices is written even so.
+
+    `devices` and `models` are those asked for by name, of which the first counts; `has_input`: prompts were asked for.
+    """
+    device = catalog.device(devices[0] if devices else DEVICE)
+    model = request.models[0] if models else catalog.model(MODEL)
+    try:
+        work = Workload(
+            batch=BATCH if BATCH in request.batches else max(request.batches),
+            input_tokens=request.input_tokens if has_input else INPUT_TOKENS, output_tokens=request.output_tokens,
+            admission=systems.admission_of(device), model_kind=request.model_kind, stack=request.stack,
+            **request.deployment,
+        )  # fmt: skip
+        return formats(device, model, work, bits=request.bits), ""
+    except DseError as error:
+        return None, error.lines()[0]

@@ -1,0 +1,65 @@
+"""The page "Formats" without a browser: what opens, what is asked, what follows the widgets."""
+
+import shlex
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse.cli import main as cli
+from dse.explorer import app as main
+from dse.explorer import launch, request
+from dse.explorer.pages import formats as page
+
+ASKED = request.unquantized(request.of({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
+NAMES = ("fp8", "qserve")
+
+
+def drawn(**query):
+    app = AppTest.from_string("from dse.explorer.pages import formats as page; page.render()", default_timeout=120)
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def test_it_is_what_opens_and_answers_with_figure_and_table():
+    assert main.PAGES[0].path == page.PAGE
+    app = AppTest.from_file(launch.SCRIPT, default_timeout=120).run()
+    assert not app.exception
+    assert app.title[0].value == "Which KV format pays?"
+    answer = page.opening()
+    assert "fp8 pays" in app.markdown[0].value
+    table = app.dataframe[0].value
+    assert table["format"].tolist() == [one.name for one in answer.formats]
+    assert table["gain"].iloc[1].startswith("1.")
+    assert " to " in table["gain"].iloc[1]
+    titles = {text.value for text in app.subheader}
+    assert {"Throughput over 16 bits", "Requests that fit at once", "Energy"} < titles
+    assert any("synthetic" in text.value and "Left out" in text.value for text in app.caption)
+
+
+def test_it_follows_its_widgets_and_says_what_is_wrong_in_a_line():
+    app = drawn(formats="fp8;qserve", batch="1", input="1024")
+    assert not app.exception
+    assert app.dataframe[0].value["format"].tolist()[0] == "fp16"
+    assert "No format surely pays here" in app.markdown[0].value
+    app.number_input(key="batch").set_value(64).run()
+    app.number_input(key="input").set_value(8192).run()
+    assert "fp8 pays" in app.markdown[0].value
+    app.selectbox(key="device").select("a100-80gb").run()
+    assert not app.exception
+    assert "".join(app.query_params["device"]) == "a100-80gb"
+    app.multiselect(key="formats").set_value(["fp8_ds_mla"]).run()
+    assert not app.exception
+    assert any("latent" in text.value for text in app.text)
+
+
+@pytest.mark.parametrize("names", [NAMES, ()])
+def test_command_and_python_shown_ask_the_same(names, capsys):
+    space = {}
+    exec(page.python(ASKED, names), space)
+    ours = page.cached(ASKED, names).text()
+    assert space["result"].text() == ours
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(shlex.split(page.command(ASKED, names))[1:])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == ours + "\n"

@@ -1,0 +1,145 @@
+"""Which KV format pays: rows against evaluations one by one, what is left out, what the answer says, the figure."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dse.core.errors import InputError
+from dse.figures import FIGURES
+from dse.figures.plot import answer as of_answer
+from dse.model.compare import Comparison
+from dse.model.uncertainty import Gain
+from dse.questions import common
+from dse.questions import formats as module
+from dse.specs import catalog
+from dse.specs.workload import Workload
+
+H200, QWEN = catalog.device("h200"), catalog.model("qwen3-32b")
+WORK = Workload(batch=64, input_tokens=8192, admission="paged")
+NAMES = ["fp8", "qserve", "int8_per_token_head"]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return module.formats(H200, QWEN, WORK, NAMES)
+
+
+def test_rows_are_what_evaluations_and_comparisons_give_one_by_one(found):
+    assert found.formats[0].name == "fp16"
+    assert sorted(one.name for one in found.formats[1:]) == sorted(NAMES)
+    rates = [one.result["throughput_tokens_per_s"] for one in found.formats[1:]]
+    assert rates == sorted(rates, reverse=True)
+    plain = common.design(H200, QWEN, "fp16")
+    for one in found.formats:
+        design = common.design(H200, QWEN, one.name)
+        assert one.result == design.evaluate(WORK)
+        if one.gain:
+            assert one.gain == Comparison().gain(design.at(WORK), plain.at(WORK))
+
+
+def test_the_table_has_bytes_and_intervals_of_hand(found):
+    """8 KV heads of 128 channels in 64 layers, keys and values: 131,072 elements a token, two bytes each or one."""
+    rows = found.table().set_index("format")
+    assert rows.loc["fp16", "kv_bytes_per_token"] == 2 * 64 * 8 * 128 * 2
+    assert rows.loc["fp8", "kv_bytes_per_token"] == 2 * 64 * 8 * 128
+    assert rows.loc["qserve", "stored_bits"] == 4.25  # a scale and a zero of 16 bits for the 128 channels of a head
+    for column in ("decode_step_s", "throughput_tokens_per_s", "joules_per_token"):
+        assert (rows[f"{column}_low"] < rows[column]).all()
+        assert (rows[column] < rows[f"{column}_high"]).all()
+    assert rows.loc["fp8", "gain_low"] < rows.loc["fp8", "gain"] < rows.loc["fp8", "gain_high"]
+    assert rows.loc["fp8", "kernels"] == "measured"
+    assert rows.loc["int8_per_token_head", "kernels"] == "assumed"
+    assert rows["measured_on"].dropna().str.contains("synthetic").all()
+
+
+def test_the_first_batch_at_which_it_is_ahead_is_the_first_of_all():
+    """At a short prompt 8 bits gain little: every batch evaluated by itself says from which on they are ahead."""
+    work = replace(WORK, input_tokens=1024, batch=1)
+    found = module.formats(H200, QWEN, work, ["fp8"])
+    designs = [common.design(H200, QWEN, name) for name in ("fp8", "fp16")]
+    ahead = [
+        batch for batch in range(1, module.LAST_BATCH + 1)
+        if (a := [d.speed(replace(work, batch=batch))["throughput_tokens_per_s"] for d in designs])[0] > a[1]
+    ]  # fmt: skip
+    assert found.from_batch == ahead[0] > 1
+    assert ahead == list(range(ahead[0], module.LAST_BATCH + 1))
+    assert f"from a batch of {ahead[0]} on" in found.answer()
+    assert "No format surely pays here" in found.answer()
+
+
+def test_by_default_known_kernels_of_the_stack_and_reasons_for_all_others():
+    designs, left_out = module.candidates(H200, QWEN, WORK)
+    names = {one.name for one in designs}
+    assert {"fp8", "qserve", "q8_0"} <= names
+    assert "fp16" not in names
+    others = {name for own in left_out.values() for name in own}
+    assert not names & others
+    assert names | others == set(module.quantizers.FAMILIES) - {"fp16", "bf16"}
+    assert "int4" in left_out["no kernel known for H200"]
+    assert "int8" in left_out["a kernel of trtllm alone"]
+    assert "fp8_ds_mla" in left_out["not for this model's heads"]
+    by_trtllm, _ = module.candidates(H200, QWEN, replace(WORK, stack="trtllm"))
+    assert "int8" in {one.name for one in by_trtllm}
+    for design in designs:
+        result = design.evaluate(WORK)
+        assert result["implementation"] not in (None, "generic")
+        assert "no_kernel" not in result["assumptions"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "largest", "verdict"),
+    [(1.2, 1.1, 50, "pays"), (1.2, 0.9, 50, "open"), (0.9, 0.8, 50, "room"), (0.9, 0.8, 20, "no"), (1, 0.9, 20, "no")],
+)
+def test_verdicts(ratio, low, largest, verdict):
+    base, result = {"max_batch": 20}, {"feasible": True, "max_batch": largest}
+    assert module._verdict(result, base, Gain(ratio, low, 1.5, 0.9)) == verdict
+    assert module._verdict(result, base, None) == "alone"
+    assert module._verdict({**result, "feasible": False}, base, None) == "out"
+
+
+def test_text_and_json_say_the_same(found):
+    text, data = " ".join(found.text().split()), json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert found.answer() in text
+    assert max(map(len, found.text().splitlines()[-6:])) <= module.TEXT_WIDTH
+    assert data["answer"] == found.answer()
+    assert data["best"] == "fp8"
+    assert "fp8 pays: 1." in text
+    assert "kv_sample.npz (synthetic), not on this model" in text
+    assert "Only room, no throughput: qserve" in text
+
+
+def test_where_nothing_fits_the_answer_says_why():
+    found = module.formats(catalog.device("rtx-4090"), QWEN, Workload(batch=1), ["fp8"])
+    assert found.answer().startswith("No format runs here: ")
+    assert found.best is None
+    assert "does not run" in found.text()
+    assert of_answer.chart_of(found).panels
+
+
+def test_where_only_fewer_bits_fit_they_run_alone():
+    """An A100 has some 8 GB beside these weights: 32,000 tokens in 16 bits (262,144 B each), 64,000 in 8 bits."""
+    found = module.formats(catalog.device("a100-80gb"), QWEN, Workload(batch=1, input_tokens=40_000), ["fp8", "qserve"])
+    assert [one.verdict for one in found.formats] == ["out", "alone", "alone"]
+    assert found.answer().startswith("fp16 does not run here; ")
+    assert found.table()["gain"].isna().all()
+    assert of_answer.chart_of(found).panels
+
+
+def test_the_figure_tells_measured_kernels_from_assumed_ones(found):
+    chart = of_answer.chart_of(found)
+    gains = {s.name: s for s in chart.panels[0].series if s.kind == "scatter"}
+    assert gains["kernels measured"].opened == (False, False)
+    assert gains["kernels assumed, not measured"].opened == (True,)
+    assert {s.name for s in chart.legend()} >= {"kernels measured", "kernels assumed, not measured"}
+    rows = found.table().set_index("format")
+    assert gains["kernels assumed, not measured"].x == (rows.loc["int8_per_token_head", "gain"],)
+    assert [text for _, text in chart.panels[0].y.ticks][::-1] == list(rows.index)
+    assert FIGURES["formats"].chart(found.table()).panels == chart.panels
+
+
+def test_bad_names_are_refused():
+    for names, said in (([], "at least one"), (["fp8", "fp8"], "names one twice"), (["fp9"], "fp9"),
+                        (["fp8_ds_mla"], "latent")):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            module.formats(H200, QWEN, WORK, names)
