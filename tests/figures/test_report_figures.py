@@ -352,3 +352,18 @@ def test_memory_over_the_batch_fills_two_panels_with_any_quantizers(small: dict[
         for names in (("kivi:bits=4", "fp16", "nqkv"), ("kivi:bits=4", "nqkv"), ("oaken", "fp16"))
     ]
     assert shown == [["KV fp16", "KV kivi:bits=4"], ["KV kivi:bits=4", "KV nqkv"], ["KV fp16", "KV oaken"]]
+
+
+def test_points_of_kernels_that_nobody_measured_are_framed_and_named():
+    """KIVI's released code runs at assumed rates, QServe's kernels were measured."""
+    table = tables.table("results", ("llama2-7b",), systems=systems.chosen(["a100-80gb"], ["fp16", "qserve", "kivi"]))
+    chart = FIGURES["throughput_batch"].chart(table)
+    framed = [one for one in chart.panels[0].series if one.name == style.KERNELS_ASSUMED]
+    own = table[table["quantizer"] == "kivi"]
+    assert [one.y for one in framed] == [tuple(own["throughput_tokens_per_s"])]
+    assert all(framed[0].opened)
+    assert style.KERNELS_ASSUMED in {one.name for one in chart.legend()}
+    (note,) = (note for note in chart.notes if note.startswith("Squares"))
+    assert note.endswith("A100-80GB kivi.")
+    measured = FIGURES["throughput_batch"].chart(table[table["quantizer"] != "kivi"])
+    assert style.KERNELS_ASSUMED not in {one.name for one in measured.legend()}
