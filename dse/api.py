@@ -117,7 +117,7 @@ def evaluate(
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
     >>> found["max_batch"], round(found["throughput_tokens_per_s"])
-    (146, 1479)
+    (146, 1318)
 
     Raises InputError and SpecError for names and values, LimitError beyond what can be counted.
     """
@@ -301,8 +301,8 @@ def need(
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
     '9.407 TB/s'
-    >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1400, batch=128, admission="paged").best["quantizer"]
-    'sinkq:bits=4'
+    >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
+    'qserve'
 
     Raises InputError and SpecError for names and values.
     """
@@ -389,9 +389,9 @@ def best_map(
 
     `measure` is "throughput", "step", "energy" or "cost"; the default lists are those of `dse ask map`.
 
-    >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "kivi:bits=4"], batches=[1, 256], inputs=[512, 8192])
+    >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "fp8"], batches=[1, 256], inputs=[512, 8192])
     >>> found.table()["best"].tolist()
-    ['fp16', 'kivi:bits=4', 'fp16', 'kivi:bits=4']
+    ['fp16', 'fp8', 'fp8', 'fp8']
 
     Raises InputError and SpecError for names and values, LimitError for too many cells.
     """

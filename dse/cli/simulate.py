@@ -46,8 +46,6 @@ from dse.cli.unused import refuse
 @work_option("weights")
 @work_option("activation_bits")
 @work_option("dequant_path")
-@work_option("implementation")
-@work_option("strict_kernels")
 @click.option("--seed", type=WHOLE, default=1, show_default=True, help="Of lengths and arrivals.")
 @memory_options
 @deployment_options

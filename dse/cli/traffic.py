@@ -31,8 +31,6 @@ from dse.core.errors import InputError
 @click.option("--max-tokens", type=WHOLE, metavar="N",
               help="Length reserved for each request; default: the model's longest, at least the trace's.")  # fmt: skip
 @work_option("dequant_path")
-@work_option("implementation")
-@work_option("strict_kernels")
 @click.option("--batch", "batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128.")
 @memory_options
 @deployment_options

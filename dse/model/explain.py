@@ -649,6 +649,9 @@ def _choice_notes(point: Point, results: dict[str, Any]) -> list[Step]:
     for name, ratio in uncertainty.energy_factors(device).items():
         found.append(_note(name, ratio, "the range of the device's file over its value", "docs/model.md, How sure"))
     sure = uncertainty.intervals(device, plan, point.stack, point.stack_name)
+    for name in ("unpack_rate_low", "unpack_rate_high"):
+        rule = "the end of the range over the rate itself; of several kernels the widest"
+        found.append(_note(name, results[name], rule, _runs(point) or "docs/implementations.md"))
     for kind, interval in (("token_time", sure.tokens), ("first_time", sure.first)):
         for end, ratio in (("low", interval.low), ("high", interval.high)):
             found.append(_note(f"{kind}_{end}", ratio, f"measured over predicted: {interval.why}",

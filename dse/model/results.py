@@ -19,7 +19,8 @@ _FORMATS = (*_NARROW, "eight_bit_kernels", "nearest_format")
 _HOST = ("nearest_release",)
 _LINEAR = (*_MEMORY, *_BANDWIDTH, *_STACK, *_FORMATS, "peak_flops", "token_cores")
 _ATTENTION = (*_MEMORY, *_BANDWIDTH, *_STACK, "peak_flops", "n_cores", "token_cores", "token_policy")
-_RATES = ("engine_rate", "fused_rate", "implementation", "no_kernel")
+_KERNELS = ("implementation", "no_kernel")
+_RATES = ("engine_rate", "fused_rate", *_KERNELS)
 _PACKING = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
 _STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING, *_HOST)))
 _PROMPT = (*(name for name in _STEP if name != "token_cores"), "link_bandwidth", "exchanges")
@@ -191,8 +192,8 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("token_time_high", "1", NUMBER, "measured over predicted time per token, high", reads=_STACK),
     _r("first_time_low", "1", NUMBER, "measured over predicted time of prompts, low", reads=_STACK),
     _r("first_time_high", "1", NUMBER, "measured over predicted time of prompts, high", reads=_STACK),
-    _r("unpack_rate_low", "1", NUMBER, "unpacking rate over what is taken, low", reads=_RATES),
-    _r("unpack_rate_high", "1", NUMBER, "unpacking rate over what is taken, high", reads=_RATES),
+    _r("unpack_rate_low", "1", NUMBER, "unpacking rate over what is taken, low", reads=_KERNELS),
+    _r("unpack_rate_high", "1", NUMBER, "unpacking rate over what is taken, high", reads=_KERNELS),
     _r("assumptions", "", NAMES, "assumed numbers"),
 )}  # fmt: skip
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dse import quantizers
 from dse.core import specfile, units
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError, did_you_mean, show
 from dse.quantizers import skipping
 from dse.quantizers.base import N_SHALLOW_LAYERS, Measured, QuantizerSpec, TensorShape
 from dse.specs import device_and_model as specs
@@ -226,11 +226,12 @@ class Bits:
             and spec.family.name not in ("fp16", "bf16")
         ):
             file = self.file or _shipped()
-            held = ", ".join(method.quantizer for method in file.methods) or "nothing"
-            held += "" if self.file else " and groups of oaken (dse/data/oaken_grid.csv)"
+            held = [method.quantizer for method in file.methods]
+            near = did_you_mean(spec.name, held) if held else "it holds none"
+            also = "" if self.file else " (or groups of oaken, dse/data/oaken_grid.csv)"
             raise InputError(
-                f"bits = measured: {file.data.name} has no measurement of {spec.name}, only of {held}: "
-                "run `dse quantize`"
+                f"bits = measured: {file.data.name} has no measurement of {spec.name}: {near}{also}; or run "
+                "`dse quantize`"
             )
         return spec
 

@@ -12,7 +12,7 @@ from dse.specs import workload
 from dse.specs.workload import ASKED, Workload
 
 #: names have no values of their own to choose from
-NAMES = {"stack": "sglang", "weights": "fp8", "tokens": "window:tokens=512"}
+NAMES = {"stack": "sglang", "implementation": "bitdecoding", "weights": "fp8", "tokens": "window:tokens=512"}
 #: devices divide what a model has
 NUMBERS = {"prompt_budget_tokens": 4096, "max_num_seqs": 8, "tp": 4, "pp": 4, "pp_batches": 2, "ep": 4, "dcp": 2}
 #: what another value of a field needs beside it: other fields, a model, a quantizer

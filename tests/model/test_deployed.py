@@ -208,7 +208,7 @@ def test_compiled_code_finds_what_the_interpreter_finds(split, device, quantizer
         return
     assert quick == found.results
     assert sum(part for name, part in quick.items() if name in (
-        "linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s"
+        "linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s", "power_s"
     )) == pytest.approx(quick["decode_step_s"], rel=1e-12)  # fmt: skip
 
 

@@ -77,10 +77,10 @@ def test_by_default_known_kernels_of_the_stack_and_reasons_for_all_others():
     assert not names & others
     assert names | others == set(module.quantizers.FAMILIES) - {"fp16", "bf16"}
     assert "int4" in left_out["no kernel known for H200"]
-    assert "int8" in left_out["a kernel of trtllm alone"]
+    assert "mxfp8" in left_out["a kernel of sglang alone"]
     assert "fp8_ds_mla" in left_out["not for this model's heads"]
-    by_trtllm, _ = module.candidates(H200, QWEN, replace(WORK, stack="trtllm"))
-    assert "int8" in {one.name for one in by_trtllm}
+    by_sglang, _ = module.candidates(H200, QWEN, replace(WORK, stack="sglang"))
+    assert "mxfp8" in {one.name for one in by_sglang}
     for design in designs:
         result = design.evaluate(WORK)
         assert result["implementation"] not in (None, "generic")
