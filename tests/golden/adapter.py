@@ -31,52 +31,21 @@ def _plan(model: str, key: str, value: str, bits: str) -> Any:
     return plan.build(catalog.model(model), source.required(key), source.required(value))
 
 
-#: pJ/B, pJ/FLOP and W of idling that were assumed of devices whose energy was measured since
-ASSUMED_ENERGY = {"B200": (48, 0.214, 150), "GB200": (48, 0.254, 180), "H200": (48, 0.369, 105)}
-
-
-def _of_then(device: Any) -> Any:
-    """A device with the energy that was assumed of it, before it was measured by format: no limit stretches a time."""
-    from dse.specs.quantity import Quantity
-
-    name = device.name.partition("+")[0].upper()
-    if name not in ASSUMED_ENERGY:
-        return device
-    per_byte, per_flop, idle = ASSUMED_ENERGY[name]
-    sources = {
-        "energy_per_byte": (per_byte, "pJ/B", "assumed: as HBM2E, 6.0 pJ/bit (Micron, Ultra-Bandwidth Solutions)"),
-        "energy_per_flop": (
-            per_flop, "pJ/FLOP", "assumed: (board_power - idle_power - energy_per_byte * memory_bandwidth) / "
-            "peak_flops, so that all at once draw the board power",
-        ),
-        "idle_power": (
-            idle, "W", "assumed: 15 % of the board power (H200 boards have been seen to idle at 11 to 14 %)"
-        ),
-    }  # fmt: skip
-    narrow = [name for name in type(device).model_fields if name.startswith("energy_per_") and name not in sources]
-    return device.model_copy(update={
-        **{name: Quantity(value=value, unit=unit, source=source, kind="assumed")
-           for name, (value, unit, source) in sources.items() if getattr(device, name).kind == "measured"},
-        **dict.fromkeys(narrow),
-    })  # fmt: skip
-
-
 @contextlib.contextmanager
 def kernels_alone() -> Iterator[None]:
     """Times as they were before servers were measured whole: 16-bit kernels without a host, and prompts of latent heads
-    counted as decoding is; and energy as it was assumed. What came later has tests of its own."""
+    counted as decoding is. What came later has tests of its own."""
     from dse.model import lower
     from dse.report import present
     from dse.specs import catalog
 
-    layers_of, device = lower.layers_of, catalog.device
+    layers_of = lower.layers_of
 
     def narrow(kv: Any, *policy: Any) -> Any:
         layers = tuple((layer.model_copy(update={"prompt_score_dim": None}), n) for layer, n in kv.layers)
         return layers_of(replace(kv, layers=layers), *policy)
 
     with (
-        mock.patch.object(catalog, "device", lambda *given: _of_then(device(*given))),
         mock.patch.object(catalog, "servers", dict), mock.patch.object(lower, "layers_of", narrow),
         mock.patch.object(present, "how_sure", return_value=[]),
         mock.patch.object(present, "_interval_text", return_value=[]),
