@@ -264,7 +264,7 @@ def asked_at_once(*sessions):
 
 def test_what_stands_on_a_page_itself_belongs_to_no_part_that_runs_alone(server):
     """Such a part, run anew, takes back what of it was not yet sent: the page must not have a gap then."""
-    pages = ("", "throughput", "pareto")
+    pages = ("", "what-if", "throughput", "pareto")
     query = "pareto_batches=16&pareto_inputs=1024&pareto_outputs=512"
     answers = asked_at_once(*(deltas_of_a_session(server, query, page) for page in pages))
     for name, deltas in zip(pages, answers, strict=True):
@@ -275,7 +275,7 @@ def test_what_stands_on_a_page_itself_belongs_to_no_part_that_runs_alone(server)
 
 
 def test_twenty_sessions_at_once_do_not_mix(server):
-    answers = asked_at_once(*(deltas_of_a_session(server, f"batch={batch}") for batch in range(2, 22)))
+    answers = asked_at_once(*(deltas_of_a_session(server, f"batch={batch}", "what-if") for batch in range(2, 22)))
     for batch, deltas in enumerate(answers, 2):
         texts = [delta.new_element.text.body for _, delta in deltas]
         assert [text for text in texts if "KV cache in" in text] == [
