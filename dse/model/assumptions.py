@@ -103,9 +103,11 @@ def counts_cycles(plan: KvPlan, paths: Mapping[str, str]) -> bool:
 
 def unmeasured(plan: KvPlan, paths: Mapping[str, str]) -> list[str]:
     """Kernels of keys and values that nobody measured: of an implementation that is known, or of none."""
-    runs = [g.implementation for g in plan.groups if g.implementation and paths[g.place] == "fused"]
-    found = ["implementation"] if any(one.is_assumed and not one.name.startswith(GENERIC) for one in runs) else []
-    return found + (["no_kernel"] if any(one.name.startswith(GENERIC) for one in runs) else [])
+    fused = [g for g in plan.groups if paths[g.place] == "fused"]
+    runs = [(g.implementation, g.quantizer.family.name) for g in fused if g.implementation]
+    known = [(one, method) for one, method in runs if not one.name.startswith(GENERIC)]
+    found = ["implementation"] if any(one.is_assumed(method) for one, method in known) else []
+    return found + (["no_kernel"] if len(known) < len(runs) else [])
 
 
 def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec) -> list[str]:

@@ -17,7 +17,7 @@ def measured(plan: KvPlan) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
-        return {"bits_kind": kind, **_predicted(sides, found)}
+        return {"bits_kind": kind, **_predicted(sides, found), **_of_packed_layers(sides)}
     found["measured_error"] = _output_error(sides)
     if all(used.values()):
         weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
@@ -40,6 +40,20 @@ def _predicted(sides: dict[str, QuantizerSpec], found: dict[str, Any]) -> dict[s
         found |= {"measured_bits": said["stored_bits"], "measured_on": said["source"]}
         found["measured_error"] = said.get("measured_error")
     return found
+
+
+def _of_packed_layers(sides: dict[str, QuantizerSpec]) -> dict[str, Any]:
+    """The output's error in the layers that are packed, where one quantizer keeps the others in 16 bits.
+
+    All layers together err by less.
+    """
+    key, value = sides.values()
+    if not skipping.layers_of(key) or key.name != value.name:
+        return {}
+    packed = next((one.measured.get("key") for one, _ in key.layers if one.family != skipping.SIXTEEN.family), None)
+    if packed is None or packed.output_error_both is None:
+        return {}
+    return {"measured_error": packed.output_error_both, "measured_on": f"{packed.data}, packed layers alone"}
 
 
 def _output_error(sides: dict[str, QuantizerSpec]) -> float | None:
@@ -65,7 +79,9 @@ def how_measured(plan: KvPlan, value: object) -> tuple[str, str, dict[str, Any]]
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
         said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
-        if any(skipping.layers_of(side) for side in sides.values()) and value is None:
+        if any(skipping.layers_of(side) for side in sides.values()) and value is not None:
+            how = "of the layers that are packed; some are kept in 16 bits, and all together err by less"
+        elif any(skipping.layers_of(side) for side in sides.values()):
             how = (
                 "some layers are kept in 16 bits: give --measurements the measurement.json of `dse measure` with all "
                 "layers of the model"

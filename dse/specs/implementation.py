@@ -78,6 +78,8 @@ class Implementation(Spec):
     name: Name
     title: str = Field(min_length=1, max_length=120)
     methods: Annotated[tuple[FamilyName, ...], _FromList] = ()
+    #: those of them that its numbers were fitted to, where they are not all: of the others they are assumed
+    fitted_to: Annotated[tuple[FamilyName, ...], _FromList] = ()
     #: serving software that it is part of; None: code released with a paper
     stack: StackName | None = None
     #: releases that were read or measured
@@ -151,14 +153,16 @@ class Implementation(Spec):
         """Rules that join several fields: (field, value, what must hold)."""
         if not self.methods and self.name != GENERIC:
             return [("methods", "()", "must name a quantizer or more")]
+        if not set(self.fitted_to) <= set(self.methods):
+            return [("fitted_to", ", ".join(self.fitted_to), "must be some of its methods")]
         if self.path != "fused" and self.elements_per_cycle:
             return [("path", self.path, "only fused kernels unpack on the cores: leave elements_per_cycle out")]
         return []
 
-    @property
-    def is_assumed(self) -> bool:
-        """True where a number of it was fitted to no measurement."""
-        return any(number.kind == "assumed" for number in self.numbers().values())
+    def is_assumed(self, method: str) -> bool:
+        """True where a number of it was fitted to no measurement, or to one of other methods."""
+        foreign = bool(self.fitted_to) and method not in self.fitted_to
+        return any(foreign or number.kind == "assumed" for number in self.numbers().values())
 
     def rate_text(self) -> str:
         """What its kernels reach, with ranges, in a line."""

@@ -1,6 +1,8 @@
 """Layers kept in 16 bits: the parameter `skip`, TurboQuant's default, points and sweeps, caches, vLLM's arguments."""
 
+import json
 from fractions import Fraction
+from importlib import resources
 
 import pytest
 from hypothesis import given
@@ -147,6 +149,19 @@ def test_measurements_of_the_layers_that_are_packed():
     assert point.evaluate(catalog.device("a100-80gb"), found, Workload())["mse"] == pytest.approx(0.5)
     other = build(model(layer(5, dim=128)), spec, spec)
     assert point.evaluate(catalog.device("a100-80gb"), other, Workload())["mse"] is None
+
+
+def test_error_shown_is_that_of_the_packed_layers_where_the_model_has_others():
+    """What ships has no model's layers: the error of the output where all are packed stands in, and is called that."""
+    spec = Bits().quantizer("turboquant_k8v4")
+    found = point.evaluate(catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload())
+    methods = json.loads((resources.files("dse.data") / "kv_sample.measured.json").read_text())["methods"]
+    packed = next(m for m in methods if m["quantizer"] == "turboquant_k8v4")
+    outputs = [t["output"] for t in packed["tensors"] if t["which"] == "key"]
+    want = sum(o["squared_error_both"] for o in outputs) / sum(o["squared"] for o in outputs)
+    assert found["measured_error"] == pytest.approx(want**0.5)
+    assert found["measured_on"] == "kv_sample.npz (synthetic), packed layers alone"
+    assert found["measured_bits"] is None
 
 
 def test_measuring_leaves_them_out():

@@ -61,7 +61,9 @@ def test_shipped_files_name_what_is_known_and_say_where_numbers_come_from(one):
         assert number.kind in ("measured", "assumed"), name
         assert ("% on rows left out" in number.source) == (number.kind == "measured"), name
         assert number.source.startswith("assumed") == (number.kind == "assumed"), name
-    assert one.is_assumed == any(number.kind == "assumed" for number in one.numbers().values())
+    assumed = any(number.kind == "assumed" for number in one.numbers().values())
+    assert all(one.is_assumed(method) == assumed for method in one.fitted_to or one.methods)
+    assert all(one.is_assumed(method) for method in one.methods if one.fitted_to and method not in one.fitted_to)
 
 
 def test_no_method_has_two_implementations_of_one_name_or_two_first_ones_on_a_device():
@@ -186,13 +188,20 @@ def test_bad_names_and_numbers(asked, message):
     assert len(told.value.lines()) == 1
 
 
+def test_of_turboquant_one_type_alone_was_measured():
+    """The table of vLLM's pull request 53060 has 4bit_nc (evidence.csv: TurboQuant 4 bit)."""
+    for types, words in (("4bit_nc", 0), ("3bit_nc", 1), ("k8v4", 1)):
+        found = evaluate.evaluate(A100, build("llama3-8b", f"turboquant:{types}"), Workload(batch=4))
+        assert ("implementation" in found["assumptions"]) == bool(words), types
+
+
 def test_numbers_on_the_spot_are_in_the_units_of_the_file_and_in_bounds():
     asked = "bitdecoding:launch=20,elements_per_cycle=3"
     found = catalog.implementation(A100, "kivi", None, asked)
     assert found.launch.si == pytest.approx(20e-6)
     assert found.elements_per_cycle.value == found.elements_per_cycle.low == found.elements_per_cycle.high == 3
     assert found.name == asked
-    assert found.is_assumed
+    assert found.is_assumed("kivi")
     with pytest.raises(InputError, match=r"launch = '2e6': must be 0.001 to 1e\+06 us"):
         catalog.implementation(A100, "kivi", None, "bitdecoding:launch=2e6")
     with pytest.raises(KeyError):
