@@ -174,7 +174,7 @@ def kernel_sums(design, limits, shape, n_sequences):
     kernel, stack, device = design.kernels[shape], design.stack, design.device
     peak, bandwidth = peak_flops(design, n_sequences), device.bandwidth_bytes_per_s
     per_byte, last, n_units = float(8 * design.model.den), design.input_tokens + design.output_tokens, 0
-    n_units = n_sequences * kernel.n_kv_heads
+    n_units = max(n_sequences * kernel.n_kv_heads, 1)
     unit_s = calibrated.attention_unit_s(kernel.n_kv_heads, stack.unit_s, stack.n_cores)
     full_from = busy_from(design, kernel, n_units)
     waits = kernel.has_ceiling and kernel.cores_per_unit == 0 and full_from > calibrated.SPLIT_TOKENS

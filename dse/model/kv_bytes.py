@@ -14,7 +14,6 @@ class Limits(NamedTuple):
     """What a token policy means for one prompt, in tokens (dse/model/formulas/tokens.py)."""
 
     window_tokens: int
-    read_limit_tokens: int
     prompt_kept_tokens: int
     dropped_tokens: int
 
@@ -40,7 +39,7 @@ def limits_for(policy, input_tokens):
             kept = NO_LIMIT
         else:
             dropped = input_tokens - kept
-    return Limits(window, policy.read_limit_tokens, kept, dropped)
+    return Limits(window, kept, dropped)
 
 
 @compilable
@@ -70,7 +69,7 @@ def window_of(g, limits):
 @compilable
 def read_window_of(g, limits):
     """Most tokens of a tensor that a step reads."""
-    return min(window_of(g, limits), limits.read_limit_tokens)
+    return min(window_of(g, limits), g.read_limit_tokens)
 
 
 @compilable
@@ -148,7 +147,7 @@ def reading_of(g, limits, n_tokens):
     """What a step reads at a context of `n_tokens`: the bits of a cache of as many tokens as are read, and the index of
     all stored ones."""
     entered, window = entered_tokens(limits, n_tokens), window_of(g, limits)
-    read_window = min(window, limits.read_limit_tokens)
+    read_window = min(window, g.read_limit_tokens)
     kept = kv_cache.kept_tokens(entered, read_window)
     bits, grows, packs, packed = bits_of(g, kept), 0, 0, 0
     first = limits.prompt_kept_tokens
@@ -298,7 +297,7 @@ def attention_flops(layers, limits, n_tokens):
     entered, total = entered_tokens(limits, n_tokens), 0
     for layer in layers:
         window = min(layer.window_tokens, limits.window_tokens)
-        pairs = kv_cache.kept_tokens(entered, min(window, limits.read_limit_tokens))
+        pairs = kv_cache.kept_tokens(entered, min(window, layer.read_limit_tokens))
         total += layer.n_layers * pairs * layer.pair_flops
         if layer.index_flops:
             total += layer.n_layers * kv_cache.kept_tokens(entered, window) * layer.index_flops
@@ -310,7 +309,7 @@ def prompt_flops(layers, prompt_window_tokens, n_tokens):
     """Operations of causal attention over a prompt of one sequence."""
     total = 0
     for layer in layers:
-        window = min(layer.window_tokens, prompt_window_tokens)
+        window = min(layer.window_tokens, prompt_window_tokens, layer.read_limit_tokens)
         total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, window) * layer.prompt_pair_flops
         if layer.index_flops:
             total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, layer.window_tokens) * layer.index_flops

@@ -86,7 +86,7 @@ class KvPlan:
     value_quantizer: QuantizerSpec
     groups: tuple[TensorGroup, ...]
     den: int
-    #: layer shapes by `shape_index`, and how many layers of the model have them
+    #: layer shapes by `shape_index`, and how many layers of the model have them; those of a constant state last
     layers: tuple[tuple[LayerKV, int], ...]
     #: devices that share the tokens of the cache
     token_shards: int = 1
@@ -140,7 +140,10 @@ class KvPlan:
         return sum(g.n_stored_layers * bits_of(g, min(n_tokens, g.window_tokens)) for g in self.groups)
 
 
-def _window(layer: LayerKV) -> int:
+def window_of(layer: LayerKV) -> int:
+    """Tokens that a layer keeps at most; a constant state is one."""
+    if layer.state_bytes:
+        return 1
     return layer.window if layer.window is not None else NO_LIMIT
 
 
@@ -164,7 +167,7 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
 
     SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
     """
-    n_layers = sum(layer.n_layers for layer in model.layers)
+    n_layers = model.n_layers
     for side in (key_quantizer, value_quantizer):
         layered.check(side, n_layers, model.name)
     key_quantizer, value_quantizer = (
@@ -172,15 +175,21 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
     )
     counts: dict[tuple[LayerKV, bool, str, str], list[int]] = {}
     by_name: dict[tuple[str, str], QuantizerSpec] = {}
-    index = 0
+    states: dict[LayerKV, int] = {}
+    n_before = 0
     for layer in model.layers:
         shape = layer.model_copy(update={"n_layers": 1, "stored": True})
-        for shallow, (key, value), n in _runs(index, layer.n_layers, key_quantizer, value_quantizer):
+        first = n_before - layer.n_layers if layer.joined else n_before
+        n_before = first + layer.n_layers
+        if layer.state_bytes:
+            states[shape] = states.get(shape, 0) + layer.n_layers
+        if not layer.key_dim:
+            continue
+        for shallow, (key, value), n in _runs(first, layer.n_layers, key_quantizer, value_quantizer):
             by_name["key", key.name], by_name["value", value.name] = key, value
             entry = counts.setdefault((shape, shallow, key.name, value.name), [0, 0])
             entry[0] += n if layer.stored else 0
             entry[1] += n
-        index += layer.n_layers
     mixed = bool(key_quantizer.layers or value_quantizer.layers)
     tensors = []
     for shape_index, ((layer, shallow, *names), (n_stored, n_read)) in enumerate(counts.items()):
@@ -192,10 +201,11 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
                 layout = quantizer.layout(
                     TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone, other, model.hidden_size)  # type: ignore[arg-type]
                 )
-                tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, _window(layer)))
+                tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, layer))
     den = math.lcm(*(
-        Fraction(bits).denominator
-        for _, _, layout, *_ in tensors for bits in (layout.packed_bits_per_token, *layout.pool.values())
+        Fraction(Fraction(bits), layer.tokens_per_entry).denominator
+        for *_, layout, _, _, _, layer in tensors
+        for bits in (layout.packed_bits_per_token, layout.full_bits_per_token, *layout.pool.values())
     ))  # fmt: skip
     groups = tuple(
         TensorGroup(
@@ -205,18 +215,18 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
             shape_index,
             n_stored,
             n_read,
-            layout.shape.n_elements,
-            window,
-            packed_bits=int(layout.packed_bits_per_token * den),
-            full_bits=layout.full_bits_per_token * den,
+            layout.shape.n_elements // layer.tokens_per_entry,
+            window_of(layer),
+            packed_bits=int(layout.packed_bits_per_token * den) // layer.tokens_per_entry,
+            full_bits=layout.full_bits_per_token * den // layer.tokens_per_entry,
             once_bits=sum(layout.once.values()) * den,
-            pool_bits=int(sum(layout.pool.values()) * den),
+            pool_bits=int(sum(layout.pool.values()) * den) // layer.tokens_per_entry,
             step_tokens=layout.step,
             residual_tokens=layout.residual,
             own_place=f"{which} {quantizer.name}" if mixed else "",
             n_queries=max(model.n_q_heads // layout.shape.n_heads, 1),
         )
-        for which, quantizer, layout, shape_index, n_stored, n_read, window in tensors
+        for which, quantizer, layout, shape_index, n_stored, n_read, layer in tensors
     )
-    layers = tuple((layer, n_read) for (layer, *_), (_, n_read) in counts.items())
+    layers = (*((layer, n_read) for (layer, *_), (_, n_read) in counts.items()), *states.items())
     return KvPlan(model, key_quantizer, value_quantizer, groups, den, layers)

@@ -7,11 +7,14 @@ from dse.core import units
 from dse.core.errors import InputError, show
 from dse.model import deployed, implementations, memory_unit
 from dse.model.formulas import activations, attention, calibrated, linear
-from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.kv_layout import KvPlan, TensorGroup, window_of
 from dse.model.records import (
+    KEYS,
     NO_LIMIT,
     NONE,
     PATHS,
+    STATES,
+    VALUES,
     Design,
     Device,
     Kernel,
@@ -161,13 +164,13 @@ def design_of(
             f"activation-bits = {work.activation_bits}: {device.name} has no 8-bit rate: use 16, or add "
             "peak_ops_int8 or peak_flops_fp8 to its file"
         )
-    policy = policy_of(work.token_policy, plan.model)
+    policy = policy_of(work.token_policy)
     latent = latent_fit(plan, paths, stack)
     kernels, core_s, rates = kernels_of(device, plan, paths, stack, latent)
     tensors = tuple(
         tensor_of(g, plan, paths, policy, packed_core_s, rate)
         for g, packed_core_s, rate in zip(plan.groups, core_s, rates, strict=True)
-    )
+    ) + states_of(plan)
     layers = layers_of(plan, policy)
     products = tuple(product for _, product in weights_by_operation(plan.model, work, stack))
     exchanges = tuple(exchange for _, exchange, _ in deployed.exchanges(device, plan.model, work, stack_name))
@@ -185,34 +188,35 @@ def token_flops(plan: KvPlan, shape: int) -> int:
     values from what is stored."""
     recomputed = sum(g.layout.read_flops for g in plan.groups if g.shape_index == shape)
     n_q_heads, layer = plan.model.n_q_heads, plan.layers[shape][0]
-    return int(attention.attention_flops_per_token(n_q_heads, layer.score_dim)) + recomputed
+    of_entry = int(attention.attention_flops_per_token(n_q_heads, layer.score_dim)) + recomputed
+    return of_entry // layer.tokens_per_entry + layer.state_flops
 
 
 def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
     """What attention computes, equal layers together."""
-    counts: dict[tuple[int, int, int, int], int] = {}
+    counts: dict[tuple[int, int, int, int, int], int] = {}
     n_q_heads = plan.model.n_q_heads
     for shape, (layer, n_layers) in enumerate(plan.layers):
-        window = NO_LIMIT if layer.window is None else layer.window
+        window, limit = window_of(layer), read_limit_of(layer, policy)
         pair_flops = token_flops(plan, shape)
         of_prompt = attention.attention_flops_per_token(n_q_heads, layer.prompt_score_dim or layer.score_dim)
-        score_flops = index_of(layer, policy)[1] if window > policy.read_limit_tokens else 0
-        same = window, pair_flops, of_prompt, score_flops
+        of_prompt = of_prompt // layer.tokens_per_entry + layer.state_flops
+        score_flops = index_of(layer, policy)[1] if window > limit else 0
+        same = window, limit, pair_flops, of_prompt, score_flops
         counts[same] = counts.get(same, 0) + n_layers
     return tuple(Layer(n_layers, *same) for same, n_layers in counts.items())
 
 
-def policy_of(policy: TokenPolicy, model: ModelSpec | None = None) -> Policy:
-    """The numbers of a token policy, before the prompt is known.
+def policy_of(policy: TokenPolicy) -> Policy:
+    """The numbers of a token policy, before the prompt is known."""
+    return FULL._replace(**dict(policy.numbers))
 
-    Of a model that reads only some tokens the smaller limit holds; the policy `sparse` takes the place of its own.
-    """
-    numbers = dict(policy.numbers)
-    limit = model.read_limit_tokens if model else None
-    if limit is not None and "read_limit_tokens" not in numbers:
-        numbers["read_limit_tokens"] = limit
-        numbers["prompt_window_tokens"] = min(limit, numbers.get("prompt_window_tokens", limit))
-    return FULL._replace(**numbers)
+
+def read_limit_of(layer: LayerKV, policy: Policy) -> int:
+    """Tokens that a step reads of a layer at most: `sparse` takes the place of the model's own index."""
+    if policy.read_limit_tokens != NO_LIMIT or layer.state_bytes:
+        return NO_LIMIT if layer.state_bytes else policy.read_limit_tokens
+    return layer.read_limit_tokens or NO_LIMIT
 
 
 def index_of(layer: LayerKV, policy: Policy) -> tuple[int, int]:
@@ -224,17 +228,30 @@ def tensor_of(
     g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Policy, packed_core_s: float, unpack_rate: float
 ) -> Tensor:  # fmt: skip
     """A group of equal tensors as numbers."""
-    side, path = int(g.which == "value"), PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
-    indexed = int(side == 0 and g.window_tokens > policy.read_limit_tokens)
+    side = VALUES if g.which == "value" else KEYS
+    path = PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
+    limit = read_limit_of(plan.layers[g.shape_index][0], policy)
+    indexed = int(side == KEYS and g.window_tokens > limit)
     (read, pack), code = own_kernels(g, side), implementations.starts_of(g)
     dense, sparse = (*g.streams, 0, 0)[:2]
     bits, flops = index_of(plan.layers[g.shape_index][0], policy)
     index = bits * plan.den * indexed
     return Tensor(
-        side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, g.packed_bits,
+        side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, limit, g.packed_bits,
         g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking), path,
         read, pack, int(code.copies_to_append), code.tile_tokens, dense, sparse, g.page_row_bits,
         g.tail_bits + index, index, flops * indexed, float(g.layout.pool_rows), packed_core_s, unpack_rate,
+    )  # fmt: skip
+
+
+def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
+    """Constant states as tensors of one token each, which every step reads and writes."""
+    return tuple(
+        Tensor(
+            STATES, shape, n_layers, 2 * n_layers, 0, 1, NO_LIMIT, 0, 0, units.BITS_PER_BYTE * layer.state_bytes * plan.den,
+            0, 1, 0, 0, NONE, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0,
+        )
+        for shape, (layer, n_layers) in enumerate(plan.layers) if layer.state_bytes
     )  # fmt: skip
 
 
@@ -248,8 +265,7 @@ def matrix_products(model: ModelSpec, stack: StackSpec | None) -> int:
     """Matrix products that a pass starts, beside those of routed experts that were measured apart."""
     if stack is None or not stack.host:
         return int(linear.matrix_products(model.n_layers))
-    is_latent = any(layer.value_dim == 0 for layer in model.layers)
-    return int(linear.served_products(model.n_layers, is_latent, model.n_experts > 1))
+    return int(linear.served_products(model.n_layers, model.is_latent, model.n_experts > 1))
 
 
 def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None) -> LanguageModel:
@@ -294,14 +310,27 @@ def kernels_of(
         launches = [one.launch.si for one in runs if one.launch]
         launch_s = latent.launch.si if latent else max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)])
         shares = [one.memory_frac.si for one in runs if one.memory_frac]
+        if layer.state_bytes:
+            kernels.append(_state_kernel(stack, layer, n_layers, token_flops(plan, shape)))
+            continue
+        if layer.joined:  # of a kernel that has started already
+            launches, launch_s = [], 0.0
         kernels.append(Kernel(
             n_layers, layer.n_kv_heads, calibrated.attention_io_bytes(1, q_heads, layer.score_dim),
-            token_flops(plan, shape), int(q_heads > layer.n_kv_heads),
+            token_flops(plan, shape), int(q_heads > layer.n_kv_heads and not layer.joined),
             int(any((plain_s, *(s for _, s in own)))), max(launches, default=launch_s),
             min(shares, default=latent.memory_frac.si if latent else terms["memory_frac"]),
             min((implementations.cores_per_unit(g) for g, _ in own if paths[g.place] == "fused"), default=0.0),
         ))  # fmt: skip
     return tuple(kernels), core_s, rates
+
+
+def _state_kernel(stack: StackSpec, layer: LayerKV, n_layers: int, token_flops: int) -> Kernel:
+    """The kernels that update a layer's state: as measured, else what attention's start and reach."""
+    fit = stack.state.get(layer.state_code) if layer.state_code else None
+    terms = stack.attention_terms()
+    launch_s, share = (fit.launch.si, fit.memory_frac.si) if fit else (terms["launch_s"], terms["memory_frac"])
+    return Kernel(n_layers, 0, layer.state_bytes, token_flops, 0, 0, launch_s, share, 0.0)
 
 
 def n_cores_of(device: HardwareSpec) -> int:
@@ -312,7 +341,7 @@ def n_cores_of(device: HardwareSpec) -> int:
 def latent_code(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> LatentCode | None:
     """Which kernel of latent (MLA) heads runs, by how they are stored; None for other heads, or where none was
     measured."""
-    if stack is None or stack.attention is None or any(layer.value_dim for layer in plan.model.layers):
+    if stack is None or stack.attention is None or not plan.model.is_latent:
         return None
     codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups}
     own: tuple[LatentCode, ...] = ("fp8", "fp16") if codes == {"fp8"} else ("fp16",)
@@ -337,7 +366,7 @@ def has_experts(model: ModelSpec, work: Workload) -> bool:
 
 def prompt_code(model: ModelSpec) -> HeadCode:
     """Which attention over prompts runs, by the dimension of a head."""
-    return "d64" if all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers) else "d128"
+    return "d64" if all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers if layer.key_dim) else "d128"
 
 
 def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec | None) -> dict[str, Fit]:
@@ -356,6 +385,7 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
         places |= {f"latent.{latent}" if latent else "attention", f"prompt.{prompt_code(plan.model)}"}
         packed = {kv_code(g) for g in plan.groups if paths[g.place] == "fused" and g.layout.needs_unpacking}
         places |= {f"kv.{code}" for code in packed if not (latent and code in stack.latent)}
+        places |= {f"state.{layer.state_code}" for layer in plan.model.layers if layer.state_code}
     if "materialised" in paths.values():
         places.add("materialised")
     return {place: fit for place, fit in found.items() if place in places}
@@ -531,7 +561,7 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
     if rest < 0:
         return [product("layers", model.dense_parameters - unread, experts, n_products, attention)]
     whole = [product("layers", rest, experts, n_products - 1, attention), head]
-    if any(layer.value_dim == 0 for layer in model.layers):
+    if not all(layer.value_dim and layer.tokens_per_entry == 1 and not layer.joined for layer in model.layers):
         return whole
     q_heads, hidden = model.n_q_heads, model.hidden_size
     qkv = sum(

@@ -20,10 +20,15 @@ NONE, ENGINE, FUSED, MATERIALISED = range(4)
 PATHS = {"none": NONE, "engine": ENGINE, "fused": FUSED, "materialised": MATERIALISED}
 
 
-class Tensor(NamedTuple):
-    """Equal keys, or values, of several layers of one sequence."""
+#: a tensor of constant states: read and written in every step, so its layers are counted twice in reads
+KEYS, VALUES, STATES = range(3)
 
-    #: 0 keys, 1 values
+
+class Tensor(NamedTuple):
+    """Equal keys, or values, of several layers of one sequence; or their constant states, as one token of a window of
+    one."""
+
+    #: 0 keys, 1 values, 2 constant states
     side: int
     #: which of `Design.kernels` reads it: keys and values of the same layers share one
     shape: int
@@ -33,6 +38,8 @@ class Tensor(NamedTuple):
     n_elements: int
     #: of the layers themselves, whatever a token policy adds
     window_tokens: int
+    #: tokens that a step reads at most, by the model's index or a policy
+    read_limit_tokens: int
     packed_bits: int
     full_bits: int
     once_bits: int
@@ -67,10 +74,12 @@ class Tensor(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Equal layers of the model: what attention computes."""
+    """Equal layers of the model: what attention computes. A constant state is a window of one token."""
 
     n_layers: int
     window_tokens: int
+    #: tokens that a step, or a token of a prompt, reads at most
+    read_limit_tokens: int
     #: operations of a query token and a cached token
     pair_flops: int
     #: the same where a prompt is computed: latent heads are expanded there

@@ -5,11 +5,11 @@ user's own file, the short text `"3.35 TB/s"` (its source is then the file and i
 tool it is a `Quantity`, whose `.si` is the value in the base unit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from dse.core import units
 from dse.core.errors import SpecError, clean, did_you_mean, show
@@ -50,7 +50,7 @@ from dse.specs.quantity import (
     UsableFrac,
     VocabTokens,
 )
-from dse.specs.stack import Spec, StackName, StackSpec, keys_at
+from dse.specs.stack import Spec, StackName, StackSpec, StateCode, keys_at
 
 __all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
 
@@ -248,27 +248,69 @@ class HardwareSpec(Spec):
 
 
 class LayerKV(BaseModel):
-    """The KV shape of `n_layers` equal layers. `window` is None where a token sees all before it.
+    """What `n_layers` equal layers keep of a request. `window` is None where a token sees all before it.
 
     MLA is one head whose key is the cached latent and rope part and whose value is empty. `stored` is False
-    where a layer reads the cache of an earlier one.
+    where a layer reads the cache of an earlier one. Layers of a constant state (Mamba-2, gated delta rule, KDA) have
+    no heads; layers that keep nothing (a feed-forward alone) have neither.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     n_layers: int = Field(ge=1, le=10_000)
-    n_kv_heads: int = Field(ge=1, le=65_536)
-    key_dim: int = Field(ge=1, le=65_536)
-    value_dim: int = Field(ge=0, le=65_536)
+    n_kv_heads: int = Field(default=0, ge=0, le=65_536)
+    key_dim: int = Field(default=0, ge=0, le=65_536)
+    value_dim: int = Field(default=0, ge=0, le=65_536)
     window: int | None = Field(default=None, ge=1, le=2**40)
     stored: bool = True
     #: multiply-add width of one query head over one token: key and value dims as attention computes them
-    score_dim: int = Field(ge=1, le=2**20)
+    score_dim: int = Field(default=0, ge=0, le=2**20)
     #: the same where a prompt is computed and latent heads are expanded; None: as in decoding
     prompt_score_dim: int | None = Field(default=None, ge=1, le=2**20)
-    #: where a model reads some tokens only: bits of a token's index, kept beside its keys, and operations to score it
+    #: tokens that a step reads, chosen by an index; None: all
+    read_limit_tokens: int | None = Field(default=None, ge=1, le=2**40)
+    #: bits of a token's index, kept beside its keys, and operations to score it; none where an earlier layer's is used
     index_bits: int = Field(default=0, ge=0, le=2**24)
     index_flops: int = Field(default=0, ge=0, le=2**40)
+    #: tokens that are compressed into one entry of the cache; a token counts as its part of one
+    tokens_per_entry: int = Field(default=1, ge=1, le=65_536)
+    #: a second cache of the layers just before, which the same attention reads
+    joined: bool = False
+    #: what does not grow with the context, read and written in every step: bytes of a request and layer, and operations
+    #: of a token on it
+    state_bytes: int = Field(default=0, ge=0, le=2**40)
+    state_flops: int = Field(default=0, ge=0, le=2**50)
+    #: which kernel updates it
+    state_code: StateCode | None = None
+
+    @model_validator(mode="after")
+    def _keeps_one_thing(self) -> "LayerKV":
+        heads = (self.n_kv_heads > 0, self.key_dim > 0, self.score_dim > 0)
+        if len(set(heads)) > 1 or (self.value_dim and not self.key_dim):
+            raise ValueError("n_kv_heads, key_dim and score_dim must be given together, or none of them and no value_dim")
+        if self.key_dim and self.state_bytes:
+            raise ValueError("state_bytes: a layer with heads and a state is two, the second joined = true")
+        if (self.n_kv_heads * self.key_dim) % self.tokens_per_entry or self.value_dim % self.tokens_per_entry:
+            raise ValueError(f"tokens_per_entry = {self.tokens_per_entry}: must divide the elements of an entry")
+        return self
+
+    @property
+    def is_latent(self) -> bool:
+        """True for one head whose value is part of its key."""
+        return self.key_dim > 0 and self.value_dim == 0
+
+
+def order_problem(layers: Sequence[LayerKV]) -> str:
+    """What is wrong with layers in this order; nothing where all is well."""
+    with_heads = [layer for layer in layers if layer.key_dim]
+    if not with_heads and not any(layer.state_bytes for layer in layers):
+        return "one of them or more must have heads or a state"
+    if with_heads and not with_heads[0].stored:
+        return "the first with heads must have stored = true"
+    for before, layer in zip((None, *layers), layers, strict=False):
+        if layer.joined and (before is None or before.n_layers != layer.n_layers):
+            return "one with joined = true must follow as many others"
+    return ""
 
 
 class ModelSpec(BaseModel):
@@ -294,8 +336,6 @@ class ModelSpec(BaseModel):
     n_active_experts: int = Field(default=1, ge=1)
     #: elements live at once per token in the widest operation of a layer (or the output head)
     activation_elements: int = Field(ge=0)
-    #: tokens that a step reads of a layer, chosen by its index; None: all
-    read_limit_tokens: int | None = Field(default=None, ge=1, le=2**40)
     #: the same without the output head; None: not known
     layer_elements: int | None = Field(default=None, ge=0)
     published_parameters: int | None = None
@@ -307,14 +347,30 @@ class ModelSpec(BaseModel):
     @field_validator("layers")
     @classmethod
     def _first_stores(cls, layers: tuple[LayerKV, ...]) -> tuple[LayerKV, ...]:
-        if not layers or not layers[0].stored:
-            raise ValueError("the first layer must store its own cache")
+        if problem := order_problem(layers):
+            raise ValueError(problem)
         return layers
 
     @property
     def n_layers(self) -> int:
         """Decoder layers."""
-        return sum(group.n_layers for group in self.layers)
+        return sum(group.n_layers for group in self.layers if not group.joined)
+
+    @property
+    def read_limit_tokens(self) -> int | None:
+        """Tokens that a step reads of layers that choose by an index, the most of any; None: it reads all."""
+        return max((limit for group in self.layers if (limit := group.read_limit_tokens)), default=None)
+
+    @property
+    def is_latent(self) -> bool:
+        """True where all heads are latent (MLA): one key for all, whose part is the value."""
+        with_heads = [group for group in self.layers if group.key_dim]
+        return bool(with_heads) and all(group.is_latent for group in with_heads)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a request that all layers together keep, whatever its length."""
+        return sum(group.n_layers * group.state_bytes for group in self.layers)
 
     @property
     def index_bits(self) -> int:

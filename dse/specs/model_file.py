@@ -9,7 +9,7 @@ import json
 
 from pydantic import Field
 
-from dse.specs.device_and_model import LayerKV, ModelSpec, Name
+from dse.specs.device_and_model import LayerKV, ModelSpec, Name, order_problem
 from dse.specs.quantity import Kind, Parameters, Quantity
 from dse.specs.stack import Spec
 
@@ -20,7 +20,7 @@ UNITS: dict[str, tuple[str, Kind]] = {
     "dense_parameters": ("parameter", "derived"), "expert_parameters": ("parameter", "derived"),
     "attention_parameters": ("parameter", "derived"), "embedding_parameters": ("parameter", "derived"),
     "activation_elements": ("element", "derived"), "layer_elements": ("element", "derived"),
-    "max_position_tokens": ("token", "published"), "read_limit_tokens": ("token", "published"),
+    "max_position_tokens": ("token", "published"),
 }  # fmt: skip
 
 
@@ -43,7 +43,6 @@ class CountedModelFile(Spec):
     n_active_experts: int = Field(default=1, ge=1, le=65_536)
     activation_elements: int = Field(ge=0, le=2**40)
     layer_elements: int | None = Field(default=None, ge=0, le=2**40)
-    read_limit_tokens: int | None = Field(default=None, ge=1, le=2**40)
     max_position_tokens: int | None = Field(default=None, ge=1, le=2**40)
     repeat: int = Field(default=1, ge=1, le=10_000)
     notes: list[str] = Field(default=[], max_length=100)
@@ -59,9 +58,11 @@ class CountedModelFile(Spec):
             found.append(("attention_parameters", self.attention_parameters, rule))
         if self.repeat * sum(layer.n_layers for layer in self.layers) > 10_000:
             found.append(("repeat", self.repeat, "must leave at most 10,000 layers"))
-        if self.read_limit_tokens is None and any(layer.index_bits or layer.index_flops for layer in self.layers):
-            found.append(("read_limit_tokens", None, "must be given where layers have an index"))
-        if not self.layers[0].stored or (self.repeat > 1 and not all(layer.stored for layer in self.layers)):
+        if any((layer.index_bits or layer.index_flops) and not layer.read_limit_tokens for layer in self.layers):
+            found.append(("layers", "index_bits", "needs read_limit_tokens beside it"))
+        if problem := order_problem(self.layers):
+            found.append(("layers", f"{len(self.layers)} runs", problem))
+        elif self.repeat > 1 and not all(layer.stored for layer in self.layers):
             found.append(("layers", "stored = false", "needs an earlier layer that stores, and no repeat"))
         return found
 

@@ -14,6 +14,8 @@ PACKED_CODES: tuple[PackedCode, ...] = get_args(PackedCode)
 #: formats of weights that products were measured in (dse/specs/weights.py)
 WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8"]
 LatentCode = Literal["fp16", "fp8"]
+#: how a layer of a constant state updates it: Mamba-2, the gated delta rule, Kimi's delta attention
+StateCode = Literal["mamba2", "gdn", "kda"]
 #: dimension of a head
 HeadCode = Literal["d64", "d128"]
 #: a framework's name, as a key of a TOML table
@@ -80,6 +82,13 @@ class GemmFit(Fit):
     flops_frac: Share
 
 
+class StateFit(Fit):
+    """What the kernels of a layer reach that update constant states in a decode step: reads and writes of them all."""
+
+    launch: Seconds
+    memory_frac: Share
+
+
 class PromptFit(Fit):
     """The share of the peak that attention over prompts reaches, causal: half of the products are not computed."""
 
@@ -138,6 +147,8 @@ class StackSpec(Spec):
     latent: dict[LatentCode, GemmFit] = Field(default_factory=dict)
     #: attention over prompts, by the dimension of a head
     prompt: dict[HeadCode, PromptFit] = Field(default_factory=dict)
+    #: updates of constant states
+    state: dict[StateCode, StateFit] = Field(default_factory=dict)
     #: how keys and values are stored -> what differs from `attention`
     kv: dict[PackedCode, PackedFit] = Field(default_factory=dict)
     #: fitted to whole steps of a published method, not to kernel times; none: `attention`'s bandwidth, `kernel_launch`
@@ -149,7 +160,7 @@ class StackSpec(Spec):
         """Everything that was fitted, by its place in the file."""
         own = {"materialised": self.materialised}
         found: dict[str, Fit] = {**self.parts(), **{name: fit for name, fit in own.items() if fit}}
-        for table in ("products", "experts", "latent", "prompt"):
+        for table in ("products", "experts", "latent", "prompt", "state"):
             found |= {f"{table}.{code}": fit for code, fit in getattr(self, table).items()}
         return found
 
@@ -229,14 +240,14 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     host = own.host or (server.releases.get(release, server.host) if server else None)
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
-        parts |= {table: {} for table in ("products", "experts", "latent", "prompt")}
+        parts |= {table: {} for table in ("products", "experts", "latent", "prompt", "state")}
     for other, stack in stacks.items():
         if other == name or not parts["host"]:
             continue
         for part in ("attention", "gemm"):
             if parts[part] is None and getattr(stack, part):
                 parts[part], borrowed[part] = getattr(stack, part), other
-        for table in ("products", "experts", "latent", "prompt", "kv"):
+        for table in ("products", "experts", "latent", "prompt", "state", "kv"):
             for code, fit in getattr(stack, table).items():
                 if code not in parts[table]:
                     parts[table] = {**parts[table], code: fit}
@@ -254,7 +265,7 @@ def keys_at(path: tuple[str | int, ...]) -> list[str]:
     tables: dict[str, tuple[type[Spec], tuple[str, ...]]] = {
         "kv": (PackedFit, PACKED_CODES), "products": (GemmFit, get_args(WeightCode)),
         "experts": (GemmFit, get_args(WeightCode)), "latent": (GemmFit, get_args(LatentCode)),
-        "prompt": (PromptFit, get_args(HeadCode)),
+        "prompt": (PromptFit, get_args(HeadCode)), "state": (StateFit, get_args(StateCode)),
     }  # fmt: skip
     if len(path) == 1:
         return list(StackSpec.model_fields)

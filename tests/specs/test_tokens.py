@@ -116,7 +116,7 @@ def test_stored_and_read_are_the_loop(policy, n_in, more, window):
         assert (stored_tokens(g, counted.limits, n), read_tokens(g, counted.limits, n)) == (stored, read)
     limits = (counted.limits.prompt_kept_tokens, counted.limits.dropped_tokens)
     stored_window = min(window or NO_LIMIT, counted.limits.window_tokens)
-    read_window = min(stored_window, counted.limits.read_limit_tokens)
+    read_window = min(stored_window, policy_of(token_policies.parse(policy)).read_limit_tokens)
     assert tokens.stored_tokens(n, *limits, stored_window) == stored
     assert tokens.read_tokens(n, *limits, stored_window, read_window) == read
     if more:
@@ -368,9 +368,10 @@ def test_prompt_attention_by_hand():
 
 def test_the_full_policy_limits_nothing():
     assert not Workload().token_policy.numbers
-    limits = limits_for(policy_of(Workload().token_policy), 10)
+    policy = policy_of(Workload().token_policy)
+    limits = limits_for(policy, 10)
     assert limits.dropped_tokens == 0
-    assert {limits.window_tokens, limits.read_limit_tokens, limits.prompt_kept_tokens} == {NO_LIMIT}
+    assert {limits.window_tokens, policy.read_limit_tokens, limits.prompt_kept_tokens} == {NO_LIMIT}
 
 
 def test_names():

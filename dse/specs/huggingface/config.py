@@ -101,7 +101,6 @@ def from_document(document: Document) -> ModelSpec:
         n_experts=experts.n if routed and experts else 1,
         n_active_experts=experts.active if routed and experts else 1,
         activation_elements=hf_params.activation_elements(shape),
-        read_limit_tokens=index.read_tokens if index else None,
         layer_elements=hf_params.layer_elements(shape),
         max_position_tokens=positions,
         notes=tuple(keys.notes),
@@ -331,6 +330,7 @@ def _runs(shape: Shape, windows: list[int | None], stored: int) -> tuple[LayerKV
                 stored=keeps,
                 score_dim=score_dim,
                 prompt_score_dim=prompt_score_dim,
+                read_limit_tokens=index.read_tokens if index else None,
                 index_bits=bits,
                 index_flops=flops,
             )
