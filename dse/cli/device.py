@@ -76,10 +76,7 @@ def add(
 
     if datasheet is not None and not 0 < len(datasheet.strip()) <= 300:
         raise InputError("datasheet: must have 1 to 300 letters, such as its title and date")
-    try:
-        device_file.check_name(name)
-    except InputError as error:
-        raise InputError(f"name = {error}: letters, digits and ._+- are allowed, such as My-GPU") from None
+    device_file.check_name(name)
     path = new_file(out or f"{name.lower()}.toml", force)
     given = {}
     for one in _NUMBERS:
@@ -89,7 +86,7 @@ def add(
     missing = [one for one in _NUMBERS if device_file.is_needed(one.field) and one.field not in given]
     if missing and not sys.stdin.isatty():
         options = " ".join(f'--{one.option} "{one.example}"' for one in missing)
-        raise InputError(f"{', '.join(one.field for one in missing)}: missing: give them, such as {options}")
+        raise InputError(f"{', '.join(one.option for one in missing)}: not given: add {options}")
     borrowed = device_file.borrow(like, given) if like is not None else None  # refused before anything is asked
     for one in missing:
         given[one.field] = _asked(one, datasheet)

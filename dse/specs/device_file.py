@@ -29,7 +29,11 @@ def is_needed(field: str) -> bool:
 
 def check_name(name: str) -> None:
     """Raises InputError for a name that no device file may have."""
-    _checked("name", name)
+    try:
+        _checked("name", name)
+    except InputError:
+        rule = "must be 1 to 64 letters, digits and ._+- that begin with a letter or a digit, such as My-GPU"
+        raise InputError(f"name = {show(name)}: {rule}") from None
 
 
 def number(field: str, text: str, source: str | None = None) -> Quantity:

@@ -102,7 +102,7 @@ def _local(asked: str) -> Path | None:
     """The file that a path means; None where there is none, and `asked` may be a name."""
     if not asked or "\0" in asked:
         return None
-    path = Path(asked).expanduser() if asked.startswith("~") else Path(asked)
+    path = Path(os.path.expanduser(asked))
     try:
         if not path.is_dir():
             return path if os.path.lexists(path) else None
@@ -144,10 +144,10 @@ def cache_folder() -> Path:
     """Where the Hugging Face libraries keep what they download."""
     environment = os.environ
     if found := environment.get("HF_HUB_CACHE"):
-        return Path(found).expanduser()
+        return Path(os.path.expanduser(found))
     if home := environment.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
-    return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface" / "hub"
+        return Path(os.path.expanduser(home)) / "hub"
+    return Path(os.path.expanduser(environment.get("XDG_CACHE_HOME") or "~/.cache")) / "huggingface" / "hub"
 
 
 def _cached(repository: str, revision: str) -> Config | None:
@@ -239,10 +239,10 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _checked(url: str, what: str, local: bool) -> urllib.parse.SplitResult:
-    """The parts of an address that may be asked: https, or, where `local`, http on this machine."""
+def _checked(url: str, what: str, local: bool, base: str = "") -> urllib.parse.SplitResult:
+    """The parts of an address, as seen from `base`, that may be asked: https, or, where `local`, http on this machine."""
     try:
-        parts = urllib.parse.urlsplit(url)
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(base, url))
         host, _ = parts.hostname, parts.port
     except ValueError:
         raise InputError(f"{what} = {show(url)}: is no web address: give one such as {HUB}") from None
@@ -280,7 +280,7 @@ def _get(url: str, what: str, revision: str, seconds: float) -> _Answer:
                 commit = error.headers.get("X-Repo-Commit") or commit
                 if error.code not in (301, 302, 303, 307, 308) or not to:
                     raise _refused(error, what, revision, bool(token)) from None
-        url = _checked(urllib.parse.urljoin(url, to), "redirect", is_local).geturl()
+        url = _checked(to, "redirect", is_local, url).geturl()
     raise InputError(
         f"{what}: {first.hostname} redirects more than {MAX_REDIRECTS} times: check --hub, try again later"
     )
