@@ -84,7 +84,7 @@ def add(
         if text is not None:
             given[one.field] = _number(one, text, datasheet)
     missing = [one for one in _NUMBERS if device_file.is_needed(one.field) and one.field not in given]
-    if missing and not sys.stdin.isatty():
+    if missing and not _is_terminal():
         options = " ".join(f'--{one.option} "{one.example}"' for one in missing)
         raise InputError(f"{', '.join(one.option for one in missing)}: not given: add {options}")
     borrowed = device_file.borrow(like, given) if like is not None else None  # refused before anything is asked
@@ -116,6 +116,10 @@ def add(
     for warning in warnings:
         click.echo(f"Warning: {warning}")
     click.echo(f"device file: {path}\nnext: {following}")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _text(number: Any) -> str:

@@ -97,7 +97,7 @@ def add(
             rule = "ships with the tool: give it to --model as it is, or fetch its config.json with --from-hub"
             raise InputError(f"{config}: {rule}") from None
         raise
-    name = name or source.name
+    name = source.name if name is None else name
     path = new_file(out or f"{name.lower()}.toml", force)
     found = catalog.model_from(source.document)
     found = found.model_copy(update={"name": name, "title": name, "source": source.source})

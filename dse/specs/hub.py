@@ -235,12 +235,14 @@ def _within(seconds: float, work: Callable[[], _Answer]) -> _Answer:
 class _Stay(urllib.request.HTTPRedirectHandler):
     """Redirects are answers here: each is checked before it is followed."""
 
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
+    def http_error_302(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing, so that the opener raises HTTPError."""
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _checked(url: str, what: str, local: bool, base: str = "") -> urllib.parse.SplitResult:
-    """The parts of an address, as seen from `base`, that may be asked: https, or, where `local`, http on this machine."""
+    """The parts of an address that may be asked: https, or, where `local`, http on this machine."""
     try:
         parts = urllib.parse.urlsplit(urllib.parse.urljoin(base, url))
         host, _ = parts.hostname, parts.port

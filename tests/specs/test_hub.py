@@ -383,7 +383,8 @@ def test_a_folder_of_the_repositorys_name_goes_first_where_it_has_a_config(tmp_p
 @pytest.mark.parametrize(
     "name",
     ["", "a/b/c", "../x", "/no/such", "~no-such-user/x", "org/", "/org", "org/a..b", "org/a--b", "o rg/x", "org/x\n",
-     "org/x\0", "org/.x", "-x/y", "https://huggingface.co/org/tiny", "org/tiny.json", "x.toml", "org\\tiny", "ö/x", "a" * 5000],
+     "org/x\0", "org/.x", "-x/y", "https://huggingface.co/org/tiny", "org/tiny.json", "x.toml", "org\\tiny",
+     "ö/x", "a" * 5000],
 )  # fmt: skip
 def test_names_that_no_repository_has(server, name):
     line = refused(server, name)
