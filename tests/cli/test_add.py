@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import re
+import shlex
 import threading
 from pathlib import Path
 
@@ -160,10 +162,18 @@ def test_a_device_of_three_numbers(run):
     found = json.loads(out)
     assert code == 0
     assert (found["device"], found["capacity_bytes"]) == ("My-GPU", 120 * 10**9)
-    assert found["energy_per_token_j"] is None if "energy_per_token_j" in found else True
+    assert found["idle_joules_per_token"] is None
     number = catalog.device("my-gpu.toml").memory_bandwidth
     assert (number.source, number.kind) == ("given by the user", "assumed")
     assert run("check", "my-gpu.toml")[0] == 0
+
+
+def test_the_commands_of_the_docs_run(run):
+    text = (Path(__file__).parents[2] / "docs" / "own_files.md").read_text()
+    commands = re.findall(r"^    dse (device add .*)$", text, re.M)
+    assert len(commands) == 2
+    for command in commands:
+        assert run(*shlex.split(command))[0] == 0, command
 
 
 def test_each_number_reaches_its_field(run):

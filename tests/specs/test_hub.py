@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import socket
 import threading
 import time
 
@@ -294,6 +295,37 @@ def test_what_is_no_config(server, body, part):
 def test_what_was_compressed_unasked_is_refused(server):
     server.headers = (("Content-Encoding", "gzip"),)
     assert "compressed" in refused(server)
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        (b"", "127.0.0.1"),
+        (b"\x16\x03\x01\x00\xff", "gave no answer to read"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: " + b"a" * 70_000 + b"\r\n\r\n", "gave no answer to read"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 200 + b"\r\n", "gave no answer to read"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}", "gave no answer to read"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{}", "gave no answer to read"),
+        (b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", "HTTP 302"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n{}", "is no configuration"),
+    ],
+)
+def test_what_is_no_answer(answer, part):
+    """Bytes that no server of the standard library would send."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(InputError) as error:
+            hub.find("org/tiny", from_hub=True, hub=f"http://127.0.0.1:{listening.getsockname()[1]}", seconds=5)
+        thread.join()
+    assert part in str(error.value)
 
 
 def test_a_commit_that_is_none_is_not_written(server):
