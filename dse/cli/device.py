@@ -90,6 +90,7 @@ def add(
     borrowed = device_file.borrow(like, given) if like is not None else None  # refused before anything is asked
     for one in missing:
         given[one.field] = _asked(one, datasheet)
+    given = {one.field: given[one.field] for one in _NUMBERS if one.field in given}
     if like is not None:  # in proportion to what was answered
         borrowed = device_file.borrow(like, given)
     content = device_file.text(name, given, borrowed)
