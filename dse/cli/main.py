@@ -9,6 +9,7 @@ import click
 
 from dse import __version__
 from dse.cli.calibrate import calibrate, predict
+from dse.cli.device import device
 from dse.cli.kernels import quantize, thresholds
 from dse.cli.lab import lab
 from dse.cli.measure import measure, synthesize
@@ -70,6 +71,7 @@ cli.add_command(synthesize)
 cli.add_command(lab)
 cli.add_command(mix)
 cli.add_command(model)
+cli.add_command(device)
 cli.add_command(study)
 cli.add_command(calibrate)
 cli.add_command(predict)

@@ -1,8 +1,10 @@
 """Options and values that several commands share."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -32,6 +34,26 @@ def command_line() -> str:
     args = context.find_root().obj if context else None
     words = args if isinstance(args, list) else [word for word in sys.argv[1:] if word != "--debug"]
     return shlex.join(["dse", *words])
+
+
+def new_file(out: str, force: bool) -> Path:
+    """The .toml file that a command is to write. Raises InputError where it exists, unless by `force`."""
+    if not out.lower().endswith(".toml") or "\0" in out:
+        raise InputError(f"out = {show(out)}: must end in .toml")
+    path = Path(out)
+    if path.is_dir():
+        raise InputError(f"out = {show(out)}: is a directory: give a file in it")
+    if not force and os.path.lexists(path):
+        raise InputError(f"out = {show(out)}: exists: give another --out, or --force to replace it")
+    return path
+
+
+def as_typed(path: Path) -> str:
+    """A path as an option takes it, never to be taken for a name."""
+    import shlex
+
+    text = str(path)
+    return shlex.quote(text if os.sep in text else f".{os.sep}{text}")
 
 
 class Whole(click.ParamType):

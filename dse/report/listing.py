@@ -400,6 +400,15 @@ def _model_rows(model: ModelSpec) -> Rows:
     return rows
 
 
+def layers_by_kind(model: ModelSpec) -> list[str]:
+    """The layers of a model in words, those of one kind together wherever they stand."""
+    counts: dict[LayerKV, int] = {}
+    for group in model.layers:
+        kind = group.model_copy(update={"n_layers": 1})
+        counts[kind] = counts.get(kind, 0) + group.n_layers
+    return [_layers_text(kind.model_copy(update={"n_layers": n})) for kind, n in counts.items()]
+
+
 def _layers_text(group: LayerKV) -> str:
     """A run of equal layers in words."""
     if group.value_dim:

@@ -1,0 +1,138 @@
+"""Write a device file from the few numbers that a user has, the rest borrowed from a shipped device where asked."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dse.core.errors import InputError, did_you_mean, show
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.quantity import ASSUMED, Quantity
+
+#: source of a number that came without one
+GIVEN = "given by the user"
+#: what a device has for itself: its name, its price, its collectives, and what has a rule of its own below
+_OWN = frozenset(("name", "title", "usd_per_hour", "links", "n_devices", "stacks", "stacks_of", "core_area"))
+#: borrowed numbers that follow another of the device
+_IN_PROPORTION = {
+    "peak_flops_fp8": "peak_flops", "peak_flops_fp4": "peak_flops", "peak_ops_int8": "peak_flops",
+    "reported_memory": "memory_capacity", "fused_rate": "n_cores",
+}  # fmt: skip
+
+
+def is_needed(field: str) -> bool:
+    """Whether no device file can do without a number."""
+    return HardwareSpec.model_fields[field].is_required()
+
+
+def check_name(name: str) -> None:
+    """Raises InputError for a name that no device file may have."""
+    try:
+        _checked("name", name)
+    except InputError:
+        rule = "must be 1 to 64 letters, digits and ._+- that begin with a letter or a digit, such as My-GPU"
+        raise InputError(f"name = {show(name)}: {rule}") from None
+
+
+def number(field: str, text: str, source: str | None = None) -> Quantity:
+    """`text` ("80 GB") as a number of a device's field, from a data sheet (`source`) or assumed.
+
+    Raises InputError, which does not name the field.
+    """
+    found: Quantity = _checked(field, text)
+    given = {"source": source, "kind": "datasheet"} if source else {"source": GIVEN, "kind": ASSUMED}
+    return found.model_copy(update=given)
+
+
+def _checked(field: str, text: str) -> Any:
+    info = HardwareSpec.model_fields[field]
+    # where a field may not be left out, its bounds stand beside the type
+    kind: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+    try:
+        return TypeAdapter(kind).validate_python(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{show(text)}: {first.get('ctx', {}).get('error', first['msg'].lower())}") from None
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """What a device file takes of a shipped device: fields with their values, and whose fitted kernels."""
+
+    name: str
+    fields: dict[str, Any]
+    stacks_of: str | None
+
+
+def borrow(name: str, given: dict[str, Quantity]) -> Borrowed:
+    """What a device with the `given` numbers takes of the shipped device `name`. Raises InputError."""
+    files = catalog.device_files()
+    if name.strip().lower() not in files:
+        raise InputError(f"like = {show(name)}: must be a shipped device: {did_you_mean(name, files)}")
+    stem = name.strip().lower()
+    other = catalog.device(stem)
+    if other.n_devices.count > 1:
+        raise InputError(
+            f"like = {show(name)}: stands for {other.n_devices.count} devices: name one of a single device"
+        )
+    fields: dict[str, Any] = {}
+    for field in HardwareSpec.model_fields:
+        value = getattr(other, field)
+        # only what its file says: what is a default there is one here
+        if field in _OWN or field in given or not value or field not in other.model_fields_set:
+            continue
+        fields[field] = _as(stem, field, value, other, given) if isinstance(value, Quantity) else value
+    fields = {field: value for field, value in fields.items() if value is not None}
+    return Borrowed(stem, fields, (other.stacks_of or stem) if other.stacks else None)
+
+
+def _as(stem: str, field: str, value: Quantity, other: HardwareSpec, given: dict[str, Quantity]) -> Quantity | None:
+    """A number of another device, here assumed; in proportion where it follows a number that is given."""
+    factor, how = 1.0, f"as {stem}"
+    leader = _IN_PROPORTION.get(field)
+    if leader in given:
+        base: Quantity | None = getattr(other, leader)
+        if base is None:
+            return None
+        factor, how = given[leader].si / base.si, f"as {stem}, in proportion to {leader}"
+    ends = {} if value.low is None or value.high is None else {
+        "low": _rounded(value.low, factor), "high": _rounded(value.high, factor),
+    }  # fmt: skip
+    source = f"{how}: {value.source.removeprefix('assumed: ')}"
+    return value.model_copy(update={
+        "value": _rounded(value.value, factor), "source": source if len(source) <= 500 else source[:497] + "...",
+        "kind": ASSUMED, **ends,
+    })  # fmt: skip
+
+
+def _rounded(value: float, factor: float) -> float:
+    return value if factor == 1 else float(f"{value * factor:.6g}")
+
+
+def text(name: str, given: dict[str, Quantity], borrowed: Borrowed | None = None) -> str:
+    """The TOML text of a device file."""
+    lines = [f"name = {json.dumps(name, ensure_ascii=False)}", ""]
+    rest = borrowed.fields if borrowed else {}
+    # numbers in the order of the specification; tables, which take all lines after them, last
+    numbers = {field: (given | rest)[field] for field in HardwareSpec.model_fields if field in given or field in rest}
+    tables = {field: value for field, value in numbers.items() if isinstance(value, dict)}
+    lines += [_line(field, value) for field, value in numbers.items() if field not in tables]
+    if borrowed and borrowed.stacks_of:
+        lines.append(f"{_line('stacks_of', borrowed.stacks_of)} # shares of the peak rates as its kernels reach them")
+    for field, table in tables.items():
+        lines += ["", f"[{field}]", *(_line(key, value) for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _line(field: str, value: Any) -> str:
+    if not isinstance(value, Quantity):
+        return f"{field} = {json.dumps(value, ensure_ascii=False)}"
+    whole = value.model_dump(exclude_none=True)
+    whole |= {
+        end: int(whole[end]) for end in ("value", "low", "high") if end in whole and whole[end] == int(whole[end])
+    }
+    return (
+        f"{field} = {{ {', '.join(f'{key} = {json.dumps(part, ensure_ascii=False)}' for key, part in whole.items())} }}"
+    )
