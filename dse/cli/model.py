@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from dse.cli.options import as_typed, new_file
+from dse.cli.options import as_typed, assume_like_option, new_file
 from dse.core.errors import InputError, show
 
 
@@ -23,6 +23,7 @@ def model() -> None:
 @click.option("--published", type=click.IntRange(1, 10**15), metavar="N", help="Published number of parameters.")
 @click.option("--published-source", metavar="TEXT", help="Where that is published.")
 @click.option("--out", required=True, metavar="FILE.toml", help="Model file to write.")
+@assume_like_option
 def export(
     config: str,
     name: str | None,
@@ -62,6 +63,7 @@ def export(
 @click.option("--name", help="Name of the model; default: that of the repository or the directory.")
 @click.option("--out", metavar="FILE.toml", help="Model file to write; default: the name, in this directory.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
+@assume_like_option
 @click.option("--from-hub", is_flag=True, help="Fetch config.json from the hub where neither path nor cache has it.")
 @click.option("--revision", metavar="R", help="Branch, tag or commit of the repository; default: main.")
 @click.option("--hub", metavar="URL", help="Address of the hub; default: HF_ENDPOINT, else https://huggingface.co.")

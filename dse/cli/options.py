@@ -148,11 +148,33 @@ def quantizer_options(function: F) -> F:
     return _all_of([quantizer_option(name) for name in _QUANTIZERS])(function)
 
 
+def _assume_like(ctx: click.Context, param: click.Parameter, value: str) -> None:
+    from dse.specs.huggingface import config
+
+    token = config.ASSUMED_LIKE.set(config.check_like(value))
+    ctx.call_on_close(lambda: config.ASSUMED_LIKE.reset(token))
+
+
+def assume_like_option(function: F) -> F:
+    """The option that says as what a config.json of an unknown model_type is read."""
+    return click.option(
+        "--assume-like", default="", metavar="TYPE", expose_value=False, is_eager=True, callback=_assume_like,
+        help="Read a config.json of an unknown model_type as one of this type, such as llama.",
+    )(function)  # fmt: skip
+
+
+def lm_option(required: bool) -> Callable[[F], F]:
+    """The options of the language model: which, and as what a file of an unknown model_type is read."""
+    text = "Model name, .toml file or config.json."
+    which = click.option("--model", required=required, metavar="NAME|FILE", help=text)
+    return lambda function: which(assume_like_option(function))
+
+
 def workload_options(function: F) -> F:
     """The options that describe a design point, shared by commands: what it is, and each field of its workload."""
     return _all_of([
         click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
-        click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json."),
+        lm_option(required=True),
         *(quantizer_option(name) for name in _QUANTIZERS),
         *(work_option(name) for name in workload.ASKED if name not in _OF_MODEL),
     ])(function)  # fmt: skip

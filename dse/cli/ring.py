@@ -7,6 +7,7 @@ import click
 
 from dse.cli.options import (
     WHOLE,
+    lm_option,
     memory_options,
     model_options,
     quantizer_option,
@@ -17,7 +18,7 @@ from dse.cli.options import (
 
 @click.command(short_help="A long context over a ring of devices.")
 @click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file; all are equal.")
-@click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json.")
+@lm_option(required=True)
 @quantizer_option()
 @click.option("--devices", "n_ring", type=WHOLE, default=8, show_default=True, help="Devices in the ring.")
 @work_option("batch")

@@ -10,6 +10,7 @@ from dse.cli.options import (
     bits_options,
     command_line,
     deployment_options,
+    lm_option,
     memory_options,
     model_options,
     progress_bar,
@@ -21,7 +22,7 @@ from dse.cli.unused import refuse
 
 @click.command(short_help="Serve a trace or a rate of requests, step by step.")
 @click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file.")
-@click.option("--model", required=True, metavar="NAME|FILE", help="Model name, .toml file or config.json.")
+@lm_option(required=True)
 @quantizer_options
 @click.option("--trace", metavar="azure-conv|azure-code|FILE", help="Whose lengths (and arrivals); default: all alike.")
 @click.option("--rate", metavar="R|70%|trace|full",

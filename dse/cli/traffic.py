@@ -8,6 +8,7 @@ import click
 from dse.cli.options import (
     WHOLE,
     deployment_options,
+    lm_option,
     memory_options,
     model_options,
     parse_whole,
@@ -23,7 +24,7 @@ from dse.core.errors import InputError
 @click.command(short_help="What a request trace is made of, and what of it fits.")
 @click.argument("trace", metavar="azure-conv|azure-code|FILE")
 @click.option("--device", metavar="NAME|FILE", help="Device name or .toml file; with --model: what fits.")
-@click.option("--model", metavar="NAME|FILE", help="Model name, .toml file or config.json.")
+@lm_option(required=False)
 @quantizer_options
 @work_option("weights_bits")
 @work_option("weights")

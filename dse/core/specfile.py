@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from dse.core.errors import InputError, show
 
 MAX_TOML_BYTES = 256 * 1024
-MAX_JSON_BYTES = 1024 * 1024
+MAX_JSON_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 16
 
 KeyPath = tuple[str | int, ...]
@@ -186,7 +186,10 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
     return lines
 
 
-def _refuse_constant(word: str) -> Any:
+def _constant(word: str) -> Any:
+    """Infinity, which Python's writers put where a bound is none; whoever needs a number refuses it."""
+    if word in ("Infinity", "-Infinity"):
+        return float(word.replace("Infinity", "inf"))
     raise ValueError(f"{word} is not a number JSON knows")
 
 
@@ -200,8 +203,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load_json(text: str) -> Any:
-    """JSON without repeated keys, NaN or Infinity. Raises ValueError and RecursionError; depth is the caller's."""
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    """JSON without repeated keys or NaN. Raises ValueError and RecursionError; depth is the caller's."""
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_constant)
 
 
 def _read_json(name: str, text: str) -> Document:

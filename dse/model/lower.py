@@ -245,11 +245,12 @@ def tensor_of(
 
 
 def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
-    """Constant states as tensors of one token each, which every step reads and writes."""
+    """Constant states as tensors of one token each, which every step reads and writes; but for what only waits there
+    (`LayerKV.state_flops` of 0)."""
     return tuple(
         Tensor(
-            STATES, shape, n_layers, 2 * n_layers, 0, 1, NO_LIMIT, 0, 0, units.BITS_PER_BYTE * layer.state_bytes * plan.den,
-            0, 1, 0, 0, NONE, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0,
+            STATES, shape, n_layers, 2 * n_layers * bool(layer.state_flops), 0, 1, NO_LIMIT, 0, 0,
+            units.BITS_PER_BYTE * layer.state_bytes * plan.den, 0, 1, 0, 0, NONE, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0,
         )
         for shape, (layer, n_layers) in enumerate(plan.layers) if layer.state_bytes
     )  # fmt: skip
@@ -330,7 +331,7 @@ def _state_kernel(stack: StackSpec, layer: LayerKV, n_layers: int, token_flops: 
     fit = stack.state.get(layer.state_code) if layer.state_code else None
     terms = stack.attention_terms()
     launch_s, share = (fit.launch.si, fit.memory_frac.si) if fit else (terms["launch_s"], terms["memory_frac"])
-    return Kernel(n_layers, 0, layer.state_bytes, token_flops, 0, 0, launch_s, share, 0.0)
+    return Kernel(n_layers * bool(layer.state_flops), 0, layer.state_bytes, token_flops, 0, 0, launch_s, share, 0.0)
 
 
 def n_cores_of(device: HardwareSpec) -> int:

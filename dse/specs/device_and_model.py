@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dse.core import units
 from dse.core.errors import SpecError, clean, did_you_mean, show
@@ -276,8 +285,8 @@ class LayerKV(BaseModel):
     tokens_per_entry: int = Field(default=1, ge=1, le=65_536)
     #: a second cache of the layers just before, which the same attention reads
     joined: bool = False
-    #: what does not grow with the context, read and written in every step: bytes of a request and layer, and operations
-    #: of a token on it
+    #: what does not grow with the context: bytes of a request and layer, and operations of a token on it, for which a
+    #: step reads and writes it whole; 0: tokens wait there for others, and a step touches little of it
     state_bytes: int = Field(default=0, ge=0, le=2**40)
     state_flops: int = Field(default=0, ge=0, le=2**50)
     #: which kernel updates it
@@ -287,7 +296,9 @@ class LayerKV(BaseModel):
     def _keeps_one_thing(self) -> "LayerKV":
         heads = (self.n_kv_heads > 0, self.key_dim > 0, self.score_dim > 0)
         if len(set(heads)) > 1 or (self.value_dim and not self.key_dim):
-            raise ValueError("n_kv_heads, key_dim and score_dim must be given together, or none of them and no value_dim")
+            raise ValueError(
+                "n_kv_heads, key_dim and score_dim must be given together, or none of them and no value_dim"
+            )
         if self.key_dim and self.state_bytes:
             raise ValueError("state_bytes: a layer with heads and a state is two, the second joined = true")
         if (self.n_kv_heads * self.key_dim) % self.tokens_per_entry or self.value_dim % self.tokens_per_entry:

@@ -260,8 +260,16 @@ def test_latent_attention_with_an_index(tmp_path):
     # of a layer: 1536 * 64 * 128 queries, 7168 * 128 keys with a norm of 2 * 128, 7168 * 64 weights of heads
     assert model.parameters - plain.parameters == 61 * (12_582_912 + 917_504 + 256 + 458_752)
     assert model.attention_parameters - plain.attention_parameters == model.parameters - plain.parameters
-    for change in ({"indexer_types": ["full", "shared"] * 30 + ["full"]}, {"layer_types": ["full_attention"] * 61}):
-        with pytest.raises(SpecError, match=f"{next(iter(change))} = .*layers that share an index"):
+    shared = parse(raw("deepseek-v3") | {"model_type": "deepseek_v32"} | index
+                   | {"indexer_types": ["full", "shared"] * 30 + ["full"], "index_topk_freq": 2}, tmp_path)  # fmt: skip
+    assert shared.index_bits == 31 * 1056
+    assert {group.read_limit_tokens for group in shared.layers} == {2048}
+    for change in (
+        {"indexer_types": ["shared"] * 61},
+        {"indexer_types": ["full"]},
+        {"layer_types": ["full_attention"] * 61},
+    ):
+        with pytest.raises(SpecError, match=f"{next(iter(change))} = .*must be a list"):
             parse(raw("deepseek-v3") | {"model_type": "deepseek_v32"} | index | change, tmp_path)
     with pytest.raises(SpecError, match="index_topk = 2048: must be absent or null"):
         parse(raw("deepseek-v3") | index, tmp_path)

@@ -291,7 +291,7 @@ score_dim = 8
         (("vocab_size = 16", "vocab_size = 16\nn_active_experts = 2"), "n_active_experts = 2: must be at most n_exp"),
         (("vocab_size = 16", "vocab_size = 16\nattention_parameters = 101"), "must be at most dense_parameters = 100"),
         (("vocab_size = 16", "vocab_size = 16\nrepeat = 6000"), "repeat = 6000: must leave at most 10,000 layers"),
-        (("score_dim = 8", "score_dim = 8\nindex_bits = 8"), "layers = 'index_bits': needs read_limit_tokens beside it"),
+        (("score_dim = 8", "score_dim = 8\nindex_bits = 8"), "layers = 'index_bits': needs read_limit_"),
         (("score_dim = 8", "score_dim = 8\nstored = false"), "layers = '1 runs': the first with heads must have"),
     ],
 )  # fmt: skip

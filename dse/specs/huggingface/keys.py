@@ -48,10 +48,19 @@ SUSPICIOUS = re.compile(
 HARMLESS = re.compile(
     r"(?i)dropout|pdrop|bias$|softcap|scal|clip_qkv|softmax|norm|_implementation|upcast|temperature|use_cache|init|dtype"
     r"|no_rope|rope_linear|linear_scaling|kv_cache_(?:dtype|quant)|layer_idx|pruned_heads|cross_attention_hidden_size"
-    r"|^pooler|^vision|^use_unified_vision|^audio|^image|^mm_|summary|add_bias_linear"
+    r"|^pooler|^vision|^use_unified_vision|^audio|^image|^mm_|summary|add_bias_linear|theta|sinkhorn|^activation_|hidden_act|^mtp_"
 )
 MIXTURE = re.compile(r"expert|moe", re.I)
 MIXTURE_HARMLESS = re.compile(r"group|capacity|normal|coef|loss|jitter|scal|init|router|bias|seed|type|parallel", re.I)
+#: keys that change no size, whatever the model: all that a file of an unknown type may have beside what is read
+NEUTRAL = re.compile(
+    r"(?i)token_(?:id|index)s?$|^tokenizer|dtype|dropout|pdrop|init|norm|(?:^|_)eps(?:ilon)?$|(?:^|_)act(?:ivation)?(?:_fn|$)"
+    r"|rope|rotary|theta|^vision_|^image_|^video_|^audio_|^media_|^output_|^num_(?:beam|return|logits)|_penalty$|^(?:max|min)_length$"
+    r"|^top_[kp]$|temperature|^typical_p$|quantization|scal|softcap|router|loss|jitter|label|_name_or_path|^architectures$"
+    r"|^auto_map$|^transformers_version$|^torchscript$|^use_(?:cache|bfloat16|mtp)$|^is_|^tie_|^prefix$|^problem_type$"
+    r"|^task_spec|^finetuning|^early_stopping$|^do_sample$|^bad_words|^suppress_|^return_dict|prun|^pretraining_tp$|^ep_size$"
+    r"|^seed$|^cache_implementation$|^_|multiplier$|^mtp_|_bias$"
+)
 OFF: tuple[object, ...] = (None, False, 0, -1, "", [], {})
 
 

@@ -13,6 +13,7 @@ from dse.core.errors import show
 
 if TYPE_CHECKING:
     from dse.specs.huggingface.keys import Keys
+    from dse.specs.huggingface.mixers import Mixer
 
 MAX_WIDTH = 2**24
 MAX_EXPERTS = 65_536
@@ -41,7 +42,6 @@ class Rules:
     ffn_divisor: int = 1  # the file's FFN width over one matrix's
     shared_width: bool = False  # one shared expert as wide as a routed one, without a key
     bias_reaches_out: bool = True  # attention_bias also gives the output projection one
-    indexed: bool = False  # every layer has an index that chooses the tokens to read (DeepSeek Sparse Attention)
     #: how windows fall on layers where layer_types is absent: none | all | tail | every (see `every`) | unknown
     windows: str = "none"
     every: int = 0
@@ -80,19 +80,27 @@ _GPT_OSS = Rules(sinks=True, windows="every", every=2, defaults=_sizes(*[None] *
 _FAMILIES = (
     ("llama granite baichuan internlm internlm2 Yi aquila exaone minicpm glm", _LLAMA),
     ("deepseek deepseek_v2 deepseek_v3 kimi_k2 minicpm3 chatglm dbrx seed_oss", Rules()),
-    ("deepseek_v32 glm_moe_dsa", Rules(indexed=True)),
+    ("deepseek_v32 glm_moe_dsa deepseek_v4 deepseek_ref kimi_k25 step3p7", Rules()),
+    ("kimi_k3 kimi_linear", Rules()),
     ("minimax_m2", Rules(qk_norm="all")),
+    ("minimax_m3 minimax_m3_vl", Rules(qk_norm="head")),
+    ("mimo", Rules(qkv_bias=True, bias_reaches_out=False)),
+    ("mimo_v2_flash", Rules()),
+    ("nemotron_h", Rules(gated=False)),
+    ("nemotron-nas", Rules()),
     ("mistral ministral", _MISTRAL),
     ("mixtral", _MIXTRAL),
     ("llama4 llama4_text", _LLAMA4),
     ("qwen", replace(_QWEN2, windows="none", ffn_divisor=2)),
     ("qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text", _QWEN2),
     ("qwen3", replace(_QWEN3, defaults={"head_dim": 128})),
-    ("qwen3_moe qwen3_vl_text qwen3_vl_moe_text", _QWEN3),
+    ("qwen3_moe qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text", _QWEN3),
+    ("qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text", replace(_QWEN3, windows="none")),
     ("gemma", _GEMMA),
     ("gemma2", _GEMMA2),
     ("gemma3 gemma3_text", _GEMMA3),
     ("gemma3n gemma3n_text", _GEMMA3N),
+    ("gemma4 gemma4_text", replace(_GEMMA3, defaults={})),
     ("phi", _PHI),
     ("phi3", Rules(windows="all")),
     ("phimoe", Rules(windows="all", norm=2)),
@@ -124,7 +132,7 @@ UNKNOWN = Rules(windows="unknown")
 #: types whose layers have no growing KV cache, or that have an encoder
 NOT_DECODERS = re.compile(
     r"u?m?t5|longt5|m?bart|pegasus|marian|led|whisper|m2m_100|nllb-moe|.*bert.*|electra|deberta-v2|vit|clip|siglip"
-    r"|falcon_mamba|mamba2?|rwkv.*|xlstm|retnet|jamba|bamba|zamba2?|nemotron_h|recurrent_gemma|falcon_h1|lfm2.*"
+    r"|falcon_mamba|mamba2?|rwkv.*|xlstm|retnet|jamba|bamba|zamba2?|recurrent_gemma|falcon_h1|lfm2.*"
 )
 
 
@@ -138,34 +146,23 @@ class Experts:
     shared: int
     shared_gate: bool
     layers: list[bool]
-
-
-@dataclass(frozen=True)
-class Index:
-    """What chooses the tokens that are read: of `heads` for a query and one key of `dim` for a token."""
-
-    read_tokens: int
-    heads: int
-    dim: int
+    #: channels of what an expert takes and gives, where that is projected from the hidden ones and back
+    latent: int | None = None
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder, one entry per layer in the lists. `latent` is (q rank, kv rank, nope, rope, v) of MLA."""
+    """Sizes of a decoder, one entry per layer in the lists."""
 
     rules: Rules
     hidden: int
     vocab: int
-    q_heads: list[int]
-    kv_heads: list[int]
-    head_dim: int
-    latent: tuple[int, int, int, int, int] | None
+    mixers: "list[Mixer]"
     ffn: list[int]
     experts: Experts | None
     embedding: int  # width of the token embedding, in channels
     tied: bool
     extra: int  # parameters outside the layers that one family alone has
-    index: Index | None = None
 
 
 def read_model_type(keys: "Keys") -> str:
@@ -185,6 +182,8 @@ def read_model_type(keys: "Keys") -> str:
                 "a decoder-only model is expected"
             )
     value = keys.get("model_type")
+    if value is None and keys.document.data.get("model_type") in RULES:  # a nested section without one
+        value = keys.document.data["model_type"]
     if value is None:
         keys.note("model_type absent: parameters counted as for llama")
         return ""
@@ -249,6 +248,9 @@ def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden:
         # nearest multiple of the divisor, as the published layer widths show
         return [max(divisor, int(m * hidden + divisor / 2) // divisor * divisor) for m in multiples]
     names = FFN_WIDTH
+    if keys.get("dense_intermediate_size") is not None:  # MiniMax-M3: intermediate_size is that of an expert
+        names = ["dense_intermediate_size"]
+        keys.get("intermediate_size")
     if model_type.startswith("llama4"):
         names = ["intermediate_size_mlp", "intermediate_size"]
     if keys.find(names) is None:
@@ -263,8 +265,13 @@ def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden:
     return [width // rules.ffn_divisor for width in widths]
 
 
-def read_experts(keys: "Keys", rules: Rules, model_type: str, n_layers: int, ffn: list[int]) -> Experts | None:
-    """The routed experts, or None for a dense model. Problems go to `keys`."""
+def read_experts(
+    keys: "Keys", rules: Rules, model_type: str, n_layers: int, ffn: list[int], given: list[bool] | None = None
+) -> Experts | None:
+    """The routed experts, or None for a dense model; `given` says which layers have them where blocks are listed.
+
+    Problems go to `keys`.
+    """
     names = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "ffn_config.moe_num_experts"]
     n = keys.whole(names, 0, MAX_EXPERTS, 0, same=True) or 0
     active_names = [
@@ -275,6 +282,7 @@ def read_experts(keys: "Keys", rules: Rules, model_type: str, n_layers: int, ffn
         "moe_k",
         "moe_top_k",
         "num_selected_experts",
+        "top_k_experts",
         "ffn_config.moe_top_k",
     ]
     own = EXPERT_WIDTH
@@ -290,16 +298,24 @@ def read_experts(keys: "Keys", rules: Rules, model_type: str, n_layers: int, ffn
         keys.bad(keys.name_of(active_names), f"at most {keys.name_of(names)} = {n}")
     if model_type.startswith("llama4"):
         own = ["intermediate_size"]
+    elif keys.get("dense_intermediate_size") is not None:
+        own = [*own, "intermediate_size"]
     width = (keys.whole(own, 1, MAX_WIDTH) if keys.find(own) else max(ffn, default=1)) or 1
-    shared = keys.whole(["shared_expert_intermediate_size", "shared_intermediate_size"], 0, MAX_WIDTH)
+    names = ["shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"]
+    shared = keys.whole([*names, "share_expert_dim"], 0, MAX_WIDTH)
     gate = bool(shared) and keys.find(["shared_expert_intermediate_size"]) is not None
     if shared is None:
         count = keys.whole(["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"], 0, MAX_EXPERTS, 0)
         shared = width * (int(rules.shared_width) or count or 0)
-    layers = _expert_layers(keys, n_layers)
+    if keys.flag("enable_moe_block"):  # Gemma 4: the dense feed-forward runs beside the experts
+        shared = max(ffn, default=0)
+    layers = given or _expert_layers(keys, n_layers)
+    latent = keys.whole(["moe_latent_size", "routed_expert_hidden_size"], 1, MAX_WIDTH)
+    for name in ("n_shared_experts", "num_shared_experts", "moe_shared_expert_overlap"):
+        keys.get(name)
     if not all(layers) and keys.find(FFN_WIDTH) is None:
         keys.missing(FFN_WIDTH[0])
-    return Experts(n, active, width, shared, gate, layers)
+    return Experts(n, active, width, shared, gate, layers, latent)
 
 
 def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
@@ -344,6 +360,11 @@ def read_extra(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidde
         vocab = keys.whole(["vocab_size_per_layer_input"], 1, MAX_WIDTH, 262_144) or 0
         extra += n_layers * width * (vocab + 3 * hidden)  # table, its projection, and a gate and a projection per layer
         keys.note("per-layer embeddings counted; the small AltUp and Laurel matrices are not")
+    streams = keys.whole(["hc_mult"], 1, 64, 1) or 1
+    if streams > 1:  # DeepSeek-V4's hyper-connections: weights that mix the streams, before and after each block
+        mixing = streams * hidden * (2 * streams + streams * streams)
+        extra += 2 * n_layers * mixing + streams * streams * hidden
+        keys.note("hyper-connections counted as two small products a layer; times do not know their streams")
     return extra
 
 
@@ -360,33 +381,9 @@ def read_tied(keys: "Keys", rules: Rules) -> bool:
     return tied
 
 
-def _attention(shape: Shape, layer: int) -> int:
-    """Parameters of the attention block of one layer."""
-    rules, hidden, heads = shape.rules, shape.hidden, shape.q_heads[layer]
-    if shape.latent:
-        q_rank, rank, nope, rope, v = shape.latent
-        query = hidden * q_rank + q_rank + q_rank * heads * (nope + rope) if q_rank else hidden * heads * (nope + rope)
-        index = _index(shape.index, hidden, q_rank or hidden) if shape.index else 0
-        return query + hidden * (rank + rope) + rank + rank * heads * (nope + v) + heads * v * hidden + index
-    q_dim, kv_dim = heads * shape.head_dim, shape.kv_heads[layer] * shape.head_dim
-    norm = {"": 0, "head": 2 * shape.head_dim, "all": q_dim + kv_dim}[rules.qk_norm]
-    bias = rules.qkv_bias * (q_dim + 2 * kv_dim) + rules.out_bias * hidden + rules.sinks * heads
-    return 2 * hidden * (q_dim + kv_dim) + norm + bias
-
-
-def _index(index: Index, hidden: int, q_rank: int) -> int:
-    """Parameters of an index: queries from the latent query, one key and its norm, a weight for each head."""
-    return q_rank * index.heads * index.dim + hidden * index.dim + 2 * index.dim + hidden * index.heads
-
-
-def _ffn(shape: Shape, width: int) -> int:
-    matrices = 3 if shape.rules.gated else 2
-    return matrices * shape.hidden * width + shape.rules.ffn_bias * ((matrices - 1) * width + shape.hidden)
-
-
-def count_attention(shape: Shape) -> int:
-    """Parameters of attention in all layers."""
-    return sum(_attention(shape, layer) for layer in range(len(shape.ffn)))
+def _ffn(shape: Shape, width: int, hidden: int | None = None) -> int:
+    matrices, channels = 3 if shape.rules.gated else 2, hidden or shape.hidden
+    return matrices * channels * width + (shape.rules.ffn_bias * ((matrices - 1) * width + channels) if width else 0)
 
 
 def count(shape: Shape) -> tuple[int, int]:
@@ -400,11 +397,12 @@ def count(shape: Shape) -> tuple[int, int]:
         dense += 2 * shape.embedding * hidden - norm
     routed = 0
     for layer, width in enumerate(shape.ffn):
-        dense += _attention(shape, layer) + rules.norms_per_layer * norm
+        dense += shape.mixers[layer].parameters + rules.norms_per_layer * norm
         if experts is None or not experts.layers[layer]:
             dense += _ffn(shape, width)
             continue
-        routed += experts.n * _ffn(shape, experts.width)
+        routed += experts.n * _ffn(shape, experts.width, experts.latent)
+        dense += 2 * hidden * (experts.latent or 0)
         dense += experts.n * (hidden + rules.ffn_bias)  # router
         dense += (_ffn(shape, experts.shared) if experts.shared else 0) + experts.shared_gate * hidden
     return dense, routed
@@ -420,12 +418,8 @@ def layer_elements(shape: Shape) -> int:
     inner = []
     gates = 2 if shape.rules.gated else 1
     for layer, width in enumerate(shape.ffn):
-        q_heads, experts = shape.q_heads[layer], shape.experts
-        if shape.latent:
-            _, rank, nope, rope, v = shape.latent
-            inner.append(q_heads * (2 * nope + rope + v) + rank + rope)
-        else:
-            inner.append((q_heads + 2 * shape.kv_heads[layer]) * shape.head_dim)
+        experts = shape.experts
+        inner.append(shape.mixers[layer].inner_elements)
         mixed = experts is not None and experts.layers[layer]
         inner.append(gates * (experts.active * experts.width + experts.shared if mixed and experts else width))
     return 2 * shape.hidden + max(inner)

@@ -1,0 +1,237 @@
+"""What mixes the tokens of one layer: attention with heads, over a latent or a compressed cache, or a constant state.
+
+Each function gives what a layer keeps of a request and how many parameters it has. The rules are those of the
+published models' code; tests/specs/test_huggingface.py and test_architectures.py check them against published counts.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dse.specs.device_and_model import LayerKV
+from dse.specs.tokens import index_bits, index_flops
+
+#: elements of an index key that share a scale, and the bits of an element and of a scale
+INDEX_BLOCK, INDEX_ELEMENT_BITS, INDEX_SCALE_BITS = 128, 8, 32
+#: operations on an element of a state for a token: it decays, is read with the key, corrected, and read with the query
+DELTA_FLOPS = 7
+#: of Mamba-2's: it decays, takes an input and is read
+MAMBA_FLOPS = 5
+#: bytes of an element of the inputs that a short convolution keeps
+CONV_BYTES = 2
+#: of what a compressor keeps of tokens that have not made an entry yet: values and scores, in FP32
+COMPRESSOR_BYTES = 2 * 4
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """One layer: its caches, its parameters, and the elements of a token that it computes with at once."""
+
+    caches: tuple[LayerKV, ...]
+    parameters: int
+    inner_elements: int
+
+    def reading_earlier(self) -> "Mixer":
+        """The same layer where it reads the cache of an earlier one."""
+        return replace(self, caches=tuple(one.model_copy(update={"stored": False}) for one in self.caches))
+
+
+#: a layer without one: a feed-forward alone
+NOTHING = Mixer((LayerKV(n_layers=1),), 0, 0)
+
+
+@dataclass(frozen=True)
+class Index:
+    """What chooses the tokens that are read: of `heads` for a query and one key of `dim` for a token."""
+
+    read_tokens: int
+    heads: int
+    dim: int
+    element_bits: int = INDEX_ELEMENT_BITS
+    scale_bits: int = INDEX_SCALE_BITS
+    #: False: the choice of an earlier layer is taken over
+    own: bool = True
+
+    @property
+    def bits(self) -> int:
+        """Bits of a token's key, scales included."""
+        return index_bits(self.dim, self.element_bits, -(-self.dim // INDEX_BLOCK) * self.scale_bits) if self.own else 0
+
+    @property
+    def flops(self) -> int:
+        """Operations that score one token for one query."""
+        return index_flops(self.heads, self.dim) if self.own else 0
+
+    def parameters(self, hidden: int, query_rank: int) -> int:
+        """Queries (from `query_rank` channels), one key and its norm, a weight for each head."""
+        if not self.own:
+            return 0
+        return query_rank * self.heads * self.dim + hidden * self.dim + 2 * self.dim + hidden * self.heads
+
+    def of_layer(self) -> dict[str, Any]:
+        """The fields of a layer that has it."""
+        return {"read_limit_tokens": self.read_tokens, "index_bits": self.bits, "index_flops": self.flops}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Attention with query heads that share KV heads."""
+
+    hidden: int
+    q_heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    #: "head": one head_dim each; "all": one per query and key channel
+    qk_norm: str = ""
+    sinks: bool = False
+    #: the output is multiplied with a gate as wide, made like the queries
+    gated: bool = False
+    #: keys and values are made by the same weights, and kept apart
+    one_projection: bool = False
+    index: Index | None = None
+
+    def mixer(self) -> Mixer:
+        """The layer."""
+        q_dim, out_dim = self.q_heads * self.key_dim, self.q_heads * self.value_dim
+        k_dim, v_dim = self.kv_heads * self.key_dim, self.kv_heads * self.value_dim
+        norm = {"": 0, "head": 2 * self.key_dim, "all": q_dim + k_dim}[self.qk_norm]
+        bias = self.qkv_bias * (q_dim + k_dim + v_dim) + self.out_bias * self.hidden + self.sinks * self.q_heads
+        made = q_dim + self.gated * out_dim + k_dim + (0 if self.one_projection else v_dim)
+        index = self.index.parameters(self.hidden, self.hidden) if self.index else 0
+        cache = LayerKV(
+            n_layers=1, n_kv_heads=self.kv_heads, key_dim=self.key_dim, value_dim=self.value_dim, window=self.window,
+            score_dim=self.key_dim + self.value_dim, **(self.index.of_layer() if self.index else {}),
+        )  # fmt: skip
+        parameters = self.hidden * (made + out_dim) + norm + bias + index
+        return Mixer((cache,), parameters, q_dim + k_dim + v_dim)
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2): one latent and a rope part for all heads."""
+
+    hidden: int
+    q_heads: int
+    q_rank: int
+    rank: int
+    nope: int
+    rope: int
+    value_dim: int
+    gated: bool = False
+    index: Index | None = None
+
+    def mixer(self) -> Mixer:
+        """The layer."""
+        hidden, heads, q_rank, rank = self.hidden, self.q_heads, self.q_rank, self.rank
+        wide = heads * (self.nope + self.rope)
+        query = hidden * q_rank + q_rank + q_rank * wide if q_rank else hidden * wide
+        index = self.index.parameters(hidden, q_rank or hidden) if self.index else 0
+        out = heads * self.value_dim * hidden * (1 + self.gated)
+        parameters = (
+            query + hidden * (rank + self.rope) + rank + rank * heads * (self.nope + self.value_dim) + out + index
+        )
+        cache = LayerKV(
+            n_layers=1, n_kv_heads=1, key_dim=rank + self.rope, value_dim=0, score_dim=2 * rank + self.rope,
+            prompt_score_dim=self.nope + self.rope + self.value_dim,
+            **(self.index.of_layer() if self.index else {}),
+        )  # fmt: skip
+        return Mixer((cache,), parameters, heads * (2 * self.nope + self.rope + self.value_dim) + rank + self.rope)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """DeepSeek-V4: one key for all heads, which is its own value, of the last tokens and of entries that many make.
+
+    Four tokens make an entry of a cache of which an index chooses what is read (CSA); 128 make one of a cache that is
+    read whole (HCA); a ratio of 0 keeps the window alone.
+    """
+
+    hidden: int
+    q_heads: int
+    q_rank: int
+    dim: int
+    out_groups: int
+    out_rank: int
+    window: int
+    ratio: int
+    index: Index | None = None
+
+    def mixer(self) -> Mixer:
+        """The layer. What is read and kept is counted by tokens: an entry comes in parts, as its tokens do."""
+        hidden, heads, dim, ratio = self.hidden, self.q_heads, self.dim, self.ratio
+        parameters = hidden * self.q_rank + self.q_rank * (1 + heads * dim) + hidden * dim + dim + heads
+        parameters += heads * dim * self.out_rank + self.out_groups * self.out_rank * hidden
+        inner = heads * dim + dim + self.q_rank
+        both: dict[str, Any] = {"n_layers": 1, "n_kv_heads": 1, "key_dim": dim, "score_dim": 2 * dim}
+        window = LayerKV(**both, window=self.window)
+        if not ratio:
+            return Mixer((window,), parameters, inner)
+        twice = 2 if self.index else 1  # entries of CSA overlap: two sets of weights make them
+        parameters += self._compressor(dim, twice)
+        waiting, fields = self._waiting(dim, twice), dict[str, Any]()
+        if self.index:
+            index = self.index
+            parameters += self.q_rank * index.heads * index.dim + hidden * index.heads
+            parameters += self._compressor(index.dim, 2)
+            waiting += self._waiting(index.dim, 2)
+            fields = {
+                "read_limit_tokens": index.read_tokens * ratio, "index_bits": index.bits // ratio,
+                "index_flops": index.flops // ratio,
+            }  # fmt: skip
+        entries = LayerKV(**both, tokens_per_entry=ratio, **fields)
+        joined = window.model_copy(update={"joined": True})
+        state = LayerKV(n_layers=1, state_bytes=waiting, joined=True)
+        return Mixer((entries, joined, state), parameters, inner)
+
+    def _compressor(self, dim: int, twice: int) -> int:
+        """Parameters that make an entry: values, scores, their places in it, a norm."""
+        return 2 * self.hidden * twice * dim + self.ratio * twice * dim + dim
+
+    def _waiting(self, dim: int, twice: int) -> int:
+        """Bytes of tokens that have not made an entry yet."""
+        return self.ratio * twice * dim * COMPRESSOR_BYTES
+
+
+def gated_delta(
+    hidden: int, key_heads: int, key_dim: int, value_heads: int, value_dim: int, conv: int, state_bytes: int
+) -> Mixer:
+    """A layer of the gated delta rule (Qwen3-Next, 3.5, 3.6): a matrix of key by value channels for each value head."""
+    keys, values = key_heads * key_dim, value_heads * value_dim
+    channels, state = 2 * keys + values, value_heads * key_dim * value_dim
+    made = hidden * (2 * keys + 2 * values + 2 * value_heads)
+    parameters = made + channels * conv + 2 * value_heads + value_dim + values * hidden
+    cache = LayerKV(
+        n_layers=1, state_code="gdn", state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
+        state_flops=DELTA_FLOPS * state + 2 * conv * channels,
+    )  # fmt: skip
+    return Mixer((cache,), parameters, 2 * keys + 2 * values)
+
+
+def kimi_delta(hidden: int, heads: int, dim: int, conv: int, state_bytes: int) -> Mixer:
+    """A layer of Kimi delta attention (Kimi Linear, K3): a matrix for each head, which decays by channel."""
+    wide, state = heads * dim, heads * dim * dim
+    made = hidden * (4 * wide + heads + dim) + dim * wide
+    parameters = made + 3 * wide * conv + heads + wide + dim + wide * hidden
+    cache = LayerKV(
+        n_layers=1, state_code="kda", state_bytes=state * state_bytes + 3 * wide * (conv - 1) * CONV_BYTES,
+        state_flops=DELTA_FLOPS * state + 6 * conv * wide,
+    )  # fmt: skip
+    return Mixer((cache,), parameters, 4 * wide)
+
+
+def mamba2(
+    hidden: int, heads: int, dim: int, groups: int, state_size: int, conv: int, state_bytes: int, conv_bias: bool
+) -> Mixer:
+    """A layer of Mamba-2 (Nemotron-H): a matrix of head by state channels for each head."""
+    wide = heads * dim
+    channels, state = wide + 2 * groups * state_size, wide * state_size
+    made = hidden * (wide + channels + heads)
+    parameters = made + channels * (conv + conv_bias) + 3 * heads + wide + wide * hidden
+    cache = LayerKV(
+        n_layers=1, state_code="mamba2", state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
+        state_flops=MAMBA_FLOPS * state + 2 * conv * channels,
+    )  # fmt: skip
+    return Mixer((cache,), parameters, wide + channels)
