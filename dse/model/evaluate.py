@@ -50,7 +50,7 @@ from dse.model.operations import (
     prompt_operations,
     total_of,
 )
-from dse.model.records import MISSING, Design
+from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
 from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
@@ -228,8 +228,9 @@ class Point:
         return int(peak_memory.extra_bits(self.design, self.made.limits, n_tokens))
 
     def ledger(self, n_tokens: int) -> dict[str, Fraction]:
-        """Bits of one sequence by part; the parts add up to what it stores, page padding included, exactly."""
-        tensors, den = self.design.tensors, self.plan.den
+        """Bits of one sequence by part; the parts add up to what it stores, page padding included and constant states
+        left out, exactly."""
+        den, tensors = self.plan.den, [g for g in self.design.tensors if g.side != STATES]
         stored = [kv_bytes.stored_tokens(g, self.made.limits, n_tokens) for g in tensors]
         parts = self.plan.ledger(stored)
         for g, kept in zip(tensors, stored, strict=True):

@@ -191,7 +191,14 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding included",
             "docs/model.md, KV bytes", n_tokens=n, **{
                 f"{g.place}_bytes_per_layer_{g.n_stored_layers}_layers": _token_bytes(point, t, n)
-                for g, t in zip(plan.groups, design.tensors, strict=True)
+                for g, t in zip(plan.groups, design.tensors, strict=False)  # states come after
+            },
+        ),
+        _note(
+            "state_bytes", results["state_bytes"], "sum over layers of what they keep of a request, whatever its length",
+            "docs/model.md, KV bytes", **{
+                f"bytes_per_layer_{n_layers}_layers": layer.state_bytes
+                for layer, n_layers in plan.layers if layer.state_bytes
             },
         ),
         _note(

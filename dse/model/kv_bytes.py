@@ -3,11 +3,12 @@
 Sums over tensors of formulas of `dse.model.formulas`, under the limits that a token policy sets for a prompt.
 """
 
+import math
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
 from dse.model.formulas import effective_bits, kv_cache, memory_unit, tokens
-from dse.model.records import NO_LIMIT
+from dse.model.records import KEYS, NO_LIMIT, STATES
 
 
 class Limits(NamedTuple):
@@ -336,6 +337,8 @@ class Contents(NamedTuple):
     page_tail_bits: float
     #: mean over the tokens, summed over the layers
     kv_bytes_per_token: float
+    #: constant states, whatever the length; nan: there are none
+    state_bytes: float
 
 
 @compilable
@@ -343,19 +346,23 @@ def contents_of(design, made):
     """Tokens and bits of one sequence at its final length; no bits without a cache."""
     n, unit, has_cache = design.input_tokens + design.output_tokens, 8 * design.model.den, design.load.has_cache
     limits, padding, n_layers, stored, read = made.limits, 0, 0, 0, 0
-    per_token = 0.0
+    per_token, states = 0.0, 0
     for g in design.tensors:
+        if g.side == STATES:
+            states += g.n_stored_layers * g.once_bits * has_cache
+            continue
         kept = stored_tokens(g, limits, n)
         if has_cache:
             unused = padding_bits(g, kept, design.load.page_tokens)
             padding += g.n_stored_layers * unused
             bits = bits_of(g, kept) + kept * g.index_bits
             per_token += g.n_stored_layers * ((bits + unused) / (unit_of(design) * kept))
-        if g.side == 0:
+        if g.side == KEYS:
             n_layers += g.n_read_layers
             stored += g.n_read_layers * kept
             read += g.n_read_layers * read_tokens(g, limits, n)
     return Contents(
-        stored / n_layers, read / n_layers, effective_bits.stored_bits(made.final_bits / unit, made.n_elements),
+        stored / n_layers, read / n_layers, effective_bits.stored_bits((made.final_bits - states) / unit, made.n_elements),
         padding / (design.model.den * made.n_elements), per_token,
+        states / unit_of(design) if states else math.nan,
     )  # fmt: skip

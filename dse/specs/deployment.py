@@ -22,7 +22,7 @@ def _divisors(number: int, most: int = 64) -> str:
 def check(model: ModelSpec, work: Workload) -> None:
     """Raises InputError for what cannot be split so, with what would do."""
     tp, pp, ep, dcp = work.tp, work.pp, work.ep, work.dcp
-    heads = {layer.n_kv_heads for layer in model.layers}
+    heads = {layer.n_kv_heads for layer in model.layers if layer.key_dim}
     if work.dp_attention and tp == 1:
         raise InputError("dp-attention: has devices to itself only where tp is above 1: add --tp")
     if work.dp_attention and model.hidden_size % tp:
@@ -77,7 +77,7 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     """What one of the `tp` devices has of the model, of all stages together.
 
     KV heads are split until there is one a device, then copied with the weights that make them; latent (MLA) heads are
-    copied. With `dp_attention` all of attention is on every device. The rest of the weights, the embeddings and the
+    copied, and heads of constant states are split. With `dp_attention` all of attention is on every device. The rest of the weights, the embeddings and the
     experts are split evenly; biases and norms, which engines copy, are less than a hundredth of a percent.
 
     Raises InputError for what cannot be split so.
@@ -91,7 +91,7 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
         raise InputError(f"dp-attention: the parameters of attention in {model.name} are not known: use tp alone")
     layers, q_heads, own = model.layers, model.n_q_heads, attention
     if not work.dp_attention:
-        layers = tuple(layer.model_copy(update={"n_kv_heads": -(-layer.n_kv_heads // tp)}) for layer in model.layers)
+        layers = tuple(_split(layer, tp) for layer in model.layers)
         q_heads = model.n_q_heads // tp
         own = -(-(attention + sum(_copied_parameters(model, layer, tp) for layer in model.layers)) // tp)
     row = 2 * model.hidden_size
@@ -108,6 +108,14 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
         "activation_elements": split(model.activation_elements),
         "layer_elements": None if model.layer_elements is None else split(model.layer_elements),
     })  # fmt: skip
+
+
+def _split(layer: LayerKV, tp: int) -> LayerKV:
+    """One device's part of a layer: KV heads and the heads of states; what waits for a latent's entry is copied."""
+    found: dict[str, int] = {"n_kv_heads": -(-layer.n_kv_heads // tp)}
+    if layer.state_flops:
+        found |= {"state_bytes": -(-layer.state_bytes // tp), "state_flops": -(-layer.state_flops // tp)}
+    return layer.model_copy(update=found)
 
 
 def _copied_parameters(model: ModelSpec, layer: LayerKV, tp: int) -> int:
