@@ -104,3 +104,16 @@ def decode_step(flops, read_bytes, unpack_s, extra_bytes, peak, bandwidth):
     attention = max(Fraction(flops) / peak, Fraction(read_bytes) / bandwidth)
     exposed = max(Fraction(0), unpack_s - attention) + Fraction(extra_bytes) / bandwidth
     return attention, exposed
+
+
+def naive_states_bytes(model, n_in, n_out):
+    """Bytes that the decode steps of one request move: caches read, 16 bits an element, states read and written."""
+    total = 0
+    for length in range(n_in + 1, n_in + n_out + 1):
+        for layer in model.layers:
+            kept = min(length, layer.window or length, layer.read_limit_tokens or length)
+            row = layer.n_kv_heads * (layer.key_dim + layer.value_dim) * 2 / layer.tokens_per_entry
+            index = length * layer.index_bits / 8 if layer.read_limit_tokens and layer.read_limit_tokens < 10**9 else 0
+            states = 2 * layer.state_bytes if layer.state_flops else 0
+            total += layer.n_layers * (kept * row + index + states)
+    return total

@@ -1,8 +1,9 @@
-"""Fit the kernels of whole steps to the package's tables: products by format, experts, latent heads, prompts.
+"""Fit the kernels of whole steps to the package's tables: products by format, experts, latent heads, states, prompts.
 
 What decode attention and 16-bit products are to `dse.calibrate.fit`, everything else that a server runs is here:
-products with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads, and
-attention over prompts. Each is a start and one or two ceilings; docs/calibration.md, Whole steps, has forms and errors.
+products with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads,
+updates of constant states, and attention over prompts. Each is a start and one or two ceilings;
+docs/calibration.md, Whole steps, has forms and errors.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from dse.model.formulas import weights
 from dse.model.formulas.calibrated import gemm_s
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
-from dse.specs.stack import HeadCode, LatentCode, WeightCode
+from dse.specs.stack import HeadCode, LatentCode, StateCode, WeightCode
 
 _US = units.to_base(1, "us")
 #: launch in us; shares of the peaks as their inverses
@@ -62,6 +63,12 @@ ROUTING = ("power_law_1.01", "balanced")
 LATENT, LATENT_SCORE = 576, 576 + 512
 
 
+#: state -> the folder of its tables; those of Mamba-2 have the convolution alone
+_STATES: dict[StateCode, str] = {"gdn": "linear_attention", "kda": "kda"}
+#: kernels that take a token into a state, and bytes of an element of what they keep
+CONVOLUTION, RECURRENCE, STATE_BYTES, CONV_BYTES = "causal_conv1d_update", "fused_recurrent", 4, 2
+
+
 @dataclass(frozen=True)
 class Rows:
     """Measured kernels of one part: operations, bytes moved, seconds; rows of decode steps, and who measured what."""
@@ -92,6 +99,8 @@ class ServedOutcome:
     def trusted(self) -> bool:
         """False where the parameters should not be used: what a step is made of counts, else the prompts."""
         judged = self.errors.get("decode") or self.errors["all"]
+        if self.part.startswith("state.") and self.parameters["memory_frac"] == 1:
+            return False  # faster than the memory: states are not FP32 there
         return judged["mean"] <= MAX_SERVED_ERROR
 
 
@@ -132,6 +141,10 @@ def _parts(device: HardwareSpec, stack: str) -> list[tuple[str, Rows, float]]:
     for stored in ("fp16", "fp8"):
         if frame is not None and (rows := _latent(frame, stored)):
             found.append((f"latent.{stored}", rows, device.peak_flops.si))
+    for code, table in _STATES.items():
+        frame = _frame(folder / table / stack, f"{code}_perf.parquet")
+        if frame is not None and (rows := _states(frame, cache)):
+            found.append((f"state.{code}", rows, device.peak_flops.si))
     frame = _frame(folder / "attention" / stack, "context_attention_perf.parquet")
     head: HeadCode
     for head in ("d64", "d128"):
@@ -250,6 +263,29 @@ def _latent(frame: Any, stored: LatentCode) -> Rows | None:
     return _rows(frame, flops, kv_bytes + 2 * batch * heads * LATENT_SCORE, everything, everything)
 
 
+def _states(frame: Any, cache: float) -> Rows | None:
+    """Decode updates of constant states: the short convolution and the recurrence, one after the other.
+
+    The recurrence of a row is the kernel that runs after a convolution of its own (those that fuse both are other
+    rows); its state is FP32 and read and written, as is what the convolution keeps, in 16 bits. Rows count whose states
+    no cache holds, as a server's other layers evict them, and those that are little but a start.
+    """
+    frame = frame[frame["phase"] == "generation"]
+    shape = ["batch_size", "d_conv", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim"]
+    conv = frame[frame["kernel_source"] == CONVOLUTION].groupby(shape)["latency"].min()
+    update = frame[frame["kernel_source"].str.startswith(RECURRENCE)].groupby(shape)["latency"].min()
+    both = conv.add(update).dropna().reset_index()
+    if not len(both):
+        return None
+    first = frame.iloc[0]
+    both[["framework", "version", "device"]] = first[["framework", "version", "device"]].to_list()
+    batch, d_conv, k_heads, k_dim, v_heads, v_dim = (both[name].to_numpy(float) for name in shape)
+    channels, state = 2 * k_heads * k_dim + v_heads * v_dim, v_heads * k_dim * v_dim
+    n_bytes = 2 * batch * (state * STATE_BYTES + channels * (d_conv - 1) * CONV_BYTES)
+    keep = (n_bytes / 2 > cache) | (n_bytes < cache / CACHE_SHARE)
+    return _rows(both, np.zeros(len(both)), n_bytes, np.ones(len(both), bool), keep)
+
+
 def _prompts(frame: Any, head_dim: int) -> Rows | None:
     """Causal attention over whole prompts: half of the products."""
     if "window_size" in frame:
@@ -287,7 +323,7 @@ def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
     n_decode = max(int(seen.is_decode.sum()), 1)
     n_prompts = max(len(places) - n_decode, 1)
     counts = np.where(seen.is_decode, 1 / n_decode, 1 / n_prompts) * len(places) / 2
-    free = (0, 2) if part.startswith("prompt.") else (0, 1, 2)
+    free = {"prompt": (0, 2), "state": (0, 1)}.get(part.partition(".")[0], (0, 1, 2))
     starts = [SPACE.usual * np.resize(factors, 3) for factors in ((1.0,), (5.0, 1.0, 2.0), (0.5, 1.5, 1.0))]
     tried = [
         solve(lambda point: predict_s(seen, point, bandwidth, peak), seen.measured_s, counts, SPACE, start, free)
@@ -306,7 +342,9 @@ def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
     }
     launch, memory, flops = (float(f"{number:.4g}") for number in (point[0], 1 / point[1], 1 / point[2]))
     parameters = {"flops_frac": flops}
-    if not part.startswith("prompt."):
+    if part.startswith("state."):
+        parameters = {"launch": launch * _US, "memory_frac": memory}
+    elif not part.startswith("prompt."):
         parameters = {"launch": launch * _US, "memory_frac": memory, "flops_frac": flops}
     return ServedOutcome(part, parameters, len(places), errors, rows.source)
 
@@ -341,7 +379,7 @@ def with_served(data: dict[str, Any], stack: str, outcomes: list[ServedOutcome])
     return {**data, "stacks": {**stacks, stack: own}}
 
 
-_TABLES = ("products", "experts", "latent", "prompt")
+_TABLES = ("products", "experts", "latent", "state", "prompt")
 
 
 def run(

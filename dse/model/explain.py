@@ -195,7 +195,7 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             },
         ),
         _note(
-            "state_bytes", results["state_bytes"], "sum over layers of what they keep of a request, whatever its length",
+            "state_bytes", results["state_bytes"], "sum over layers of what they keep of a request of any length",
             "docs/model.md, KV bytes", **{
                 f"bytes_per_layer_{n_layers}_layers": layer.state_bytes
                 for layer, n_layers in plan.layers if layer.state_bytes

@@ -362,7 +362,8 @@ def contents_of(design, made):
             stored += g.n_read_layers * kept
             read += g.n_read_layers * read_tokens(g, limits, n)
     return Contents(
-        stored / n_layers, read / n_layers, effective_bits.stored_bits((made.final_bits - states) / unit, made.n_elements),
+        stored / n_layers, read / n_layers,
+        effective_bits.stored_bits((made.final_bits - states) / unit, made.n_elements),
         padding / (design.model.den * made.n_elements), per_token,
         states / unit_of(design) if states else math.nan,
     )  # fmt: skip

@@ -250,8 +250,8 @@ def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
     return tuple(
         Tensor(
             STATES, shape, n_layers, 2 * n_layers * bool(layer.state_flops), 0, 1, NO_LIMIT, 0, 0,
-            units.BITS_PER_BYTE * layer.state_bytes * plan.den, 0, 1, 0, 0, NONE, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0.0, 0.0,
-            0.0,
+            units.BITS_PER_BYTE * layer.state_bytes * plan.den, 0, 1, 0, 0, NONE, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
+            0.0, 0.0, 0.0,
         )
         for shape, (layer, n_layers) in enumerate(plan.layers) if layer.state_bytes
     )  # fmt: skip

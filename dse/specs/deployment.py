@@ -77,8 +77,9 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     """What one of the `tp` devices has of the model, of all stages together.
 
     KV heads are split until there is one a device, then copied with the weights that make them; latent (MLA) heads are
-    copied, and heads of constant states are split. With `dp_attention` all of attention is on every device. The rest of the weights, the embeddings and the
-    experts are split evenly; biases and norms, which engines copy, are less than a hundredth of a percent.
+    copied, and heads of constant states are split. With `dp_attention` all of attention is on every device. The rest of
+    the weights, the embeddings and the experts are split evenly; biases and norms, which engines copy, are less than a
+    hundredth of a percent.
 
     Raises InputError for what cannot be split so.
     """

@@ -35,7 +35,7 @@ from dse.specs.huggingface.keys import (
     VOCAB,
     Keys,
 )
-from dse.specs.huggingface.mixers import Mixer
+from dse.specs.huggingface.mixers import NOTHING, Mixer
 from dse.specs.huggingface.parameters import Shape
 
 
@@ -79,6 +79,7 @@ def from_document(document: Document) -> ModelSpec:
     given = layers.blocks(keys, rules, model_type, hidden)
     n_layers = len(given.mixers) if given else keys.whole(LAYERS, 1, MAX_LAYERS, required=True, same=True) or 0
     mixers = given.mixers if given else layers.read(keys, rules, model_type, n_layers, hidden)
+    misread = NOTHING in mixers and bool(keys.problems)
     ffn = given.ffn if given else hf_params.read_ffn(keys, rules, model_type, n_layers, hidden)
     experts = hf_params.read_experts(keys, rules, model_type, n_layers, ffn, given.experts if given else None)
     embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
@@ -87,7 +88,8 @@ def from_document(document: Document) -> ModelSpec:
     shape = Shape(rules, hidden, vocab, mixers, ffn, experts, embedding, tied, extra)
     q_heads = max(keys.per_layer(Q_HEADS, 1 if given else n_layers, 1, MAX_DIM), default=1)
     positions = keys.whole(POSITIONS, 1, MAX_TOKENS)
-    _not_understood(keys)
+    if not misread:  # what stopped early has not read the rest
+        _not_understood(keys)
     if not is_known and not like:
         _not_known(keys, own_type)
     if keys.problems:

@@ -37,6 +37,8 @@ BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 GATED_DELTA, KIMI = ("qwen3_next", "qwen3_5"), ("kimi_linear", "kimi_k3")
 #: and those whose layers choose what they read by an index: DeepSeek Sparse Attention, MiniMax Sparse Attention
 INDEXED, BLOCK_INDEXED = ("deepseek_v32", "glm_moe_dsa"), ("minimax_m3", "minimax_m3_vl")
+#: and those of compressed caches
+COMPRESSED = ("deepseek_v4", "deepseek_ref")
 #: widths of Nemotron-NAS's feed-forwards are multiples of it
 FFN_MULTIPLE = 256
 
@@ -54,7 +56,7 @@ class Blocks:
 def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) -> list[Mixer]:
     """What mixes the tokens in each layer. Problems go to `keys`."""
     q_heads = keys.per_layer(Q_HEADS, n_layers, 1, MAX_DIM)
-    if keys.get("compress_ratios") is not None:
+    if model_type in COMPRESSED:
         return _compressed(keys, n_layers, hidden, q_heads)
     states = _states(keys, model_type, n_layers, hidden)
     latent = _latent(keys, hidden)
@@ -200,6 +202,7 @@ def _compressed(keys: Keys, n_layers: int, hidden: int, q_heads: list[int]) -> l
     dim = keys.whole(HEAD_DIM, 1, MAX_DIM, required=True) or 128
     if dim % 128:
         keys.bad(keys.name_of(HEAD_DIM), "a multiple of 128, the most tokens of an entry")
+        return [NOTHING] * n_layers
     keys.whole(["num_key_value_heads"], 1, 1, 1)
     window = keys.whole(WINDOW, 1, MAX_TOKENS, required=True) or 1
     rank = keys.whole(["q_lora_rank"], 1, MAX_DIM, required=True) or 1
@@ -265,9 +268,9 @@ def _kimi_states(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
 
 def blocks(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Blocks | None:
     """Layers whose blocks the file gives one by one; None where all are alike."""
-    if keys.get("hybrid_override_pattern") is not None or keys.get("layers_block_type") is not None:
+    if model_type == "nemotron_h":
         return _nemotron_h(keys, rules, model_type, hidden)
-    if keys.get("block_configs") is not None:
+    if model_type == "nemotron-nas":
         return _nemotron_nas(keys, rules, hidden)
     return None
 
