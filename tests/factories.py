@@ -342,3 +342,20 @@ def assert_one_line(result, status, *parts):
     assert "Traceback" not in err
     for part in parts:
         assert part in err
+
+
+#: read from configurations of aiconfigurator-core, whose bytes tests/specs/test_architectures.py has by hand
+SHIPPED = {
+    "qwen3.5-27b": "Qwen--Qwen3.5-27B", "qwen3.5-35b-a3b": "Qwen--Qwen3.5-35B-A3B",
+    "qwen3.5-122b-a10b": "Qwen--Qwen3.5-122B-A10B", "qwen3.5-397b-a17b": "Qwen--Qwen3.5-397B-A17B",
+    "qwen3.6-27b": "nvidia--Qwen3.6-27B-NVFP4", "qwen3.6-35b-a3b": "nvidia--Qwen3.6-35B-A3B-NVFP4",
+    "gemma-4-26b-a4b": "google--gemma-4-26B-A4B", "gemma-4-31b": "nvidia--Gemma-4-31B-IT-NVFP4",
+    "deepseek-v4-flash": "deepseek-ai--DeepSeek-V4-Flash", "deepseek-v4-pro": "deepseek-ai--DeepSeek-V4-Pro",
+    "glm-5.2": "zai-org--GLM-5.2", "kimi-k3": "moonshotai--Kimi-K3", "minimax-m3": "MiniMaxAI--MiniMax-M3",
+    "nemotron-3-nano-30b-a3b": "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "nemotron-3-super-120b-a12b": "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8",
+    "nemotron-3-ultra-550b-a55b": "nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16",
+    "nemotron-h-56b": "nvidia--Nemotron-H-56B-Base-8K",
+    "llama-3.3-nemotron-super-49b": "nvidia--Llama-3_3-Nemotron-Super-49B-v1",
+    "mimo-v2-flash": "XiaomiMiMo--MiMo-V2-Flash", "step-3.7-flash": "stepfun-ai--Step-3.7-Flash",
+}  # fmt: skip

@@ -92,6 +92,8 @@ def point_text(
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
+        if result["state_bytes"] is None:
+            shown = [row for row in shown if row[1] != "state_bytes"]
         if not result["power_s"]:
             shown = [row for row in shown if row[1] != "power_s"]
         if not result["host_s"]:  # what a server does was measured of servers

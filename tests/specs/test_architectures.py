@@ -17,6 +17,7 @@ from dse.specs import catalog
 from dse.specs.huggingface import config as hf_config
 from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
+from factories import SHIPPED
 from naive import naive_states_bytes
 
 PACKAGE = util.find_spec("aiconfigurator_core")
@@ -230,3 +231,13 @@ def test_what_is_wrong_is_named(name, change, message):
     with pytest.raises(SpecError, match=message) as told:
         hf_config.from_document(document(data | change))
     assert len(told.value.lines()) < 7
+
+
+@needs_package
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_files_are_what_the_reader_finds(name):
+    shipped, found = catalog.model(name), read(SHIPPED[name])
+    for field in ("layers", "parameters", "attention_parameters", "expert_parameters", "n_q_heads", "hidden_size"):
+        assert getattr(shipped, field) == getattr(found, field), field
+    if shipped.published_parameters:
+        assert shipped.parameters == pytest.approx(shipped.published_parameters, rel=0.03)
