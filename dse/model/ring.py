@@ -57,6 +57,11 @@ def evaluate(
             )
     if plan.model.read_limit_tokens:
         raise InputError(f"model = {plan.model.name}: its index chooses among all tokens, which a ring does not know")
+    if not all(layer.key_dim and layer.tokens_per_entry == 1 for layer in plan.model.layers):
+        raise InputError(
+            f"model = {plan.model.name}: has layers of a constant state, of a compressed cache or of neither, whose "
+            "tokens a ring does not know how to share"
+        )
     link = link or device.link_bandwidth or _PCIE
     point, as_wide = Point(device, plan, work), replace(work, activation_bits=units.FP16_BITS)
     plan, paths, stack = point.plan, point.paths, point.stack

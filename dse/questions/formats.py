@@ -210,7 +210,7 @@ def shown_row(one: Format) -> list[str]:
     runs = r["feasible"]
     return [
         one.name, one.implementation, f"{r['stored_bits']:.3g}", f"{r['kv_bytes_per_token']:,.0f}",
-        f"{r['max_batch']:,}", f"{r['max_context_tokens']:,}",
+        f"{r['max_batch']:,}", _context(r),
         f"{r['decode_step_s'] / 1e-3:,.1f}" if runs else "-",
         _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
         f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
@@ -219,6 +219,12 @@ def shown_row(one: Format) -> list[str]:
         _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
         one.kernels, VERDICTS[one.verdict],
     ]  # fmt: skip
+
+
+def _context(result: Result) -> str:
+    """The longest context; a window of every layer leaves it without a limit."""
+    longest = result["max_context_tokens"]
+    return f"{longest:,}" if longest is not None else "any" if result["feasible"] else "-"
 
 
 def _within(result: Result, column: str, per_unit: float, form: str) -> str:

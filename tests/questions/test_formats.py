@@ -117,6 +117,11 @@ def test_where_nothing_fits_the_answer_says_why():
     assert of_answer.chart_of(found).panels
 
 
+def test_windows_in_every_layer_leave_the_context_without_a_limit():
+    found = module.formats(catalog.device("a800-80gb"), catalog.model("mixtral-8x7b"), Workload(batch=4, tp=4), ["fp8"])
+    assert [module.shown_row(one)[module.SHOWN.index("longest context")] for one in found.formats] == ["any", "any"]
+
+
 def test_where_only_fewer_bits_fit_they_run_alone():
     """An A100 has some 8 GB beside these weights: 32,000 tokens in 16 bits (262,144 B each), 64,000 in 8 bits."""
     found = module.formats(catalog.device("a100-80gb"), QWEN, Workload(batch=1, input_tokens=40_000), ["fp8", "qserve"])
