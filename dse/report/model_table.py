@@ -5,19 +5,19 @@ from pathlib import Path
 from dse.report import listing
 from dse.specs import catalog
 
-#: bytes of a token over all layers that a report prints, 16-bit keys and values
+#: bytes of a token over all layers that others print, 16-bit keys and values; whole KiB where they round so
 PUBLISHED_BYTES = {
-    "deepseek-v3": (70_272, "arXiv:2505.09343, Table 1"),
-    "qwen2.5-72b": (327_680, "arXiv:2505.09343, Table 1"),
-    "llama3.1-405b": (516_096, "arXiv:2505.09343, Table 1"),
+    "deepseek-v3": (69 * 1024, "69 KiB: The weight of remembering, news.future-shock.ai"),
+    "llama3-8b": (128 * 1024, "128 KiB: The weight of remembering, news.future-shock.ai"),
+    "llama3.1-8b": (131_072, "kv-cache-size 0.1.1, README"),
 }
 _HEAD = """# Models by name
 
 Every model that ships, as `dse list models` has it; `dse show NAME` prints all of its numbers with their sources. Bytes
-are those that one more token adds over all layers with 16-bit keys and values and a small index where the model has one.
-Layers with a window stop adding once it is full: the last bytes are those a token adds beyond all windows. Parameters are
-counted from the shape, without vision encoders and multi-token prediction. A test compares this file with the catalog;
-`dse.report.model_table.write` makes it.
+are those that one more token adds over all layers with 16-bit keys and values, the index of a model that has one
+included. Layers with a window stop adding once it is full: the bytes beyond windows are those of a long context.
+Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares this file with
+the catalog; `dse.report.model_table.write` makes it.
 
 | family | model | parameters | published | B a token | B beyond windows | published B a token | source of the shape |
 |---|---|---|---|---|---|---|---|
