@@ -16,7 +16,7 @@ _HEAD = """# Models by name
 Every model that ships, as `dse list models` has it; `dse show NAME` prints all of its numbers with their sources. Bytes
 are those that one more token adds over all layers with 16-bit keys and values, the index of a model that has one
 included. Layers with a window stop adding once it is full: the bytes beyond windows are those of a long context.
-Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares this file with
+Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares it with
 the catalog; `dse.report.model_table.write` makes it.
 
 | family | model | parameters | published | B a token | B beyond windows | published B a token | source of the shape |
