@@ -226,17 +226,23 @@ def check(file: str) -> None:
 
 @cli.command("list", short_help="Devices, models, quantizers, implementations or token policies.")
 @click.argument("kind", metavar="devices|models|quantizers|implementations|tokens")
+@click.argument("pattern", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def list_(kind: str, as_json: bool) -> None:
-    """What the tool knows by name: devices, models, quantizers, implementations of these, or token policies."""
+def list_(kind: str, pattern: str | None, as_json: bool) -> None:
+    """What the tool knows by name: devices, models, quantizers, implementations of these, or token policies.
+
+    PATTERN keeps those that have it in their name or title, in any case: `dse list models qwen3`.
+    """
     from dse.report import listing
 
     kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers,
              "implementations": listing.list_implementations, "tokens": listing.list_tokens}  # fmt: skip
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
-    rows = kinds[kind]()
-    click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(rows))
+    rows = listing.matching(kinds[kind](), pattern)
+    if pattern and not rows:
+        raise InputError(f"no {kind} with {show(pattern)} in the name or title: see `dse list {kind}`")
+    click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(listing.grouped(rows)))
 
 
 @cli.command("show", short_help="One of them with every number and its source.")

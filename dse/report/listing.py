@@ -1,6 +1,7 @@
 """Devices, models and quantizers as rows: what `dse list`, `dse show` and `dse check` print, as text or as JSON."""
 
 import math
+import re
 import shutil
 import sys
 import textwrap
@@ -89,21 +90,42 @@ def list_devices() -> Rows:
     return rows
 
 
+def family(name: str) -> str:
+    """The family that a model's name begins with: what stands before its first digit or dash."""
+    return re.split("[0-9-]", name, maxsplit=1)[0] or name
+
+
+def matching(rows: Rows, pattern: str | None) -> Rows:
+    """The rows that have a text in their name or title, in any case; all without a text."""
+    asked = (pattern or "").lower()
+    return [row for row in rows if asked in row["name"].lower() or asked in str(row.get("title", "")).lower()]
+
+
 def list_models() -> Rows:
-    """One row per shipped model."""
+    """One row per shipped model, families together, each from the smallest to the largest."""
     rows = []
     for name in catalog.model_files():
         model = catalog.model(name)
         first = model.layers[0]
         windows = [layer.window for layer in model.layers if layer.window]
         rows.append({
-            "name": model.name, "n_parameters": model.parameters, "n_layers": model.n_layers,
+            "family": family(model.name), "name": model.name, "n_parameters": model.parameters,
+            "n_layers": model.n_layers,
             "n_q_heads": model.n_q_heads, "n_kv_heads": first.n_kv_heads, "head_dim": first.key_dim,
             "window_tokens": min(windows, default=None),
             "kv_bytes_per_token_fp16": _kv_bytes_per_token(model),
             "title": model.title + _layers_in_short(model),
         })  # fmt: skip
-    return rows
+    return sorted(rows, key=lambda row: (row["family"], row["n_parameters"], row["name"]))
+
+
+def grouped(rows: Rows) -> Rows:
+    """Rows whose family is said once, at its first one, as people read them."""
+    said: Rows = []
+    for index, row in enumerate(rows):
+        same = index > 0 and row.get("family") == rows[index - 1].get("family")
+        said.append(row | {"family": ""} if "family" in row and same else row)
+    return said
 
 
 def _kv_bytes_per_token(model: ModelSpec) -> int:

@@ -72,6 +72,35 @@ KV_BYTES = {
     "qwen2.5-0.5b": 2 * 24 * 2 * 64 * 2,  # 12,288
     "falcon-180b": 2 * 80 * 8 * 64 * 2,  # 163,840
     "openelm-270m": 2 * (5 * 3 + 7 * 4 + 4 * 5) * 64 * 2,  # 16,128
+    "codellama-34b": 2 * 48 * 8 * 128 * 2,
+    "command-r-plus": 2 * 64 * 8 * 128 * 2,
+    "gemma-2-27b": 2 * 46 * 16 * 128 * 2,
+    "gemma-2-2b": 2 * 26 * 4 * 256 * 2,
+    "gemma-3-12b": 2 * 48 * 8 * 256 * 2,
+    "gemma-3-1b": 2 * 26 * 1 * 256 * 2,
+    "gemma-3-27b": 2 * 62 * 16 * 128 * 2,
+    "glm-4.5": 2 * 92 * 8 * 128 * 2,
+    "glm-4.5-air": 2 * 46 * 8 * 128 * 2,
+    "glm-4.7": 2 * 92 * 8 * 128 * 2,
+    "granite-3.1-2b": 2 * 40 * 8 * 64 * 2,
+    "granite-3.1-8b": 2 * 40 * 8 * 128 * 2,
+    "llama-3.2-3b": 2 * 28 * 8 * 128 * 2,
+    "ministral-8b": 2 * 36 * 8 * 128 * 2,
+    "mistral-large-2411": 2 * 88 * 8 * 128 * 2,
+    "mistral-small-22b": 2 * 56 * 8 * 128 * 2,
+    "mistral-small-24b": 2 * 40 * 8 * 128 * 2,
+    "olmo-2-13b": 2 * 40 * 40 * 128 * 2,
+    "phi-3-medium-4k": 2 * 40 * 10 * 128 * 2,
+    "phi-4": 2 * 40 * 10 * 128 * 2,
+    "phi-4-mini": 2 * 32 * 8 * 128 * 2,
+    "qwen2.5-1.5b": 2 * 28 * 2 * 128 * 2,
+    "qwen2.5-14b": 2 * 48 * 8 * 128 * 2,
+    "qwen2.5-32b": 2 * 64 * 8 * 128 * 2,
+    "qwen2.5-3b": 2 * 36 * 2 * 128 * 2,
+    "qwen2.5-72b": 2 * 80 * 8 * 128 * 2,
+    "qwen3-14b": 2 * 40 * 8 * 128 * 2,
+    "qwen3-4b": 2 * 36 * 8 * 128 * 2,
+    "smollm2-1.7b": 2 * 24 * 32 * 64 * 2,
 }
 
 # published counts (the number of weights of the released checkpoint, or the rounded figure of the model's report)
@@ -125,6 +154,35 @@ PARAMETERS = {
     "qwen1.5-72b": 72.3e9,
     "qwen2.5-0.5b": 494_032_768,
     "falcon-180b": 179_522_565_120,  # with an output head of its own
+    "codellama-34b": 34e9,
+    "command-r-plus": 104e9,
+    "gemma-2-27b": 27.227e9,
+    "gemma-2-2b": 2.614e9,
+    "gemma-3-12b": 11.771e9,
+    "gemma-3-1b": 1e9,
+    "gemma-3-27b": 27.016e9,
+    "glm-4.5": 355e9,
+    "glm-4.5-air": 106e9,
+    "glm-4.7": 355e9,
+    "granite-3.1-2b": 2.5e9,
+    "granite-3.1-8b": 8.1e9,
+    "llama-3.2-3b": 3.21e9,
+    "ministral-8b": 8_019_808_256,
+    "mistral-large-2411": 123e9,
+    "mistral-small-22b": 22e9,
+    "mistral-small-24b": 24e9,
+    "olmo-2-13b": 13_716_198_400,
+    "phi-3-medium-4k": 14e9,
+    "phi-4": 14_659_507_200,
+    "phi-4-mini": 3_836_021_760,
+    "qwen2.5-1.5b": 1.54e9,
+    "qwen2.5-14b": 14.7e9,
+    "qwen2.5-32b": 32.5e9,
+    "qwen2.5-3b": 3.09e9,
+    "qwen2.5-72b": 72.7e9,
+    "qwen3-14b": 14.8e9,
+    "qwen3-4b": 4e9,
+    "smollm2-1.7b": 1.7e9,
     # by hand, vision encoder apart: per layer attention 2*5120*(5120+1024), 16 or 128 experts and a shared one of
     # 3*5120*8192, router, 2 norms; Maverick has 24 dense layers of 3*5120*16384 instead
     "llama-4-scout": 48 * (62_914_560 + 17 * 125_829_120 + 16 * 5120 + 10_240) + 2 * 202_048 * 5120 + 5120,
@@ -134,6 +192,21 @@ PARAMETERS = {
     + 5120,
     # by hand: embeddings, 32 layers of attention 4*4096^2, FFN 3*4096*11008, two norms, query and key norms
     "olmo-2-7b": 2 * 100_352 * 4096 + 32 * (67_108_864 + 135_266_304 + 8192 + 8192) + 4096,
+}
+
+# published as a rounded size alone
+ROUNDED = {
+    "codellama-34b",
+    "glm-4.5",
+    "glm-4.5-air",
+    "glm-4.7",
+    "granite-3.1-2b",
+    "granite-3.1-8b",
+    "mistral-small-22b",
+    "mistral-small-24b",
+    "qwen2.5-32b",
+    "qwen3-4b",
+    "smollm2-1.7b",
 }
 
 # active parameters per token, in billions, as the models' reports give them, and the tolerance of that rounding
@@ -216,7 +289,8 @@ def test_kv_heads_of_falcon_before_and_after_it_had_a_model_type(tmp_path, model
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_within_half_a_percent(name):
-    assert load(name).parameters == pytest.approx(PARAMETERS[name], rel=0.005)
+    """Or within 2 % where only a rounded size is published."""
+    assert load(name).parameters == pytest.approx(PARAMETERS[name], rel=0.02 if name in ROUNDED else 0.005)
 
 
 @pytest.mark.parametrize("name", ACTIVE)

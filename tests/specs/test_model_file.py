@@ -59,6 +59,58 @@ BY_HAND = {
     "llama-30b": Counted(32.5, None, 2 * 60 * 52 * 128 * 2),  # 1,597,440
     "gpt-j-6b": Counted(6.053, None, 2 * 28 * 16 * 256 * 2),  # 458,752
     "falcon-180b": Counted(179.5, None, 2 * 80 * 8 * 64 * 2),  # 163,840
+    "llama3.2-1b": Counted(1.236, None, 2 * 16 * 8 * 64 * 2),
+    "llama3.2-3b": Counted(3.21, None, 2 * 28 * 8 * 128 * 2),
+    "qwen2.5-1.5b": Counted(1.54, None, 2 * 28 * 2 * 128 * 2),
+    "qwen2.5-3b": Counted(3.09, None, 2 * 36 * 2 * 128 * 2),
+    "qwen2.5-14b": Counted(14.7, None, 2 * 48 * 8 * 128 * 2),
+    "qwen2.5-32b": Counted(32.5, None, 2 * 64 * 8 * 128 * 2),
+    "qwen2.5-72b": Counted(72.7, None, 2 * 80 * 8 * 128 * 2),
+    "qwen3-4b": Counted(4, None, 2 * 36 * 8 * 128 * 2),
+    "qwen3-14b": Counted(14.8, None, 2 * 40 * 8 * 128 * 2),
+    "gemma-7b": Counted(8.538, None, 2 * 28 * 16 * 256 * 2),
+    "gemma-2-2b": Counted(2.614, None, 2 * 26 * 4 * 256 * 2),
+    "gemma-2-9b": Counted(9.242, None, 2 * 42 * 8 * 256 * 2),
+    "gemma-2-27b": Counted(27.23, None, 2 * 46 * 16 * 128 * 2),
+    "gemma-3-1b": Counted(1, None, 2 * 26 * 1 * 256 * 2),
+    "gemma-3-4b": Counted(3.884, None, 2 * 34 * 4 * 256 * 2),
+    "gemma-3-12b": Counted(11.77, None, 2 * 48 * 8 * 256 * 2),
+    "gemma-3-27b": Counted(27.02, None, 2 * 62 * 16 * 128 * 2),
+    "mistral-7b-v0.3": Counted(7.248, None, 2 * 32 * 8 * 128 * 2),
+    "mistral-nemo-12b": Counted(12.2, None, 2 * 40 * 8 * 128 * 2),
+    "ministral-8b": Counted(8.02, None, 2 * 36 * 8 * 128 * 2),
+    "mistral-small-22b": Counted(22, None, 2 * 56 * 8 * 128 * 2),
+    "mistral-small-24b": Counted(24, None, 2 * 40 * 8 * 128 * 2),
+    "mistral-large-2411": Counted(123, None, 2 * 88 * 8 * 128 * 2),
+    "phi-2": Counted(2.78, None, 2 * 32 * 32 * 80 * 2),
+    "phi-3-mini-4k": Counted(3.821, None, 2 * 32 * 32 * 96 * 2),
+    "phi-3-medium-4k": Counted(14, None, 2 * 40 * 10 * 128 * 2),
+    "phi-4": Counted(14.66, None, 2 * 40 * 10 * 128 * 2),
+    "phi-4-mini": Counted(3.836, None, 2 * 32 * 8 * 128 * 2),
+    "deepseek-v2": Counted(236, 21, 60 * (512 + 64) * 2),
+    "deepseek-v2-lite": Counted(15.7, None, 27 * (512 + 64) * 2),
+    "glm-4.5": Counted(355, None, 2 * 92 * 8 * 128 * 2),
+    "glm-4.5-air": Counted(106, None, 2 * 46 * 8 * 128 * 2),
+    "glm-4.7": Counted(355, None, 2 * 92 * 8 * 128 * 2),
+    "granite-3.1-8b": Counted(8.1, None, 2 * 40 * 8 * 128 * 2),
+    "granite-3.1-2b": Counted(2.5, None, 2 * 40 * 8 * 64 * 2),
+    "command-r": Counted(34.98, None, 2 * 40 * 64 * 128 * 2),
+    "command-r7b": Counted(8.03, None, 2 * 32 * 8 * 128 * 2),
+    "command-r-plus": Counted(104, None, 2 * 64 * 8 * 128 * 2),
+    "yi-6b": Counted(6.061, None, 2 * 32 * 4 * 128 * 2),
+    "falcon-7b": Counted(6.922, None, 2 * 32 * 1 * 64 * 2),
+    "falcon-40b": Counted(41.3, None, 2 * 60 * 8 * 64 * 2),
+    "olmo-2-7b": Counted(7.3, None, 2 * 32 * 32 * 128 * 2),
+    "olmo-2-13b": Counted(13.72, None, 2 * 40 * 40 * 128 * 2),
+    "smollm2-1.7b": Counted(1.7, None, 2 * 24 * 32 * 64 * 2),
+    "codellama-34b": Counted(34, None, 2 * 48 * 8 * 128 * 2),
+    "starcoder2-7b": Counted(7.174, None, 2 * 32 * 4 * 128 * 2),
+    "dbrx": Counted(131.6, 36, 2 * 40 * 8 * 128 * 2),
+    "qwen1.5-moe-a2.7b": Counted(14.3, 2.7, 2 * 24 * 16 * 128 * 2),
+    "bloom-7b1": Counted(7.069, None, 2 * 30 * 32 * 128 * 2),
+    "pythia-6.9b": Counted(6.857, None, 2 * 32 * 32 * 128 * 2),
+    "gpt2": Counted(0.1244, None, 2 * 12 * 12 * 64 * 2),
+    "chatglm3-6b": Counted(6.244, None, 2 * 28 * 2 * 128 * 2),
 }
 FP16 = quantizers.parse("fp16")
 
@@ -89,7 +141,8 @@ def test_bytes_of_a_token(name):
     model = catalog.model(name)
     assert kv_layout.build(model, FP16, FP16).bits(1) + model.index_bits == 8 * BY_HAND[name].kv_bytes
     # and as a design has them: a request of 64 tokens, shorter than every window
-    devices = math.gcd(8, model.n_q_heads)
+    heads = model.layers[0].n_kv_heads
+    devices = math.gcd(8, model.n_q_heads, heads if heads > 8 else 0)
     found = point(name, batch=1, input_tokens=63, output_tokens=1, tp=devices, weights_bits=4).results
     latent = model.layers[0].value_dim == 0
     assert found["kv_bytes_per_token"] == (BY_HAND[name].kv_bytes if latent else on_one_of(model, devices))
@@ -202,8 +255,8 @@ def packaged(repository: str) -> Path:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_file_is_what_the_reader_finds(name):
     model = catalog.model(name)
-    in_package = re.match(r"config.json of (\S+) \(", model.source)
-    config = packaged(in_package[1]) if in_package else CONFIGS / f"{name}.json"
+    in_package = re.match(r"config.json of (\S+) \(as in aiconfigurator", model.source)
+    config = packaged(in_package[1]) if in_package else CONFIGS / f"{re.sub('^llama(?=3.2)', 'llama-', name)}.json"
     assert facts(catalog.model(str(config))) == facts(model)
 
 

@@ -80,6 +80,37 @@ MEANS = {
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "llama-3.3-nemotron-super-49b",
     "nvidia/Nemotron-H-56B-Base-8K": "nemotron-h-56b",
     "nvidia/MiniMax-M3-NVFP4": "minimax-m3",
+    "meta-llama/Llama-3.2-1B-Instruct": "llama3.2-1b",
+    "meta-llama/Llama-3.2-3B-Instruct": "llama3.2-3b",
+    "Qwen/Qwen2.5-72B-Instruct": "qwen2.5-72b",
+    "Qwen/Qwen2.5-Coder-32B-Instruct": "qwen2.5-32b",
+    "Qwen/QwQ-32B": "qwen2.5-32b",
+    "Qwen/Qwen3-4B-Instruct-2507": "qwen3-4b",
+    "Qwen/Qwen3-14B-FP8": "qwen3-14b",
+    "google/gemma-3-27b-it": "gemma-3-27b",
+    "google/gemma-2-9b-it": "gemma-2-9b",
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-small-24b",
+    "mistralai/Mistral-Small-24B-Instruct-2501": "mistral-small-24b",
+    "mistralai/Mistral-Nemo-Instruct-2407": "mistral-nemo-12b",
+    "mistralai/Mistral-Large-Instruct-2407": "mistral-large-2411",
+    "mistralai/Ministral-8B-Instruct-2410": "ministral-8b",
+    "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b-v0.3",
+    "microsoft/phi-4": "phi-4",
+    "microsoft/Phi-4-mini-instruct": "phi-4-mini",
+    "microsoft/Phi-3-medium-4k-instruct": "phi-3-medium-4k",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "qwen2.5-32b",
+    "deepseek-ai/DeepSeek-V2-Lite-Chat": "deepseek-v2-lite",
+    "zai-org/GLM-4.5-Air-FP8": "glm-4.5-air",
+    "zai-org/GLM-4.5": "glm-4.5",
+    "zai-org/GLM-4.6-FP8": "glm-4.7",
+    "ibm-granite/granite-3.1-8b-instruct": "granite-3.1-8b",
+    "CohereForAI/c4ai-command-r-plus-08-2024": "command-r-plus",
+    "01-ai/Yi-6B-Chat": "yi-6b",
+    "allenai/OLMo-2-1124-13B-Instruct": "olmo-2-13b",
+    "tiiuae/falcon-40b-instruct": "falcon-40b",
+    "codellama/CodeLlama-34b-Instruct-hf": "codellama-34b",
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": "smollm2-1.7b",
+    "databricks/dbrx-instruct": "dbrx",
 }
 
 #: near a name that ships, of another shape, or short of what tells sizes apart
@@ -88,34 +119,30 @@ UNKNOWN = [
     "qwen3-235b",
     "qwen3",
     "Qwen/Qwen3-3.2B",
-    "Qwen/Qwen3-14B",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+    "Gemma-3-270M",
+    "GLM-4.7-Flash",
+    "Mistral-Small",
+    "Qwen2.5",
     "Qwen/Qwen3-VL-32B-Instruct",
     "Qwen/Qwen3-Coder-30B-A3B-Instruct",
     "llama-3.1",
     "Llama-31-70B",
     "llama-3-170b",
-    "Llama-3.2-1B",
     "meta-llama/Llama-3.1-70B-Instruct-Draft",
     "gpt-oss",
     "openai/gpt-oss-safeguard-20b",
     "deepseek-v",
     "DeepSeek-R1-v2",
     "DeepSeek-V3-Instruct-v2",
-    "DeepSeek-V2-Lite",
     "DeepSeek-V4",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
     "DeepSeek-R1-Distill-Llama",
     "Kimi-K25",
-    "GLM-4.5",
     "MiniMax-M1",
     "Llama-4-17B-16E",
     "llama-65b",
-    "Yi-6B",
     "Qwen-72B",
     "Qwen2-72B",
-    "Qwen2.5-Coder-7B",
-    "falcon-40b",
-    "Mistral-7B-Instruct-v0.3",
     "opt-67b",
     "opt-13",
     "instruct",
@@ -146,8 +173,33 @@ def test_no_size_is_guessed(name):
 def test_nearest_names_are_said():
     with pytest.raises(InputError, match="unknown model 'Qwen/Qwen3-32': did you mean qwen3-32b"):
         catalog.model("Qwen/Qwen3-32")
-    with pytest.raises(InputError, match="unknown model 'gpt5': see `dse list models`"):
-        catalog.model("gpt5")
+    with pytest.raises(InputError, match="unknown model 'xyzzy': see `dse list models`"):
+        catalog.model("xyzzy")
+
+
+def mistypings(name: str):
+    """The name with one letter left out, one changed, and two neighbours swapped, at every place."""
+    for place, letter in enumerate(name):
+        yield name[:place] + name[place + 1 :]
+        yield name[:place] + ("x" if letter != "x" else "y") + name[place + 1 :]
+        yield name[:place] + name[place + 1 : place + 2] + letter + name[place + 2 :]
+
+
+@pytest.mark.parametrize("name", catalog.model_files())
+def test_a_name_mistyped_by_one_letter_is_found(name):
+    """It means the model all the same, or another one that ships, or the message names it."""
+    for typed in {*mistypings(name)} - {name}:
+        if model_names.meant(typed, tuple(catalog.model_files())):
+            continue  # a dash less is the same name; a digit more may be another model's
+        with pytest.raises(InputError) as caught:
+            catalog.model(typed)
+        assert name in str(caught.value), typed
+
+
+@pytest.mark.parametrize("name", catalog.model_files())
+def test_names_as_on_hugging_face(name):
+    for typed in (f"org/{name.title()}-Instruct", f"org/{name.upper()}", f"{name}-it", f"org/{name}-Chat-AWQ"):
+        assert catalog.model(typed).name == name
 
 
 def test_every_shipped_name_is_its_own_and_no_two_are_one():

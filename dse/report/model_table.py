@@ -1,0 +1,49 @@
+"""The table of docs/models.md: bytes a token of every shipped model, beside published ones."""
+
+from pathlib import Path
+
+from dse.report import listing
+from dse.specs import catalog
+
+#: bytes of a token over all layers that others print, 16-bit keys and values; whole KiB where they round so
+PUBLISHED_BYTES = {
+    "deepseek-v3": (69 * 1024, "69 KiB: The weight of remembering, news.future-shock.ai"),
+    "llama3-8b": (128 * 1024, "128 KiB: The weight of remembering, news.future-shock.ai"),
+    "llama3.1-8b": (131_072, "kv-cache-size 0.1.1, README"),
+}
+_HEAD = """# Models by name
+
+Every model that ships, as `dse list models` has it; `dse show NAME` prints all of its numbers with their sources. Bytes
+are those that one more token adds over all layers with 16-bit keys and values, the index of a model that has one
+included. Layers with a window stop adding once it is full: the bytes beyond windows are those of a long context.
+Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares it with
+the catalog; `dse.report.model_table.write` makes it.
+
+| family | model | parameters | published | B a token | B beyond windows | published B a token | source of the shape |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def text() -> str:
+    """The whole file."""
+    return _HEAD + "".join(_line(row["name"], row["kv_bytes_per_token_fp16"]) for row in listing.list_models())
+
+
+def _line(name: str, kv_bytes: int) -> str:
+    model = catalog.model(name)
+    windows = sum(
+        2 * layer.n_layers * layer.n_kv_heads * (layer.key_dim + layer.value_dim)
+        for layer in model.layers if layer.window and layer.stored
+    )  # fmt: skip
+    published = f"{model.published_parameters:,}" if model.published_parameters else "-"
+    printed = f"{PUBLISHED_BYTES[name][0]:,} ({PUBLISHED_BYTES[name][1]})" if name in PUBLISHED_BYTES else "-"
+    cells = [
+        listing.family(name), name, f"{model.parameters:,}", published, f"{kv_bytes:,}", f"{kv_bytes - windows:,}",
+        printed, model.source,
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |\n"
+
+
+def write(path: Path) -> None:
+    """Make the file anew."""
+    path.write_text(text(), encoding="utf-8")

@@ -1,0 +1,69 @@
+"""`dse list models`: families, the text that chooses among them, and docs/models.md beside the catalog."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dse.cli import main as cli
+from dse.report import listing, model_table
+from dse.specs import catalog
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def listed(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["list", *words])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_families_stand_together_from_small_to_large(capsys):
+    rows = json.loads(listed(capsys, "models", "--json"))
+    assert len(rows) == len(catalog.model_files()) >= 60
+    order = [(row["family"], row["n_parameters"]) for row in rows]
+    assert order == sorted(order)
+    families = {row["name"]: row["family"] for row in rows}
+    assert families["llama3.1-70b"] == families["llama-30b"] == "llama"
+    assert (families["gpt-oss-20b"], families["phi-4"], families["dbrx"]) == ("gpt", "phi", "dbrx")
+    heads = [line.split(" ")[0] for line in listed(capsys, "models").splitlines()[1:]]
+    assert [head for head in heads if head] == sorted(set(families.values()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "names"),
+    [
+        ("models", "QWEN3-3", ["qwen3-30b-a3b", "qwen3-32b"]),
+        ("models", "latent attention", [name for name in catalog.model_files() if name.startswith("deepseek-v2")]),
+        ("models", "GLM-4.6", ["glm-4.7"]),  # in the title
+        ("devices", "h100", ["H100", "H100-PCIe"]),
+        ("quantizers", "kivi", ["kivi"]),
+    ],
+)
+def test_a_text_chooses_by_name_or_title(capsys, kind, pattern, names):
+    found = [row["name"] for row in json.loads(listed(capsys, kind, pattern, "--json"))]
+    assert set(names) <= set(found)
+    if kind != "quantizers" and "latent" not in pattern:
+        assert sorted(found) == sorted(names)
+    for name in found:
+        assert name in listed(capsys, kind, pattern)
+
+
+def test_a_text_that_nothing_has_is_said(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["list", "models", "nosuch"])
+    assert ended.value.code == 2
+    assert "no models with 'nosuch' in the name or title: see `dse list models`" in capsys.readouterr().err
+
+
+def test_the_page_of_models_is_what_the_catalog_says():
+    """`dse.report.model_table.write(PAGE)` makes it anew."""
+    assert PAGE.read_text(encoding="utf-8") == model_table.text()
+
+
+@pytest.mark.parametrize("name", model_table.PUBLISHED_BYTES)
+def test_bytes_of_a_token_are_the_published_ones(name):
+    rows = {row["name"]: row for row in listing.list_models()}
+    # a number of whole KiB is rounded to half of one
+    assert rows[name]["kv_bytes_per_token_fp16"] == pytest.approx(model_table.PUBLISHED_BYTES[name][0], abs=512)
