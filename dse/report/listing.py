@@ -40,6 +40,8 @@ _READABLE = {
     "head_dim": ("head dim", ""), "window_tokens": ("window", "token"), "effective_bits": ("bits", ""),
     "in_engines": ("in engines", ""),
 }  # fmt: skip
+#: runs of equal layers that are shown in their order; of more, those of a kind together
+MAX_RUNS = 14
 
 
 def rows_text(rows: Rows) -> str:
@@ -106,7 +108,7 @@ def list_models() -> Rows:
     rows = []
     for name in catalog.model_files():
         model = catalog.model(name)
-        first = model.layers[0]
+        first = next((layer for layer in model.layers if layer.key_dim), model.layers[0])
         windows = [layer.window for layer in model.layers if layer.window]
         rows.append({
             "family": family(model.name), "name": model.name, "n_parameters": model.parameters,
@@ -137,10 +139,16 @@ def _kv_bytes_per_token(model: ModelSpec) -> int:
 def _layers_in_short(model: ModelSpec) -> str:
     """What a row of numbers leaves out: how many layers have the window, latent attention, tokens read."""
     said = []
-    n_windows = sum(layer.n_layers for layer in model.layers if layer.window)
+    n_windows = sum(layer.n_layers for layer in model.layers if layer.window and not layer.joined)
+    n_states = sum(layer.n_layers for layer in model.layers if layer.state_flops)
+    n_compressed = sum(layer.n_layers for layer in model.layers if layer.tokens_per_entry > 1)
     if 0 < n_windows < model.n_layers:
         said.append(f"window in {n_windows} layers")
-    if model.layers[0].value_dim == 0:
+    if n_states:
+        said.append(f"constant state in {n_states} layers")
+    if n_compressed:
+        said.append(f"compressed cache in {n_compressed} layers")
+    elif model.is_latent:
         said.append("latent attention")
     if model.read_limit_tokens:
         said.append(f"reads {model.read_limit_tokens:,} tokens")
@@ -411,9 +419,10 @@ def _model_rows(model: ModelSpec) -> Rows:
         "name": "kv_bytes_per_token", "value": _kv_bytes_per_token(model), "unit": "B", "kind": "derived",
         "source": "FP16, all layers",
     })  # fmt: skip
-    for index, group in enumerate(model.layers):
+    in_order = [_layers_text(group) for group in model.layers]
+    for index, words in enumerate(in_order if len(in_order) <= MAX_RUNS else layers_by_kind(model)):
         rows.append({
-            "name": f"kv_layers.{index}", "value": _layers_text(group), "unit": "", "kind": "derived",
+            "name": f"kv_layers.{index}", "value": words, "unit": "", "kind": "derived",
             "source": model.source,
         })  # fmt: skip
     rows += [
@@ -433,15 +442,26 @@ def layers_by_kind(model: ModelSpec) -> list[str]:
 
 def _layers_text(group: LayerKV) -> str:
     """A run of equal layers in words."""
+    layers = f"{group.n_layers} layer{'s' if group.n_layers > 1 else ''}"
+    if group.state_bytes:
+        joined = "beside these, " if group.joined else ""
+        what = "what waits for an entry" if not group.state_flops else f"a constant state ({group.state_code})"
+        return f"{layers}: {joined}{what}, {group.state_bytes:,} B of a request"
+    if not group.key_dim:
+        return f"{layers}: a feed-forward alone"
     if group.value_dim:
         dims = f"key {group.key_dim}" + f", value {group.value_dim}"
         heads = f"{group.n_kv_heads} KV head{'s' if group.n_kv_heads > 1 else ''}, {dims}"
     else:
-        heads = f"one latent of {group.key_dim} for all heads (MLA)"
+        heads = f"one latent of {group.key_dim} for all heads ({'MLA' if group.prompt_score_dim else 'MQA'})"
+    if group.tokens_per_entry > 1:
+        heads += f", {group.tokens_per_entry} tokens an entry"
+    if group.joined:
+        heads = f"beside these, {heads}"
     window = f", window {group.window:,}" if group.window else ""
     shared = "" if group.stored else ", reading an earlier layer's cache"
     index = f", and an index of {group.index_bits:,} bits" if group.index_bits else ""
-    return f"{group.n_layers} layer{'s' if group.n_layers > 1 else ''}: {heads}{window}{shared}{index}"
+    return f"{layers}: {heads}{window}{shared}{index}"
 
 
 def shipped_text(name: str) -> str:

@@ -8,6 +8,7 @@ from dse.specs import catalog
 #: bytes of a token over all layers that others print, 16-bit keys and values; whole KiB where they round so
 PUBLISHED_BYTES = {
     "deepseek-v3": (69 * 1024, "69 KiB: The weight of remembering, news.future-shock.ai"),
+    "deepseek-v4-pro": (9_851, "9.62 GiB of 1,048,576 tokens, index keys in 16 bits, here FP4: AINews, 25 April 2026"),
     "llama3-8b": (128 * 1024, "128 KiB: The weight of remembering, news.future-shock.ai"),
     "llama3.1-8b": (131_072, "kv-cache-size 0.1.1, README"),
 }
@@ -16,11 +17,12 @@ _HEAD = """# Models by name
 Every model that ships, as `dse list models` has it; `dse show NAME` prints all of its numbers with their sources. Bytes
 are those that one more token adds over all layers with 16-bit keys and values, the index of a model that has one
 included. Layers with a window stop adding once it is full: the bytes beyond windows are those of a long context.
+What a request keeps whatever its length (constant states, tokens that wait for a compressed entry) stands apart.
 Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares it with
 the catalog; `dse.report.model_table.write` makes it.
 
-| family | model | parameters | published | B a token | B beyond windows | published B a token | source of the shape |
-|---|---|---|---|---|---|---|---|
+| family | model | parameters | published | B a token | B beyond windows | B a request | published B a token | source of the shape |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -39,7 +41,7 @@ def _line(name: str, kv_bytes: int) -> str:
     printed = f"{PUBLISHED_BYTES[name][0]:,} ({PUBLISHED_BYTES[name][1]})" if name in PUBLISHED_BYTES else "-"
     cells = [
         listing.family(name), name, f"{model.parameters:,}", published, f"{kv_bytes:,}", f"{kv_bytes - windows:,}",
-        printed, model.source,
+        f"{model.state_bytes:,}" if model.state_bytes else "-", printed, model.source,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
 
