@@ -21,7 +21,7 @@ What a request keeps whatever its length (constant states, tokens that wait for 
 Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares it with
 the catalog; `dse.report.model_table.write` makes it.
 
-| family | model | parameters | published | B a token | B beyond windows | B a request | published B a token | source of the shape |
+| family | model | parameters | published | B a token | B beyond windows | B a request | published B a token | source |
 |---|---|---|---|---|---|---|---|---|
 """
 
