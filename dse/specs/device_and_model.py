@@ -86,6 +86,8 @@ class HardwareSpec(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    #: who makes it, as lists group it; of a published design, who published it
+    vendor: str = Field(default="", max_length=60)
     #: what kernels are written for: sm_90 is compute capability 9.0
     architecture: Architecture | None = None
     memory_capacity: Bytes
