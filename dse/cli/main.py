@@ -224,16 +224,25 @@ def check(file: str) -> None:
 
 @cli.command("list", short_help="Devices, models, quantizers, implementations or token policies.")
 @click.argument("kind", metavar="devices|models|quantizers|implementations|tokens")
+@click.argument("pattern", default="")
+@click.option("--vendor", default="", help="Devices of one vendor alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def list_(kind: str, as_json: bool) -> None:
-    """What the tool knows by name: devices, models, quantizers, implementations of these, or token policies."""
+def list_(kind: str, pattern: str, vendor: str, as_json: bool) -> None:
+    """What the tool knows by name: devices, models, quantizers, implementations of these, or token policies.
+
+    Devices come by vendor, with whose kernels they run; PATTERN (part of a name) and --vendor choose some of them.
+    """
     from dse.report import listing
 
     kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers,
              "implementations": listing.list_implementations, "tokens": listing.list_tokens}  # fmt: skip
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
-    rows = kinds[kind]()
+    if (pattern or vendor) and kind != "devices":
+        raise InputError(f"{show(pattern or vendor)}: choose from devices alone; `dse list {kind}` prints all")
+    rows = listing.list_devices(pattern, vendor) if kind == "devices" else kinds[kind]()
+    if not rows:
+        raise InputError(f"no device has {show(pattern)} in its name: see `dse list devices`")
     click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(rows))
 
 

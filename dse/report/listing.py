@@ -14,7 +14,7 @@ from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
-from dse.specs import catalog, servers
+from dse.specs import catalog, device_names, servers
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
@@ -75,16 +75,33 @@ def _cell(column: str, value: Any) -> str:
     return units.human(value, unit)
 
 
-def list_devices() -> Rows:
-    """One row per shipped device, in SI units."""
+def kernels_of(device: HardwareSpec) -> str:
+    """Whose kernels a device runs: measured on it, borrowed from another by name, or none, at its peak rates."""
+    if device.stacks_of:
+        return f"of {device.stacks_of}"
+    return "measured" if device.stacks else "peak rates"
+
+
+def list_devices(pattern: str = "", vendor: str = "") -> Rows:
+    """One row per shipped device, by vendor, in SI units; those alone whose names contain `pattern`, of one vendor.
+
+    Raises InputError for a vendor that no device has.
+    """
+    every = [catalog.device(name) for name in catalog.device_files()]
+    vendors = sorted({device.vendor for device in every})
+    if vendor and vendor.lower() not in (known.lower() for known in vendors):
+        raise InputError(f"vendor = {show_value(vendor)}: {did_you_mean(vendor, vendors)}")
+    wanted = device_names.plain(pattern)
     rows = []
-    for name in catalog.device_files():
-        device = catalog.device(name)
+    for device in sorted(every, key=lambda one: one.vendor.lower()):
+        named = wanted in device_names.plain(device.name) or pattern.lower() in device.name.lower()
+        if not named or (vendor and vendor.lower() != device.vendor.lower()):
+            continue
         power = device.board_power
         rows.append({
-            "name": device.name, "capacity_bytes": device.capacity_bytes,
+            "vendor": device.vendor, "name": device.name, "capacity_bytes": device.capacity_bytes,
             "bandwidth_bytes_per_s": device.memory_bandwidth.si, "peak_flops_per_s": device.peak_flops.si,
-            "board_power_w": power.si if power else None, "title": device.title,
+            "board_power_w": power.si if power else None, "kernels": kernels_of(device), "title": device.title,
         })  # fmt: skip
     return rows
 
