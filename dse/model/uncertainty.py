@@ -89,7 +89,7 @@ def intervals(device: HardwareSpec, plan: KvPlan, stack: StackSpec | None, stack
         )
     worst = of_fits([fit for fit in (stack.attention, stack.gemm) if fit])
     wider = borrowed_width(device)
-    if wider > 1:
+    if wider > OTHER_DEVICE:  # of one generation the errors of the fits are kept
         why = f"{worst.why}; {wider:g} times wider: kernels of another device"
         worst = Interval(worst.low / wider, worst.high * wider, why)
     return Intervals(worst, worst)
@@ -102,6 +102,8 @@ def borrowed_width(device: HardwareSpec) -> float:
     """
     if device.stacks and not device.stacks_of:
         return 1.0
+    if not device.stacks_of:
+        return OTHER_DEVICE
     own = device.architecture
     if own is None and device.vendor in ("", "NVIDIA"):
         return OTHER_GENERATION if device.vendor else OTHER_DEVICE
