@@ -164,7 +164,9 @@ class HardwareSpec(Spec):
         if self.token_cores and (self.stacks or self.stacks_of):
             return [("token_cores", self.token_cores.count, "cannot stand beside stacks, whose kernels were measured")]
         if self.pim_bandwidth and (self.stacks or self.stacks_of):
-            return [("pim_bandwidth", self.pim_bandwidth.value, "cannot stand beside stacks, whose kernels read the bus")]
+            return [
+                ("pim_bandwidth", self.pim_bandwidth.value, "cannot stand beside stacks, whose kernels read the bus")
+            ]
         if self.kv_page and self.kv_burst and self.kv_page.count % self.kv_burst.count:
             return [("kv_page", self.kv_page.count, f"must be a multiple of kv_burst = {self.kv_burst.count} B")]
         return []

@@ -64,7 +64,11 @@ def test_every_device_of_2026_is_shipped():
 def test_numbers_are_those_of_the_data_sheets(name):
     device = catalog.device(name)
     peaks = (device.peak_flops, device.peak_flops_fp8, device.peak_flops_fp4, device.peak_ops_int8)
-    found = (device.capacity_bytes / 1e9, device.memory_bandwidth.si / 1e9, *(p.si / 1e12 if p else None for p in peaks))
+    found = (
+        device.capacity_bytes / 1e9,
+        device.memory_bandwidth.si / 1e9,
+        *(p.si / 1e12 if p else None for p in peaks),
+    )
     assert found == pytest.approx(PRINTED[name])
 
 
@@ -82,9 +86,9 @@ def test_other_names_are_of_shipped_devices():
 @pytest.mark.parametrize("name", sorted(catalog.device_files()))
 def test_a_name_mistyped_by_one_letter_is_answered_by_the_right_one(name):
     known, letters = tuple(catalog.device_files()), string.ascii_lowercase + string.digits
-    mistyped = {name[:i] + name[i + 1:] for i in range(len(name))}
-    mistyped |= {name[:i] + letter + name[i + 1:] for i in range(len(name)) for letter in letters}
-    mistyped |= {name[:i] + name[i + 1] + name[i] + name[i + 2:] for i in range(len(name) - 1)}
+    mistyped = {name[:i] + name[i + 1 :] for i in range(len(name))}
+    mistyped |= {name[:i] + letter + name[i + 1 :] for i in range(len(name)) for letter in letters}
+    mistyped |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
     for wrong in mistyped - {name}:
         if device_names.meant(wrong, known):  # another device, or the same without a dash
             continue
