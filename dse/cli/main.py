@@ -226,12 +226,14 @@ def check(file: str) -> None:
 
 @cli.command("list", short_help="Devices, models, quantizers, implementations or token policies.")
 @click.argument("kind", metavar="devices|models|quantizers|implementations|tokens")
-@click.argument("pattern", required=False)
+@click.argument("pattern", default="")
+@click.option("--vendor", default="", help="Devices of one vendor alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def list_(kind: str, pattern: str | None, as_json: bool) -> None:
+def list_(kind: str, pattern: str, vendor: str, as_json: bool) -> None:
     """What the tool knows by name: devices, models, quantizers, implementations of these, or token policies.
 
-    PATTERN keeps those that have it in their name or title, in any case: `dse list models qwen3`.
+    PATTERN keeps those that have it in their name or title, in any case: `dse list models qwen3`. Devices come by
+    vendor, with whose kernels they run.
     """
     from dse.report import listing
 
@@ -239,7 +241,10 @@ def list_(kind: str, pattern: str | None, as_json: bool) -> None:
              "implementations": listing.list_implementations, "tokens": listing.list_tokens}  # fmt: skip
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
-    rows = listing.matching(kinds[kind](), pattern)
+    if vendor and kind != "devices":
+        raise InputError(f"vendor = {show(vendor)}: {kind} have none: leave it out")
+    rows = listing.list_devices(vendor) if kind == "devices" else kinds[kind]()
+    rows = listing.matching(rows, pattern)
     if pattern and not rows:
         raise InputError(f"no {kind} with {show(pattern)} in the name or title: see `dse list {kind}`")
     click.echo(json.dumps(rows, indent=2) if as_json else listing.rows_text(listing.grouped(rows)))

@@ -37,7 +37,7 @@ def of(
     peaks = lower.product_peaks(device, plan.model, work, stack)
     if all(getattr(device, name) for name in _PARTS):
         fields += [*_PARTS, *_energy_by_bits(device, plan, work, peaks[-1])]
-    fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "peak_flops"]
+    fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "pim_bandwidth", "peak_flops"]
     fields += ["reported_memory"] if is_server else []
     fields += [name for name in ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8") if name in peaks]
     fields += ["link_bandwidth"] if has_assumed_links else []

@@ -100,8 +100,8 @@ def ideal_sums(design, made, n_sequences, packed):
     total = read = compute = busy = exposed = copies = quantize = 0.0
     for p in made.pieces:
         m = p.n_steps
-        read_0 = attention.time_at_rate(p.read_bytes, bandwidth)
-        read_1 = attention.time_at_rate(p.read_slope, bandwidth)
+        read_0 = attention.time_at_rate(p.read_bytes, device.kv_bandwidth_bytes_per_s)
+        read_1 = attention.time_at_rate(p.read_slope, device.kv_bandwidth_bytes_per_s)
         flop_0, flop_1 = attention.time_at_rate(p.flops, peak), attention.time_at_rate(p.flops_slope, peak)
         total += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
         read += generation.sum_of_line(read_0, read_1, 0, m)
@@ -172,7 +172,7 @@ def kernel_sums(design, limits, shape, n_sequences):
     """Sums over the steps in the layers of a kernel: (the root with elements as stored, with 16-bit ones, memory,
     compute, unit) of one sequence, and the fixed seconds, which all share."""
     kernel, stack, device = design.kernels[shape], design.stack, design.device
-    peak, bandwidth = peak_flops(design, n_sequences), device.bandwidth_bytes_per_s
+    peak, bandwidth = peak_flops(design, n_sequences), device.kv_bandwidth_bytes_per_s
     per_byte, last, n_units = float(8 * design.model.den), design.input_tokens + design.output_tokens, 0
     n_units = max(n_sequences * kernel.n_kv_heads, 1)
     unit_s = calibrated.attention_unit_s(kernel.n_kv_heads, stack.unit_s, stack.n_cores)

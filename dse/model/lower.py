@@ -484,8 +484,8 @@ def device_of(device: HardwareSpec) -> Device:
     return Device(
         device.capacity_bytes, device.reported_bytes, device.runtime_overhead.count,
         device.token_cores.count if device.token_cores else 0,
-        device.usable_frac.si, device.memory_bandwidth.si, *_rate(device.peak_flops), *_rate(device.peak_flops_fp8),
-        *_rate(device.peak_ops_int8), device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
+        device.usable_frac.si, device.memory_bandwidth.si, device.kv_bandwidth.si, *_rate(device.peak_flops),
+        *_rate(device.peak_flops_fp8), *_rate(device.peak_ops_int8), device.rate("engine").si, device.rate("fused").si, device.kernel_launch.si,
         device.board_power.si if device.board_power else math.nan,
         device.usd_per_hour.si if device.usd_per_hour else math.nan, by_parts[0], by_parts[1], by_parts[2],
         fp8, fp4, kv, packed.si if packed else fp8, narrow[0], narrow[1], limit_w,

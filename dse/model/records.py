@@ -222,6 +222,8 @@ class Device(NamedTuple):
     token_cores: int
     usable_frac: float
     bandwidth_bytes_per_s: float
+    #: at which attention reads keys and values: of the banks where the memory computes, else the same
+    kv_bandwidth_bytes_per_s: float
     peak_flops: float
     peak_flops_unit: float
     peak_flops_fp8: float

@@ -445,7 +445,8 @@ def cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched):
         terms.n_products * terms.gemm_launch_s + chosen.launch_s, prompt_read_s + of_prompts.read_s,
         wave.prompt_products_s + of_prompts.compute_s, attention_read_s,
         attention_compute_s, (sums.fixed_s + n * sums.unit_s) / n_steps, n * sums.quantize_busy_s / n_steps + write_s,
-        n * sums.unpack_busy_s / n_steps, n * sums.copies_s / n_steps, float(n), touched, attention_read_s * reached,
+        n * sums.unpack_busy_s / n_steps, n * sums.copies_s / n_steps, float(n), touched,
+        attention_read_s * (reached * (design.device.kv_bandwidth_bytes_per_s / design.device.bandwidth_bytes_per_s)),
         attention_compute_s * peak_flops(design, n) * terms.attention_flops_frac, moved,
     )  # fmt: skip
 

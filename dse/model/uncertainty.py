@@ -9,9 +9,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dse.model import lower
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
+from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
+from dse.specs.implementation import ANY_GPU
 from dse.specs.quantity import ASSUMED, BY_KIND
 from dse.specs.stack import Fit, ServedStack, Spread, StackSpec
 
@@ -19,8 +22,9 @@ from dse.specs.stack import Fit, ServedStack, Spread, StackSpec
 WIDTH_80 = 1.606
 #: what measured devices reach of their data sheets: of bandwidth, and of the rate of products over prompts
 REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
-#: a device that runs by the kernels of another is known so much less, either way
-OTHER_DEVICE = 1.15
+#: a device that runs by the kernels of another is known so much less, either way: of its generation, of another
+#: generation, of another vendor, whose kernels are other programs. Assumed, all three
+OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
 #: times per output token and what grows with them; what falls as they grow
 TOKEN_TIMES = (
     "decode_step_s", "total_s", "tpot_s", "steady_tpot_s", "joules_per_token", "usd_per_million_tokens",
@@ -77,14 +81,37 @@ def intervals(device: HardwareSpec, plan: KvPlan, stack: StackSpec | None, stack
         )
     if isinstance(stack, ServedStack) and stack.host:
         spread, why = _spread(plan, stack, stack_name)
-        wider = OTHER_DEVICE if device.stacks_of or not device.stacks else 1.0
+        wider = borrowed_width(device)
         why += f"; {wider:g} times wider: kernels of another device" if wider > 1 else ""
         return Intervals(
             Interval(spread.low / wider, spread.high * wider, why),
             Interval(spread.first_low / wider, spread.first_high * wider, why),
         )
     worst = of_fits([fit for fit in (stack.attention, stack.gemm) if fit])
+    wider = borrowed_width(device)
+    if wider > OTHER_DEVICE:  # of one generation the errors of the fits are kept
+        why = f"{worst.why}; {wider:g} times wider: kernels of another device"
+        worst = Interval(worst.low / wider, worst.high * wider, why)
     return Intervals(worst, worst)
+
+
+def borrowed_width(device: HardwareSpec) -> float:
+    """How many times wider the interval of a device is that runs by another's kernels; 1 with its own.
+
+    A file that names no architecture, or no chip that it borrows from, is taken for a GPU of the same generation.
+    """
+    if device.stacks and not device.stacks_of:
+        return 1.0
+    if not device.stacks_of:
+        return OTHER_DEVICE
+    own = device.architecture
+    if own is None and device.vendor in ("", "NVIDIA"):
+        return OTHER_GENERATION if device.vendor else OTHER_DEVICE
+    if own is None or not own.startswith(ANY_GPU):
+        return OTHER_VENDOR
+    lender = catalog.device(device.stacks_of or lower.DEFAULT_STACKS_OF).architecture or own
+    # compute capability 8.6 is sm_86: all but the last digit count generations
+    return OTHER_DEVICE if own[:-1] == lender[:-1] or not device.stacks_of else OTHER_GENERATION
 
 
 def _spread(plan: KvPlan, stack: ServedStack, stack_name: str | None) -> tuple[Spread, str]:

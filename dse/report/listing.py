@@ -78,16 +78,31 @@ def _cell(column: str, value: Any) -> str:
     return units.human(value, unit)
 
 
-def list_devices() -> Rows:
-    """One row per shipped device, in SI units."""
+def kernels_of(device: HardwareSpec) -> str:
+    """Whose kernels a device runs: measured on it, borrowed from another by name, or none, at its peak rates."""
+    if device.stacks_of:
+        return f"of {device.stacks_of}"
+    return "measured" if device.stacks else "peak rates"
+
+
+def list_devices(vendor: str = "") -> Rows:
+    """One row per shipped device, by vendor, in SI units; those of one vendor where one is given.
+
+    Raises InputError for a vendor that no device has.
+    """
+    every = [catalog.device(name) for name in catalog.device_files()]
+    vendors = sorted({device.vendor for device in every})
+    if vendor and vendor.lower() not in (known.lower() for known in vendors):
+        raise InputError(f"vendor = {show_value(vendor)}: {did_you_mean(vendor, vendors)}")
     rows = []
-    for name in catalog.device_files():
-        device = catalog.device(name)
+    for device in sorted(every, key=lambda one: one.vendor.lower()):
+        if vendor and vendor.lower() != device.vendor.lower():
+            continue
         power = device.board_power
         rows.append({
-            "name": device.name, "capacity_bytes": device.capacity_bytes,
+            "vendor": device.vendor, "name": device.name, "capacity_bytes": device.capacity_bytes,
             "bandwidth_bytes_per_s": device.memory_bandwidth.si, "peak_flops_per_s": device.peak_flops.si,
-            "board_power_w": power.si if power else None, "title": device.title,
+            "board_power_w": power.si if power else None, "kernels": kernels_of(device), "title": device.title,
         })  # fmt: skip
     return rows
 
@@ -100,7 +115,7 @@ def family(name: str) -> str:
 def matching(rows: Rows, pattern: str | None) -> Rows:
     """The rows that have a text in their name or title, in any case; all without a text."""
     asked = (pattern or "").lower()
-    return [row for row in rows if asked in row["name"].lower() or asked in str(row.get("title", "")).lower()]
+    return [row for row in rows if asked in f"{row['name']}\n{row.get('title', '')}".lower()]
 
 
 def list_models() -> Rows:
@@ -122,11 +137,12 @@ def list_models() -> Rows:
 
 
 def grouped(rows: Rows) -> Rows:
-    """Rows whose family is said once, at its first one, as people read them."""
+    """Rows whose family, or vendor, is said once, at its first one, as people read them."""
     said: Rows = []
     for index, row in enumerate(rows):
-        same = index > 0 and row.get("family") == rows[index - 1].get("family")
-        said.append(row | {"family": ""} if "family" in row and same else row)
+        by = next((name for name in ("family", "vendor") if name in row), None)
+        same = by and index > 0 and row[by] == rows[index - 1][by]
+        said.append(row | {by: ""} if by and same else row)
     return said
 
 

@@ -9,7 +9,7 @@ import hwspecs
 from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import device_and_model as specs
-from dse.specs import model_file, model_names
+from dse.specs import device_names, model_file, model_names
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.stack import ServerSpec
 
@@ -133,9 +133,13 @@ def _find_device(name: str) -> str | Path:
     shipped = device_files().get(name.strip().lower())
     if shipped:
         return shipped
+    known = tuple(device_files())
+    meant = None if os.path.isfile(name) else device_names.meant(name, known)
+    if meant:
+        return device_files()[meant]
     if name and _is_path(name):
         return name
-    raise InputError(f"unknown device {show(name)}: {did_you_mean(name, device_files())}; or give the path of a file")
+    raise InputError(f"unknown device {show(name)}: {device_names.near(name, known)}; or give the path of a file")
 
 
 @cache
@@ -149,7 +153,7 @@ def _shipped_device(path: Path) -> specs.HardwareSpec:
 
 
 def device(name: str) -> specs.HardwareSpec:
-    """The device of that name (any case), or in that file; `NAME:FIELD=VALUE,...` changes numbers of it.
+    """The device of that name, as people write it, or in that file; `NAME:FIELD=VALUE,...` changes numbers of it.
 
     A changed number is `assumed`, its source the text itself. Raises InputError or SpecError.
     """

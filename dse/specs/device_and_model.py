@@ -95,10 +95,14 @@ class HardwareSpec(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    #: who makes it, as lists group it; of a published design, who published it
+    vendor: str = Field(default="", max_length=60)
     #: what kernels are written for: sm_90 is compute capability 9.0
     architecture: Architecture | None = None
     memory_capacity: Bytes
     memory_bandwidth: Bandwidth
+    #: where the memory computes (PIM): at which attention reads keys and values inside it; the rest crosses the bus
+    pim_bandwidth: Bandwidth | None = None
     #: dense FP16; and dense FP8, FP4 and INT8 where the device has them
     peak_flops: FlopRate
     peak_flops_fp8: FlopRate | None = None
@@ -168,9 +172,18 @@ class HardwareSpec(Spec):
             return [("stacks_of", self.stacks_of, "cannot stand beside stacks: leave one of them out")]
         if self.token_cores and (self.stacks or self.stacks_of):
             return [("token_cores", self.token_cores.count, "cannot stand beside stacks, whose kernels were measured")]
+        if self.pim_bandwidth and (self.stacks or self.stacks_of):
+            return [
+                ("pim_bandwidth", self.pim_bandwidth.value, "cannot stand beside stacks, whose kernels read the bus")
+            ]
         if self.kv_page and self.kv_burst and self.kv_page.count % self.kv_burst.count:
             return [("kv_page", self.kv_page.count, f"must be a multiple of kv_burst = {self.kv_burst.count} B")]
         return []
+
+    @property
+    def kv_bandwidth(self) -> Quantity:
+        """At which attention reads keys and values: inside a memory that computes, else over the bus."""
+        return self.pim_bandwidth or self.memory_bandwidth
 
     @property
     def capacity_bytes(self) -> int:

@@ -94,7 +94,8 @@ def number(spec, field):
 
 
 def test_names_are_the_lists():
-    assert {spec.name for spec in DEVICES.values()} == {*GPUS, *ACCELERATORS}
+    known = {name.lower() for name in (*GPUS, *ACCELERATORS)}
+    assert known <= set(DEVICES)  # those of 2026 by name are in test_device_names.py
     assert {spec.name for spec in MODELS.values()} == set(BY_HAND)
 
 
@@ -220,7 +221,10 @@ def test_core_clocks(name, mhz):
 
 
 def test_every_gpu_has_a_core_clock_and_no_accelerator_an_invented_one():
-    assert {spec.name for spec in DEVICES.values() if spec.core_clock} == set(GPUS)
+    clocked = {spec.name for spec in DEVICES.values() if spec.core_clock}
+    assert set(GPUS) <= clocked
+    assert not clocked & set(ACCELERATORS)
+    assert clocked >= {spec.name for spec in DEVICES.values() if (spec.architecture or "").startswith("sm_")}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +356,7 @@ def test_numbers_of_a_device_change_on_the_spot():
         ("a100-80gb:usable_frac=9", "must be 0.001 to 1"),
         ("a100-80gb:usable_frac", "must be FIELD=VALUE"),
         ("a100-80gb:usable_frac=", "must be FIELD=VALUE"),
-        ("a10:usable_frac=0.9", "unknown device 'a10'"),
+        ("a11:usable_frac=0.9", "unknown device 'a11'"),
         ("a100-80gb:", "unknown device"),
     ],
 )
