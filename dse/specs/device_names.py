@@ -10,9 +10,10 @@ from functools import cache
 from dse.core.errors import did_you_mean
 
 #: makers, series, and what all devices of a series are called
-IGNORED = frozenset(
-    "nvidia amd google intel habana aws amazon apple geforce rtx instinct radeon tensor core gpu cloud hgx".split()
-)
+IGNORED = frozenset({
+    "nvidia", "amd", "google", "intel", "habana", "aws", "amazon", "apple", "geforce", "rtx", "instinct", "radeon",
+    "tensor", "core", "gpu", "cloud", "hgx",
+})  # fmt: skip
 #: other names of shipped devices; 80 GB of an H100 are the SXM5 board's unless the name says PCIe
 ALSO = {
     "h100-sxm": "h100",

@@ -266,3 +266,26 @@ def test_a_fit_without_a_ceiling_unpacks_for_nothing():
     elements = 32 * 2 * 32 * 4096 * (4000 + 101 / 2)
     assert result["dequantize_busy_s"] == pytest.approx(elements / rate, rel=1e-9)
     assert "fused_rate" in result["assumptions"]  # packing new tokens takes it
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_memory_that_computes_reads_keys_and_values_inside_it(batch):
+    """Llama2-7B, 1,024 tokens in, 1 out: 524,288 B of each of 1,025 tokens; weights and all else cross the bus."""
+    bus = device(bandwidth=2e12, peak=312e12)
+    inside = bus.model_copy(update={
+        "pim_bandwidth": specs.Quantity(value=18e12, unit="B/s", source="test", kind="assumed"),
+    })  # fmt: skip
+    kv, work = build("llama2-7b", "fp16"), Workload(batch, 1024, 1, memory="paper")
+    plain, found = (point.evaluate(one, kv, work) for one in (bus, inside))
+    kv_bytes = batch * 1025 * 524_288
+    assert found["attention_s"] == pytest.approx(kv_bytes / 18e12)
+    assert plain["attention_s"] == pytest.approx(kv_bytes / 2e12)
+    assert found["linear_s"] == plain["linear_s"]
+    runs = [point.Point(one, kv, work).largest_wave for one in (bus, inside)]
+    assert runs[0].attention_bytes == pytest.approx(kv_bytes)
+    assert runs[1].attention_bytes == pytest.approx(kv_bytes)
+
+
+def test_a_memory_that_computes_stands_beside_no_fitted_stack():
+    fields = catalog.device("h100").model_dump() | {"pim_bandwidth": catalog.device("h100").memory_bandwidth}
+    assert specs.HardwareSpec(**fields).problems()[0][0] == "pim_bandwidth"
