@@ -45,6 +45,8 @@ SYSTEMS = {
     ),
     "no fit": ("h100", "llama2-70b", "fp16", {"batch": 16}),
     "two devices": ("a100-40gb", "llama2-7b", "fp16", {"batch": 64, "tp": 2}),
+    "a memory that computes": ("attacc-a100", "llama2-7b", "kivi", {"batch": 64}),
+    "a memory that computes, and an engine": ("oaken-hbm:pim_bandwidth=2.1 TB/s", "llama2-7b", "oaken", {"batch": 64}),
     "without a cache": ("a100-80gb", "llama2-7b", "fp16", {"batch": 4, "kv_cache": False, "model_kind": "ideal"}),
 }  # fmt: skip
 #: results that only tell designs apart, or are given
