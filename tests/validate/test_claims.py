@@ -20,7 +20,7 @@ MODEL_ROWS = {row.id for row in ROWS.values() if row.kind == "model"} - set(core
 #: where our model is off, by more than the row allows; dse/data/verdicts.csv holds every verdict
 MISSED = {
     "oaken-tput-vs-vllm", "oaken-attn-shorter", "oaken-quant-share", "oaken-dequant-share",
-    "oaken-f13-crossover", "sinkq-max-gain", "sinkq-sink-share",
+    "oaken-f13-crossover", "sinkq-max-gain", "sinkq-sink-share", "attacc-throughput", "neupims-throughput",
 }  # fmt: skip
 #: errata whose expected value is a formula that fits, not a number
 NO_NUMBER = {f"oaken-t2-bits-tender-llama2-{size}" for size in ("7b", "13b", "70b")}
@@ -38,7 +38,7 @@ def ours():
 def test_the_table_is_complete():
     kinds = [row.kind for row in ROWS.values()]
     counts = {kind: kinds.count(kind) for kind in ("exact", "relation", "model", "erratum")}
-    assert counts == {"exact": 73, "relation": 20, "model": 17, "erratum": 24}
+    assert counts == {"exact": 73, "relation": 20, "model": 19, "erratum": 24}
     for row in ROWS.values():
         assert all((row.id, row.source, row.where, row.quantity, row.unit, row.published, row.expected, row.how))
         assert row.tolerance

@@ -4,7 +4,7 @@
 or family of claims; every function computes ours from specs, plans, design points and formulas.
 """
 
-from dse.validate.claims import nqkv, oaken, oaken_speed, sinkq, textbook
+from dse.validate.claims import nqkv, oaken, oaken_speed, pim, sinkq, textbook
 from dse.validate.claims.core import (
     FUNCTIONS,
     INPUTS,
@@ -23,5 +23,6 @@ from dse.validate.claims.core import (
 
 __all__ = [
     "FUNCTIONS", "INPUTS", "REPORT_ONLY_PERCENT", "Claim", "Estimate", "Finding", "Result", "Verdict", "check",
-    "evaluate", "evaluate_all", "load", "nqkv", "oaken", "oaken_speed", "sinkq", "table", "textbook",
+    "evaluate", "evaluate_all", "load", "nqkv", "oaken", "oaken_speed", "pim", "sinkq", "table",
+    "textbook",
 ]  # fmt: skip
