@@ -14,6 +14,8 @@ IGNORED = frozenset({
     "nvidia", "amd", "google", "intel", "habana", "aws", "amazon", "apple", "geforce", "rtx", "instinct", "radeon",
     "tensor", "core", "gpu", "cloud", "hgx",
 })  # fmt: skip
+#: letters that say which series a device is of
+MIN_START = 3
 #: other names of shipped devices; 80 GB of an H100 are the SXM5 board's unless the name says PCIe
 ALSO = {
     "h100-sxm": "h100",
@@ -71,10 +73,13 @@ def _by_plain_name(shipped: tuple[str, ...]) -> dict[str, str]:
 
 
 def near(name: str, shipped: tuple[str, ...]) -> str:
-    """What to say of an unknown name: the devices one letter away, all of them, else what `did_you_mean` finds."""
+    """What to say of an unknown name: the devices that go on as it does, or are one letter away, all of them; else what
+    `did_you_mean` finds."""
     by_plain, asked = _by_plain_name(shipped), (name.strip().lower(), plain(name))
+    longer = [one for one in shipped if len(asked[1]) >= MIN_START and plain(one).startswith(asked[1])]
     whole = {one: one for one in shipped} | by_plain
-    hits = list(dict.fromkeys(to for known, to in whole.items() if any(one_letter_away(one, known) for one in asked)))
+    near = (to for known, to in whole.items() if any(one_letter_away(one, known) for one in asked))
+    hits = list(dict.fromkeys([*longer, *near]))
     if hits:
         return f"did you mean {', '.join(hits)}?"
     other = did_you_mean(name, shipped)

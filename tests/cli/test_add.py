@@ -240,7 +240,7 @@ def test_what_is_given_is_not_borrowed(run):
         (["x", *NUMBERS, "--flops", "1e999 TFLOP/s"], ["flops = '1e999 TFLOP/s'", "finite"]),
         (["x", *NUMBERS, "--cores", "1.5"], ["cores = '1.5'", "whole number"]),
         (["x", *NUMBERS, "--power", ""], ["power = ''", "400 W"]),
-        (["x", *NUMBERS, "--like", "h10"], ["like = 'h10'", "did you mean h100"]),
+        (["x", *NUMBERS, "--like", "h10"], ["like = 'h10'", "did you mean", "h100"]),
         (["x", *NUMBERS, "--like", "2xa100-80gb"], ["stands for 2 devices"]),
         (["x", *NUMBERS, "--like", "../h100"], ["must be a shipped device"]),
         (["x", *NUMBERS, "--datasheet", " "], ["datasheet", "1 to 300"]),

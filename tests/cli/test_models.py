@@ -37,7 +37,7 @@ def test_families_stand_together_from_small_to_large(capsys):
         ("models", "QWEN3-3", ["qwen3-30b-a3b", "qwen3-32b"]),
         ("models", "latent attention", [name for name in catalog.model_files() if name.startswith("deepseek-v2")]),
         ("models", "GLM-4.6", ["glm-4.7"]),  # in the title
-        ("devices", "h100", ["H100", "H100-PCIe"]),
+        ("devices", "h100", ["H100", "H100-NVL", "H100-PCIe"]),
         ("quantizers", "kivi", ["kivi"]),
     ],
 )
