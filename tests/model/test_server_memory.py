@@ -147,7 +147,8 @@ def test_gpus_of_today_default_to_a_server_and_papers_devices_do_not():
              for name in catalog.device_files()}  # fmt: skip
     gpus = {
         "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "l40s", "rtx-pro-6000",
-        "h100-pcie", "rtx-3090", "rtx-4090", "rtx-a6000",
+        "h100-pcie", "rtx-3090", "rtx-4090", "rtx-a6000", "a10", "a40", "a100-pcie-40gb", "a100-pcie-80gb", "l4",
+        "rtx-5090", "rtx-6000-ada", "h20", "h100-nvl", "gh200-96gb",
     }  # fmt: skip
     assert {name for name, kind in kinds.items() if kind == "server"} == gpus
     assert results("h100", kv_cache=False, model_kind="ideal")["memory"] == "paper"

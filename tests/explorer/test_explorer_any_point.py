@@ -1,0 +1,29 @@
+"""Designs drawn from all devices, models and splits, on the pages that take one: shown, or a line that says why not."""
+
+import random
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dse.specs import catalog
+
+DRAWN = random.Random(20261124)
+DEVICES, MODELS = list(catalog.device_files()), list(catalog.model_files())
+DESIGNS = [
+    {
+        "device": DRAWN.choice(DEVICES), "model": DRAWN.choice(MODELS), "tp": str(DRAWN.choice([1, 2, 8])),
+        "quantizer": DRAWN.choice(["fp16", "fp8", "nqkv", "oaken", "kivi", "nvfp4"]), "batch": "4",
+    }
+    for _ in range(8)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", ["what-if", "formats"])
+@pytest.mark.parametrize("design", DESIGNS, ids=[f"{d['device']} x {d['tp']} {d['model']}" for d in DESIGNS])
+def test_a_page_shows_any_design_or_says_why_not(page, design):
+    app = AppTest.from_string(f"from dse.explorer.app import main; main({page!r})", default_timeout=120)
+    for key, value in design.items():
+        app.query_params[key] = value
+    app.run()
+    assert not app.exception
+    assert app.title or app.warning or app.error
