@@ -21,6 +21,7 @@ PAGE = "validation"
 ALL = "all"
 DOCUMENTS = {
     "all": "all documents", "textbook": "textbook chapter", "Oaken": "Oaken", "NQKV": "NQKV", "SinkQ": "SinkQ",
+    "AttAcc": "AttAcc", "NeuPIMs": "NeuPIMs",
 }  # fmt: skip
 DOCUMENT = Field(
     "validation_document", "Document", "choice", ALL, choices=lambda: list(DOCUMENTS),
