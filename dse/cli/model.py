@@ -87,6 +87,7 @@ def add(
     from dse.report import listing
     from dse.specs import catalog, model_file
     from dse.specs import hub as hubs
+    from dse.specs.huggingface import config as config_reader
 
     if hub is not None and not from_hub:
         raise InputError(f"hub = {show(hub)}: has no effect without --from-hub: add it, or leave this out")
@@ -99,9 +100,10 @@ def add(
             rule = "ships with the tool: give it to --model as it is, or fetch its config.json with --from-hub"
             raise InputError(f"{config}: {rule}") from None
         raise
-    name = source.name if name is None else name
-    path = new_file(out or f"{name.lower()}.toml", force)
     found = catalog.model_from(source.document)
+    mark = f"-as-{config_reader.ASSUMED_LIKE.get()}"
+    name = source.name + (mark if found.name.endswith(mark) else "") if name is None else name
+    path = new_file(out or f"{name.lower()}.toml", force)
     found = found.model_copy(update={"name": name, "title": name, "source": source.source})
     text = model_file.text(found, source.revision)
     read_back = catalog.model_from(specfile.parse(str(path), text))  # refuses a name that no file may have

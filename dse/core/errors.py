@@ -84,13 +84,13 @@ def show(value: object) -> str:
 def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
     """'did you mean a, b?' for the nearest known names, those of one slip first, else the list of all of them."""
     names = {name.lower(): name for name in sorted(known)}
-    slips = [name for lower, name in names.items() if _one_slip(word.lower(), lower)]
+    slips = [name for lower, name in names.items() if is_one_slip(word.lower(), lower)]
     near = [names[found] for found in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.6)]
     hits = list(dict.fromkeys([*slips, *near]))[: max(n, len(slips))]
     return f"did you mean {', '.join(hits)}?" if hits else f"known: {', '.join(names.values())}"
 
 
-def _one_slip(typed: str, name: str) -> bool:
+def is_one_slip(typed: str, name: str) -> bool:
     """True if one letter is missing, too many or another one, or if two neighbours changed places."""
     if len(typed) == len(name):
         at = [place for place, pair in enumerate(zip(typed, name, strict=True)) if pair[0] != pair[1]]

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dse.model import lower
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
 from dse.specs import catalog
@@ -109,9 +108,9 @@ def borrowed_width(device: HardwareSpec) -> float:
         return OTHER_GENERATION if device.vendor else OTHER_DEVICE
     if own is None or not own.startswith(ANY_GPU):
         return OTHER_VENDOR
-    lender = catalog.device(device.stacks_of or lower.DEFAULT_STACKS_OF).architecture or own
+    lender = catalog.device(device.stacks_of).architecture or own
     # compute capability 8.6 is sm_86: all but the last digit count generations
-    return OTHER_DEVICE if own[:-1] == lender[:-1] or not device.stacks_of else OTHER_GENERATION
+    return OTHER_DEVICE if own[:-1] == lender[:-1] else OTHER_GENERATION
 
 
 def _spread(plan: KvPlan, stack: ServedStack, stack_name: str | None) -> tuple[Spread, str]:

@@ -7,7 +7,7 @@ is never guessed: it is answered by the names that are one letter away.
 import re
 from functools import cache
 
-from dse.core.errors import did_you_mean
+from dse.core.errors import did_you_mean, is_one_slip
 
 #: makers, series, and what all devices of a series are called
 IGNORED = frozenset({
@@ -78,21 +78,9 @@ def near(name: str, shipped: tuple[str, ...]) -> str:
     by_plain, asked = _by_plain_name(shipped), (name.strip().lower(), plain(name))
     longer = [one for one in shipped if len(asked[1]) >= MIN_START and plain(one).startswith(asked[1])]
     whole = {one: one for one in shipped} | by_plain
-    near = (to for known, to in whole.items() if any(one_letter_away(one, known) for one in asked))
+    near = (to for known, to in whole.items() if any(is_one_slip(one, known) for one in asked))
     hits = list(dict.fromkeys([*longer, *near]))
     if hits:
         return f"did you mean {', '.join(hits)}?"
     other = did_you_mean(name, shipped)
     return "see `dse list devices`" if other.startswith("known") else other
-
-
-def one_letter_away(first: str, second: str) -> bool:
-    """True for two names of which one has a letter more, another letter, or two neighbours the other way round."""
-    if first == second or abs(len(first) - len(second)) > 1:
-        return False
-    start = 0
-    while start < min(len(first), len(second)) and first[start] == second[start]:
-        start += 1
-    rest, other = first[start:], second[start:]
-    swapped = rest[:2] == other[:2][::-1] and rest[2:] == other[2:]
-    return rest[1:] == other[1:] or rest[1:] == other or rest == other[1:] or swapped

@@ -290,3 +290,19 @@ def test_who_answers_nothing_more_writes_nothing(monkeypatch):
     done = CliRunner().invoke(cli.cli, ["device", "add", "asked"], input="80 GB\n")
     assert done.exit_code == 1
     assert not list(Path().glob("*.toml"))
+
+
+def test_a_model_read_as_another_type_is_called_so(run, tmp_path, monkeypatch):
+    """Ouro's total_ut_steps is not understood: a file made all the same says in its name what it was read as."""
+    monkeypatch.chdir(tmp_path)
+    config = {
+        "model_type": "ouro", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 256,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False, "total_ut_steps": 4,
+    }  # fmt: skip
+    (tmp_path / "ouro").mkdir()
+    (tmp_path / "ouro" / "config.json").write_text(json.dumps(config))
+    assert_one_line(run("model", "add", "ouro"), 2, "total_ut_steps = 4", "--assume-like llama")
+    code, out, _ = run("model", "add", "ouro", "--assume-like", "llama")
+    assert code == 0
+    assert out.startswith("ouro-as-llama: 2 layers")
+    assert [path.name for path in tmp_path.glob("*.toml")] == ["ouro-as-llama.toml"]
