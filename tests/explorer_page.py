@@ -7,8 +7,8 @@ from streamlit.testing.v1 import AppTest
 TIMEOUT_S = 60
 
 
-#: the explorer, opened at What if
-WHAT_IF = "from dse.explorer.app import main; main('what-if')"
+#: the explorer, opened at Compare
+WHAT_IF = "from dse.explorer.app import main; main('compare')"
 
 
 def page(**query):

@@ -2,11 +2,14 @@
 
 import gc
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from typing import Any
 
 import streamlit as st
 
-from dse.explorer import state, uploads
+from dse.explorer import bench, common_fields, sidebar, state, uploads
+from dse.explorer.bench import Bench
 
 _TITLE = "KV-cache design explorer"
 #: where Streamlit shows no focus: a reader who goes from link to link by keyboard sees where they are
@@ -23,19 +26,19 @@ class Page:
     title: str
     module: str
 
-    def render(self) -> None:
-        """Draw the page."""
-        import_module(self.module).render()
+    def loaded(self) -> Any:
+        """Its module: `FIELDS`, what it asks for, and `render`, which draws it."""
+        return import_module(self.module)
 
 
 PAGES = (
+    Page("start", "Start", "dse.explorer.pages.start"),
+    Page("compare", "Compare", "dse.explorer.pages.compare"),
     Page("formats", "Formats", "dse.explorer.pages.formats"),
-    Page("what-if", "What if", "dse.explorer.pages.what_if"),
-    Page("throughput", "Throughput and capacity", "dse.explorer.pages.throughput"),
     Page("roofline", "Roofline", "dse.explorer.pages.roofline"),
-    Page("where", "Where does it pay", "dse.explorer.pages.best_quantizer"),
-    Page("pareto", "Pareto", "dse.explorer.pages.pareto"),
-    Page("lab", "Quantizer lab", "dse.explorer.pages.lab"),
+    Page("front", "Front", "dse.explorer.pages.front"),
+    Page("serving", "Serving", "dse.explorer.pages.serving"),
+    Page("lab", "Lab", "dse.explorer.pages.lab"),
     Page("validation", "Validation", "dse.explorer.pages.validation"),
 )
 
@@ -50,14 +53,28 @@ def main(first: str = PAGES[0].path) -> None:
     if not gc.get_freeze_count():
         gc.freeze()
     st.set_page_config(page_title=_TITLE, layout="wide")
+    benches: list[Bench] = []
     shown = {
-        page.path: st.Page(page.render, title=page.title, url_path=page.path, default=page.path == first)
+        page.path: st.Page(
+            partial(_render, page, benches), title=page.title, url_path=page.path, default=page.path == first
+        )
         for page in PAGES
-    }
+    }  # fmt: skip
     st.session_state[state.PAGES] = shown
     uploads.restore()
     st.html(_FOCUS)
-    st.navigation(list(shown.values()), position="top").run()
+    opened = st.navigation(list(shown.values()), position="top")
+    page = next(page for page in PAGES if page.path == (opened.url_path or first))
+    values = state.open_page(
+        page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
+    )
+    benches.append(bench.of(values, state.tray()))
+    sidebar.draw(benches[0])
+    opened.run()
     if _SEEN not in st.session_state:
         st.session_state[_SEEN] = True
         gc.unfreeze()
+
+
+def _render(page: Page, benches: list[Bench]) -> None:
+    page.loaded().render(benches[0])

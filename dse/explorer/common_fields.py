@@ -43,9 +43,9 @@ def _stacks() -> list[str]:
 
 
 DEVICE = Field(
-    "device", "Device", "choice", "a100-80gb", choices=lambda: [*catalog.device_files(), *uploads.names("device")],
+    "device", "Device", "choice", "h200", choices=lambda: [*catalog.device_files(), *uploads.names("device")],
     clears="edits",
-    help="A shipped device, or a file that you load on the What if page. `2xa100-80gb` is two that act as one.",
+    help="A shipped device, or a file of your own, loaded below.",
 )  # fmt: skip
 EDITS = Field(
     "edits", "Changed numbers of the device", "text", "", check=_edits, placeholder="memory_bandwidth=3 TB/s",
@@ -53,34 +53,35 @@ EDITS = Field(
     "colon. A changed number counts as assumed.",
 )  # fmt: skip
 MODEL = Field(
-    "model", "Language model", "choice", "llama2-7b", choices=lambda: [*catalog.model_files(), *uploads.names("model")],
-    help="A shipped model, or a config.json or model file that you load on the What if page.",
+    "model", "Language model", "choice", "qwen3-32b", choices=lambda: [*catalog.model_files(), *uploads.names("model")],
+    help="A shipped model, or a config.json or model file of your own, loaded below.",
 )  # fmt: skip
 QUANTIZER = Field(
-    "quantizer", "KV quantizer", "choice", "oaken", choices=_quantizers, clears="parameters",
+    "quantizer", "KV format", "choice", "fp16", choices=_quantizers, clears="parameters",
     help="How keys and values are stored: fp16 leaves them as they are, the others store fewer bits. A plan by layer "
-    "(`dse mix`) is loaded on the What if page.",
+    "(`dse mix`) is loaded below.",
 )  # fmt: skip
 #: the quantizer where no file can be chosen
 FAMILY = replace(QUANTIZER, choices=lambda: list(quantizers.FAMILIES))
 PARAMETERS = Field(
-    "parameters", "Quantizer parameters", "text", "", check=_parameters_of("quantizer", quantizers.parse),
+    "parameters", "Parameters of the format", "text", "", check=_parameters_of("quantizer", quantizers.parse),
     help="Only what differs from the defaults, separated by commas, for example bits=2,group=32.",
 )  # fmt: skip
 VALUE_QUANTIZER = Field(
-    "value_quantizer", "Quantizer of the values", "choice", None, choices=_quantizers,
+    "value_quantizer", "Format of the values", "choice", None, choices=_quantizers,
     clears="value_parameters",
     placeholder="as the keys", help="Leave open to store values as keys are stored.",
 )  # fmt: skip
 VALUE_PARAMETERS = Field(
-    "value_parameters", "Parameters of the values' quantizer", "text", "",
+    "value_parameters", "Parameters of the values' format", "text", "",
     check=_parameters_of("value_quantizer", quantizers.parse), help="As for the keys.",
 )  # fmt: skip
 #: what this page asks otherwise than a workload says: where sliders stop, what a page opens with, lists that are long
 _HERE: dict[str, dict[str, Any]] = {
     "batch": {"default": 64, "slides": _DOUBLED},
-    "input_tokens": {"slides": _LENGTHS},
+    "input_tokens": {"default": 8192, "slides": _LENGTHS},
     "output_tokens": {"slides": _LENGTHS},
+    "admission": {"default": "paged"},
     "stack": {"kind": "choice", "choices": _stacks},
     "tokens": {"kind": "choice", "choices": lambda: list(token_policies.FAMILIES), "clears": "token_parameters"},
 }
@@ -110,11 +111,32 @@ TOKEN_PARAMETERS = Field(
     "token_parameters", "Parameters of the token policy", "text", "",
     check=_parameters_of("tokens", token_policies.parse), help="Only what differs from the defaults: share=0.16.",
 )  # fmt: skip
-#: fields of the workload that a page shows first, and those under "More"
-WORK_FIRST = tuple(WORK[name] for name in ("batch", "input_tokens", "output_tokens"))
-WORK_MORE = tuple(
+#: of the workload: what is asked of all designs alike, and how it is counted. All else is a design's own
+_FIRST = ("batch", "input_tokens", "output_tokens")
+_COUNTED = (
+    "prefix_tokens", "rounds", "kv_cache", "cached_input_discount", "model_kind", "memory", "gpu_memory_utilization",
+)  # fmt: skip
+OWN_BATCH = replace(
+    WORK["batch"], key="own_batch", label="Batch of its own", default=None, slides=(), placeholder="as the workload",
+    help="In place of the workload's. Figures then say that the batches differ.",
+)  # fmt: skip
+TTFT_LIMIT = Field(
+    "ttft_limit", "Time to first token, at most (s)", "number", None, low=0.001, high=100_000, step=0.5,
+    placeholder="no limit", help="Seconds from a request's arrival at a server that is always full to its first token.",
+)  # fmt: skip
+TPOT_LIMIT = Field(
+    "tpot_limit", "Time per output token, at most (ms)", "number", None, low=0.001, high=1_000_000, step=10,
+    placeholder="no limit", help="Mean milliseconds between two tokens of a request, prompts of others in between.",
+)  # fmt: skip
+#: one workload for all designs: what is shown first, and what is not
+SCENARIO_FIRST = (*(WORK[name] for name in _FIRST), TTFT_LIMIT, TPOT_LIMIT)
+SCENARIO_MORE = tuple(WORK[name] for name in _COUNTED)
+SCENARIO = (*SCENARIO_FIRST, *SCENARIO_MORE)
+#: how a design lies on devices, and the rest that a workload says of a design
+LAYOUT = tuple(WORK[name] for name in ("tp", "pp", "ep"))
+DESIGN_WORK = tuple(
     field
-    for each in WORK.values() if each not in WORK_FIRST
+    for name, each in WORK.items() if name not in (*_FIRST, *_COUNTED)
     for field in ((each, TOKEN_PARAMETERS) if each.key == "tokens" else (each,))
 )  # fmt: skip
 
@@ -124,6 +146,8 @@ def work_of(values: Mapping[str, Any]) -> workload.Workload:
     found = {}
     for name, field in WORK.items():
         value = values.get(field.key, field.default)
+        if name == "batch":
+            value = values.get(OWN_BATCH.key) or value
         found[name] = value == YES if workload.ASKED[name].kind == workload.SWITCH else value
     if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
         found["tokens"] = f"{found['tokens']}:{parameters}"
@@ -144,15 +168,17 @@ MEASUREMENTS = Field(
     "measurements", "Measured bits and errors", "choice", uploads.SHIPPED, choices=uploads.measurement_names,
     titles=lambda name: "the shipped sample (synthetic)" if name == uploads.SHIPPED else name,
     help="Where the attention error, the signal to noise and the measured bits come from. `dse measure` writes such a "
-    "file of your own keys and values, which is loaded on the What if page.",
+    "file of your own keys and values, which is loaded below.",
 )  # fmt: skip
 
-#: one design: what `dse.explorer.request.Request` asks for
+#: one design of the tray; with the workload of all, what `dse.explorer.request.Request` asks for
 DESIGN = (
-    DEVICE, EDITS, MODEL, QUANTIZER, PARAMETERS, VALUE_QUANTIZER, VALUE_PARAMETERS, *WORK_FIRST, *WORK_MORE,
+    DEVICE, EDITS, MODEL, QUANTIZER, PARAMETERS, VALUE_QUANTIZER, VALUE_PARAMETERS, OWN_BATCH, *DESIGN_WORK,
     MEASUREMENTS,
 )  # fmt: skip
-DEFAULTS = {field.key: field.default for field in DESIGN}
+#: what the tray opens with: three formats on one device
+OPENING: tuple[dict[str, Any], ...] = ({}, {"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"})
+DEFAULTS = {field.key: field.default for field in (*DESIGN, *SCENARIO)}
 
 
 def several(field: Field, default: Sequence[Any], key: str, label: str) -> Field:

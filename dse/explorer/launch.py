@@ -80,13 +80,12 @@ def check(args: list[str]) -> None:
 
 
 def _warm() -> None:
-    """Work out the first page's figure once, while the server starts and the browser opens; then import the rest."""
+    """Answer the designs of a first visit, while the server starts and the browser opens; then import all pages."""
     from dse.explorer import app as main
-    from dse.explorer import figure
-    from dse.explorer.pages import formats
+    from dse.explorer import bench, common_fields, sidebar
 
     with contextlib.suppress(Exception):  # whatever it is, the page will say it where it can be seen
-        figure.tall(formats.chart_of(formats.opening()))
+        bench.of({field.key: field.default for field in common_fields.SCENARIO}, sidebar.opening())
         time.sleep(_FIRST_PAGE_S)
         for page in main.PAGES:
             import_module(page.module)

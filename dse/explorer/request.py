@@ -33,10 +33,10 @@ class Request:
     The last five are uploaded files, so that a request is all that a cached answer depends on.
     """
 
-    device: str = "a100-80gb"
+    device: str = shared.DEVICE.default
     edits: str = ""
-    model: str = "llama2-7b"
-    quantizer: str = "oaken"
+    model: str = shared.MODEL.default
+    quantizer: str = shared.QUANTIZER.default
     parameters: str = ""
     value_quantizer: str | None = None
     value_parameters: str = ""

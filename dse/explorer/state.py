@@ -12,7 +12,9 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from dse.core.errors import clean
 from dse.explorer import fields as fields_module
 from dse.explorer import kept
+from dse.explorer import tray as trays
 from dse.explorer.fields import Field
+from dse.explorer.tray import Tray
 
 #: the part of an address behind its page: texts by key
 Query = dict[str, list[str]]
@@ -25,6 +27,10 @@ PAGES = "explorer pages"
 #: session keys: files of the reader's own by the name shown in the lists: specs, and a KV dump
 UPLOADS, DUMP = "explorer uploads", "explorer dump"
 _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer problems"
+#: keys of the address: the designs, and which of them is being changed, counted from 1
+DESIGNS, AT = "designs", "at"
+#: key of the session's values: the tray; session keys: the fields of the page and of a design, the tray at first
+_TRAY, _FIELDS, _OPENING = "explorer tray", "explorer fields", "explorer opening"
 #: session key: fields that `put` sets for the next run, before whose widgets they must be there
 _PUT = "explorer put"
 #: session keys: values that the run before has put into widgets, and the fields drawn since it began
@@ -33,13 +39,17 @@ _SET, _DRAWN = "explorer set", "explorer drawn"
 _TRAIL = "explorer trail"
 
 
-def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
+def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], opening: Tray) -> dict[str, Any]:
     """The page's values by key, from the URL, the widgets or the page before; call it first, once a run.
 
-    The URL is read when a page is opened with one and when the reader goes back or forward; else the widgets and the
-    values that other pages left win, and the URL follows. Says once what of the URL could not be used.
+    `fields` are those of the workload and of the page, `design` those of a design, whose values are the current
+    design's; `opening` is the tray that an address without designs stands for. The URL is read when a page is opened
+    with one and when the reader goes back or forward; else the widgets and the values that other pages left win, and
+    the URL follows. Says once what of the URL could not be used.
     """
     store = _store()
+    st.session_state[_OPENING] = opening
+    store.setdefault(_TRAY, opening)
     store.update(st.session_state.get(_PUT, {}))
     first = st.session_state.get(_PAGE) != page
     seeded = first
@@ -49,32 +59,51 @@ def open_page(page: str, fields: Sequence[Field]) -> dict[str, Any]:
         query = _trail().returns_to(page, query)
     elif first and query:
         _trail().goes_to(page, query)
+    every = (*design, *fields)
     if _gone_back() or (first and query):
-        known = {field.key for field in fields}
+        known = {field.key for field in every} | {DESIGNS, AT, _TRAY}
         carried = {key: value for key, value in store.items() if key not in known}
         query = {key: texts for key, texts in query.items() if key not in carried}  # an address between two pages
-        query, lost = _files_of(fields, query)
-        found, problems = fields_module.check_query(fields, query)
+        query, lost = _files_of(every, query)
+        tray, unread = _tray_of(query, design, opening)
+        found, problems = fields_module.check_query(
+            every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)}
+        )
+        if not any(key in query for key in (field.key for field in design)):
+            found.update(trays.values_of(tray.current, design))
         store.clear()
-        store.update({**carried, **found})
-        _seed(fields, store)
+        store.update({**carried, **found, _TRAY: tray})
+        _seed(every, store)
         seeded = True
-        st.session_state[_PROBLEMS] = [*lost, *problems]
+        st.session_state[_PROBLEMS] = [*lost, *unread, *problems]
     elif first:
-        for field in fields:
+        for field in every:
             if field.problem(store.get(field.key, field.default), store):
                 store[field.key] = field.default  # another page's value that this one cannot take
-        _seed(fields, store)
+        _seed(every, store)
     drawn = st.session_state.pop(_DRAWN, set())
-    values, anew = _follow(fields, set() if seeded else drawn, st.session_state.get(_SET, {}))
+    st.session_state[_FIELDS] = (tuple(fields), tuple(design))
+    values, anew = _follow(fields, design, set() if seeded else drawn, st.session_state.get(_SET, {}))
     st.session_state[_SET] = values if seeded else anew
     _notice()
     return values
 
 
-def follow(fields: Sequence[Field]) -> dict[str, Any]:
+def _tray_of(query: Mapping[str, list[str]], design: Sequence[Field], opening: Tray) -> tuple[Tray, list[str]]:
+    """The tray of an address, and what of it cannot be used; fields of a design by themselves are a single one."""
+    labels = {text: label for label, text in uploaded().items()}
+    text, at = (query.get(key, [""])[0] for key in (DESIGNS, AT))
+    tray, problems = trays.read(text, at, design, labels)
+    if tray is None:
+        alone = any(field.key in query for field in design)
+        return (Tray() if alone else opening), problems
+    return tray, problems
+
+
+def follow() -> dict[str, Any]:
     """The values as the widgets have them now, and the URL after them. For fragments, which run without their page."""
-    return _follow(fields, {field.key for field in fields}, {})[0]
+    fields, design = st.session_state[_FIELDS]
+    return _follow(fields, design, {field.key for field in (*design, *fields)}, {})[0]
 
 
 def drawn(key: str) -> None:
@@ -83,7 +112,7 @@ def drawn(key: str) -> None:
 
 
 def _follow(
-    fields: Sequence[Field], live: Collection[str], said: Mapping[str, Any]
+    fields: Sequence[Field], design: Sequence[Field], live: Collection[str], said: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """`follow`, and which values it has put into widgets; those of `said` that still hold it puts again.
 
@@ -91,11 +120,11 @@ def _follow(
     still holds what was put there before it was last drawn. What the run before has put is lost where another run
     overtakes it on its way to the browser: the widget would show its default, and take it for the reader's choice.
     """
-    store = _store()
+    store, every = _store(), (*design, *fields)
     put_before = st.session_state.pop(_PUT, {})
     store.update(put_before)
     anew = {}
-    for field in fields:
+    for field in every:
         key = field.key
         if key in put_before or key not in live or key not in st.session_state:
             st.session_state[key] = anew[key] = store.setdefault(key, field.default)
@@ -103,16 +132,41 @@ def _follow(
         store[key] = st.session_state[key]
         if key in said and said[key] == store[key]:
             st.session_state[key] = store[key]
-    values = {field.key: store[field.key] for field in fields}
-    wanted = fields_module.query_of(fields, values, also=uploaded())
+    now = store[_TRAY]
+    store[_TRAY] = now.put(now.at, trays.design_of(store, design, now.current.name))
+    values = {field.key: store[field.key] for field in every}
+    wanted = query_now(fields, design, values)
     if wanted != st.query_params.to_dict():
         st.query_params.from_dict(wanted)
-    now = {key: [text] for key, text in wanted.items()}
+    query = {key: [text] for key, text in wanted.items()}
     if _gone_back():
-        _trail().stands_at(now)  # the browser changes an address that it went back to where it is
+        _trail().stands_at(query)  # the browser changes an address that it went back to where it is
     else:
-        _trail().goes_to(st.session_state[_PAGE], now)
+        _trail().goes_to(st.session_state[_PAGE], query)
     return values, anew
+
+
+def query_now(fields: Sequence[Field], design: Sequence[Field], values: Mapping[str, Any]) -> dict[str, str]:
+    """The address's query of the tray as it is, and of the values of the workload and the page."""
+    now, also = tray(), uploaded()
+    found = fields_module.query_of(fields, values, also=also)
+    opening = st.session_state[_OPENING]
+    if now.designs != opening.designs:
+        found[DESIGNS] = trays.text_of(now, design, also)
+    if now.at:
+        found[AT] = str(now.at + 1)
+    return found
+
+
+def tray() -> Tray:
+    """The designs of this session."""
+    found: Tray = _store()[_TRAY]
+    return found
+
+
+def set_tray(new: Tray, design: Sequence[Field]) -> None:
+    """Another tray for the next run: from a callback, or before `st.rerun` or `go`."""
+    put({**trays.values_of(new.current, design), _TRAY: new})
 
 
 def _files_of(fields: Sequence[Field], query: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
@@ -149,15 +203,17 @@ def go(page_path: str) -> None:
     st.switch_page(st.session_state[PAGES][page_path])
 
 
-def address(page_path: str, fields: Sequence[Field], values: Mapping[str, Any]) -> str:
+def address(page_path: str, values: Mapping[str, Any]) -> str:
     """The page's address below the host, for what names where a figure comes from."""
-    query = urlencode(fields_module.query_of(fields, values, also=uploaded()))
+    query = urlencode(query_now(st.session_state[_FIELDS][0], st.session_state[_FIELDS][1], values))
     return f"/{page_path}?{query}" if query else f"/{page_path}"
 
 
 def chosen() -> set[str]:
-    """Every name that some field of the session has chosen, on whatever page."""
-    lists = (value if isinstance(value, list) else [value] for value in _store().values())
+    """Every name that some field of the session or some design has chosen, on whatever page."""
+    store = dict(_store())
+    held = [value for design in store.pop(_TRAY, Tray()).designs for value in design.values.values()]
+    lists = (value if isinstance(value, list) else [value] for value in (*store.values(), *held))
     return {str(value) for values in lists for value in values}
 
 

@@ -1,7 +1,7 @@
 """The widget of a field, and words that are safe to show. A widget's key is its field's key."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,10 +17,20 @@ from dse.explorer.state import put
 _ADDRESS = re.compile(r"www(?=\.)|:(?=//)|@", re.IGNORECASE)
 
 
-def draw(field: Field, **options: Any) -> Any:
-    """Draw the field in the place that is current; returns its value. `options` go to Streamlit's widget."""
+def draw(field: Field, wrong: Sequence[str] = (), **options: Any) -> Any:
+    """Draw the field in the place that is current, with what is wrong with it; returns its value.
+
+    `wrong` are lines that others say of it; `options` go to Streamlit's widget.
+    """
     state.drawn(field.key)
     options = {"help": field.help or None, "label_visibility": "visible", **options}
+    value = _widget(field, options)
+    own = field.problem(value, st.session_state) if field.kind == "text" else ""  # type: ignore[arg-type]
+    lines([own] if own else list(wrong))
+    return value
+
+
+def _widget(field: Field, options: dict[str, Any]) -> Any:
     shown: dict[str, Any] = {"format_func": field.titles} if field.titles else {}
     if field.clears:
         options["on_change"] = partial(put, {field.clears: ""})
@@ -36,23 +46,10 @@ def draw(field: Field, **options: Any) -> Any:
     if field.kind == "switch":
         return st.checkbox(field.label, key=field.key, **options)
     if field.kind == "text":
-        text = st.text_input(
+        return st.text_input(
             field.label, key=field.key, max_chars=MAX_TEXT, placeholder=field.placeholder or None, **options
         )
-        if wrong := field.problem(text, st.session_state):  # type: ignore[arg-type]
-            st.text(clean(wrong, MAX_LINE))
-        return text
     return _number(field, options)
-
-
-def draw_some(fields: Sequence[Field], more: Collection[Field]) -> None:
-    """The widgets of a page's fields, those of `more` in a box that opens."""
-    for field in fields:
-        if field not in more:
-            draw(field)
-    with st.expander("More: memory, weights, tokens, times"):
-        for field in more:
-            draw(field)
 
 
 def _start(field: Field, value: Any) -> Any:
@@ -95,9 +92,9 @@ def said() -> Iterator[None]:
 
 
 def lines(texts: list[str]) -> None:
-    """Lines of plain text, never markup."""
+    """Lines that say what is wrong, in red: plain text, never markup."""
     for line in texts:
-        st.text(line)
+        st.markdown(f":red[{escaped(clean(line, MAX_LINE))}]")
 
 
 def escaped(text: str) -> str:

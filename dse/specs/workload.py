@@ -106,7 +106,7 @@ class Workload:
         unit="token", low=1, high=MAX_OUTPUT_TOKENS,
     )  # fmt: skip
     admission: Literal["reserve", "paged"] = _asked(
-        "reserve", "admission", CHOICE, "admission", "Admission",
+        "reserve", "admission", CHOICE, "admission", "KV allocation",
         "reserve: each request holds its final length from the start; paged: memory grows page by page.",
         choices=("reserve", "paged"),
     )  # fmt: skip
@@ -123,12 +123,12 @@ class Workload:
         "Bits that a weight of the model takes in memory: 16, 8 or 4.", unit="bit", choices=(16, 8, 4),
     )  # fmt: skip
     dequant_path: Path | None = _asked(
-        None, "dequant-path", CHOICE, "", "Unpacking of keys and values",
+        None, "dequant-path", CHOICE, "", "Dequantization path",
         "How stored keys and values are unpacked; default: as the device says.",
         choices=get_args(Path), open_means="as the device says",
     )  # fmt: skip
     model_kind: Literal["auto", "ideal", "calibrated"] = _asked(
-        "auto", "model-kind", CHOICE, "times", "Times",
+        "auto", "model-kind", CHOICE, "times", "Timing model",
         "ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
         "where the device has such parameters.",
         choices=("auto", "ideal", "calibrated"), metavar="ideal|calibrated",
@@ -182,7 +182,7 @@ class Workload:
         unit="1", metavar="FRAC", open_means="what sharing saves",
     )  # fmt: skip
     memory: Literal["server", "paper"] | None = _asked(
-        None, "memory", CHOICE, "memory counted", "Memory counted as by",
+        None, "memory", CHOICE, "memory counted", "Memory rule",
         "server: what the driver reports times gpu-memory-utilization, less weights, activations, graphs and buffers; "
         "paper: the memory of the data sheet, all of it usable; default: server on GPUs of today, paper elsewhere.",
         choices=("server", "paper"), open_means="as the device says",

@@ -1,15 +1,18 @@
 """Which KV format pays: memory, time, error and energy of each that the device and stack can run, over 16 bits."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
 from dse.explorer import common_fields as shared
+from dse.explorer import crossovers, figure, request, sidebar, state, tray, widgets
 from dse.explorer import downloads as beside
-from dse.explorer import figure, request, state, widgets
+from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.names import spoken
 from dse.explorer.request import Request
@@ -22,19 +25,8 @@ FORMATS = replace(
     help="What is compared with 16 bits. Left open: every format for which a kernel of the chosen stack, or of none, "
     "is known on the device.",
 )  # fmt: skip
-_WORK = {"batch": 64, "input": 8192, "admission": "paged"}
-
-
-def _opening(field: shared.Field) -> shared.Field:
-    """A field with what this page opens with."""
-    return replace(field, default=_WORK.get(field.key, field.default))
-
-
-#: what the page asks for: it opens with a model and a device of today
-FIELDS = (
-    replace(shared.DEVICE, default="h200"), shared.EDITS, replace(shared.MODEL, default="qwen3-32b"), FORMATS,
-    *map(_opening, shared.WORK_FIRST), *map(_opening, shared.WORK_MORE),
-)  # fmt: skip
+#: what the page asks for beside the designs and the workload
+FIELDS = (FORMATS, *crossovers.FIELDS)
 _WAIT = "Comparing the formats"
 #: columns of the table that a narrow page shows
 _FIRST = ("format", "verdict", "gain", "sure", "token/s", "kernels")
@@ -42,28 +34,25 @@ _FIRST = ("format", "verdict", "gain", "sure", "token/s", "kernels")
 _PANELS = ("formats-gain", "formats-room", "formats-energy", "formats-error")
 
 
-def render() -> None:
+def render(bench: Bench) -> None:
     """Draw the page."""
-    values = state.open_page(PAGE, FIELDS)
     st.title("Which KV format pays?", anchor=False)
-    st.caption("What does each format of keys and values take and give on this device and stack, over 16 bits?")
-    with st.sidebar:
-        widgets.draw_some(FIELDS, [field for field in FIELDS if field.key in {each.key for each in shared.WORK_MORE}])
-    names = tuple(values[FORMATS.key])
-    try:
-        asked = request.unquantized(request.of(values))
+    st.caption(
+        "What does each format of keys and values take and give, over 16 bits, on the device of the design that is "
+        "being changed?"
+    )
+    widgets.draw(FORMATS)
+    names = tuple(bench.values[FORMATS.key])
+    with widgets.said():
+        asked = request.unquantized(request.of(bench.values))
         with st.spinner(_WAIT):
             answer = cached(asked, names)
-    except DseError as error:
-        widgets.problem(error)
-        return
-    made = MadeBy(
-        command(asked, names), python(asked, names), state.address("", FIELDS, values)
-    )  # what opens has no name in addresses
-    show(answer, made)
+        made = MadeBy(command(asked, names), python(asked, names), state.address(PAGE, bench.values))
+        show(bench, answer, made)
+    crossovers.show(bench, names, state.address(PAGE, bench.values))
 
 
-def show(answer: formats.Formats, made: MadeBy) -> None:
+def show(bench: Bench, answer: formats.Formats, made: MadeBy) -> None:
     """The answer in words, the figure a panel at a time, the table, and what it rests on."""
     st.markdown(f"**{widgets.escaped(answer.answer())}**")
     chart = chart_of(answer)
@@ -74,20 +63,29 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
             beside.show(_PANELS[i], one, answer.table, made, drawn=figure.tall(one))
     rows = [formats.shown_row(each) for each in answer.formats]
     table = pd.DataFrame(rows, columns=list(formats.SHOWN))
-    st.dataframe(table[[*_FIRST, *(name for name in formats.SHOWN if name not in _FIRST)]], hide_index=True)
+    event: Any = st.dataframe(
+        table[[*_FIRST, *(name for name in formats.SHOWN if name not in _FIRST)]], hide_index=True, key="formats-table",
+        on_select="rerun", selection_mode="multi-row",
+    )  # fmt: skip
+    picked = [str(table["format"].iloc[at]) for at in event["selection"]["rows"]]
+    st.button(
+        f"Add {', '.join(picked)} to the tray" if picked else "Choose rows to add them to the tray",
+        disabled=not picked, on_click=partial(_add, bench, picked),
+    )  # fmt: skip
     st.caption(widgets.escaped(spoken(" ".join(answer.notes()))))
+
+
+def _add(bench: Bench, picked: Sequence[str]) -> None:
+    """A design a format, else as the one that is being changed."""
+    values = {**tray.values_of(state.tray().current, shared.DESIGN), "value_quantizer": None, "value_parameters": ""}
+    designs = [{**values, "quantizer": name, "parameters": ""} for name in picked]
+    sidebar.add_all([tray.design_of(each, shared.DESIGN) for each in designs])
 
 
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
 def cached(asked: Request, names: tuple[str, ...]) -> formats.Formats:
     """The answer; of all known kernels where no names are given. Raises DseError."""
     return formats.formats(asked.device_spec(), asked.model_spec(), asked.work, list(names) or None, asked.bits())
-
-
-def opening() -> formats.Formats:
-    """What the page opens with, at its fields' defaults."""
-    asked = request.of({field.key: field.default for field in FIELDS})
-    return formats.formats(asked.device_spec(), asked.model_spec(), asked.work)
 
 
 def command(asked: Request, names: tuple[str, ...]) -> str:

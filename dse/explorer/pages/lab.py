@@ -23,6 +23,7 @@ from dse.core.errors import DseError, InputError, clean
 from dse.explorer import common_fields as shared
 from dse.explorer import downloads as beside
 from dse.explorer import figure, request, state, uploads, widgets
+from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.figures import lab as charts
@@ -61,7 +62,7 @@ DATA = Field(
     help="Keys and values as a cache holds them. The sample is made up, no language model's.",
 )  # fmt: skip
 QUANTIZER = replace(
-    shared.FAMILY, key="lab_quantizer", choices=lambda: list(measure.RUN), clears="lab_parameters",
+    shared.FAMILY, key="lab_quantizer", default="oaken", choices=lambda: list(measure.RUN), clears="lab_parameters",
     help="Run by its bit-exact kernel, on every layer.",
 )  # fmt: skip
 PARAMETERS = replace(
@@ -110,27 +111,27 @@ class Asked:
     error: str = "sqnr_db"
 
 
-def render() -> None:
+def render(bench: Bench) -> None:
     """Draw the page."""
-    values = state.open_page(PAGE, FIELDS)
-    st.title("Quantizer lab", anchor=False)
+    values = dict(bench.values)
+    st.title("Lab", anchor=False)
     st.caption("What does a quantizer really store for these keys and values, and what does it do to them?")
-    with st.sidebar:
+    places = st.columns(3)
+    with places[0]:
         widgets.draw(DATA)
         load_dump()
+    with places[1]:
         for field in (QUANTIZER, PARAMETERS):
             widgets.draw(field)
         st.caption(widgets.escaped(f"Defaults: {request.family_defaults(values[QUANTIZER.key])}"))
-        for field in (SIDE, LAYER, HEAD, FIRST, ERROR):
+    with places[2].expander("What is shown, and how the dump is read", expanded=True):
+        for field in (SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE):
             widgets.draw(field)
-        with st.expander("How the dump is read"):
-            for field in (HEADS, REPLACE):
-                widgets.draw(field)
     with widgets.said():
         held = dump_of(values[DATA.key])
         asked = of(values, held)
         show_data(held)
-        address = state.address(PAGE, FIELDS, values)
+        address = state.address(PAGE, values)
         show_measured(values[DATA.key], asked, address)
         show_view(values[DATA.key], asked, address)
 

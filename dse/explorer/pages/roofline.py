@@ -6,10 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from dse.core import units
-from dse.core.errors import DseError
-from dse.explorer import common_fields as shared
 from dse.explorer import downloads as beside
-from dse.explorer import request, state, uploads, widgets
+from dse.explorer import request, state, widgets
+from dse.explorer.bench import Bench
 from dse.explorer.names import spoken
 from dse.explorer.request import Request
 from dse.figures import FIGURES
@@ -19,11 +18,8 @@ from dse.report import present
 from dse.specs.device_and_model import HardwareSpec
 
 PAGE = "roofline"
-QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "oaken"], "roofline_quantizers", "KV quantizers")
-#: what the page asks for
-FIELDS = (
-    shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, *shared.WORK_FIRST, *shared.WORK_MORE,
-)  # fmt: skip
+#: what the page asks for beside the designs and the workload
+FIELDS = ()
 #: numbers of the table below the figure: title and unit
 SHOWN = {
     "seconds": ("time of a step", "s"), "flops_per_s": ("reached", "FLOP/s"),
@@ -32,49 +28,56 @@ SHOWN = {
 }  # fmt: skip
 
 
-def render() -> None:
+def render(bench: Bench) -> None:
     """Draw the page."""
-    values = state.open_page(PAGE, FIELDS)
     st.title("Roofline", anchor=False)
-    st.caption("What do reading and multiplying allow each operation of a decode step, and what do real kernels reach?")
-    with st.sidebar:
-        widgets.draw_some(FIELDS, shared.WORK_MORE)
-    try:
-        asked = request.of(values)
-        each = tuple(request.with_quantizer(asked, name, uploads.text_of(name)) for name in values[QUANTIZERS.key])
+    st.caption(
+        "What do reading, multiplying and dequantizing allow each operation of a decode step, and what do real kernels "
+        "reach?"
+    )
+    current = bench.current
+    if current.answer is None:
+        st.info("Nothing to show yet: the message beside the design's fields says what to change.")
+        return
+    where = (current.request.device_text, current.request.device_file, current.request.model_text)
+    here = [
+        row for row in bench.answered
+        if (row.request.device_text, row.request.device_file, row.request.model_text) == where
+    ]  # fmt: skip
+    left = [row.name for row in bench.answered if row not in here]
+    if left:
+        st.caption(widgets.escaped(f"Of another device or model, and not in this figure: {', '.join(left)}."))
+    each = tuple((row.name, row.request) for row in here)
+    with widgets.said():
         table = cached_table(each)
-        made = beside.MadeBy(command(each), python(asked, each), state.address(PAGE, FIELDS, values))
-        device = asked.device_spec()
-    except DseError as error:
-        widgets.problem(error)
-        return
-    if table.empty:
-        st.info("Nothing to show: choose a quantizer, or a design of which at least one request fits.")
-        return
-    show_ceilings(device)
-    chart = FIGURES["operations"].chart(table)
-    beside.show("operations", chart, partial(cached_table, each), made)
-    st.dataframe(shown_table(table), hide_index=True)
-    if assumed := table["assumptions"].iloc[0]:
-        st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
+        if table.empty:
+            st.info("Nothing to show: no request of these designs fits.")
+            return
+        made = beside.MadeBy(
+            "\n".join(f"{request.command(asked)} --operations" for _, asked in each),
+            "\n\n".join(map(python, (asked for _, asked in each))), state.address(PAGE, bench.values),
+        )  # fmt: skip
+        show_ceilings(current.request.device_spec())
+        chart = FIGURES["operations"].chart(table)
+        beside.show("operations", chart, partial(cached_table, each), made)
+        st.dataframe(shown_table(table), hide_index=True)
+        if assumed := table["assumptions"].iloc[0]:
+            st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
 
 
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_table(each: tuple[Request, ...]) -> pd.DataFrame:
-    """The operations of a design under each quantizer. Raises DseError."""
-    plans = [asked.plan() for asked in each]
-    return tables_operations.decode_step(each[0].device_spec(), plans, each[0].work) if plans else pd.DataFrame()
+def cached_table(each: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
+    """The operations of named designs, by their names. Raises DseError."""
+    found = [
+        tables_operations.decode_step(asked.device_spec(), [asked.plan()], asked.work).assign(quantizer=name)
+        for name, asked in each
+    ]  # fmt: skip
+    return pd.concat([table for table in found if not table.empty] or found[:1], ignore_index=True)
 
 
-def command(each: tuple[Request, ...]) -> str:
-    """A command a quantizer, each of which prints the operations."""
-    return "\n".join(f"{request.command(asked)} --operations" for asked in each)
-
-
-def python(asked: Request, each: tuple[Request, ...]) -> str:
-    """The table in Python, ending with `result`. Raises InputError."""
-    names = [one.key_quantizer_text for one in each]
-    of_all = [repr(asked.device_text), repr(asked.model_text), repr(names)]
+def python(asked: Request) -> str:
+    """The operations of a design in Python, ending with `result`. Raises InputError."""
+    of_all = [repr(asked.device_text), repr(asked.model_text), repr([asked.key_quantizer_text])]
     return request.call("operations", [*of_all, *request.work_arguments(asked)])
 
 
@@ -102,6 +105,6 @@ def shown_table(table: pd.DataFrame) -> pd.DataFrame:
     designs = zip(table["quantizer"], table["model_kind"], strict=True)
     return pd.DataFrame({
         "operation": [named.get(name, name.replace("_", " ")) for name in table["operation"]],
-        "KV cache, times": [f"{stored}, {kind}" for stored, kind in designs],
+        "design, timing model": [f"{stored}, {kind}" for stored, kind in designs],
         **{title: [units.human(value, unit) for value in table[name]] for name, (title, unit) in SHOWN.items()},
     })  # fmt: skip

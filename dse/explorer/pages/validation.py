@@ -8,6 +8,7 @@ import streamlit as st
 
 from dse.explorer import downloads as beside
 from dse.explorer import figure, state, widgets
+from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
@@ -44,9 +45,9 @@ SILICON_DEVICE = Field(
 FIELDS = (DOCUMENT, VERDICTS, WORDS, SILICON_DEVICE)
 
 
-def render() -> None:
+def render(bench: Bench) -> None:
     """Draw the page."""
-    values = state.open_page(PAGE, FIELDS)
+    values = dict(bench.values)
     st.title("Validation", anchor=False)
     st.caption("What do papers print and what was measured on silicon, and what does this tool say?")
     show_silicon(values)
@@ -88,7 +89,7 @@ def claims_table(rows: list[ClaimRow]) -> pd.DataFrame:
 def show_claims(_: dict[str, Any]) -> None:
     """The claims: counts, scatter and table."""
     st.subheader("Claims of the papers", anchor=False)
-    values = state.follow(FIELDS)
+    values = state.follow()
     with st.container(horizontal=True):
         for field in (DOCUMENT, VERDICTS, WORDS):
             widgets.draw(field)
@@ -111,7 +112,7 @@ def show_chosen(values: dict[str, Any]) -> None:
     made = MadeBy(
         "dse validate claims --json",
         "from dse.validate import verdicts\n\nresult = verdicts.to_json(verdicts.claim_rows())",
-        state.address(PAGE, FIELDS, values),
+        state.address(PAGE, values),
     )
     if len(chart.panels[0].series) > 1:  # beside the line of equal numbers
         beside.show("claims", chart, lambda: pd.DataFrame(validate.to_json(rows)), made, figure.tall(chart))
@@ -125,7 +126,7 @@ def show_chosen(values: dict[str, Any]) -> None:
 def show_silicon(_: dict[str, Any]) -> None:
     """Errors of fitted kernels on times that the fits did not see."""
     st.subheader("Measured kernels", anchor=False)
-    values = state.follow(FIELDS)
+    values = state.follow()
     widgets.draw(SILICON_DEVICE)
     device = values[SILICON_DEVICE.key]
     table = pd.DataFrame([asdict(row) for row in validate_silicon.recorded_rows(device)])
@@ -133,7 +134,7 @@ def show_silicon(_: dict[str, Any]) -> None:
     made = MadeBy(
         "dse validate silicon --json",
         "from dse.validate import silicon\n\nresult = silicon.to_json(silicon.run())",
-        state.address(PAGE, FIELDS, values),
+        state.address(PAGE, values),
     )
     beside.show("silicon", chart, lambda: table, made, figure.tall(chart))
     st.caption(

@@ -1,4 +1,4 @@
-"""The Pareto page: choose axes and objectives, sweep in a thread, see the designs that no other beats.
+"""The front page: vary the current design, sweep in a thread, see the designs that no other beats.
 
 Axes, objectives and conditions are texts as people write them; the same can be had as a sweep file.
 """
@@ -20,13 +20,13 @@ import streamlit as st
 from dse import quantizers
 from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.explorer import cards, figure, names, request, sidebar, state, tray, uploads, widgets
 from dse.explorer import common_fields as shared
 from dse.explorer import downloads as beside
-from dse.explorer import figure, loading, names, state, uploads, widgets
+from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
-from dse.explorer.uploads import Upload
 from dse.figures import design_front
 from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import source_of
@@ -35,7 +35,7 @@ from dse.model.results import RESULT_UNITS
 from dse.quantizers import layered
 from dse.specs import catalog
 from dse.specs.measurements import Bits
-from dse.specs.workload import Workload
+from dse.specs.workload import ASKED, Workload
 from dse.sweep import axes as sweep_axes
 from dse.sweep import conditions as sweep_where
 from dse.sweep import spec as sweep_spec
@@ -49,7 +49,7 @@ from dse.sweep.pareto.limits import Limit
 from dse.sweep.parts import Stopped
 from dse.sweep.spec import Sweep
 
-PAGE = "pareto"
+PAGE = "front"
 #: points that the page evaluates; more is for the command line
 MAX_POINTS = 1_000_000
 #: values of one axis
@@ -180,91 +180,93 @@ def objective_names() -> list[str]:
 
 
 DEVICES = Field(
-    "pareto_devices", "Devices", "choices", ["a100-80gb", "h100", "oaken-lpddr"],
-    choices=lambda: [*catalog.device_files(), *uploads.names("device")],
-    help="Shipped devices, and files that you load below.",
+    "front_devices", "Devices", "choices", [],
+    choices=lambda: [*catalog.device_files(), *uploads.names("device")], placeholder="the current design's",
+    help="Shipped devices, and files of your own.",
 )  # fmt: skip
 MODELS = Field(
-    "pareto_models", "Language models", "choices", ["llama2-7b"],
-    choices=lambda: [*catalog.model_files(), *uploads.names("model")], help="Shipped models, and files that you load "
-    "below: a config.json or a model file.",
+    "front_models", "Language models", "choices", [], choices=lambda: [*catalog.model_files(), *uploads.names("model")],
+    placeholder="the current design's", help="Shipped models, and files of your own.",
 )  # fmt: skip
 QUANTIZERS = Field(
-    "pareto_quantizers", "KV quantizers", "choices", ["fp16", "kivi", "qserve", "nqkv", "sinkq", "oaken"],
+    "front_quantizers", "KV formats", "choices", ["fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi"],
     choices=lambda: [*quantizers.FAMILIES, *uploads.names("plan")],
-    help="Their parameters are varied under More axes: kivi.bits = 2, 4. Plans by layer are loaded below.",
+    help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
 )  # fmt: skip
 BATCHES = Field(
-    "pareto_batches", "Batches (requests)", "text", "1 to 256 factor 2", check=_axis("batch"),
+    "front_batches", "Batches (requests)", "text", "1 to 256 factor 2", check=_axis("batch"),
     help=f"Requests that are served together. {_HOW}",
 )  # fmt: skip
+TPS = Field(
+    "front_tps", "Tensor parallel (devices)", "text", "1, 2, 4, 8", check=_axis("tp"),
+    help=f"Devices that every layer is split over. {_HOW}",
+)  # fmt: skip
 INPUTS = Field(
-    "pareto_inputs", "Prompts (tokens)", "text", "512 to 16384 factor 2", check=_axis("input_tokens"), help=_HOW
-)
+    "front_inputs", "Prompts (tokens)", "text", "", check=_axis("input_tokens"), placeholder="as the workload",
+    help=f"Left open: the workload's, since shorter prompts always win. {_HOW}",
+)  # fmt: skip
 OUTPUTS = Field(
-    "pareto_outputs", "Generated (tokens)", "text", "128 to 4096 factor 2", check=_axis("output_tokens"), help=_HOW
-)
+    "front_outputs", "Generated (tokens)", "text", "", check=_axis("output_tokens"), placeholder="as the workload",
+    help=_HOW,
+)  # fmt: skip
 BANDWIDTHS = Field(
-    "pareto_bandwidths", "Memory bandwidths", "text", "", check=_axis("memory_bandwidth"),
+    "front_bandwidths", "Memory bandwidths", "text", "", check=_axis("memory_bandwidth"),
     placeholder="as each device", help=f"In place of the devices' own. {_HOW}",
 )  # fmt: skip
 CAPACITIES = Field(
-    "pareto_capacities", "Memory capacities", "text", "", check=_axis("memory_capacity"),
+    "front_capacities", "Memory capacities", "text", "", check=_axis("memory_capacity"),
     placeholder="as each device", help="In place of the devices' own: `80 GB, 160 GB`, or a range as for bandwidths.",
 )  # fmt: skip
-KIND = Field(
-    "pareto_kind", "Times", "choice", "ideal", choices=lambda: ["ideal", "auto", "calibrated"],
-    help="ideal: peak rates, alike for all devices; calibrated: kernels as measured, for devices that have such "
-    "parameters; auto: calibrated where there are some.",
-)  # fmt: skip
 MORE = Field(
-    "pareto_axes", "More axes", "text", "", check=_more, placeholder="weights_bits = 16, 8; kivi.bits = 2, 4",
+    "front_axes", "More axes", "text", "", check=_more, placeholder="weights_bits = 16, 8; kivi.bits = 2, 4",
     help="Anything else that a sweep can vary, with semicolons between: admission, tokens, numbers of a device, "
     "parameters of a quantizer.",
 )  # fmt: skip
 WHERE = Field(
-    "pareto_where", "Only designs where", "text", "", placeholder="batch * input_tokens <= 262144",
+    "front_where", "Only designs where", "text", "", placeholder="batch * input_tokens <= 262144",
     help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
 )  # fmt: skip
 MAXIMIZE = Field(
-    "pareto_maximize", "More is better", "choices", ["throughput_tokens_per_s"], choices=objective_names,
-    titles=names.titled, help="Results of which a design should have much. The README's glossary says what each is.",
+    "front_maximize", "More is better", "choices", ["throughput_tokens_per_s"], choices=objective_names,
+    titles=names.titled, help="Results of which a design should have much.",
 )  # fmt: skip
 MINIMIZE = Field(
-    "pareto_minimize", "Less is better", "choices", ["decode_step_s"], choices=objective_names,
+    "front_minimize", "Less is better", "choices", ["measured_error"], choices=objective_names,
     titles=names.titled, help="Results of which a design should have little: time of a step, energy, cost, bits.",
 )  # fmt: skip
 BY = Field(
-    "pareto_by", "A front for each", "choices", ["device"],
-    choices=lambda: ["device", "model", "quantizer", "batch", "input_tokens", "output_tokens"],
+    "front_by", "A front for each", "choices", ["tp"],
+    choices=lambda: ["tp", "device", "model", "quantizer", "batch", "input_tokens", "output_tokens"],
     titles=names.words, placeholder="one front of all",
     help="Designs compete only with those that have the same values here.",
 )  # fmt: skip
 AT_MOST = Field(
-    "pareto_at_most", "At most", "text", "", check=_limited("at most"), placeholder="Decode step = 50 ms",
+    "front_at_most", "At most", "text", "steady_tpot_s = 100 ms", check=_limited("at most"),
+    placeholder="Decode step = 50 ms",
     help=f"Only designs that keep to it compete. {_LIMITS}",
 )  # fmt: skip
 AT_LEAST = Field(
-    "pareto_at_least", "At least", "text", "", check=_limited("at least"), placeholder="Throughput = 1000",
+    "front_at_least", "At least", "text", "", check=_limited("at least"), placeholder="Throughput = 1000",
     help=f"Only designs that reach it compete. {_LIMITS}",
 )  # fmt: skip
-MEASUREMENTS = replace(shared.MEASUREMENTS, key="pareto_measurements", help="Where measured errors and bits come "
-                       "from, as objectives and limits: `dse measure` writes such a file, loaded below.")  # fmt: skip
 #: text fields that give an axis each
 _TEXTS = {
-    "batch": BATCHES, "input_tokens": INPUTS, "output_tokens": OUTPUTS, "memory_bandwidth": BANDWIDTHS,
+    "batch": BATCHES, "tp": TPS, "input_tokens": INPUTS, "output_tokens": OUTPUTS, "memory_bandwidth": BANDWIDTHS,
     "memory_capacity": CAPACITIES,
 }  # fmt: skip
-_OWN = {"device", "model", "quantizer", "model_kind", *_TEXTS}
+_OWN = {"device", "model", "quantizer", *_TEXTS}
 #: of the sweep
-AXES = (DEVICES, MODELS, QUANTIZERS, BATCHES, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, KIND, MORE, WHERE, MEASUREMENTS)
+AXES = (QUANTIZERS, BATCHES, TPS, DEVICES, MODELS, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, MORE, WHERE)
 OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, AT_MOST, AT_LEAST)
 FILTER = Field(
-    "pareto_filter", "Of the front show only", "text", "", placeholder='quantizer == "oaken" and batch >= 16',
+    "front_filter", "Of the front show only", "text", "", placeholder='quantizer == "oaken" and batch >= 16',
     help="A condition on any column of the table below, in base units (s, B, B/s): decode_step_s <= 0.05.",
 )  # fmt: skip
-#: what the page asks for
+#: what the page asks for beside the designs and the workload
 FIELDS = (*OBJECTIVES, *AXES, FILTER)
+#: those that stand open, and the others
+_SHOWN = (QUANTIZERS, BATCHES, TPS, MAXIMIZE, MINIMIZE, AT_MOST)
+_HIDDEN_FIELDS = tuple(field for field in (*OBJECTIVES, *AXES) if field not in _SHOWN)
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,6 @@ class Asked:
     models: tuple[str, ...]
     quantizers: tuple[str, ...]
     axes: tuple[tuple[str, str], ...]
-    kind: str
     where: str
     maximize: tuple[str, ...]
     minimize: tuple[str, ...]
@@ -306,7 +307,6 @@ class Asked:
             "quantizer": [layered.PREFIX + files[name][0] if name in files else name for name in self.quantizers],
         }
         found: dict[str, Any] = {"axes": {**axes, **{name: values_of(text) for name, text in self.axes}}}
-        found["axes"]["model_kind"] = [self.kind]
         if self.where.strip():
             found["where"] = [self.where.strip()]
         if self.measurements_file:
@@ -343,17 +343,44 @@ def _sweep(asked: Asked) -> Sweep:
 
 
 def of(values: Mapping[str, Any]) -> Asked:
-    """What the page's fields ask for. Raises InputError."""
-    chosen = (*values[DEVICES.key], *values[MODELS.key], *values[QUANTIZERS.key])
+    """What the page's fields ask for; what they leave open is the current design's, or the workload's.
+
+    Raises InputError.
+    """
+    own = request.of(values)
+    devices = tuple(values[DEVICES.key]) or (own.device,)
+    models = tuple(values[MODELS.key]) or (own.model,)
+    chosen = (*devices, *models, *values[QUANTIZERS.key])
     axes = [(name, values[field.key]) for name, field in _TEXTS.items() if values[field.key].strip()]
+    axes += more_axes(values[MORE.key])
+    if not values[DEVICES.key]:  # the device with its changed numbers
+        given = dict(axes)
+        axes += [each for each in sidebar.edits_by_field(own.edits).items() if each[0] not in given]
+    given = dict(axes)
+    axes += [
+        (name, _text(value))
+        for name in ASKED
+        if name not in given and (value := getattr(own.work, name)) != ASKED[name].default
+    ]
+    limits = [f"{name} = {_limit(values, name)}" for name in cards.LIMITS if _limit(values, name)]
+    at_most = "; ".join([values[AT_MOST.key], *(each for each in limits if each.split()[0] not in values[AT_MOST.key])])
     return Asked(
-        tuple(values[DEVICES.key]), tuple(values[MODELS.key]), tuple(values[QUANTIZERS.key]),
-        (*axes, *more_axes(values[MORE.key])), values[KIND.key], values[WHERE.key], tuple(values[MAXIMIZE.key]),
-        tuple(values[MINIMIZE.key]), tuple(values[BY.key]), tuple(limits_of(values[AT_MOST.key], "at most")),
+        devices, models, tuple(values[QUANTIZERS.key]), tuple(axes), values[WHERE.key], tuple(values[MAXIMIZE.key]),
+        tuple(values[MINIMIZE.key]), tuple(values[BY.key]), tuple(limits_of(at_most, "at most")),
         tuple(limits_of(values[AT_LEAST.key], "at least")),
-        tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]), values[MEASUREMENTS.key],
-        uploads.measurement(values[MEASUREMENTS.key]),
+        tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]), own.measurements,
+        own.measurements_file,
     )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _limit(values: Mapping[str, Any], name: str) -> str:
+    """The workload's limit of a time, in seconds as a text; empty where there is none."""
+    field, per_second = cards.LIMITS[name]
+    return f"{values[field.key] / per_second:.12g}" if values[field.key] else ""
 
 
 #: sweeps that run at once, of all sessions together; others wait their turn
@@ -379,7 +406,7 @@ class Job:
         self.problem: DseError | None = None
         self._alive, self._stop = alive, threading.Event()
         self._begun = self._seen = time.monotonic()
-        self.thread = threading.Thread(target=self._run, name="pareto sweep", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="front sweep", daemon=True)
         self.thread.start()
 
     @property
@@ -431,18 +458,24 @@ LOOK_S, FIRST_LOOK_S = 0.5, 0.1
 #: seconds without progress from which on the page says what takes so long
 PATIENCE_S = 3.0
 #: session key: the sweep that runs or has run
-_JOB = "pareto job"
+_JOB = "front job"
 
 
-def render() -> None:
+def render(bench: Bench) -> None:
     """Draw the page."""
-    values = state.open_page(PAGE, FIELDS)
-    st.title("Pareto", anchor=False)
-    st.caption("Which designs does no other beat? Choose what is varied and what counts.")
-    with st.sidebar:
-        for field in (*OBJECTIVES, *AXES):
-            widgets.draw(field)
-        loading.draw(partial(chosen, values))
+    st.title("Front", anchor=False)
+    st.caption(
+        "Which designs does no other beat? The current design is varied; what is left open is as it is and as the "
+        "workload says."
+    )
+    values = bench.values
+    with st.expander("What is varied, and what counts", expanded=True):
+        places = st.columns(3)
+        for i, field in enumerate((*_SHOWN, *_HIDDEN_FIELDS)):
+            if i == len(_SHOWN):
+                places = st.expander("More axes and limits").columns(3)
+            with places[i % 3]:
+                widgets.draw(field)
     try:
         asked = of(values)
         asked.objectives()
@@ -462,7 +495,7 @@ def render() -> None:
     job = job_of(asked, sweep)
     if job is None:
         st.text(f"{sweep.n_points:,} designs: more than start by themselves.")
-        if st.button("Sweep", type="primary", key="pareto start"):
+        if st.button("Sweep", type="primary", key="front start"):
             start(asked, sweep)
             st.rerun()
     elif not job.finished:
@@ -471,24 +504,16 @@ def render() -> None:
         widgets.problem(job.problem)
     elif job.front is None:
         st.text("The sweep was stopped.")
-        if st.button("Sweep again", type="primary", key="pareto start"):
+        if st.button("Sweep again", type="primary", key="front start"):
             start(asked, sweep)
             st.rerun()
     else:
-        shown = show_front(job, values)
+        shown = show_front(job, bench)
         show_file(asked)
         if shown is not None:
             show_table(shown)  # last: the keys of a table, Tab among them, move among its cells
         return
     show_file(asked)
-
-
-def chosen(values: dict[str, Any], upload: Upload, label: str) -> dict[str, Any]:
-    """The field that a loaded file joins."""
-    if upload.kind == "measurement":
-        return {MEASUREMENTS.key: label}
-    field = {"device": DEVICES, "model": MODELS, "plan": QUANTIZERS}[upload.kind]
-    return {field.key: list(dict.fromkeys((*values[field.key], label)))}
 
 
 def job_of(asked: Asked, sweep: Sweep) -> Job | None:
@@ -529,11 +554,11 @@ def show_progress() -> None:
     if not job.n_done and job.taken_s > PATIENCE_S:
         text += ": the first sweep of an installation compiles its parts, once, for up to a minute"
     st.progress(job.n_done / job.n_points, text=text)
-    if st.button("Cancel", key="pareto cancel", on_click=job.cancel):
+    if st.button("Cancel", key="front cancel", on_click=job.cancel):
         st.rerun()
 
 
-def show_front(job: Job, values: dict[str, Any]) -> DesignFront | None:
+def show_front(job: Job, bench: Bench) -> DesignFront | None:
     """The figure of a finished sweep's front, filtered; what it shows, if any."""
     found = job.front
     assert found is not None
@@ -547,7 +572,7 @@ def show_front(job: Job, values: dict[str, Any]) -> DesignFront | None:
         return None
     widgets.draw(FILTER)
     try:
-        shown = filtered(found, values[FILTER.key])
+        shown = filtered(found, bench.values[FILTER.key])
     except DseError as error:
         widgets.problem(error)
         shown = found
@@ -556,9 +581,9 @@ def show_front(job: Job, values: dict[str, Any]) -> DesignFront | None:
         return None
     made = MadeBy(
         " && ".join(commands(job.asked)), python(job.asked),
-        state.address(PAGE, FIELDS, values),
+        state.address(PAGE, bench.values),
     )  # fmt: skip
-    draw(shown, made, job.asked)
+    draw(shown, made, job.asked, bench)
     return shown
 
 
@@ -585,19 +610,36 @@ def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
-def draw(shown: DesignFront, made: MadeBy, asked: Asked) -> None:
-    """The figure; a click on a design of the front opens it in What if."""
+def draw(shown: DesignFront, made: MadeBy, asked: Asked, bench: Bench) -> None:
+    """The figure; a click on a design of the front puts it into the tray."""
     chart = chart_of(shown)
     event: Any = beside.show(
         "front", chart, lambda: source_of(shown).table, made, drawn=figure.faint(chart, design_front.OTHERS),
         on_select="rerun", selection_mode="points",
     )  # fmt: skip
-    st.caption("Click a design of the front to open it in What if.")
+    st.caption("Click a design of the front to add it to the tray.")
     clicked = event["selection"]["points"] if event else []
-    row = at(shown, float(clicked[0]["x"]), float(clicked[0]["y"])) if clicked else None
-    if row is not None:
-        state.put(loaded(row, asked))
-        state.go("what-if")
+    place = (float(clicked[0]["x"]), float(clicked[0]["y"])) if clicked else None
+    if place is not None and place != st.session_state.get(_CLICKED):
+        row = at(shown, *place)
+        if row is not None:
+            sidebar.add(*added(loaded(row, asked), bench.values))
+            st.session_state[_CLICKED] = place
+            st.rerun()
+    st.session_state[_CLICKED] = place
+
+
+#: session key: the point that was clicked last, which stays chosen in the figure
+_CLICKED = "front clicked"
+
+
+def added(found: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.Design, dict[str, Any]]:
+    """The design of a point, and what of the workload it changes: all but the batch, which it may have of its own."""
+    work = {field.key: found[field.key] for field in shared.SCENARIO if field.key in found}
+    batch = work.pop("batch")
+    own = {**found, shared.OWN_BATCH.key: batch if batch != values["batch"] else None}
+    changed = {key: value for key, value in work.items() if value != values[key]}
+    return tray.design_of(own, shared.DESIGN), changed
 
 
 #: columns that say nothing of a design on the front
@@ -719,7 +761,7 @@ def show_file(asked: Asked, expanded: bool = False) -> None:
     with st.expander("As a sweep file, for any number of designs", expanded=expanded):
         text = toml(asked.document())
         st.code(text, language="toml", wrap_lines=True)
-        st.download_button(f"Download {FILE}", text, FILE, "application/toml", key="pareto file", on_click="ignore")
+        st.download_button(f"Download {FILE}", text, FILE, "application/toml", key="front file", on_click="ignore")
         st.code("\n".join(commands(asked)), language="bash", wrap_lines=True)
 
 

@@ -1,4 +1,7 @@
-"""Where a quantizer pays: the best of several over batch and prompt, crossover lines, and what the answer rests on."""
+"""From where on a KV format pays: the best of several over batch and prompt, crossovers, what the answer rests on.
+
+Three figures of the page Formats, each drawn once it is opened: they take seconds.
+"""
 
 import shlex
 from collections.abc import Callable
@@ -8,10 +11,10 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
 from dse.explorer import common_fields as shared
 from dse.explorer import downloads as beside
-from dse.explorer import figure, request, state, uploads, widgets
+from dse.explorer import figure, request, uploads, widgets
+from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
@@ -20,23 +23,18 @@ from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
 from dse.questions import best_map, common, crossing, sensitivity
 
-PAGE = "where"
-QUANTIZERS = shared.several(shared.QUANTIZER, ["fp16", "fp8", "kivi", "qserve", "nqkv", "oaken"], "where_quantizers",
-                            "Quantizers compared")  # fmt: skip
+#: what the map compares where the page names no formats
+MAPPED = ("fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi", "qserve")
 AGAINST = Field(
-    "where_against", "Against", "choice", "fp16", choices=shared.QUANTIZER.choices,
-    help="The quantizer that yours must beat.",
+    "against", "Against", "choice", "fp16", choices=shared.QUANTIZER.choices,
+    help="The format that the current design's must beat.",
 )  # fmt: skip
 MEASURE = Field(
-    "where_measure", "What must be better", "choice", "throughput", choices=lambda: list(crossing.MEASURES),
+    "measure", "What must be better", "choice", "throughput", choices=lambda: list(crossing.MEASURES),
     titles=lambda name: common.MEASURES[name].title,
     help="A decode step counts only where the whole batch runs at once.",
 )  # fmt: skip
-#: what the page asks for
-FIELDS = (
-    shared.DEVICE, shared.EDITS, shared.MODEL, QUANTIZERS, MEASURE, shared.QUANTIZER, shared.PARAMETERS, AGAINST,
-    *shared.WORK_FIRST, *shared.WORK_MORE,
-)  # fmt: skip
+FIELDS = (MEASURE, AGAINST)
 #: searches of the crossover lines: each decides every whole number between
 BATCHES, INPUTS = (1, 16, 64, 256), (512, 2048, 8192, 32768)
 _WAIT = "Searching: each line decides every whole number"
@@ -60,25 +58,27 @@ class Asked:
         return request.with_quantizer(self.design, name, dict(self.files).get(name, ("", "")))
 
 
-def render() -> None:
-    """Draw the page."""
-    values = state.open_page(PAGE, FIELDS)
-    st.title("Where does it pay?", anchor=False)
-    st.caption(
-        "From which batch and prompt on is a quantizer worth its errors and its unpacking, and how sure is that?"
-    )
-    with st.sidebar:
-        widgets.draw_some(FIELDS, shared.WORK_MORE)
-    names, against = tuple(values[QUANTIZERS.key]), values[AGAINST.key]
-    files = tuple((name, file) for name in (*names, against) if (file := uploads.text_of(name))[1])
-    try:
-        asked = Asked(request.of(values), names, against, values[MEASURE.key], files)
-    except DseError as error:
-        widgets.problem(error)
-        return
-    show_map(asked, state.address(PAGE, FIELDS, values))
-    show_tornado(asked, state.address(PAGE, FIELDS, values))
-    show_lines(asked, state.address(PAGE, FIELDS, values))
+def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
+    """The three figures, each in a box that opens."""
+    st.subheader("From where on?", anchor=False)
+    with st.container(horizontal=True):
+        for field in FIELDS:
+            widgets.draw(field, width=240)
+    values = bench.values
+    chosen, against = formats or MAPPED, values[AGAINST.key]
+    files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name))[1])
+    with widgets.said():
+        asked = Asked(request.of(values), chosen, against, values[MEASURE.key], files)
+        boxes = {
+            "The best format at each batch and prompt": show_map,
+            f"From which batch and prompt on does {bench.current.name} beat {against}?": show_lines,
+            "Which number moves the answer?": show_tornado,
+        }
+        for i, (title, draw) in enumerate(boxes.items()):
+            box = st.expander(widgets.escaped(title), key=f"crossovers {i}", on_change="rerun")
+            if box.open:
+                with box:
+                    draw(asked, address)
 
 
 def _anywhere(design: Request) -> Request:

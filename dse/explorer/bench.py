@@ -1,0 +1,193 @@
+"""What the designs of the tray give under the workload of all: the answers that the sidebar and every page show."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from dse.core.errors import DseError
+from dse.explorer import common_fields as shared
+from dse.explorer import kept, request, tray
+from dse.explorer.request import Answer, Request
+from dse.model import uncertainty
+from dse.model.compare import Case
+from dse.specs.workload import ASKED
+
+
+@dataclass(frozen=True)
+class Row:
+    """A design of the tray: its place from 0, what it is called, and its answer, or what is wrong with it."""
+
+    at: int
+    name: str
+    asked: Request | None = None
+    answer: Answer | None = None
+    wrong: DseError | None = None
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Results by name, of a design that has an answer."""
+        assert self.answer is not None
+        return self.answer.result
+
+    @property
+    def request(self) -> Request:
+        """What a design that has an answer asks for."""
+        assert self.asked is not None
+        return self.asked
+
+    @property
+    def case(self) -> Case:
+        """What a comparison evaluates of the design."""
+        return Case(self.request.device_spec(), self.request.plan(), self.request.work)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The values of a page and the rows of the tray, of which `current` is being changed."""
+
+    values: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    at: int
+
+    @property
+    def current(self) -> Row:
+        """The design that is being changed."""
+        return self.rows[self.at]
+
+    @property
+    def answered(self) -> list[Row]:
+        """The designs that have an answer."""
+        return [row for row in self.rows if row.answer is not None]
+
+
+def of(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
+    """Evaluate the designs; one that cannot be says why."""
+    found: list[tuple[Request | None, Answer | None, DseError | None]] = []
+    for design in designs.designs:
+        asked = None
+        try:
+            asked = request.of({**values, **tray.values_of(design, shared.DESIGN)})
+            found.append((asked, cached_answer(asked), None))
+        except DseError as error:
+            found.append((asked, None, error))
+    names = _names(designs, [asked for asked, _, _ in found])
+    rows = (Row(at, name, *each) for at, (name, each) in enumerate(zip(names, found, strict=True)))
+    return Bench(values, tuple(rows), designs.at)
+
+
+@st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_answer(asked: Request) -> Answer:
+    """The answer to a request. Raises DseError."""
+    return request.answer(asked)
+
+
+def _names(designs: tray.Tray, asked: Sequence[Request | None]) -> list[str]:
+    """Each design's own name, else what tells it from the others; equal ones are numbered."""
+    others = [each for each in asked if each is not None]
+    names: list[str] = []
+    for design, each in zip(designs.designs, asked, strict=True):
+        stored = design.values.get("quantizer", shared.QUANTIZER.default)
+        name = design.name or (differing(each, others) if each is not None else stored)
+        number, plain = 2, name
+        while name in names:
+            name, number = f"{plain} ({number})", number + 1
+        names.append(name)
+    return names
+
+
+#: fields of a workload that names say in the words of tables
+_UNWORDED = tuple(name for name in ASKED if name not in (
+    "batch", "input_tokens", "output_tokens", "admission", "weights_bits", "model_kind", "stack", "tokens", "tp",
+))  # fmt: skip
+
+
+def differing(asked: Request, others: Sequence[Request]) -> str:
+    """What tells a design from the others; its KV format where all are the same."""
+    ways: tuple[Callable[[Request], str], ...] = (
+        device_text, lambda r: kept.numbered(r.model_text, r.model), format_text,
+        lambda r: f"tp {r.work.tp}", lambda r: f"batch {r.work.batch:,}", lambda r: f"{r.work.input_tokens:,} in",
+        lambda r: f"{r.work.output_tokens:,} out", lambda r: r.work.admission,
+        lambda r: f"{r.work.weights_bits}-bit weights", lambda r: r.work.model_kind, lambda r: r.work.stack or "",
+        lambda r: r.work.tokens, *(partial(_in_words, name) for name in _UNWORDED), lambda r: r.measurements,
+    )  # fmt: skip
+    told = [way(asked) for way in ways if len({way(other) for other in others}) > 1]
+    return ", ".join(text for text in told if text) or format_text(asked)
+
+
+def _in_words(name: str, asked: Request) -> str:
+    value = getattr(asked.work, name)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return ASKED[name].label if value else f"no {ASKED[name].label}"
+    return f"{ASKED[name].title or ASKED[name].label.lower()} {value}"
+
+
+def device_text(asked: Request) -> str:
+    """The device, with its number."""
+    return kept.numbered(asked.device_text, asked.device)
+
+
+def format_text(asked: Request) -> str:
+    """How keys and values are stored."""
+    keys = kept.numbered(asked.key_quantizer_text, asked.quantizer)
+    values = kept.numbered(asked.value_quantizer_text, asked.value_quantizer or asked.quantizer)
+    return keys if keys == values else f"{keys} / {values}"
+
+
+def line(asked: Request) -> str:
+    """A design in a line, without the workload that all have."""
+    n, work = asked.work.n_devices, asked.work
+    device = f"{n:,} x {device_text(asked)}" if n > 1 else device_text(asked)
+    parts = [device, kept.numbered(asked.model_text, asked.model), f"KV {format_text(asked)}"]
+    layout = [f"{name} {getattr(work, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(work, name) > 1]
+    weights = work.weights or (f"{work.weights_bits}-bit weights" if work.weights_bits != 16 else "")
+    return ", ".join([*parts, *layout, *([weights] if weights else [])])
+
+
+#: assumed numbers with which times do not count as measured: kernels of nobody, of another shape, of another device
+_BORROWED = {"implementation", "nearest_kernels", "stacks_of"}
+
+
+def badge(row: Row) -> str:
+    """How sure a design's times are, in a few words."""
+    if row.answer is None:
+        return "cannot be answered"
+    result = row.result
+    if not result["feasible"]:
+        return "does not fit"
+    if result["model_kind"] == "ideal":
+        return "peak rates"
+    low, high = uncertainty.ends(result)
+    rate = result["throughput_tokens_per_s"]
+    within = max(1 - low / rate, high / rate - 1) if rate else 0.0
+    if _BORROWED & set(result["assumptions"]):
+        return f"assumed, within {within:.0%}"
+    return f"measured, within {within:.0%}"
+
+
+def alike(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """In what the designs are alike, and in what, beside their KV formats, they differ: for titles of figures."""
+    asked = [row.request for row in rows]
+    ways: dict[str, Callable[[Request], str]] = {
+        "devices": lambda r: f"{r.work.n_devices:,} x {device_text(r)}",
+        "models": lambda r: r.model_text,
+        "weights": lambda r: r.work.weights or f"{r.work.weights_bits} bits",
+        "batches": lambda r: f"{r.work.batch:,}",
+        "KV allocation": lambda r: r.work.admission,
+    }
+    same, other = [], []
+    for what, way in ways.items():
+        found = list(dict.fromkeys(way(each) for each in asked))
+        if len(found) == 1:
+            same.append(found[0] if what in ("devices", "models") else f"{what} {found[0]}")
+        else:
+            other.append(what)
+    kinds = list(dict.fromkeys(row.result["model_kind"] for row in rows))
+    rules = list(dict.fromkeys(row.result["memory"] for row in rows))
+    for what, found in (("timing model", kinds), ("memory rule", rules)):
+        (same if len(found) == 1 else other).append(f"{what} {found[0]}" if len(found) == 1 else what)
+    return ", ".join(same), other

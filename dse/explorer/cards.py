@@ -1,0 +1,263 @@
+"""A card a design: whether it fits and what to do about it, and its numbers with their intervals and limits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dse.core.errors import DseError
+from dse.explorer import bench as benches
+from dse.explorer import common_fields as shared
+from dse.explorer import request, sidebar, state, tray
+from dse.explorer.bench import Bench, Row
+from dse.explorer.request import Request
+from dse.explorer.widgets import escaped, lines
+from dse.model import uncertainty
+from dse.model.compare import Comparison
+from dse.model.results import RESULT_UNITS
+from dse.questions.common import sure_text
+from dse.report.present import change, number
+
+#: what a card says in numbers: result, label; times and rates have intervals
+SHOWN = {
+    "throughput_tokens_per_s": "Throughput", "steady_tpot_s": "Time per output token",
+    "steady_ttft_s": "Time to first token", "measured_error": "Attention error", "joules_per_token": "Energy per token",
+    "usd_per_million_tokens": "Price per million tokens",
+}  # fmt: skip
+#: the limit on a time, and how many of the field's units a second is
+LIMITS = {"steady_ttft_s": (shared.TTFT_LIMIT, 1.0), "steady_tpot_s": (shared.TPOT_LIMIT, 1e3)}
+#: fewer bits, in the order in which a card proposes them
+_FEWER_BITS = {"fp16": "fp8", "fp8": "int4_per_token_head", "int8": "int4_per_token_head"}
+_MOST_STEPS, _COLUMNS = 3, 3
+_COLOURS = {"measured": "green", "assumed": "orange", "peak": "gray"}
+
+
+def show(bench: Bench) -> None:
+    """The cards; a table where there are many designs."""
+    if len(bench.rows) >= tray.MANY:
+        st.dataframe(table(bench), hide_index=True)
+        for row in bench.rows:
+            if row.wrong:
+                lines([f"{row.name}: {line}" for line in row.wrong.lines()])
+        return
+    places = st.columns(min(len(bench.rows), _COLUMNS))
+    for row in bench.rows:
+        with places[row.at % len(places)].container(border=True, key=f"card {row.at + 1}", gap="xsmall"):
+            _card(bench, row)
+
+
+def _card(bench: Bench, row: Row) -> None:
+    mark = benches.badge(row)
+    st.markdown(f"**{escaped(row.name)}**")
+    if row.asked is None or row.answer is None:
+        lines(row.wrong.lines() if row.wrong else [])
+        return
+    st.caption(escaped(benches.line(row.asked)))
+    st.badge(mark, color=_COLOURS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
+    st.markdown(escaped(verdict(row.result)))
+    if row.result["feasible"]:
+        st.markdown("  \n".join(numbers(bench, row)))
+    _steps(bench, row)
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """Whether a design fits, and by what limit, in a sentence."""
+    if not result["feasible"]:
+        return f"Does not fit: {result['infeasible_reason']}."
+    batch, most = result["batch"], result["max_batch"]
+    if result["fits_whole_batch"]:
+        room = f"; room for {most:,}" if most > batch else ""
+        return f"Fits: {'the request' if batch == 1 else f'all {batch:,} requests'} at once{room}."
+    limited = "the server's own limit" if result.get("max_num_seqs") == most else "memory"
+    if result["n_waves"] is None:
+        return f"Exceeds {limited}: at most {most:,} of {batch:,} requests run at once, the others wait."
+    waves = f"runs in {result['n_waves']:,} waves of up to {result['running_batch']:,}"
+    return f"Exceeds {limited}: {waves} of {batch:,} requests."
+
+
+def numbers(bench: Bench, row: Row) -> list[str]:
+    """The numbers of a card as Markdown, a line each: with intervals, limits met or not, and against the first."""
+    result, first = row.result, bench.answered[0].result
+    found = []
+    for name, label in SHOWN.items():
+        value = result[name]
+        if value is None:
+            continue
+        text = number(value, _UNITS[name])
+        said = [] if row.at == bench.answered[0].at else [_change(value, first[name])]
+        said += [_ends(name, result), _note(name, result), limit_text(name, result, bench.values)]
+        more = "; ".join(filter(None, said))
+        found.append(f"{escaped(label)}: **{escaped(text)}**" + (f" ({more})" if more else ""))
+    if row.at != bench.answered[0].at and (sure := _sure(row, bench.answered[0])):
+        found.append(escaped(sure))
+    return found
+
+
+_UNITS = {name: RESULT_UNITS[name] for name in SHOWN}
+
+
+def _change(value: Any, base: Any) -> str:
+    return escaped(change(value, base)) if isinstance(base, int | float) and base else ""
+
+
+def _ends(name: str, result: Mapping[str, Any]) -> str:
+    if name == "joules_per_token":
+        found = uncertainty.of_energy(result).get(name)
+        ends = (result[name] * found.low, result[name] * found.high) if found else None
+    else:
+        ends = uncertainty.known_ends(result, name)
+    return escaped(" to ".join(number(end, _UNITS[name]) for end in ends)) if ends else ""
+
+
+def _note(name: str, result: Mapping[str, Any]) -> str:
+    """What the number must not be taken for."""
+    if name == "measured_error":
+        return escaped(f"on {result['measured_on']}") if result["measured_on"] else ""
+    return "assumed price" if name == "usd_per_million_tokens" and "usd_per_hour" in result["assumptions"] else ""
+
+
+def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> bool | None:
+    """Whether a time keeps to the reader's limit; None where there is no limit or no time."""
+    field, per_second = LIMITS[name]
+    limit = values.get(field.key)
+    return None if limit is None or result[name] is None else result[name] * per_second <= limit
+
+
+def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """The limit of a time, met or not, as Markdown; empty where there is none."""
+    met = is_met(name, result, values) if name in LIMITS else None
+    if met is None:
+        return ""
+    field, per_second = LIMITS[name]
+    limit = escaped(f"{values[field.key]:g} {'s' if per_second == 1 else 'ms'}")
+    return f"within the limit of {limit}" if met else f":red[misses the limit of {limit}]"
+
+
+def _sure(row: Row, first: Row) -> str:
+    """How sure it is which of two designs is faster."""
+    if not first.result["feasible"]:
+        return ""
+    gain = Comparison().gain(row.case, first.case)
+    if not gain or gain.ratio == 1:
+        return ""
+    side = "Faster" if gain.ratio > 1 else "Slower"
+    return (
+        f"{side} than {first.name} with a chance of {sure_text(gain.confidence)}: {gain.ratio:.2f} times its "
+        f"throughput ({gain.low:.2f} to {gain.high:.2f})."
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a card proposes, what it leads to, and the fields of the design or of the workload that it sets."""
+
+    label: str
+    outcome: str
+    design: Mapping[str, Any]
+    workload: Mapping[str, Any]
+
+
+def _steps(bench: Bench, row: Row) -> None:
+    """A button for each next step of a design that does not fit, or that misses a limit."""
+    for place, step in enumerate(next_steps(bench, row)):
+        label = escaped(f"{step.label}: {step.outcome}")
+        st.button(label, key=f"step {row.at} {place}", on_click=partial(_take, row.at, step))
+
+
+def _take(at: int, step: Step) -> None:
+    def changed(now: tray.Tray) -> tray.Tray:
+        design = now.designs[at]
+        values = {**tray.values_of(design, shared.DESIGN), **step.design}
+        return now.put(at, tray.design_of(values, shared.DESIGN, design.name))
+
+    state.put(step.workload)
+    sidebar.act(changed)
+
+
+def is_fine(bench: Bench, result: Mapping[str, Any]) -> bool:
+    """True where the whole batch fits at once and no limit is missed."""
+    missed = any(is_met(name, result, bench.values) is False for name in LIMITS)
+    return bool(result["feasible"] and result["fits_whole_batch"] and not missed)
+
+
+def next_steps(bench: Bench, row: Row) -> list[Step]:
+    """What brings a design nearer to fitting and to its limits: fewer bits, more devices, a smaller batch."""
+    if is_fine(bench, row.result):
+        return []
+    found = []
+    for label, asked, design, workload in _candidates(row):
+        try:
+            result = benches.cached_answer(asked).result
+        except DseError:
+            continue
+        if _is_nearer(bench, result, row.result):
+            found.append(Step(label, _outcome(bench, result), design, workload))
+    return found[:_MOST_STEPS]
+
+
+def _candidates(row: Row) -> list[tuple[str, Request, dict[str, Any], dict[str, Any]]]:
+    """Changes worth a try: label, what is then asked, and the fields that they set."""
+    asked, result = row.request, row.result
+    found: list[tuple[str, Request, dict[str, Any], dict[str, Any]]] = []
+    if not asked.value_quantizer and not asked.parameters and (fewer := _FEWER_BITS.get(asked.quantizer)):
+        found.append((f"KV in {fewer}", request.with_quantizer(asked, fewer), {"quantizer": fewer}, {}))
+    if not result["feasible"] and asked.work.weights is None and asked.work.weights_bits == 16:
+        work = replace(asked.work, weights="fp8")
+        found.append(("Weights in FP8", replace(asked, work=work), {"weights": "fp8"}, {}))
+    more = 2 * asked.work.tp
+    found.append(
+        (f"{more * asked.work.pp} devices", replace(asked, work=replace(asked.work, tp=more)), {"tp": more}, {})
+    )
+    for n in _smaller(result):
+        sets: tuple[dict[str, Any], dict[str, Any]] = ({"own_batch": None}, {"batch": n})
+        found.append((f"Batch {n:,}", replace(asked, work=replace(asked.work, batch=n)), *sets))
+    return found
+
+
+def _smaller(result: Mapping[str, Any]) -> list[int]:
+    """Smaller batches to try: what fits, else the next powers of two."""
+    if result["feasible"] and not result["fits_whole_batch"]:
+        return [result["max_batch"]]
+    n = result["batch"]
+    return [2**k for k in range(max(n - 1, 0).bit_length() - 1, -1, -1)][:4] if result["feasible"] else []
+
+
+def _is_nearer(bench: Bench, result: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    if not result["feasible"]:
+        return False
+    if is_fine(bench, result) or not before["feasible"]:
+        return True
+    return not before["fits_whole_batch"] and result["max_batch"] > before["max_batch"]
+
+
+def _outcome(bench: Bench, result: Mapping[str, Any]) -> str:
+    if not result["fits_whole_batch"]:
+        return f"{result['max_batch']:,} of {result['batch']:,} at once"
+    rate = number(result["throughput_tokens_per_s"], "token/s")
+    missed = any(is_met(name, result, bench.values) is False for name in LIMITS)
+    return f"fits, {rate}" + (", a limit is missed" if missed else "")
+
+
+def table(bench: Bench) -> pd.DataFrame:
+    """The designs as a table, a row each."""
+    found = []
+    for row in bench.rows:
+        cells = {"design": row.name, "how sure": benches.badge(row)}
+        if row.asked is not None and row.answer is not None:
+            cells.update({"what": benches.line(row.asked), "fits": verdict(row.result)})
+            for name, label in SHOWN.items():
+                value = row.result[name]
+                cells[label] = "-" if value is None else number(value, _UNITS[name])
+                if name in LIMITS and is_met(name, row.result, bench.values) is False:
+                    cells[label] += " (misses the limit)"
+        found.append(cells)
+    return pd.DataFrame(found)
+
+
+def likeness(rows: Sequence[Row]) -> tuple[str, str]:
+    """What the designs have in common, and in what they differ beside KV formats, each in words."""
+    same, other = benches.alike(rows)
+    return same, ", ".join(other)

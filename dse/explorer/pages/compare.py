@@ -1,0 +1,255 @@
+"""The compare page: the designs of the tray side by side, each number with where it comes from, and the figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dse.core import units
+from dse.core.errors import DseError
+from dse.explorer import cards, figure, names, request, state, tray
+from dse.explorer import downloads as beside
+from dse.explorer.bench import Bench, Row
+from dse.explorer.downloads import MadeBy
+from dse.explorer.fragments import part
+from dse.explorer.request import Request
+from dse.explorer.widgets import escaped, lines, problem
+from dse.figures import design_bars
+from dse.figures.drawing.chart import Chart
+from dse.model.results import RESULT_UNITS
+from dse.report.present import change, number, position_note
+from dse.specs import tokens as token_policies
+
+PAGE = "compare"
+#: what the page asks for beside the designs and the workload
+FIELDS = ()
+
+
+def render(bench: Bench) -> None:
+    """Draw the page."""
+    st.title("Compare", anchor=False)
+    cards.show(bench)
+    rows = bench.answered
+    if not rows:
+        st.info("Nothing to show yet: the message beside the design's fields says what to change.")
+        return
+    say_notes(rows)
+    same, other = cards.likeness(rows)
+    alike = f"Alike: {same}." if same else ""
+    st.caption(escaped(" ".join(filter(None, (alike, f"Not alike: {other}." if other else "")))))
+    made = MadeBy(
+        "\n".join(request.command(row.request) for row in rows),
+        "\n\n".join(request.python(row.request) for row in rows), state.address(PAGE, bench.values),
+    )  # fmt: skip
+    show_bars(rows, made, other)
+    show_curve(rows, made, other)  # by itself: nothing waits for its points
+    show_numbers(rows)  # last: what the reader opens, while the figures follow the fields
+
+
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_curve(asked: Request) -> pd.DataFrame:
+    """The points of the throughput figure, for a request with any batch. Raises DseError."""
+    return request.curve(asked)
+
+
+def say_notes(rows: Sequence[Row]) -> None:
+    """What else a reader should know of a design: contexts that its model has not seen, tokens that are not kept."""
+    for row in rows:
+        result = row.result
+        if beyond := position_note(row.request.model_spec(), result["input_tokens"] + result["output_tokens"]):
+            st.warning(f"{escaped(row.name)} has a longer context than its model was made for:")
+            lines(beyond)
+        policy = token_policies.parse(result["tokens"]).family
+        if policy.validity:
+            stored, read = (number(result[name], "token") for name in ("stored_tokens", "read_tokens"))
+            st.caption(escaped(f"{policy.title}: {stored} stored and {read} read at the end; {policy.validity}."))
+
+
+#: on top: result -> tooltip
+HEADLINE = {
+    "throughput_tokens_per_s": "Tokens generated a second, all requests together.",
+    "decode_step_s": "Mean time in which every running request gets one token.",
+    "kv_bytes": "Keys and values of the whole batch, all requests at their final length.",
+    "max_batch": "Requests that fit at once.",
+}
+#: below: heading -> result -> tooltip
+GROUPS = {
+    "Capacity and bottleneck": {
+        "feasible": "At least one request fits.",
+        "bound": "What most of the time, or the memory, goes into.",
+        "max_batch": HEADLINE["max_batch"],
+        "running_batch": "Requests of the batch that run together.",
+        "max_context_tokens": "Prompt and output, for all requests at once.",
+    },
+    "Memory": {
+        "weight_bytes": "The model's weights.",
+        "kv_bytes": "Of the whole batch, all requests at their final length.",
+        "kv_bytes_per_token": "Of one request.",
+        "min_capacity_bytes": "To run the whole batch at once: the smallest device that does.",
+        "capacity_bytes": "As the device's file says; counted by a server, as its driver reports it.",
+    },
+    "Time": {
+        "throughput_tokens_per_s": HEADLINE["throughput_tokens_per_s"],
+        "decode_step_s": HEADLINE["decode_step_s"],
+        "prefill_s": "Time to compute the prompts before the first token.",
+        "total_s": "The whole batch from the first prompt to the last token.",
+    },
+    "Energy and cost": {
+        "joules_per_token": "At the power of the whole board.",
+        "joules_per_token_by_parts": "By bytes moved, operations and idling.",
+        "usd_per_million_tokens": "At the device's price per hour.",
+    },
+    "Bits and error": {
+        "effective_bits": "Bits an element as the method's paper counts them.",
+        "stored_bits": "Bits an element with all that is stored beside the codes.",
+        "measured_error": "Relative error of its output, as measured (More).",
+        "sqnr_db": "Signal to quantization noise of keys and values, measured.",
+    },
+}
+#: results that the page calls otherwise than tables and figures do: headings and tooltips say the rest
+LABELS = {
+    "kv_bytes": "KV cache", "feasible": "Fits", "bound": "Bottleneck", "kv_bytes_per_token": "KV cache per token",
+    "min_capacity_bytes": "Memory it needs", "prefill_s": "Prefill", "total_s": "Total",
+    "usd_per_million_tokens": "Cost", "measured_error": "Attention error",
+}  # fmt: skip
+#: pixels of a row's label and of each design's number
+_LABEL, _CELL = 175, 150
+
+
+def label_of(name: str) -> str:
+    """What the page calls a result."""
+    return LABELS.get(name) or names.words(name)
+
+
+def shown_number(name: str, result: Mapping[str, Any]) -> str:
+    """A result as the page shows it; sizes in GB only, so that columns compare."""
+    value, unit = result[name], RESULT_UNITS[name]
+    if unit == "B" and value is not None:
+        return units.human(value, unit)
+    return number(value, unit)
+
+
+def delta_of(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """How a number differs from the first design's: in percent, or as a factor from twice on; empty where it cannot."""
+    value, base = result[name], first[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(base, int | float):
+        return ""
+    return change(value, base)
+
+
+#: pixels of the bars: of a bar, of an entry of the legend above (a row each for parts of a step), of the axis below
+_BAR_PX, _ENTRY_PX, _AXIS_PX = 44, 24, 55
+
+
+def show_bars(rows: Sequence[Row], made: MadeBy, other: str) -> None:
+    """Memory and step time, a bar a design."""
+    shown = [(row.name, row.result) for row in rows]
+    memory, step = (_said(chart, other) for chart in (design_bars.memory(shown), design_bars.step_time(shown)))
+    legend_px = _ENTRY_PX * len(step.legend())
+    height = legend_px + _AXIS_PX + _BAR_PX * len(rows)
+    for place, name, chart in zip(st.columns(2), ("memory_bars", "step"), (memory, step), strict=True):
+        with place:
+            drawn = figure.fitted(chart, height, legend_px)
+            beside.show(name, chart, partial(design_bars.table, shown), made, drawn=drawn)
+
+
+def _said(chart: Chart, other: str) -> Chart:
+    """The chart with what its designs differ in beside their KV formats in the title."""
+    return replace(chart, title=f"{chart.title}; designs differ in {other}") if other else chart
+
+
+@st.fragment(parallel=True)
+def show_curve(rows: Sequence[Row], made: MadeBy, other: str) -> None:
+    """Throughput against batch; a single design beside the same without quantization."""
+    named = [(row.name, row.request) for row in rows]
+    if len(named) == 1:
+        plain = request.unquantized(named[0][1])
+        if plain.key_quantizer_text != named[0][1].key_quantizer_text:
+            named.append((plain.key_quantizer_text, plain))
+    curves = tuple((name, request.any_batch(asked)) for name, asked in named)
+    chart = figure.chosen(_said(cached_lines(curves), other), [row.result for row in rows])
+    beside.show("throughput", chart, partial(_curves, curves), made)
+
+
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_lines(curves: tuple[tuple[str, Request], ...]) -> Chart:
+    """The throughput figure of named requests with any batch, without the chosen points. Raises DseError."""
+    return figure.throughput([(name, cached_curve(asked)) for name, asked in curves])
+
+
+def _curves(curves: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
+    return pd.concat([cached_curve(asked).assign(design=name) for name, asked in curves], ignore_index=True)
+
+
+@part
+def show_numbers(rows: Sequence[Row]) -> None:
+    """Every number, a column a design; alone, the groups stand side by side. A fragment: opening one draws no more."""
+    st.subheader("Every number, and where it comes from", anchor=False)
+    if len(rows) >= tray.MANY:
+        st.dataframe(pd.DataFrame(_column(row) for row in rows), hide_index=True)
+        return
+    st.caption("Press a number for its formula, values, units and sources. GB is a thousand million bytes.")
+    first = rows[0].result
+    if len(rows) == 1:
+        columns = st.columns(3)
+        for i, (heading, entries) in enumerate(GROUPS.items()):
+            with columns[i % 3].container(gap="xsmall"):
+                st.markdown(f"**{escaped(heading)}**")
+                for name, tip in entries.items():
+                    _number(rows[0], first, name, tip, f"{escaped(label_of(name))}: ")
+    else:
+        st.text(", ".join(f"{row.at + 1}: {row.name}" for row in rows))
+        for heading, entries in GROUPS.items():
+            st.markdown(f"**{escaped(heading)}**")
+            with st.container(gap="xsmall"):
+                for name, tip in entries.items():
+                    with st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
+                        st.markdown(escaped(label_of(name)), width=_LABEL, help=tip)
+                        for row in rows:
+                            _number(row, first, name, "", f"{row.at + 1}: ", width=_CELL)
+    for row in rows:
+        with st.expander(f"{row.name}: all of it as text"):
+            assert row.answer is not None
+            st.code(row.answer.text, language=None, wrap_lines=True)
+
+
+def _column(row: Row) -> dict[str, str]:
+    """The numbers of a design, by what the page calls them."""
+    shown = [name for entries in GROUPS.values() for name in entries]
+    return {"design": row.name, **{label_of(name): shown_number(name, row.result) for name in shown}}
+
+
+def _number(row: Row, first: Mapping[str, Any], name: str, tip: str, before: str, width: Any = "content") -> None:
+    """A number as a button that opens its explanation, which is worked out when it is opened."""
+    delta = "" if row.result is first else delta_of(name, row.result, first)
+    said = ", ".join(filter(None, (delta, _limits(name, row.request, row.result))))
+    text = f"{before}**{escaped(shown_number(name, row.result))}**" + (f" ({escaped(said)})" if said else "")
+    box = st.popover(
+        text, type="tertiary", help=tip or None, key=f"{row.at + 1} number {name}", on_change="rerun", wrap=True,
+        width=width,
+    )  # fmt: skip
+    if box.open:
+        with box:
+            try:
+                st.code(cached_explanation(row.request, name), language=None, wrap_lines=True)
+            except DseError as error:
+                problem(error)
+
+
+def _limits(name: str, asked: Request, result: Mapping[str, Any]) -> str:
+    """What a number must not be taken for: measured on made-up data, or a context that the model has not seen."""
+    if name in ("measured_error", "sqnr_db") and "(synthetic)" in (result["measured_on"] or ""):
+        return "synthetic data"
+    if name == "max_context_tokens":
+        most = asked.model_spec().max_position_tokens
+        return f"model: {most:,} positions" if most and (result[name] or 0) > most else ""
+    return ""
+
+
+@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_explanation(asked: Request, name: str) -> str:
+    """Formula, values, units and sources of one result. Raises DseError."""
+    return request.explanation(asked, name)

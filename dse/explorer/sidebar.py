@@ -1,0 +1,265 @@
+"""The sidebar of every page: the designs of the tray, the one that is being changed, and the workload of all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from dse import quantizers
+from dse.core.errors import DseError, InputError
+from dse.explorer import bench as benches
+from dse.explorer import common_fields as shared
+from dse.explorer import loading, presets, request, state, tray, uploads, widgets
+from dse.explorer.bench import Bench
+from dse.explorer.tray import Tray
+from dse.explorer.uploads import Upload
+from dse.explorer.widgets import escaped
+from dse.quantizers import layered
+from dse.specs import tokens as token_policies
+
+#: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
+_AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer history"
+#: of a design, in this order; the rest under "More"
+_FIRST = (shared.MODEL, shared.QUANTIZER, shared.PARAMETERS, *shared.LAYOUT)
+_MORE = tuple(field for field in shared.DESIGN if field not in (*_FIRST, shared.DEVICE, shared.EDITS))
+
+
+def draw(bench: Bench) -> None:
+    """Draw the sidebar."""
+    history = _history(bench)
+    with st.sidebar:
+        _designs(bench, history)
+        wrong = _wrong(bench)
+        _current(bench, wrong)
+        _workload(wrong)
+        loading.draw(partial(_chosen))
+
+
+def act(change: Callable[[Tray], Tray]) -> None:
+    """Change the tray, for the next run: from a callback, or before `st.rerun`. A full tray says so in a toast."""
+    try:
+        state.set_tray(change(state.tray()), shared.DESIGN)
+    except InputError as error:
+        st.toast(escaped(error.lines()[0]))
+
+
+def add(design: tray.Design, workload: Mapping[str, Any] | None = None) -> None:
+    """Add a design, and say so; `workload` changes that of all, which is said too."""
+    add_all([design])
+    if workload:
+        state.put(workload)
+        st.toast("The workload of all designs has changed with it: Undo takes both back.")
+
+
+def add_all(designs: Sequence[tray.Design]) -> None:
+    """Add designs behind those of the tray, and say so. The last one is now being changed."""
+
+    def added(now: Tray) -> Tray:
+        for design in designs:
+            now = now.added(design)
+        return now
+
+    act(added)
+    st.toast(f"In the tray: {len(designs)} more.")
+
+
+def _history(bench: Bench) -> tray.History:
+    found: tray.History = st.session_state.setdefault(_HISTORY, tray.History())
+    workload = {field.key: bench.values[field.key] for field in shared.SCENARIO}
+    found.goes_to((state.tray().designs, workload))
+    return found
+
+
+def _step(history: tray.History, by: int) -> None:
+    designs, workload = history.step(by)
+    state.put(workload)
+    act(lambda now: Tray(designs, min(now.at, len(designs) - 1)))
+
+
+def _reset() -> None:
+    act(lambda _: opening())
+    state.put({field.key: field.default for field in shared.SCENARIO})
+
+
+def opening() -> Tray:
+    """The tray of a first visit."""
+    return Tray(tuple(tray.Design(values=values) for values in shared.OPENING))
+
+
+def _designs(bench: Bench, history: tray.History) -> None:
+    """The list of designs, and what can be done with it."""
+    rows = bench.rows
+    places = list(range(len(rows)))
+    st.session_state[_AT] = bench.at
+
+    def choose() -> None:
+        act(lambda now: now.chosen(st.session_state[_AT]))
+
+    shown: dict[str, Any] = {
+        "format_func": lambda at: escaped(rows[at].name), "key": _AT, "on_change": choose,
+        "help": "All pages compare these designs. The chosen one is changed by the fields below.",
+    }  # fmt: skip
+    if len(rows) < tray.MANY:
+        captions = [escaped(benches.badge(row)) for row in rows]
+        st.radio("Designs", places, captions=captions, **shown)
+    else:
+        st.selectbox(f"Designs ({len(rows)})", places, **shown)
+    full, alone = len(rows) >= tray.MAX_DESIGNS, len(rows) == 1
+    with st.container(horizontal=True, gap="xsmall"):
+        _button("Duplicate", "Add a copy of the chosen design.", lambda: act(Tray.duplicated), disabled=full)
+        _button("Delete", "Take the chosen design out.", lambda: act(Tray.deleted), disabled=alone)
+        _button("Up", "Move the chosen design up.", lambda: act(lambda now: now.moved(-1)), disabled=bench.at == 0)
+        _button(
+            "Down", "Move the chosen design down.", lambda: act(lambda now: now.moved(1)),
+            disabled=bench.at == len(rows) - 1,
+        )  # fmt: skip
+        _button("Undo", "Take back the last change.", lambda: _step(history, -1), disabled=not history.can(-1))
+        _button("Redo", "Change it again.", lambda: _step(history, 1), disabled=not history.can(1))
+        _button("Reset", "Back to the designs and the workload of a first visit.", _reset)
+
+
+def _button(label: str, tip: str, act: Callable[[], None], disabled: bool = False) -> None:
+    st.button(label, help=tip, on_click=act, key=f"tray {label.lower()}", disabled=disabled, type="tertiary")
+
+
+def _wrong(bench: Bench) -> dict[str, list[str]]:
+    """What is wrong with the current design, by the field that it is about; "" where it is about none."""
+    error = bench.current.wrong
+    if error is None:
+        return {}
+    lines = error.lines()
+    said = lines[0].partition(" ")[0].partition(":")[0].replace("-", "_")
+    drawn = (*shared.DESIGN, *shared.SCENARIO)
+    field = next((field for field in drawn if field.key == said), None)
+    if field is None or (field.kind == "text" and field.problem(bench.values[field.key], bench.values)):
+        texts = (field for field in drawn if field.kind == "text")
+        said_there = any(field.problem(bench.values[field.key], bench.values) for field in texts)
+        return {} if said_there else {"": lines}
+    return {field.key: lines}
+
+
+def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
+    """The fields of the design that is being changed."""
+    values = bench.values
+    with st.container(key="design fields", gap="small"):
+        st.markdown(f"**Change: {escaped(bench.current.name)}**")
+        widgets.lines(wrong.get("", []))
+        st.session_state[_NAME] = state.tray().current.name
+
+        def rename() -> None:
+            act(lambda now: now.put(now.at, tray.Design(st.session_state[_NAME].strip(), now.current.values)))
+
+        st.text_input(
+            "Name", key=_NAME, on_change=rename, max_chars=tray.MAX_NAME, placeholder=bench.current.name,
+            help="Left open, a design is called for what tells it from the others.",
+        )  # fmt: skip
+        widgets.draw(shared.DEVICE, wrong.get("device", ()))
+        _device_numbers(values)
+        for field in _FIRST:
+            widgets.draw(field, wrong.get(field.key, ()))
+            if field is shared.PARAMETERS:
+                stored_by = quantizers.FAMILIES.get(values["quantizer"], layered.FAMILY)
+                defaults = request.family_defaults(values["quantizer"])
+                st.caption(escaped(f"{stored_by.title}. Defaults: {defaults}"))
+        with st.expander("More of this design", expanded=any(field.key in wrong for field in _MORE)):
+            for field in _MORE:
+                widgets.draw(field, wrong.get(field.key, ()))
+                if field.key == "tokens":
+                    family = token_policies.FAMILIES[values["tokens"]]
+                    st.caption(escaped(f"{family.title}: {family.source}."))
+
+
+def _workload(wrong: Mapping[str, list[str]]) -> None:
+    """The workload of all designs."""
+    st.markdown("**Workload of all designs**")
+
+    def preset() -> None:
+        if name := st.session_state[_PRESET]:
+            state.put(presets.PRESETS[name].values)
+
+    st.session_state[_PRESET] = None
+    st.selectbox(
+        "Preset", list(presets.PRESETS), key=_PRESET, on_change=preset, placeholder="choose a kind of use",
+        help="Sets lengths, batch and limits to those of a kind of use.",
+        format_func=lambda name: f"{name}: {presets.PRESETS[name].text}",
+    )  # fmt: skip
+    for field in shared.SCENARIO_FIRST:
+        widgets.draw(field, wrong.get(field.key, ()))
+    with st.expander("More of the workload", expanded=any(field.key in wrong for field in shared.SCENARIO_MORE)):
+        for field in shared.SCENARIO_MORE:
+            widgets.draw(field, wrong.get(field.key, ()))
+
+
+def _device_numbers(values: Mapping[str, Any]) -> None:
+    """Every number of the device, to change on the spot, with its source; drawn only when it is open."""
+    box = st.expander("Numbers of the device", key="device numbers", on_change="rerun")
+    if not box.open:
+        return
+    with box:
+        st.caption("With its unit, in the form shown. Empty takes a change back.")
+        widgets.draw(shared.EDITS)
+        try:
+            shipped = editable(values["device"], "")
+        except DseError as error:
+            widgets.problem(error)
+            return
+        changed = edits_by_field(values["edits"])
+        for name, (text, source, kind) in shipped.items():
+            key = f"number of {name}"
+            st.session_state[key] = changed.get(name, text)
+
+            def keep(key: str = key, name: str = name, text: str = text) -> None:
+                state.put({shared.EDITS.key: with_edit(values["edits"], name, st.session_state[key], text)})
+
+            st.text_input(escaped(name.replace("_", " ")), key=key, on_change=keep, max_chars=40)
+            if name in changed:
+                _say_wrong(values["device"], name, changed[name])
+            st.text(f"{'changed; was ' + text + ': ' if name in changed else ''}{source} ({kind})")
+
+
+def _say_wrong(device: str, name: str, text: str) -> None:
+    try:
+        uploads.device(device, f"{name}={text}")
+    except InputError as error:
+        widgets.problem(error)
+
+
+def editable(device: str, edits: str) -> dict[str, tuple[str, str, str]]:
+    """The numbers of a device: field -> (text to edit, source, kind); without the changed ones where they are wrong.
+
+    The text is in the short form of files, so that it goes back unchanged. Raises InputError for an unknown device.
+    """
+    try:
+        spec = uploads.device(device, edits)
+    except InputError:
+        spec = uploads.device(device)
+    return {
+        name: (f"{quantity.value:.12g} {quantity.unit}", quantity.source, quantity.kind)
+        for name, quantity in spec.quantities().items()
+        if "." not in name
+    }
+
+
+def edits_by_field(edits: str) -> dict[str, str]:
+    """The changed numbers of a text, by field."""
+    pairs = (edit.partition("=") for edit in edits.split(",") if edit.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def with_edit(edits: str, name: str, text: str, shipped: str) -> str:
+    """The text of changed numbers after one was edited; empty, or as shipped, takes the change back."""
+    found = edits_by_field(edits)
+    found.pop(name, None)
+    if text.strip() and text.strip() != shipped:
+        found[name] = text.replace(",", "").strip()
+    return ",".join(f"{field}={value}" for field, value in found.items())
+
+
+def _chosen(upload: Upload, label: str) -> dict[str, Any]:
+    """The fields of the current design that a loaded file sets."""
+    if upload.kind == "measurement":
+        return {"measurements": label}
+    if upload.kind != "plan":
+        return {upload.kind: label}
+    return {"quantizer": label, "parameters": "", "value_quantizer": None, "value_parameters": ""}

@@ -1,0 +1,184 @@
+"""The tray: the designs that all pages compare, one of them being changed. Plain data, and its text in an address.
+
+A design holds the fields in which it differs from the defaults, so that what nobody has touched costs nothing. In an
+address designs stand behind each other, `quantizer.fp16~~device.b200~quantizer.nvfp4~name.Mine`: a tilde between
+fields, two between designs, a dot behind a field's key; percent signs stand for what these would hide.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as data_field
+from typing import Any
+from urllib.parse import unquote
+
+from dse.core.errors import MAX_LINE, DseError, InputError, clean, show
+from dse.explorer import kept
+from dse.explorer.fields import Field, check_query, query_of
+
+#: designs at most; from this many on, lists become tables
+MAX_DESIGNS, MANY = 40, 7
+#: longest text of a tray in an address
+MAX_TEXT = 16_000
+MAX_NAME = 40
+_FIELDS, _DESIGNS, _NAME = "~", "~~", "name"
+#: a design that differs in nothing from the defaults
+_PLAIN = "-"
+
+
+@dataclass(frozen=True)
+class Design:
+    """A named design: its fields that differ from the defaults. Without a name, what tells it from others is one."""
+
+    name: str = ""
+    values: Mapping[str, Any] = data_field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tray:
+    """At least one design, and the place, from 0, of the one that is being changed."""
+
+    designs: tuple[Design, ...] = (Design(),)
+    at: int = 0
+
+    @property
+    def current(self) -> Design:
+        """The design that is being changed."""
+        return self.designs[self.at]
+
+    def chosen(self, at: int) -> "Tray":
+        """The tray with another design to change."""
+        return replace(self, at=min(max(at, 0), len(self.designs) - 1))
+
+    def put(self, at: int, design: Design) -> "Tray":
+        """The tray with another design at a place."""
+        return replace(self, designs=(*self.designs[:at], design, *self.designs[at + 1 :]))
+
+    def added(self, design: Design, at: int | None = None) -> "Tray":
+        """The tray with one design more, at the end or before a place, which is now being changed.
+
+        Raises InputError for a full tray.
+        """
+        if len(self.designs) >= MAX_DESIGNS:
+            raise InputError(f"designs: {MAX_DESIGNS} are in the tray, which holds no more: delete one first")
+        place = len(self.designs) if at is None else at
+        return Tray((*self.designs[:place], design, *self.designs[place:]), place)
+
+    def duplicated(self) -> "Tray":
+        """The tray with a copy of the current design behind it. Raises InputError for a full tray."""
+        return self.added(replace(self.current, name=_copy_of(self.current.name)), self.at + 1)
+
+    def deleted(self) -> "Tray":
+        """The tray without the current design; the last one stays."""
+        if len(self.designs) == 1:
+            return self
+        left = (*self.designs[: self.at], *self.designs[self.at + 1 :])
+        return Tray(left, min(self.at, len(left) - 1))
+
+    def moved(self, by: int) -> "Tray":
+        """The tray with the current design further up (-1) or down (1)."""
+        to = min(max(self.at + by, 0), len(self.designs) - 1)
+        rest = [*self.designs[: self.at], *self.designs[self.at + 1 :]]
+        rest.insert(to, self.current)
+        return Tray(tuple(rest), to)
+
+
+def _copy_of(name: str) -> str:
+    return f"{name[: MAX_NAME - 5]} copy" if name else ""
+
+
+def design_of(values: Mapping[str, Any], fields: Sequence[Field], name: str = "") -> Design:
+    """The design of a page's values: those that differ from the defaults."""
+    own = {field.key: values.get(field.key, field.default) for field in fields}
+    return Design(name, {field.key: own[field.key] for field in fields if own[field.key] != field.default})
+
+
+def values_of(design: Design, fields: Sequence[Field]) -> dict[str, Any]:
+    """All values of a design by field."""
+    return {field.key: design.values.get(field.key, field.default) for field in fields}
+
+
+def text_of(tray: Tray, fields: Sequence[Field], also: Mapping[str, str]) -> str:
+    """The designs as an address holds them; loaded files as `also` has them."""
+    return _DESIGNS.join(_design_text(design, fields, also) for design in tray.designs)
+
+
+def _design_text(design: Design, fields: Sequence[Field], also: Mapping[str, str]) -> str:
+    found = query_of(fields, values_of(design, fields), also)
+    parts = [f"{key}.{_escaped(text)}" for key, text in found.items()]
+    return _FIELDS.join([*parts, *([f"{_NAME}.{_escaped(design.name)}"] if design.name else [])]) or _PLAIN
+
+
+def read(
+    text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str]
+) -> tuple[Tray | None, list[str]]:  # fmt: skip
+    """The tray of an address, None where it has no design, and a line for each thing that cannot be used.
+
+    `labels` are this session's names of loaded files by what stands for them in addresses.
+    """
+    if len(text) > MAX_TEXT:
+        return None, [f"designs: longer than {MAX_TEXT:,} characters"]
+    designs, problems = [], []
+    parts = text.split(_DESIGNS) if text else []
+    if len(parts) > MAX_DESIGNS:
+        problems.append(f"designs: {len(parts):,} are given: the first {MAX_DESIGNS} are taken")
+    for place, part in enumerate(parts[:MAX_DESIGNS]):
+        pairs = [pair.partition(".") for pair in part.split(_FIELDS) if pair and part != _PLAIN]
+        query: dict[str, list[str]] = {}
+        for key, _, value in pairs:
+            given = unquote(value)
+            if kept.name_in(given) and given not in labels:
+                lost = clean(kept.name_in(given), 80)
+                problems.append(f"design {place + 1}: {key}: {lost} was loaded in another session: load it again")
+            else:
+                query.setdefault(key, []).append(labels.get(given, given))
+        name = clean(query.pop(_NAME, [""])[0], MAX_NAME)
+        values, wrong = check_query(fields, query)
+        problems += [clean(f"design {place + 1}: {line}", MAX_LINE) for line in wrong]
+        designs.append(design_of(values, fields, name))
+    if not designs:
+        return None, problems
+    try:
+        place = _place(at, len(designs))
+    except DseError as error:
+        place, problems = 0, [*problems, error.lines()[0]]
+    return Tray(tuple(designs), place), problems
+
+
+def _place(at: str, n: int) -> int:
+    """The place of the design to change, which an address counts from 1. Raises InputError."""
+    if not at:
+        return 0
+    if not (at.isascii() and at.isdigit() and len(at) < 4 and 1 <= int(at) <= n):
+        raise InputError(f"at = {show(clean(at, MAX_NAME))}: must be a whole number from 1 to {n}")
+    return int(at) - 1
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace(_FIELDS, "%7E")
+
+
+@dataclass
+class History:
+    """What undo and redo go through: states in the order in which they were chosen."""
+
+    states: list[Any] = data_field(default_factory=list)
+    at: int = -1
+    #: states that are remembered
+    most: int = 200
+
+    def goes_to(self, state: Any) -> None:
+        """Note a state; what could be redone is gone, unless it is the state that was just returned to."""
+        if self.at >= 0 and self.states[self.at] == state:
+            return
+        del self.states[self.at + 1 :]
+        self.states = [*self.states, state][-self.most :]
+        self.at = len(self.states) - 1
+
+    def can(self, by: int) -> bool:
+        """True where there is a state to undo (-1) or to redo (1)."""
+        return 0 <= self.at + by < len(self.states)
+
+    def step(self, by: int) -> Any:
+        """The state before (-1) or after (1)."""
+        self.at += by
+        return self.states[self.at]
