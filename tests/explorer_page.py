@@ -1,35 +1,80 @@
 """The explorer without a browser, for its tests: the page run with a query, and what it shows."""
 
 import json
+import re
 
 from streamlit.testing.v1 import AppTest
+
+from dse.explorer import common_fields as shared
+from dse.explorer import request
 
 TIMEOUT_S = 60
 
 
-#: the explorer, opened at Compare
-WHAT_IF = "from dse.explorer.app import main; main('compare')"
+#: a design and a workload that tests change: one of the first generation's, whose numbers they know
+BASE = {
+    "device": "a100-80gb", "model": "llama2-7b", "quantizer": "oaken", "batch": "64", "input": "1024",
+    "admission": "reserve",
+}  # fmt: skip
 
 
-def page(**query):
-    """What if, run once with that query in its URL."""
-    app = AppTest.from_string(WHAT_IF, default_timeout=TIMEOUT_S)
-    app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
+def opened(path, **query):
+    """A page, run once with that query in its URL."""
+    app = AppTest.from_string(f"from dse.explorer.app import main; main({path!r})", default_timeout=TIMEOUT_S)
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()
+
+
+def page(**query):
+    """Compare with one design, `BASE` changed by the query."""
+    app = AppTest.from_string("from dse.explorer.app import main; main('compare')", default_timeout=TIMEOUT_S)
+    app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
+    for key, value in {**BASE, **query}.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def wrong(app):
+    """What the page says in red, as plain text."""
+    found = [text.value for text in app.markdown if text.value.startswith(":red[")]
+    return [plain(text[5:-1]) for text in found]
+
+
+def plain(text):
+    """Markdown as a reader sees it, without what only escapes."""
+    return re.sub(r"\\(.)", r"\1", text).replace("\u2060", "")
+
+
+def said(app):
+    """All that the page says in Markdown and captions, as plain text."""
+    return plain("\n".join(text.value for text in (*app.markdown, *app.caption)))
+
+
+def values_of(**changed):
+    """The values of `BASE` and of all that it leaves open, as fields have them."""
+    defaults = {field.key: field.default for field in (*shared.DESIGN, *shared.SCENARIO)}
+    return {**defaults, **BASE, "batch": 64, "input": 1024, **changed}
+
+
+def asked(**changed):
+    """The request of `BASE` with some fields changed."""
+    return request.of(values_of(**changed))
 
 
 def command_of(app):
     return next(code.value for code in app.code if code.value.startswith("dse point"))
 
 
-def metrics(app):
-    return {metric.label: metric.value for metric in app.metric}
+def numbers(app):
+    """The numbers of Compare by what it calls them, of the one design that it shows."""
+    labels = [plain(block.proto.popover.label) for block in app if block.type == "popover"]
+    pairs = (label.partition(": **") for label in labels if ": **" in label)
+    return {name: rest.partition("**")[0] for name, _, rest in pairs}
 
 
 def shown_text(app):
-    return "\n".join([*(text.value for text in app.text), *(code.value for code in app.code)])
+    return "\n".join([said(app), *(text.value for text in app.text), *(code.value for code in app.code)])
 
 
 def address_of(app):

@@ -17,7 +17,7 @@ from dse.explorer.request import Request
 from dse.explorer.widgets import escaped, lines
 from dse.model import uncertainty
 from dse.model.compare import Comparison
-from dse.model.results import RESULT_UNITS
+from dse.model.results import RESULT_UNITS, shown_unit
 from dse.questions.common import sure_text
 from dse.report.present import change, number
 
@@ -53,7 +53,10 @@ def _card(bench: Bench, row: Row) -> None:
     mark = benches.badge(row)
     st.markdown(f"**{escaped(row.name)}**")
     if row.asked is None or row.answer is None:
-        lines(row.wrong.lines() if row.wrong else [])
+        if row.at == bench.at:
+            st.markdown("No answer yet: the message beside its fields says what to change.")
+        else:
+            lines(row.wrong.lines() if row.wrong else [])
         return
     st.caption(escaped(benches.line(row.asked)))
     st.badge(mark, color=_COLOURS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
@@ -83,39 +86,48 @@ def numbers(bench: Bench, row: Row) -> list[str]:
     result, first = row.result, bench.answered[0].result
     found = []
     for name, label in SHOWN.items():
-        value = result[name]
-        if value is None:
+        if result[name] is None:
             continue
-        text = number(value, _UNITS[name])
-        said = [] if row.at == bench.answered[0].at else [_change(value, first[name])]
-        said += [_ends(name, result), _note(name, result), limit_text(name, result, bench.values)]
-        more = "; ".join(filter(None, said))
-        found.append(f"{escaped(label)}: **{escaped(text)}**" + (f" ({more})" if more else ""))
+        said = [escaped(f"({ends})") if (ends := _ends(name, result)) else ""]
+        if row.at != bench.answered[0].at and isinstance(first[name], int | float) and first[name]:
+            said.append(escaped(f"{change(result[name], first[name])}"))
+        said += [_note(name, result), limit_text(name, result, bench.values)]
+        found.append(f"{escaped(label)} **{escaped(shown(name, result))}** " + ", ".join(filter(None, said)))
     if row.at != bench.answered[0].at and (sure := _sure(row, bench.answered[0])):
         found.append(escaped(sure))
     return found
 
 
-_UNITS = {name: RESULT_UNITS[name] for name in SHOWN}
+def shown(name: str, result: Mapping[str, Any]) -> str:
+    """A number of a card with its unit."""
+    value = result[name]
+    if value is None:
+        return "-"
+    unit, size = _unit(name)
+    return f"{_digits(value / size)} {unit}"
 
 
-def _change(value: Any, base: Any) -> str:
-    return escaped(change(value, base)) if isinstance(base, int | float) and base else ""
+def _unit(name: str) -> tuple[str, float]:
+    """The unit that cards show a result in, and its size in base units."""
+    own = {"measured_error": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0)}
+    return own.get(name) or shown_unit(name, RESULT_UNITS[name])
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ends(name: str, result: Mapping[str, Any]) -> str:
-    if name == "joules_per_token":
-        found = uncertainty.of_energy(result).get(name)
-        ends = (result[name] * found.low, result[name] * found.high) if found else None
-    else:
-        ends = uncertainty.known_ends(result, name)
-    return escaped(" to ".join(number(end, _UNITS[name]) for end in ends)) if ends else ""
+    """The ends of a number's interval, in its unit; empty where it has none."""
+    ends = uncertainty.known_ends(result, name)
+    _, size = _unit(name)
+    return " to ".join(_digits(end / size) for end in ends) if ends else ""
 
 
 def _note(name: str, result: Mapping[str, Any]) -> str:
     """What the number must not be taken for."""
     if name == "measured_error":
-        return escaped(f"on {result['measured_on']}") if result["measured_on"] else ""
+        return escaped(f"on {result['measured_on']}") if result["measured_on"] and result[name] else ""
     return "assumed price" if name == "usd_per_million_tokens" and "usd_per_hour" in result["assumptions"] else ""
 
 
@@ -249,8 +261,7 @@ def table(bench: Bench) -> pd.DataFrame:
         if row.asked is not None and row.answer is not None:
             cells.update({"what": benches.line(row.asked), "fits": verdict(row.result)})
             for name, label in SHOWN.items():
-                value = row.result[name]
-                cells[label] = "-" if value is None else number(value, _UNITS[name])
+                cells[label] = shown(name, row.result)
                 if name in LIMITS and is_met(name, row.result, bench.values) is False:
                     cells[label] += " (misses the limit)"
         found.append(cells)

@@ -66,12 +66,16 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
             widgets.draw(field, width=240)
     values = bench.values
     chosen, against = formats or MAPPED, values[AGAINST.key]
+    own = values["quantizer"]
+    if own == against:  # the first other format of the tray, else one that servers run
+        others = (row.request.quantizer for row in bench.answered if row.request.quantizer != own)
+        against = next(others, "fp8" if own != "fp8" else "fp16")
     files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name))[1])
     with widgets.said():
         asked = Asked(request.of(values), chosen, against, values[MEASURE.key], files)
         boxes = {
             "The best format at each batch and prompt": show_map,
-            f"From which batch and prompt on does {bench.current.name} beat {against}?": show_lines,
+            f"From which batch and prompt on does {own} beat {against}?": show_lines,
             "Which number moves the answer?": show_tornado,
         }
         for i, (title, draw) in enumerate(boxes.items()):

@@ -32,7 +32,8 @@ class Field:
     each use, since uploads add some. `low` and `high` bound numbers, `step` is that of the widget's buttons; `slides`
     are the stops of a slider below the field. `check(text, values)` raises InputError for a text that cannot be used;
     `values` are the fields before it. `titles` says how a choice is shown where it is not as written.
-    `clears` names a text field that another choice empties: parameters leave with their family.
+    `clears` names a text field that another choice empties: parameters leave with their family. `may_be_empty`: a text
+    with a default can be taken away.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Field:
     titles: Callable[[Any], str] | None = None
     placeholder: str = ""
     clears: str = ""
+    may_be_empty: bool = False
 
     def options(self) -> list[Any]:
         """The choices, now."""
@@ -57,7 +59,7 @@ class Field:
     def problem(self, value: Any, values: Mapping[str, Any]) -> str:
         """What is wrong with a value, in a line that names the field; empty where nothing is."""
         if value is None or value == "":
-            return "" if self.default in (None, "") else f"{self.key}: must be given"
+            return "" if self.default in (None, "") or self.may_be_empty else f"{self.key}: must be given"
         if self.kind in ("choice", "choices"):
             known = self.options()
             wrong = [item for item in (value if self.kind == "choices" else [value]) if item not in known]

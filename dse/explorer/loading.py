@@ -33,10 +33,14 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
                 upload, summary = uploads.read(file.name, file.getvalue())
                 label = uploads.keep(upload)
                 state.put(chosen(upload, label))
-                st.session_state[_SAID] = [summary]
+                st.session_state[_SAID] = summary
             except DseError as error:
                 st.session_state[_SAID] = error.lines()
             uploads.let_go(file)
             st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
             st.rerun()
-        widgets.lines(st.session_state.get(_SAID, []))
+        said = st.session_state.get(_SAID, [])
+        if isinstance(said, str):
+            st.text(said)
+        else:
+            widgets.lines(said)

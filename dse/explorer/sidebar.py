@@ -128,15 +128,12 @@ def _wrong(bench: Bench) -> dict[str, list[str]]:
     error = bench.current.wrong
     if error is None:
         return {}
-    lines = error.lines()
-    said = lines[0].partition(" ")[0].partition(":")[0].replace("-", "_")
     drawn = (*shared.DESIGN, *shared.SCENARIO)
-    field = next((field for field in drawn if field.key == said), None)
-    if field is None or (field.kind == "text" and field.problem(bench.values[field.key], bench.values)):
-        texts = (field for field in drawn if field.kind == "text")
-        said_there = any(field.problem(bench.values[field.key], bench.values) for field in texts)
-        return {} if said_there else {"": lines}
-    return {field.key: lines}
+    if any(field.problem(bench.values[field.key], bench.values) for field in drawn if field.kind == "text"):
+        return {}  # the field says it
+    lines = error.lines()
+    about = lines[0].partition(" ")[0].partition(":")[0].replace("-", "_")
+    return {about if about in {field.key for field in drawn} else "": lines}
 
 
 def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:

@@ -144,6 +144,12 @@ def read(
     return Tray(tuple(designs), place), problems
 
 
+def values_in(text: str) -> list[str]:
+    """All values of the designs of an address, such as files."""
+    parts = [part for each in text[:MAX_TEXT].split(_DESIGNS) for part in each.split(_FIELDS)]
+    return [unquote(part.partition(".")[2]) for part in parts]
+
+
 def _place(at: str, n: int) -> int:
     """The place of the design to change, which an address counts from 1. Raises InputError."""
     if not at:

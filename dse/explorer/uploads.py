@@ -15,7 +15,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from dse import quantizers
 from dse.core import specfile
 from dse.core.errors import MAX_LINE, InputError, clean
-from dse.explorer import kept, state
+from dse.explorer import kept, state, tray
 from dse.explorer.fields import MAX_TEXT, SEPARATOR
 from dse.quantizers import QuantizerSpec, layered
 from dse.specs import catalog, measurements
@@ -99,7 +99,7 @@ def restore() -> None:
     held = set(state.uploaded().values())
     for key in st.query_params:
         for text in st.query_params.get_all(key):
-            for part in text[:MAX_TEXT].split(SEPARATOR):
+            for part in tray.values_in(text) if key == state.DESIGNS else text[:MAX_TEXT].split(SEPARATOR):
                 if part not in held and (upload := kept.found(part)) is not None:
                     with contextlib.suppress(InputError):  # the page will say that it is missing
                         keep(upload)

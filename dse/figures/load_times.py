@@ -29,7 +29,7 @@ def chart(tables: Sequence[tuple[str, pd.DataFrame]], column: str, limit_s: floa
     if limit_s:
         ends = (x.low, x.high)
         series.append(Series("limit", "line", ends, (limit_s, limit_s), style.GREY, "dot", marker="", is_note=True))
-    title = f"{name[:1].upper()}{name[1:]} as load rises"
+    title = f"{name[:1].upper()}{name[1:]}"
     notes = ("Requests of equal lengths come at random; means over requests, each line up to 0.9 of what a full server "
              "serves.",)  # fmt: skip
     return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=notes)

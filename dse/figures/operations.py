@@ -41,6 +41,7 @@ def chart(source: Source) -> Chart:
     reached = [float(v) for v in table["flops_per_s"]]
     y = axes.log10("reached", "TFLOP/s", [*line_y, *reached, 1.5 * peak_flops], axes.TERA_FLOPS)
     series = [Series("peak rates", "line", line_x, line_y, style.BLACK, marker="", is_note=True)]
+    series += _dequantizing(table, places, line_x)
     keys = [
         Series(name, "scatter", colour=style.STYLES[place].colour, marker="square") for name, place in places.items()
     ]  # fmt: skip
@@ -67,10 +68,29 @@ def chart(source: Source) -> Chart:
             "Hollow: at the device's peak rates, on the ceiling by definition."
             + (f" Filled: kernels as measured ({', '.join(fitted)})." if fitted else " No kernels of this device were "
                "measured."),
-            "Products with weights move with the batch that runs at once. Packing and unpacking multiply nothing and "
-            "have no place here.",
+            "Products with weights move with the batch that runs at once. Dashed: what dequantizing keys and values "
+            "allows attention, where that is below the bandwidth; it runs beside the reading.",
         ),
     )  # fmt: skip
+
+
+def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, ...]) -> list[Series]:
+    """A ceiling a quantizer: FLOP/s of attention at the rate at which its stored bytes are dequantized."""
+    if "dequantize_bytes_per_s" not in table:
+        return []
+    own = table[table["dequantize_bytes_per_s"].notna() & (table["dequantize_bytes_per_s"] > 0)]
+    found = []
+    for quantizer, rows_of in own.groupby("quantizer", sort=False):
+        row = rows_of.iloc[-1]  # calibrated, where there is such
+        rate, bandwidth, peak = (float(row[name]) for name in (
+            "dequantize_bytes_per_s", "bandwidth_bytes_per_s", "peak_flops_per_s"
+        ))  # fmt: skip
+        if rate < bandwidth:
+            found.append(Series(
+                f"dequantizing, {quantizer}", "line", x, tuple(min(peak, rate * at) for at in x),
+                style.STYLES[places[str(quantizer)]].colour, "dash", marker="", is_note=True, in_legend=False,
+            ))  # fmt: skip
+    return found
 
 
 def _hover(row: pd.Series, name: str) -> str:

@@ -17,9 +17,9 @@ from dse.specs.workload import Workload
 COLUMNS = (
     "device", "model", "quantizer", "model_kind", "stack", "operation", "batch", "seconds", "flops", "n_bytes",
     "intensity_flops_per_byte", "flops_per_s", "ceiling_flops_per_s", "peak_flops_per_s", "bandwidth_bytes_per_s",
-    "assumptions",
+    "dequantize_bytes_per_s", "assumptions",
 )  # fmt: skip
-#: operations of a decode step that multiply; unpacking and packing do not, and have no place under a roofline
+#: operations of a decode step that multiply; quantizing does not, and has no place under a roofline
 _SUM = "all"
 
 
@@ -29,7 +29,9 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
 
     A row an operation: seconds, FLOP and bytes of a step; intensity in FLOP/B; FLOP/s reached while it runs; FLOP/s
     that the roofline allows at that intensity (of an 8-bit product, 16-bit peak: it may be exceeded), and the two
-    numbers that make the roofline. A plan of which nothing fits has no rows. Raises InputError, LimitError.
+    numbers that make the roofline; of attention also the bytes a second that are dequantized, a ceiling of its own
+    where it is below the bandwidth (None where nothing is). A plan of which nothing fits has no rows. Raises
+    InputError, LimitError.
     """
     rows: list[dict[str, Any]] = []
     kinds: dict[str, Workload] = {"ideal": replace(work, model_kind="ideal", stack=None)}
@@ -59,8 +61,15 @@ def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, 
         "intensity_flops_per_byte": intensity, "flops_per_s": op["flops"] / op["seconds"],
         "ceiling_flops_per_s": op["flops"] / allowed_s, "peak_flops_per_s": device.peak_flops.si,
         "bandwidth_bytes_per_s": device.memory_bandwidth.si,
+        "dequantize_bytes_per_s": _dequantized(result, op),
         "assumptions": ", ".join(_assumed(result)),
     }  # fmt: skip
+
+
+def _dequantized(result: dict[str, Any], op: dict[str, Any]) -> float | None:
+    """Bytes of keys and values that a second of dequantizing takes; None for other operations, and where none is."""
+    busy_s = result["dequantize_busy_s"]
+    return op["n_bytes"] / busy_s if op["name"] == "attention" and busy_s else None
 
 
 def _assumed(result: dict[str, Any]) -> list[str]:

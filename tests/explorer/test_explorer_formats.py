@@ -3,31 +3,23 @@
 import shlex
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from dse.cli import main as cli
-from dse.explorer import app as main
-from dse.explorer import launch, request
+from dse.explorer import common_fields as shared
+from dse.explorer import request, tray
 from dse.explorer.pages import formats as page
+from explorer_page import opened, said, wrong
 
 ASKED = request.unquantized(request.of({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
 NAMES = ("fp8", "qserve")
 
 
-def drawn(**query):
-    app = AppTest.from_string("from dse.explorer.pages import formats as page; page.render()", default_timeout=120)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
-
-
-def test_it_is_what_opens_and_answers_with_figure_and_table():
-    assert main.PAGES[0].path == page.PAGE
-    app = AppTest.from_file(launch.SCRIPT, default_timeout=120).run()
+def test_it_answers_with_figure_and_table():
+    app = opened("formats")
     assert not app.exception
     assert app.title[0].value == "Which KV format pays?"
-    answer = page.opening()
-    assert "fp8 pays" in app.markdown[0].value
+    answer = page.cached(request.unquantized(request.of({})), ())
+    assert "fp8 pays" in said(app)
     table = app.dataframe[0].value
     assert table["format"].tolist() == [one.name for one in answer.formats]
     assert table["gain"].iloc[1].startswith("1.")
@@ -38,19 +30,27 @@ def test_it_is_what_opens_and_answers_with_figure_and_table():
 
 
 def test_it_follows_its_widgets_and_says_what_is_wrong_in_a_line():
-    app = drawn(formats="fp8;qserve", batch="1", input="1024")
+    app = opened("formats", formats="fp8;qserve", batch="1", input="1024")
     assert not app.exception
     assert app.dataframe[0].value["format"].tolist()[0] == "fp16"
-    assert "No format surely pays here" in app.markdown[0].value
+    assert "No format surely pays here" in said(app)
     app.number_input(key="batch").set_value(64).run()
     app.number_input(key="input").set_value(8192).run()
-    assert "fp8 pays" in app.markdown[0].value
+    assert "fp8 pays" in said(app)
     app.selectbox(key="device").select("a100-80gb").run()
     assert not app.exception
-    assert "".join(app.query_params["device"]) == "a100-80gb"
+    assert "".join(app.query_params["designs"]).startswith("device.a100-80gb~~")
     app.multiselect(key="formats").set_value(["fp8_ds_mla"]).run()
     assert not app.exception
-    assert any("latent" in text.value for text in app.text)
+    assert any("latent" in line for line in wrong(app))
+
+
+def test_chosen_formats_join_the_tray():
+    app = opened("formats", batch="1", input="1024")
+    values = tray.values_of(tray.Design(values={"tp": 2, "parameters": "x=1"}), shared.DESIGN)
+    added = page.designs_of(values, ["fp8", "kivi"])
+    assert [design.values for design in added] == [{"quantizer": "fp8", "tp": 2}, {"quantizer": "kivi", "tp": 2}]
+    assert next(button for button in app.button if "Choose rows" in button.label).disabled
 
 
 @pytest.mark.parametrize("names", [NAMES, ()])

@@ -10,20 +10,23 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dse.explorer import crossovers as where
 from dse.explorer import figure, launch, request
-from dse.explorer.pages import best_quantizer as where
-from dse.explorer.pages import lab, roofline, throughput
+from dse.explorer.pages import compare, lab, roofline
 from dse.figures import FIGURES
 from dse.figures import lab as charts
 from dse.figures.plot.answer import chart_of
 from dse.measure import lab as measure_view
 from dse.measure.lab import How
+from dse.questions import systems, tables
+from dse.specs import catalog
 from dse.validate import silicon as validate_silicon
+from explorer_page import asked
 
 
 def _best_map():
-    asked = where.Asked(request.of({"batch": 1, "input": 1}), ("fp16", "oaken"), "fp16", "throughput")
-    return figure.cells(chart_of(where.cached_map(asked)))
+    ours = where.Asked(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
+    return figure.cells(chart_of(where.cached_map(ours)))
 
 
 def _silicon():
@@ -37,18 +40,20 @@ def _values():
     return figure.map_of(charts.values(part, 0, "value", charts.scale("value", "", part, part), "Before"))
 
 
-def _throughput(name):
-    return throughput.cached_chart(name, request.of({"batch": 1}), ("Oaken-HBM",))
+def _throughput():
+    return compare.cached_lines((("mine", request.any_batch(asked())),))
+
+
+def _effective():
+    table = tables.one("results", tables.Request(systems.DEFAULT[:2], (catalog.model("llama2-7b"),), (1, 2), 64, 64))
+    return FIGURES["effective_axes"].chart(table)
 
 
 #: each way in which pages draw a chart
 DRAWN = {
-    "fitted": lambda: figure.fitted(
-        figure.chosen(_throughput("throughput_batch"), [request.answer(request.DEFAULT).result])
-    ),
-    "with_colours": lambda: figure.with_colours(_throughput("effective_axes")),
-    "map_of": _values, "cells": _best_map, "tall": _silicon,
-    "faint": lambda: figure.faint(_throughput("throughput_length"), "Oaken-HBM"),
+    "fitted": lambda: figure.fitted(figure.chosen(_throughput(), [request.answer(asked()).result])),
+    "with_colours": lambda: figure.with_colours(_effective()),
+    "map_of": _values, "cells": _best_map, "tall": _silicon, "faint": lambda: figure.faint(_throughput(), "mine"),
 }  # fmt: skip
 
 
@@ -64,10 +69,10 @@ def test_plotly_would_take_the_figures_that_it_does_not_check(name):
 
 def test_hollow_marks_have_the_colour_of_the_page():
     table = pd.DataFrame(map(asdict, validate_silicon.recorded_rows("A100-80GB")))
-    asked = tuple(request.with_quantizer(request.DEFAULT, name) for name in ("fp16", "oaken"))
+    both = tuple((name, request.with_quantizer(asked(), name)) for name in ("fp16", "oaken"))
     for drawn in (
         figure.tall(FIGURES["silicon_errors"].chart(table)),
-        figure.fitted(FIGURES["operations"].chart(roofline.cached_table(asked))),
+        figure.fitted(FIGURES["operations"].chart(roofline.cached_table(both))),
     ):
         faces = [
             str(trace["marker"]["color"]) for trace in drawn["data"] if trace["type"] == "scatter" and trace["marker"]
@@ -91,9 +96,9 @@ def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
     """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
     held = measure_view.sample()
     seen = weakref.ref(held)
-    asked = lab.Asked("another", "nqkv", How())
-    lab.cached_measured(held, asked)
-    lab.cached_view(held, asked)
+    chosen = lab.Asked("another", "nqkv", How())
+    lab.cached_measured(held, chosen)
+    lab.cached_view(held, chosen)
     dumps = {"own.npz (loaded)": held}
     del held
     gc.collect()

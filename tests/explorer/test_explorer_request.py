@@ -39,9 +39,14 @@ def other(name):
 @pytest.mark.parametrize("name", ASKED)
 def test_a_field_of_a_workload_reaches_the_request_the_command_and_the_script(name, run):
     work = Workload(**BESIDE.get(name, {}), **{name: other(name)})
-    values = {"device": "h100", "quantizer": QUANTIZERS.get(name, "kivi"), **shared.work_values(work)}
+    values = {
+        "device": "h100",
+        "model": "llama2-7b",
+        "quantizer": QUANTIZERS.get(name, "kivi"),
+        **shared.work_values(work),
+    }
     values |= {"model": MODELS[name]} if name in MODELS else {}
-    assert set(shared.work_values(work)) <= {field.key for field in shared.DESIGN}
+    assert set(shared.work_values(work)) <= {field.key for field in (*shared.DESIGN, *shared.SCENARIO)}
     asked = request.of(values)
     assert asked.work == work
     result = request.answer(asked).result
@@ -63,7 +68,12 @@ def test_a_page_asks_within_the_range_of_the_workload():
 
 
 def test_what_has_no_effect_is_refused_as_by_the_command(run):
-    asked = request.of({"cached_input_discount": 0.5})
+    asked = request.of({"admission": "reserve", "cached_input_discount": 0.5})
     with pytest.raises(InputError, match="nothing is cached: give --prefix"):
         request.answer(asked)
     assert run(*shlex.split(request.command(asked))[1:])[0] == 2
+
+
+def test_a_batch_of_its_own_is_in_place_of_the_workloads():
+    assert request.of({"batch": 8, "own_batch": 3}).work.batch == 3
+    assert request.of({"batch": 8, "own_batch": None}).work.batch == 8

@@ -1,7 +1,6 @@
 """The roofline page: the operations of a step where hand arithmetic puts them, and the page without a browser."""
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from dse.explorer import request
 from dse.explorer.pages import roofline
@@ -11,6 +10,7 @@ from dse.questions import operations as tables_operations
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
+from explorer_page import asked, opened, plain
 
 FP16 = CLOSED.quantizer("fp16")
 
@@ -48,35 +48,46 @@ def test_operations_rest_on_no_number_of_energy_or_price(table):
 
 
 def test_every_operation_of_the_table_is_drawn(table):
-    drawn = FIGURES["operations"].chart(table).panels[0].series[1:]
+    drawn = [each for each in FIGURES["operations"].chart(table).panels[0].series if not each.is_note]
     assert sum(len(series.x) for series in drawn) == len(table)
 
 
 PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
 
 
+def test_dequantizing_is_a_ceiling_of_its_own():
+    """Of attention alone: its stored bytes over the seconds that dequantizing them takes, whatever it hides behind."""
+    one = asked(device="h200", model="qwen3-32b", quantizer="int4_per_token_head")
+    table = roofline.cached_table((("int4", one),))
+    rates = table.set_index(["model_kind", "operation"])["dequantize_bytes_per_s"]
+    result = request.answer(one).result
+    row = table[(table["model_kind"] == "calibrated") & (table["operation"] == "attention")].iloc[0]
+    assert rates["calibrated", "attention"] == pytest.approx(row["n_bytes"] / result["dequantize_busy_s"])
+    assert rates.drop("attention", level="operation").isna().all()
+    notes = [each for each in FIGURES["operations"].chart(table).panels[0].series if each.is_note]
+    line = next(each for each in notes if each.name == "dequantizing, int4")
+    assert line.y[0] == pytest.approx(rates["calibrated", "attention"] * line.x[0])
+    assert roofline.cached_table((("fp16", asked(quantizer="fp16")),))["dequantize_bytes_per_s"].isna().all()
+
+
+PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
+
+
 def test_the_python_shown_gives_the_table_shown_with_a_loaded_plan_too(tmp_path, monkeypatch):
-    space = {}
-    files = {"fp16": ("", ""), "kivi:bits=4": ("", ""), "p.toml (loaded plan)": ("p.toml", PLAN)}
-    each = tuple(request.with_quantizer(request.DEFAULT, name, file) for name, file in files.items())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PLAN)
-    exec(roofline.python(request.DEFAULT, each), space)
-    found = roofline.cached_table(each)
-    assert space["result"].equals(found)
-    assert set(found["quantizer"]) == {"fp16", "kivi:bits=4", "plan:p.toml"}
-    assert "--quantizer plan:p.toml" in roofline.command(each)
+    for name, file in {"fp16": ("", ""), "p.toml (loaded plan)": ("p.toml", PLAN)}.items():
+        one, space = request.with_quantizer(asked(), name, file), {}
+        exec(roofline.python(one), space)
+        shown = roofline.cached_table((("mine", one),))
+        assert space["result"].drop(columns="quantizer").equals(shown.drop(columns="quantizer"))
+        assert set(shown["quantizer"]) == {"mine"}
 
 
-def test_the_page_runs_and_follows_its_widgets():
-    app = AppTest.from_string("from dse.explorer.pages import roofline; roofline.render()", default_timeout=60).run()
+def test_the_page_shows_the_designs_of_one_device_and_names_the_others():
+    app = opened("roofline", designs="device.oaken-lpddr~model.llama2-7b~quantizer.nqkv~~device.b200", batch="8")
     assert not app.exception
-    app.number_input(key="batch").set_value(8)
-    app.multiselect(key="roofline_quantizers").set_value(["nqkv"])
-    app.selectbox(key="device").select("oaken-lpddr").run()
-    assert not app.exception
-    assert app.query_params["roofline_quantizers"] == "nqkv"
-    assert "No kernels of this device were measured" in " ".join(caption.value for caption in app.caption)
-    app.text_input(key="edits").set_value("memory_bandwidth=0").run()
-    assert not app.exception
-    assert any("memory_bandwidth" in text.value for text in app.text)
+    captions = plain(" ".join(caption.value for caption in app.caption))
+    assert "No kernels of this device were measured" in captions
+    assert "not in this figure: b200" in captions
+    assert set(app.dataframe[0].value["design, timing model"]) == {"oaken-lpddr, llama2-7b, nqkv, ideal"}

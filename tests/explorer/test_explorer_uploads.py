@@ -8,9 +8,10 @@ from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileMan
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
 from dse.core.errors import InputError
+from dse.explorer import common_fields as shared
 from dse.explorer import kept, request, uploads
 from dse.specs import catalog
-from explorer_page import address_of, measured_file, page
+from explorer_page import address_of, asked, measured_file, numbers, opened, page, said, wrong
 
 DEVICE = (catalog.device_files()["a100-80gb"]).read_bytes()
 CONFIG = b"""{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
@@ -37,18 +38,18 @@ def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
         .read_text()
         .replace('{ value = 32, unit = "layer"', '{ value = 1, unit = "layer"')
     )
-    asked = request.Request(
-        model="m", model_file=("m.toml", model), quantizer=label, quantizer_file=(upload.name, upload.text)
+    one = replace(
+        asked(), model="m", model_file=("m.toml", model), quantizer=label, quantizer_file=(upload.name, upload.text)
     )
-    assert asked.key_quantizer_text == asked.value_quantizer_text == "plan:p.toml"
+    assert one.key_quantizer_text == one.value_quantizer_text == "plan:p.toml"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_bytes(PLAN)
     (tmp_path / "m.toml").write_text(model)
     found = {}
-    exec(request.python(asked), found)
-    assert found["result"] == request.answer(asked).result
-    assert "--quantizer plan:p.toml" in request.command(asked)
-    sides = replace(asked, value_quantizer="fp16")
+    exec(request.python(one), found)
+    assert found["result"] == request.answer(one).result
+    assert "--quantizer plan:p.toml" in request.command(one)
+    sides = replace(one, value_quantizer="fp16")
     assert "--key-quantizer plan:p.toml --value-quantizer fp16" in request.command(sides)
 
 
@@ -57,11 +58,11 @@ def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
     app.file_uploader[0].upload("p.toml", PLAN, "application/toml").run()
     assert not app.exception
     assert app.selectbox(key="quantizer").value == "p.toml (loaded plan)"
-    assert any("has 1 layers, llama2-7b has 32" in text.value for text in app.sidebar.text)
+    assert any("has 1 layers, llama2-7b has 32" in text for text in wrong(app))
     app.text_input(key="parameters").set_value("bits=2").run()
-    assert any("a plan by layer has no parameters" in text.value for text in app.sidebar.text)
+    assert any("a plan by layer has no parameters" in text for text in wrong(app))
     app.file_uploader[0].upload("q.toml", PLAN.replace(b"kivi", b"kivvi"), "application/toml").run()
-    assert any("q.toml:3: unknown quantizer 'kivvi'" in text.value for text in app.sidebar.text)
+    assert any("q.toml:3: unknown quantizer 'kivvi'" in text for text in wrong(app))
     assert not app.exception
 
 
@@ -74,19 +75,19 @@ def test_own_measurements_give_errors_and_bits_and_the_command_names_them(tmp_pa
         "measurement",
         "measurements on own.npz: oaken",
     )
-    asked = request.Request(measurements=label, measurements_file=upload)
-    result = request.answer(asked).result
+    one = replace(asked(), measurements=label, measurements_file=upload)
+    result = request.answer(one).result
     assert result["measured_error"] == 0.75  # sqrt(9 / 16), of both sides together
     assert result["measured_bits"] == 4  # 4 bytes of 8 elements, keys as values
     assert result["measured_on"] == "own.npz"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.json").write_bytes(content)
     space = {}
-    exec(request.python(asked), space)
+    exec(request.python(one), space)
     assert space["result"] == result
-    assert request.command(asked).endswith(" --measurements m.json")
-    assert str(upload.text) in repr(asked)  # what cached answers are kept by
-    assert "own.npz" not in repr(asked)
+    assert request.command(one).endswith(" --measurements m.json")
+    assert str(upload.text) in repr(one)  # what cached answers are kept by
+    assert "own.npz" not in repr(one)
 
 
 def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
@@ -94,14 +95,14 @@ def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
     app.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
     assert not app.exception
     assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
-    assert "".join(app.query_params["measurements"]).startswith("m.json@")
+    assert "measurements.m.json@" in "".join(app.query_params["designs"])
     assert any("relative error of the attention output  0.75" in code.value for code in app.code)
-    wrong = measured_file().replace(b'"stored_bytes": 4', b'"stored_bytes": 5')
-    app.file_uploader[0].upload("w.json", wrong, "application/json").run()
-    assert any("w.json: 'oaken': 'layer0.key': ledger: must add up" in text.value for text in app.sidebar.text)
-    wrong = measured_file().replace(b'"squared": 16.0', b'"squared": -1')
-    app.file_uploader[0].upload("w.json", wrong, "application/json").run()
-    assert any("w.json:" in text.value and "squared" in text.value for text in app.sidebar.text)
+    bad = measured_file().replace(b'"stored_bytes": 4', b'"stored_bytes": 5')
+    app.file_uploader[0].upload("w.json", bad, "application/json").run()
+    assert any("w.json: 'oaken': 'layer0.key': ledger: must add up" in text for text in wrong(app))
+    bad = measured_file().replace(b'"squared": 16.0', b'"squared": -1')
+    app.file_uploader[0].upload("w.json", bad, "application/json").run()
+    assert any("w.json:" in text and "squared" in text for text in wrong(app))
     assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
 
 
@@ -132,9 +133,9 @@ def test_a_bad_file_is_refused_as_dse_check_does(name, content, part):
 def test_a_request_with_loaded_files_gives_the_same_as_the_shipped_ones():
     text = DEVICE.decode()
     file = ("mine.toml", text)
-    own = request.Request(device="mine (loaded device)", device_file=file, edits="usd_per_hour=3 USD/h")
+    own = replace(asked(), device="mine (loaded device)", device_file=file, edits="usd_per_hour=3 USD/h")
     assert own.device_text == "mine.toml:usd_per_hour=3 USD/h"
-    shipped = request.Request(edits="usd_per_hour=3 USD/h")
+    shipped = asked(edits="usd_per_hour=3 USD/h")
     assert (
         request.answer(own).result["throughput_tokens_per_s"]
         == (request.answer(shipped).result["throughput_tokens_per_s"])
@@ -149,17 +150,17 @@ def test_a_loaded_device_is_chosen_and_survives_a_reload_or_is_asked_for_again(m
     assert app.selectbox(key="device").value == "mine.toml (loaded device)"
     assert "--device mine.toml" in next(c.value for c in app.code if "dse point" in c.value)
     address = address_of(app)
-    assert address["batch"] == "8"
-    again = page(**address)  # another session, as after a reload
+    assert (address["batch"], address["designs"].split("~")[0].split("@")[0]) == ("8", "device.mine.toml")
+    again = opened("compare", **address)  # another session, as after a reload
     assert not again.warning
     assert again.selectbox(key="device").value == "mine.toml (loaded device)"
     assert address_of(again) == address
     guessed = page(device="mine.toml@0123456789abcdef")
     kept._files.clear()  # as after `dse app` was started anew
-    for lost in (page(**address), guessed):
+    for lost, where in ((opened("compare", **address), "design 1: "), (guessed, "")):
         assert not lost.exception
-        assert lost.code[0].value == "device: mine.toml was loaded in another session: load it again"
-        assert lost.selectbox(key="device").value == "a100-80gb"
+        assert lost.code[0].value == f"{where}device: mine.toml was loaded in another session: load it again"
+        assert lost.selectbox(key="device").value == shared.DEVICE.default
 
 
 def test_two_files_of_one_name_are_two():
@@ -171,14 +172,14 @@ def test_two_files_of_one_name_are_two():
     model = app.selectbox(key="model")
     assert set(model.options[-2:]) == set(both)
     assert model.value == both[0]  # the same once more
-    first = {metric.label: metric.value for metric in app.metric}["KV cache"]
+    first = numbers(app)["KV cache"]
     model.select(both[1]).run()
-    assert any("config.json (2) on a100-80gb" in text.value for text in app.text)
+    assert "a100-80gb, config.json (2), KV oaken" in said(app)
     # twice the width of hidden states and so of heads
-    second = {metric.label: metric.value for metric in app.metric}["KV cache"]
+    second = numbers(app)["KV cache"]
     assert float(second.split()[0]) > 1.9 * float(first.split()[0])
-    again = page(**address_of(app))
-    assert {metric.label: metric.value for metric in again.metric}["KV cache"] == second
+    again = opened("compare", **address_of(app))
+    assert numbers(again)["KV cache"] == second
 
 
 def test_files_are_kept_for_a_while_and_few(monkeypatch):

@@ -3,11 +3,11 @@
 import importlib
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from dse.explorer import app as main
 from dse.explorer import common_fields as shared
-from dse.explorer.pages import lab, what_if
+from dse.explorer.pages import lab
+from explorer_page import opened
 
 pytestmark = pytest.mark.usefixtures("few_cells")
 MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGES}
@@ -15,15 +15,15 @@ MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGE
 TEXTS = {
     "edits": "memory_bandwidth=3 TB/s", "parameters": "block=32", "value_parameters": "format=e5m2",
     "token_parameters": "heavy=0.2", "weights": "bf16", "implementation": "generic", "lab_parameters": "format=e5m2",
-    "validation_words": "kv", "pareto_batches": "4, 8", "pareto_inputs": "64",
-    "pareto_outputs": "64", "pareto_bandwidths": "1 TB/s, 2 TB/s", "pareto_capacities": "80 GB, 160 GB",
-    "pareto_axes": "weights_bits = 16, 8", "pareto_where": "batch >= 4", "pareto_filter": "batch >= 4",
-    "pareto_at_most": "Decode step = 1 s", "pareto_at_least": "Throughput = 1",
+    "validation_words": "kv", "front_batches": "4, 8", "front_inputs": "64", "front_tps": "1, 2",
+    "front_outputs": "64", "front_bandwidths": "1 TB/s, 2 TB/s", "front_capacities": "80 GB, 160 GB",
+    "front_axes": "weights_bits = 16, 8", "front_where": "batch >= 4", "front_filter": "batch >= 4",
+    "front_at_most": "Decode step = 1 s", "front_at_least": "Throughput = 1",
 }  # fmt: skip
 CHOICES = {
     "device": "h100", "model": "llama2-13b", "quantizer": "nqkv", "value_quantizer": "fp8", "tokens": "h2o",
-    "model_kind": "calibrated", "stack": "vllm", "dequant_path": "fused", "lab_quantizer": "fp8", "pareto_kind": "auto",
-    "pareto_models": ["llama2-13b"], "pareto_maximize": ["max_batch"], "pareto_minimize": ["kv_bytes"],
+    "model_kind": "calibrated", "stack": "vllm", "dequant_path": "fused", "lab_quantizer": "fp8", 
+    "front_models": ["llama2-13b"], "front_maximize": ["max_batch"], "front_minimize": ["kv_bytes"],
 }  # fmt: skip
 #: moved on their own: another choice takes them back, they are drawn when there is a front, or exclude another
 LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
@@ -37,7 +37,7 @@ NUMBERS = {
 
 def other(field):
     """A value of the field that is not its default, where it has one."""
-    name = field.key.partition(".")[2] if field.key[:1].isdigit() else field.key
+    name = field.key
     if field.kind == "text":
         return TEXTS[name]
     if field.kind == "switch":
@@ -64,25 +64,19 @@ def move(app, fields):
         assert widget(app, field).value == other(field), field.key
 
 
-def drawn(path, **query):
-    module = MODULES[path]
-    app = AppTest.from_string(f"import {module.__name__} as page; page.render()", default_timeout=120)
-    for key, value in query.items():
-        app.query_params[key] = value
-    return app.run()
-
-
 def finished(app):
-    if "pareto job" in app.session_state:
-        app.session_state["pareto job"].thread.join(120)
+    if "front job" in app.session_state:
+        app.session_state["front job"].thread.join(120)
         app.run()
     return app
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path != "what-if"])
+SMALL = {"front_batches": "4", "front_tps": "1", "front_inputs": "64", "front_outputs": "64"}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if MODULES[path].FIELDS])
 def test_each_widget_of_a_page_is_moved(path):
-    query = {"pareto_batches": "4", "pareto_inputs": "64", "pareto_outputs": "64"} if path == "pareto" else {}
-    app = finished(drawn(path, **query))
+    app = finished(opened(path, **(SMALL if path == "front" else {})))
     assert not app.exception
     fields = [field for field in MODULES[path].FIELDS if field is not lab.DATA]  # one sample, nothing to choose
     move(app, [field for field in fields if not field.key.endswith(LATER)])
@@ -92,18 +86,16 @@ def test_each_widget_of_a_page_is_moved(path):
     labelled(app)
 
 
-@pytest.mark.parametrize("place", [1, 2])
-def test_each_widget_of_what_if_is_moved(place):
-    app = drawn("what-if", designs="2", editing=str(place))
-    app.session_state[f"{place} device numbers"] = True  # as pressed: the box draws its contents when it is open
+def test_each_widget_of_the_sidebar_is_moved():
+    app = opened("compare", designs="quantizer.nqkv~model.llama2-7b", at="1")
+    app.session_state["device numbers"] = True  # as pressed: the box draws its contents when it is open
     app.run()
-    fields = [field for field in what_if.BY_DESIGN[place] if not field.key.endswith(LATER)]
-    move(app, fields)
-    app.selectbox(key="designs").set_value(4).run()
+    every = (*shared.DESIGN, *shared.SCENARIO)
+    move(app, [field for field in every if not field.key.endswith(LATER)])
     assert not app.exception
-    app.text_input(key=f"{place} number of usd_per_hour").set_value("9 USD/h").run()
-    assert app.text_input(key=what_if.key_of(place, "edits")).value == "usd_per_hour=9 USD/h"
-    move(app, [field for field in what_if.BY_DESIGN[place] if field.key.endswith(LATER)])
+    app.text_input(key="number of usd_per_hour").set_value("9 USD/h").run()
+    assert app.text_input(key="edits").value == "usd_per_hour=9 USD/h"
+    move(app, [field for field in every if field.key.endswith(LATER)])
     for slider in app.select_slider:
         slider.set_value(64).run()
         assert app.number_input(key=slider.key.removesuffix(" slider")).value == 64
@@ -119,9 +111,9 @@ def labelled(app):
     ]  # fmt: skip
     assert widgets
     assert [w for w in widgets if not w.label] == []
-    bare = [w.label for w in widgets if not w.help and " number of " not in str(w.key)]
+    bare = [w.label for w in widgets if not w.help and not str(w.key).startswith("number of ")]
     assert bare == []
 
 
 def test_every_field_that_pages_share_has_a_tooltip():
-    assert [field.key for field in shared.DESIGN if not field.help] == []
+    assert [field.key for field in (*shared.DESIGN, *shared.SCENARIO) if not field.help] == []

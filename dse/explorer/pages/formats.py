@@ -1,7 +1,7 @@
 """Which KV format pays: memory, time, error and energy of each that the device and stack can run, over 16 bits."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,11 +48,11 @@ def render(bench: Bench) -> None:
         with st.spinner(_WAIT):
             answer = cached(asked, names)
         made = MadeBy(command(asked, names), python(asked, names), state.address(PAGE, bench.values))
-        show(bench, answer, made)
+        show(answer, made)
     crossovers.show(bench, names, state.address(PAGE, bench.values))
 
 
-def show(bench: Bench, answer: formats.Formats, made: MadeBy) -> None:
+def show(answer: formats.Formats, made: MadeBy) -> None:
     """The answer in words, the figure a panel at a time, the table, and what it rests on."""
     st.markdown(f"**{widgets.escaped(answer.answer())}**")
     chart = chart_of(answer)
@@ -70,16 +70,19 @@ def show(bench: Bench, answer: formats.Formats, made: MadeBy) -> None:
     picked = [str(table["format"].iloc[at]) for at in event["selection"]["rows"]]
     st.button(
         f"Add {', '.join(picked)} to the tray" if picked else "Choose rows to add them to the tray",
-        disabled=not picked, on_click=partial(_add, bench, picked),
+        disabled=not picked, on_click=partial(_add, picked),
     )  # fmt: skip
     st.caption(widgets.escaped(spoken(" ".join(answer.notes()))))
 
 
-def _add(bench: Bench, picked: Sequence[str]) -> None:
-    """A design a format, else as the one that is being changed."""
-    values = {**tray.values_of(state.tray().current, shared.DESIGN), "value_quantizer": None, "value_parameters": ""}
-    designs = [{**values, "quantizer": name, "parameters": ""} for name in picked]
-    sidebar.add_all([tray.design_of(each, shared.DESIGN) for each in designs])
+def _add(picked: Sequence[str]) -> None:
+    sidebar.add_all(designs_of(tray.values_of(state.tray().current, shared.DESIGN), picked))
+
+
+def designs_of(values: Mapping[str, Any], picked: Sequence[str]) -> list[tray.Design]:
+    """A design a format, else as `values`."""
+    plain = {**values, "parameters": "", "value_quantizer": None, "value_parameters": ""}
+    return [tray.design_of({**plain, "quantizer": name}, shared.DESIGN) for name in picked]
 
 
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})

@@ -38,6 +38,7 @@ from dse.specs.measurements import Bits
 from dse.specs.workload import ASKED, Workload
 from dse.sweep import axes as sweep_axes
 from dse.sweep import conditions as sweep_where
+from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
 from dse.sweep.axes import Axis
 from dse.sweep.pareto import Sense
@@ -52,6 +53,8 @@ from dse.sweep.spec import Sweep
 PAGE = "front"
 #: points that the page evaluates; more is for the command line
 MAX_POINTS = 1_000_000
+#: sweeps of so many points start by themselves, with all of their results kept in memory
+AUTO_POINTS = 20_000
 #: values of one axis
 MAX_VALUES = 10_000
 FILE, FOLDER = "sweep.toml", "sweep-result"
@@ -198,7 +201,8 @@ BATCHES = Field(
     help=f"Requests that are served together. {_HOW}",
 )  # fmt: skip
 TPS = Field(
-    "front_tps", "Tensor parallel (devices)", "text", "1, 2, 4, 8", check=_axis("tp"),
+    "front_tps", "Tensor parallel (devices)", "text", "1, 2, 4, 8", check=_axis("tp"), placeholder="as the design",
+    may_be_empty=True,
     help=f"Devices that every layer is split over. {_HOW}",
 )  # fmt: skip
 INPUTS = Field(
@@ -241,8 +245,8 @@ BY = Field(
     help="Designs compete only with those that have the same values here.",
 )  # fmt: skip
 AT_MOST = Field(
-    "front_at_most", "At most", "text", "steady_tpot_s = 100 ms", check=_limited("at most"),
-    placeholder="Decode step = 50 ms",
+    "front_at_most", "At most", "text", "Time per output token, steady server = 100 ms", check=_limited("at most"),
+    placeholder="Decode step = 50 ms", may_be_empty=True,
     help=f"Only designs that keep to it compete. {_LIMITS}",
 )  # fmt: skip
 AT_LEAST = Field(
@@ -289,6 +293,12 @@ class Asked:
     files: tuple[tuple[str, tuple[str, str]], ...] = ()
     measurements: str = uploads.SHIPPED
     measurements_file: uploads.Upload | None = None
+
+    @property
+    def grid(self) -> tuple[Any, ...]:
+        """What the rows of the sweep depend on: all but objectives and limits."""
+        chosen = (self.devices, self.models, self.quantizers, self.axes, self.where, self.files)
+        return (*chosen, self.measurements, self.measurements_file)
 
     def limits(self) -> tuple[Limit, ...]:
         """The limits. Raises InputError."""
@@ -397,11 +407,18 @@ class Job:
 
     `front` or `problem` is there once `finished`; neither where it was stopped.
 
-    `alive` says whether somebody still waits.
+    `alive` says whether somebody still waits; `whole` has the sweep's rows where they are known already.
     """
 
-    def __init__(self, asked: Asked, sweep: Sweep, alive: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, asked: Asked, sweep: Sweep, alive: Callable[[], bool] = lambda: True, whole: pd.DataFrame | None = None
+    ) -> None:
         self.asked, self.sweep, self.n_points, self.n_done = asked, sweep, sweep.n_points, 0
+        self.whole = whole
+        self._parts: list[pd.DataFrame] = []
+        every = (name for name, unit in RESULT_UNITS.items() if unit and name not in sweep.axis)
+        self._wide = replace(sweep, keep=tuple(dict.fromkeys((*sweep.keep, *every))))
+        self._unwanted = [name for name in self._wide.keep if name not in sweep.keep]
         self.front: DesignFront | None = None
         self.problem: DseError | None = None
         self._alive, self._stop = alive, threading.Event()
@@ -433,14 +450,28 @@ class Job:
     def _count(self, n: int) -> None:
         self.n_done += n
 
+    def _rows(self, start: int, end: int) -> pd.DataFrame:
+        """A stretch of the sweep, kept where it is short: a changed limit or objective evaluates nothing anew."""
+        if self.whole is not None:
+            return self.whole.iloc[start:end].reset_index(drop=True).drop(columns=self._unwanted)
+        if self.n_points > AUTO_POINTS:
+            return pareto_stream.stretch(self.sweep, start, end, self._check)
+        rows = pareto_stream.stretch(self._wide, start, end, self._check)
+        self._parts.append(rows)
+        return rows.drop(columns=self._unwanted)
+
     def _run(self) -> None:
         try:
             while not _places.acquire(timeout=_TRY_S):
                 self._check()
             try:
-                self.front = pareto_stream.front_of(
-                    self.sweep, self.asked.objectives(), self.asked.by, self._check, self._count, self.asked.limits()
-                )
+                found = pareto_stream.front_of(
+                    self.sweep, self.asked.objectives(), self.asked.by, self._check, self._count, self.asked.limits(),
+                    self._rows,
+                )  # fmt: skip
+                if self._parts:
+                    self.whole, self._parts = pd.concat(self._parts, ignore_index=True), []
+                self.front = found
             finally:
                 _places.release()
         except Stopped:
@@ -449,8 +480,6 @@ class Job:
             self.problem = error
 
 
-#: sweeps of so many points start by themselves
-AUTO_POINTS = 20_000
 #: rows that the browser gets
 MAX_ROWS = 2000
 #: seconds between two looks at a running sweep; and that a page waits for one that is about to end
@@ -519,19 +548,21 @@ def render(bench: Bench) -> None:
 def job_of(asked: Asked, sweep: Sweep) -> Job | None:
     """The session's sweep of what is asked, begun here where it is short; another one ends."""
     job: Job | None = st.session_state.get(_JOB)
+    whole = None
     if job is not None and job.asked != asked:
+        whole = job.whole if job.asked.grid == asked.grid else None
         drop()
         job = None
     if job is None and sweep.n_points <= AUTO_POINTS:
-        job = start(asked, sweep)
-        job.thread.join(FIRST_LOOK_S)
+        job = start(asked, sweep, whole)
+        job.thread.join(FIRST_LOOK_S if whole is None else PATIENCE_S)
     return job
 
 
-def start(asked: Asked, sweep: Sweep) -> Job:
-    """Begin a sweep for this session; the one before ends."""
+def start(asked: Asked, sweep: Sweep, whole: pd.DataFrame | None = None) -> Job:
+    """Begin a sweep for this session; the one before ends. `whole` has its rows where they are known."""
     drop()
-    job = Job(asked, sweep, uploads.session_lives())
+    job = Job(asked, sweep, uploads.session_lives(), whole)
     st.session_state[_JOB] = job
     return job
 
@@ -551,7 +582,7 @@ def show_progress() -> None:
         st.rerun()
         return
     text = f"{job.n_done:,} of {job.n_points:,} designs"
-    if not job.n_done and job.taken_s > PATIENCE_S:
+    if not job.n_done and job.taken_s > PATIENCE_S and job.n_points >= sweep_points.KERNEL_POINTS:
         text += ": the first sweep of an installation compiles its parts, once, for up to a minute"
     st.progress(job.n_done / job.n_points, text=text)
     if st.button("Cancel", key="front cancel", on_click=job.cancel):

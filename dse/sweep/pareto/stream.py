@@ -31,12 +31,14 @@ def front_of(
     check: Callable[[], None] = sweep_points.no_check,
     count: Callable[[int], None] = lambda n: None,
     limits: Sequence[Limit] = (),
+    rows: Callable[[int, int], pd.DataFrame] | None = None,
 ) -> DesignFront:
     """The designs of a sweep that no other beats, as `pareto_designs.of_table` finds them in its whole table.
 
     Only designs within `limits` compete. Designs whose objectives are unknown are left out and counted. `check` is
     called now and then and may raise to stop; `count` is told points as they are done. Fronts of stretches are
-    merged: a design that another one of its own stretch beats is beaten in the whole. Raises InputError.
+    merged: a design that another one of its own stretch beats is beaten in the whole. `rows(start, end)` gives a
+    stretch in place of `stretch`, to who has it already or wants to keep it. Raises InputError.
     """
     fronts: list[pd.DataFrame] = []
     places: list[np.ndarray] = []
@@ -46,7 +48,7 @@ def front_of(
     while start < sweep.n_points:
         check()
         end, begun = min(start + size, sweep.n_points), time.monotonic()
-        table = sweep_table.to_frame(sweep_table.to_arrow(sweep, sweep_points.evaluate_chunk(sweep, start, end, check)))
+        table = rows(start, end) if rows else stretch(sweep, start, end, check)
         part = pareto_designs.of_table(table, objectives, by, drop_missing=True, limits=limits)
         if len(part.table) or not fronts:
             fronts = fronts if fronts and len(fronts[0]) else []  # an empty table has no types of its own
@@ -75,6 +77,11 @@ def front_of(
         cloud=_fewest(cloud).drop(columns="hash"), units={**merged.units, **sweep.columns},
         design=tuple(axis.name for axis in sweep.axes if len(axis) > 1 and axis.name not in objectives),
     )  # fmt: skip
+
+
+def stretch(sweep: Sweep, start: int, end: int, check: Callable[[], None] = sweep_points.no_check) -> pd.DataFrame:
+    """The rows of the sweep's points from `start` to before `end`."""
+    return sweep_table.to_frame(sweep_table.to_arrow(sweep, sweep_points.evaluate_chunk(sweep, start, end, check)))
 
 
 def _some(table: pd.DataFrame, objectives: list[str], first_row: int) -> pd.DataFrame:

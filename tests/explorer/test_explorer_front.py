@@ -1,4 +1,4 @@
-"""The Pareto page without a browser: its front is that of the whole table, and its threads end."""
+"""The front page without a browser: its front is that of the whole table, and its threads end."""
 
 import threading
 import time
@@ -12,8 +12,9 @@ from streamlit.testing.v1 import AppTest
 
 from dse.core import specfile
 from dse.core.errors import InputError
+from dse.explorer import common_fields as shared
 from dse.explorer import kept, names, request, uploads
-from dse.explorer.pages import pareto
+from dse.explorer.pages import front
 from dse.model import evaluate as point
 from dse.model import results as point_names
 from dse.specs import catalog
@@ -22,18 +23,22 @@ from dse.sweep import spec as sweep_spec
 from dse.sweep import sweeps as sweep
 from dse.sweep.pareto import designs as pareto_designs
 from dse.sweep.pareto import stream as pareto_stream
+from explorer_page import wrong
 
 SMALL = {
-    "pareto_devices": "oaken-lpddr;a100-80gb", "pareto_quantizers": "fp16;oaken", "pareto_batches": "16, 256",
-    "pareto_inputs": "1024", "pareto_outputs": "512, 2048",
-    "pareto_axes": "oaken.outer = 0.02, 0.04; weights_bits = 16, 8; tokens = full, h2o:heavy=0.2",
-    "pareto_bandwidths": "1 TB/s to 2 TB/s factor 2", "pareto_where": "batch * output_tokens <= 131072",
+    "front_devices": "oaken-lpddr;a100-80gb", "front_quantizers": "fp16;oaken", "front_batches": "16, 256",
+    "front_inputs": "1024", "front_outputs": "512, 2048",
+    "front_models": "llama2-7b", "front_tps": "", "admission": "reserve", "front_minimize": "decode_step_s",
+    "front_by": "device", "front_at_most": "", "model_kind": "ideal",
+    "front_axes": "oaken.outer = 0.02, 0.04; weights_bits = 16, 8; tokens = full, h2o:heavy=0.2",
+    "front_bandwidths": "1 TB/s to 2 TB/s factor 2", "front_where": "batch * output_tokens <= 131072",
 }  # fmt: skip
 
 
 def values_of(query):
-    found = {field.key: field.default for field in pareto.FIELDS}
-    by_key = {field.key: field for field in pareto.FIELDS}
+    fields = (*shared.DESIGN, *shared.SCENARIO, *front.FIELDS)
+    found = {field.key: field.default for field in fields}
+    by_key = {field.key: field for field in fields}
     for key, text in query.items():
         found[key] = by_key[key].read(text, found)
     return found
@@ -41,7 +46,7 @@ def values_of(query):
 
 @pytest.fixture(scope="module")
 def asked():
-    return pareto.of(values_of(SMALL))
+    return front.of(values_of(SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +55,14 @@ def found(asked):
 
 
 def test_ranges_are_written_as_people_say_them():
-    assert pareto.values_of("1, 2,4") == [1, 2, 4]
-    assert pareto.values_of("1 to 256 factor 2") == {"from": 1, "to": 256, "factor": 2}
-    assert pareto.values_of("1 TB/s to 4 TB/s count 7 log") == {
+    assert front.values_of("1, 2,4") == [1, 2, 4]
+    assert front.values_of("1 to 256 factor 2") == {"from": 1, "to": 256, "factor": 2}
+    assert front.values_of("1 TB/s to 4 TB/s count 7 log") == {
         "from": "1 TB/s", "to": "4 TB/s", "count": 7, "scale": "log",
     }  # fmt: skip
     for bad in ("1 to 4", "1 to step 2", "1 to 4 step 2 3 4"):
         with pytest.raises(InputError, match="a range is"):
-            pareto.values_of(bad)
+            front.values_of(bad)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +77,7 @@ def test_ranges_are_written_as_people_say_them():
     ],
 )
 def test_bad_axes_are_said_in_a_line(text, wrong):
-    problem = pareto.MORE.problem(text, {})
+    problem = front.MORE.problem(text, {})
     assert wrong in problem
     assert "\n" not in problem
 
@@ -96,12 +101,12 @@ def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
 
 
 def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
-    document = specfile.parse("sweep.toml", pareto.toml(asked.document()), False)
+    document = specfile.parse("sweep.toml", front.toml(asked.document()), False)
     assert sweep_spec.of_document(document).sha256 == asked.sweep().sha256
     space = {}
-    exec(pareto.python(asked), space)
+    exec(front.python(asked), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
-    assert pareto.commands(asked)[1] == (
+    assert front.commands(asked)[1] == (
         "dse pareto sweep-result --maximize throughput_tokens_per_s --minimize decode_step_s --by device --drop-missing"
     )
 
@@ -110,13 +115,13 @@ def test_limits_are_those_of_the_command_line(asked):
     limited = replace(asked, at_most=("decode_step_s=0.05",), at_least=("measured_error=0.01",))
     found = pareto_stream.front_of(limited.sweep(), limited.objectives(), limited.by, limits=limited.limits())
     space = {}
-    exec(pareto.python(limited), space)
+    exec(front.python(limited), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
     assert (space["result"].n_beyond, space["result"].n_missing) == (found.n_beyond, found.n_missing)
     assert 0 < found.n_beyond < found.n_feasible
     assert found.table["decode_step_s"].max() <= 0.05
     assert (found.cloud["decode_step_s"] <= 0.05).all()
-    assert "--at-most decode_step_s=0.05 --at-least measured_error=0.01" in pareto.commands(limited)[1]
+    assert "--at-most decode_step_s=0.05 --at-least measured_error=0.01" in front.commands(limited)[1]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,7 @@ def test_limits_are_those_of_the_command_line(asked):
     ],
 )
 def test_limits_take_words_and_units(text, limits):
-    assert pareto.limits_of(text, "at most") == limits
+    assert front.limits_of(text, "at most") == limits
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,7 @@ def test_limits_take_words_and_units(text, limits):
     ],
 )
 def test_bad_limits_are_said_in_a_line(text, part):
-    problem = pareto.AT_MOST.problem(text, {})
+    problem = front.AT_MOST.problem(text, {})
     assert part in problem
     assert "\n" not in problem
 
@@ -157,14 +162,14 @@ def test_limits_on_an_axis_need_the_axis(asked):
 
 
 def test_no_file_is_read_because_an_address_names_it():
-    assert "no file is read" in pareto.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
-    assert "no file is read" in pareto.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
+    assert "no file is read" in front.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
+    assert "no file is read" in front.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
 
 
 PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
 
 
-def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, monkeypatch):
+def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkeypatch):
     files = (
         (
             "mine.toml (loaded)",
@@ -180,7 +185,7 @@ def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, mo
     found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
     assert set(found.table["device"]) == {"Mine", "H100"}
     row = found.table[found.table["device"] == "Mine"].iloc[0]
-    fields = pareto.loaded(row.to_dict(), own)
+    fields = front.loaded(row.to_dict(), own)
     assert (fields["device"], fields["model"], fields["quantizer"]) == tuple(name for name, _ in files)
     by_name = dict(files)
     sides = {"device": "device_file", "model": "model_file", "quantizer": "quantizer_file"}
@@ -191,13 +196,13 @@ def test_files_of_the_reader_are_swept_and_load_into_what_if(asked, tmp_path, mo
     for name, text in by_name.values():
         (tmp_path / name).write_text(text)
     space = {}
-    exec(pareto.python(own), space)
+    exec(front.python(own), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
     exec(request.python(design), space)
     assert space["result"] == request.answer(design).result
 
 
-def test_own_measurements_are_swept_and_load_into_what_if(asked, tmp_path, monkeypatch):
+def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypatch):
     content = (Path(__file__).parents[2] / "dse" / "data" / "kv_sample.measured.json").read_bytes()
     content = content.replace(b'"kv_sample.npz"', b'"own.npz"').replace(
         b'"stored_bytes": 54102', b'"stored_bytes": 54103'
@@ -210,7 +215,7 @@ def test_own_measurements_are_swept_and_load_into_what_if(asked, tmp_path, monke
         minimize=("measured_bits",), measurements_file=upload,
     )  # fmt: skip
     found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
-    fields = pareto.loaded(found.table.iloc[0].to_dict(), own)
+    fields = front.loaded(found.table.iloc[0].to_dict(), own)
     design = request.answer(replace(request.of(fields), measurements_file=upload)).result
     shipped = request.answer(request.of({**fields, "measurements": "shipped"})).result
     assert design["measured_bits"] == found.table["measured_bits"].iloc[0] > shipped["measured_bits"]
@@ -218,9 +223,9 @@ def test_own_measurements_are_swept_and_load_into_what_if(asked, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.json").write_bytes(content)
     space = {}
-    exec(pareto.python(own), space)
+    exec(front.python(own), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
-    assert 'measurements = "m.json"' in pareto.toml(own.document())
+    assert 'measurements = "m.json"' in front.toml(own.document())
 
 
 def test_every_column_has_words_and_a_unit():
@@ -231,10 +236,10 @@ def test_every_column_has_words_and_a_unit():
     assert len(set(words)) == len(words)
 
 
-def test_every_design_of_the_front_opens_in_what_if_with_its_result(asked, found):
+def test_every_design_of_the_front_has_its_result_in_the_tray(asked, found):
     assert "oaken" in set(found.table["quantizer"])
     for _, row in found.table.iterrows():
-        fields = pareto.loaded(row.to_dict(), asked)
+        fields = front.loaded(row.to_dict(), asked)
         result = request.answer(request.of(fields)).result
         assert result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"], fields
         assert result["decode_step_s"] == row["decode_step_s"]
@@ -242,18 +247,18 @@ def test_every_design_of_the_front_opens_in_what_if_with_its_result(asked, found
 
 def test_a_click_finds_its_design(found):
     row = found.table.iloc[3]
-    assert pareto.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1e3)["batch"] == row["batch"]
-    assert pareto.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1.1e3) is None
+    assert front.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1e3)["batch"] == row["batch"]
+    assert front.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1.1e3) is None
 
 
 def test_the_filter_is_a_condition_on_the_table(found):
-    kept = pareto.filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05')
+    kept = front.filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05')
     naive = [row["quantizer"] == "oaken" and row["decode_step_s"] <= 0.05 for _, row in found.table.iterrows()]
     assert 0 < sum(naive) < len(naive)
     assert kept.row.tolist() == found.row[np.array(naive)].tolist()
     with pytest.raises(InputError, match="is not an axis"):
-        pareto.filtered(found, "speed > 1")
-    shown = pareto.table_of(found, 2)
+        front.filtered(found, "speed > 1")
+    shown = front.table_of(found, 2)
     assert len(shown) == 2
     assert shown["Decode step (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
 
@@ -268,14 +273,14 @@ def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
 def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
     entered = threading.Event()
 
-    def slow(sweep, objectives, by, check, count, limits):
+    def slow(sweep, objectives, by, check, count, limits, rows):
         entered.set()
         while True:
             check()
             time.sleep(0.001)
 
     monkeypatch.setattr("dse.sweep.pareto.stream.front_of", slow)
-    job = pareto.Job(asked, asked.sweep())
+    job = front.Job(asked, asked.sweep())
     assert entered.wait(10)
     assert not job.finished
     job.cancel()
@@ -283,9 +288,9 @@ def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
     assert not job.thread.is_alive()
     assert job.front is None
     assert job.problem is None
-    grace_s = pareto.GRACE_S
-    monkeypatch.setattr(pareto, "GRACE_S", 0.01)
-    left = pareto.Job(asked, asked.sweep(), alive=lambda: False)
+    grace_s = front.GRACE_S
+    monkeypatch.setattr(front, "GRACE_S", 0.01)
+    left = front.Job(asked, asked.sweep(), alive=lambda: False)
     left.thread.join(10)
     assert not left.thread.is_alive()
     assert left.front is None
@@ -293,43 +298,70 @@ def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
 
 
 def finished(app):
-    app.session_state["pareto job"].thread.join(60)
+    app.session_state["front job"].thread.join(60)
     return app.run()
 
 
 def test_the_page_sweeps_filters_and_keeps_its_address(asked):
-    app = AppTest.from_string("from dse.explorer.pages import pareto; pareto.render()", default_timeout=60)
+    app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=60)
     for key, text in SMALL.items():
         app.query_params[key] = text
     finished(app.run())
     assert not app.exception
     assert not app.warning
-    assert app.session_state["pareto job"].asked == asked
-    assert len(app.dataframe[0].value) == len(app.session_state["pareto job"].front.table)
-    first = app.session_state["pareto job"]
-    app.text_input(key="pareto_filter").set_value('quantizer == "oaken"').run()
-    assert app.session_state["pareto job"] is first  # nothing is swept again
-    assert app.query_params["pareto_filter"] == 'quantizer == "oaken"'
+    assert app.session_state["front job"].asked == asked
+    assert len(app.dataframe[0].value) == len(app.session_state["front job"].front.table)
+    first = app.session_state["front job"]
+    app.text_input(key="front_filter").set_value('quantizer == "oaken"').run()
+    assert app.session_state["front job"] is first  # nothing is swept again
+    assert app.query_params["front_filter"] == 'quantizer == "oaken"'
     assert set(app.dataframe[0].value["Quantizer"]) == {"oaken"}
-    app.text_input(key="pareto_filter").set_value("speed > 1").run()
-    assert any("is not an axis" in text.value for text in app.text)
-    app.text_input(key="pareto_where").set_value("batch >").run()
-    assert any("is not a condition" in text.value for text in app.text)
+    app.text_input(key="front_filter").set_value("speed > 1").run()
+    assert any("is not an axis" in text for text in wrong(app))
+    app.text_input(key="front_at_most").set_value("Decode step = 20 ms").run()
+    limited = app.session_state["front job"]
+    assert limited is not first
+    assert limited.whole is first.whole  # a changed limit evaluates nothing anew
+    assert limited.front.table["decode_step_s"].max() <= 0.02
+    app.text_input(key="front_where").set_value("batch >").run()
+    assert any("is not a condition" in text for text in wrong(app))
     assert not app.dataframe
-    app.text_input(key="pareto_where").set_value("batch > 1000").run()
+    app.text_input(key="front_where").set_value("batch > 1000").run()
     finished(app)
     assert any("No design is left" in text.value for text in app.info)
     assert not app.exception
 
 
 def test_large_sweeps_wait_for_a_button_and_larger_ones_for_the_command_line():
-    app = AppTest.from_string("from dse.explorer.pages import pareto; pareto.render()", default_timeout=60)
-    app.query_params["pareto_batches"] = "1 to 400 step 1"
+    app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=60)
+    app.query_params["front_batches"] = "1 to 2000 step 1"
     app.run()
-    assert "pareto job" not in app.session_state
-    assert app.button(key="pareto start")
-    app.text_input(key="pareto_batches").set_value("1 to 9000 step 1").run()
-    assert any("5,832,000 designs" in text.value for text in app.info)
-    assert "factor = 2" in app.code[0].value
+    assert "front job" not in app.session_state
+    assert app.button(key="front start")
+    app.text_input(key="front_batches").set_value("1 to 60000 step 1").run()
+    assert any("1,200,000 designs" in text.value for text in app.info)
+    assert "step = 1" in app.code[0].value
     assert "dse sweep sweep.toml" in app.code[1].value
     assert not app.exception
+
+
+def test_what_is_left_open_is_the_current_designs_and_the_workloads():
+    """The workload is no axis that a front would make smaller unasked, and limits of the workload are limits."""
+    values = values_of({}) | {"device": "h100", "edits": "usd_per_hour=3 USD/h", "weights": "fp8", "tpot_limit": 30.0}
+    own = front.of(values)
+    axes = dict(own.axes)
+    assert (own.devices, own.models) == (("h100",), ("qwen3-32b",))
+    assert {name: axes[name] for name in ("input_tokens", "weights", "admission", "usd_per_hour")} == {
+        "input_tokens": "8192", "weights": "fp8", "admission": "paged", "usd_per_hour": "3 USD/h",
+    }  # fmt: skip
+    assert own.at_most == ("steady_tpot_s=0.1", "steady_tpot_s=0.03")
+    assert [len(own.sweep().axis[name]) for name in ("batch", "tp", "quantizer", "input_tokens")] == [9, 4, 5, 1]
+
+
+def test_a_point_joins_the_tray_with_a_batch_of_its_own():
+    values = values_of({})
+    found = {**values, "quantizer": "fp8", "tp": 2, "batch": 128, "input": 4096}
+    design, workload = front.added(found, values)
+    assert design.values == {"quantizer": "fp8", "tp": 2, "own_batch": 128}
+    assert workload == {"input": 4096}
+    assert front.added({**found, "batch": 64, "input": 8192}, values)[0].values == {"quantizer": "fp8", "tp": 2}

@@ -1,0 +1,293 @@
+"""Compare without a browser: every widget moved, designs side by side, bad input as a line of text."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from dse.cli import main as cli
+from dse.core import errors
+from dse.explorer import cards, names, request, sidebar, tray, uploads
+from dse.explorer import common_fields as shared
+from dse.explorer.pages import compare
+from dse.figures import design_bars
+from dse.specs import catalog
+from explorer_page import (
+    asked,
+    command_of,
+    measured_file,
+    numbers,
+    opened,
+    page,
+    plain,
+    said,
+    shown_text,
+    values_of,
+    wrong,
+)
+
+DEFAULT = asked()
+
+
+def test_it_shows_every_number(one):
+    assert not one.exception
+    assert set(numbers(one)) == {compare.label_of(name) for rows in compare.GROUPS.values() for name in rows}
+    assert numbers(one)["KV cache"] == "21.25 GB"
+    assert not one.warning
+
+
+def test_the_page_calls_results_as_tables_do_but_for_a_few():
+    assert compare.label_of("sqnr_db") == "Signal to noise"  # as the table of results says it
+    assert compare.label_of("kv_bytes") == "KV cache"  # not "KV cache of the batch": its tooltip says whose
+    shown = {name for rows in compare.GROUPS.values() for name in rows}
+    assert set(compare.LABELS) <= shown
+    assert [name for name, label in compare.LABELS.items() if label == names.words(name)] == []
+
+
+@pytest.mark.parametrize("name", sorted({name for rows in compare.GROUPS.values() for name in rows}))
+def test_every_number_has_an_explanation(name):
+    text = request.explanation(DEFAULT, name)
+    assert f"{name} = " in text
+    assert "source   " in text
+
+
+def test_sizes_are_in_gb_only(one):
+    assert not any("GiB" in value for value in numbers(one).values())
+
+
+CHOSEN = {
+    "device": "oaken-hbm", "model": "mistral-7b", "quantizer": "kivi", "admission": "paged", "weights_bits": 8,
+    "model_kind": "ideal", "tokens": "h2o", "value_quantizer": "fp16", "stack": "sglang",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", list(CHOSEN))
+def test_every_choice_moves_the_page(key, one):
+    app = page()
+    app.selectbox(key=key).select(CHOSEN[key]).run()
+    assert not app.exception
+    at = "".join(app.query_params["model_kind" if key == "model_kind" else "designs"])
+    assert str(CHOSEN[key]) in at or f"{key}." not in at  # the default costs nothing
+    assert numbers(app)
+    assert shown_text(app) != shown_text(one)
+
+
+@pytest.mark.parametrize("key", ["batch", "input", "output", "own_batch", "tp"])
+def test_every_number_to_its_limits(key):
+    app = page()
+    field = next(field for field in (*shared.DESIGN, *shared.SCENARIO) if field.key == key)
+    for value in (int(field.low), int(field.high)):
+        app.number_input(key=key).set_value(value).run()
+        assert not app.exception, value
+        assert numbers(app) or wrong(app), value
+
+
+def test_a_token_policy_shows_what_it_keeps_and_what_it_leaves_out():
+    app = page(tokens="h2o", quantizer="kivi")
+    assert not app.exception
+    assert app.selectbox(key="tokens").value == "h2o"
+    assert "--tokens h2o" in command_of(app)
+    shown = "\n".join(caption.value for caption in app.caption)
+    assert "204 tokens stored and 204 tokens read at the end" in shown  # 102 + 102 of 1,024
+    assert "taken to cost no time" in shown
+    assert numbers(app)["KV cache"] != numbers(page(quantizer="kivi"))["KV cache"]
+
+
+def test_parameters_change_the_result_and_leave_with_their_family():
+    app = page()
+    app.selectbox(key="quantizer").select("sinkq").run()
+    before = numbers(app)
+    app.text_input(key="parameters").set_value("bits=4,group=32").run()
+    assert not app.exception
+    assert numbers(app)["KV cache"] != before["KV cache"]
+    assert "sinkq:bits=4,group=32" in command_of(app)
+    app.selectbox(key="quantizer").select("fp16").run()
+    assert app.text_input(key="parameters").value == ""
+    assert numbers(app)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("bits=7", "unknown parameter 'bits'"),
+        ("outer=2", "must be a number from 0 to"),
+        ("<script>alert(1)</script>", "unknown parameter"),
+        ("![x](https://example.org/x.png)", "unknown parameter"),
+        ("\x00\u202e", r"\x00\u202e"),
+        ("x" * 100_000, "longer than 200 characters"),
+    ],
+)
+def test_bad_parameters_show_one_line_beside_the_field(text, part):
+    app = page()
+    app.text_input(key="parameters").set_value(text).run()
+    assert not app.exception
+    assert not numbers(app)
+    lines = wrong(app)
+    assert [part in line for line in lines] == [True]  # beside the field, once
+    assert all(len(line) <= errors.MAX_LINE and line.isprintable() for line in lines)
+    app.text_input(key="parameters").set_value("").run()
+    assert numbers(app)
+
+
+def test_a_model_that_does_not_fit_says_why():
+    app = page(model="llama3.1-405b")
+    assert not app.exception
+    assert numbers(app)["Throughput"] == "-"
+    assert "Does not fit: " in said(app)
+
+
+def test_a_batch_that_does_not_fit_at_once_says_so():
+    app = page(batch="100000")
+    fit = numbers(app)["Largest batch"].split()[0]
+    assert f"of up to {fit} of 100,000 requests." in said(app) or f"waves of up to {fit}" in said(app)
+
+
+def test_command_line_prints_the_same_numbers(capsys):
+    given = asked(
+        quantizer="sinkq", parameters="bits=4,group=32", batch=48, input=1000, output=300, admission="paged",
+        weights_bits=8,
+    )  # fmt: skip
+    words = shlex.split(request.command(given))
+    assert words[0] == "dse"
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words[1:], "--json"])
+    assert stop.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    for name in ("intervals", "bit_ledger", "operations", "with_room", "kernels"):  # of the command alone
+        del printed[name]
+    assert printed == request.answer(given).result
+
+
+def two(**second):
+    """Compare with `BASE` and one more design, `second` different from it; the second is being changed."""
+    own = [tray.design_of(values_of(**changed), shared.DESIGN) for changed in ({}, second)]
+    text = tray.text_of(tray.Tray(tuple(own)), shared.DESIGN, {})
+    return opened("compare", designs=text, at="2", batch="64", input="1024")
+
+
+def test_two_designs_side_by_side_with_the_delta_to_the_first():
+    app = two(quantizer="fp16")
+    assert not app.exception
+    assert "Exceeds memory: runs in 2 waves of up to 32 of 64 requests." in said(app)  # 68.7 and 13.5 GB in 80 GB
+    labels = [plain(label) for label in shown_labels(app)]
+    assert "1: **21.25 GB**" in labels
+    # FP16: 2 x 32 layers x 32 heads x 128 x 2 B x 2,048 tokens x 64 requests = 68.72 GB, 3.23 times the first
+    assert "2: **68.72 GB** (3.23 x)" in labels
+    app.number_input(key="own_batch").set_value(8).run()
+    assert not app.exception
+    assert any(label.startswith("2: **8.59 GB**") for label in map(plain, shown_labels(app)))
+    assert "Not alike: batches." in said(app)
+
+
+def test_a_wrong_design_leaves_the_others():
+    app = two(tp=3)
+    assert not app.exception
+    assert any("tp = 3" in line for line in wrong(app))
+    assert numbers(app)["KV cache"] == "21.25 GB"
+
+
+def test_a_number_of_the_device_is_changed_and_taken_back():
+    text, source, kind = sidebar.editable("a100-80gb", "")["memory_bandwidth"]
+    assert source
+    assert kind
+    edits = sidebar.with_edit("usd_per_hour=2 USD/h", "memory_bandwidth", "3 TB/s", text)
+    assert edits == "usd_per_hour=2 USD/h,memory_bandwidth=3 TB/s"
+    assert uploads.device("a100-80gb", edits).memory_bandwidth.si == 3e12
+    assert sidebar.with_edit(edits, "memory_bandwidth", "", text) == "usd_per_hour=2 USD/h"
+    assert sidebar.with_edit(edits, "memory_bandwidth", text, text) == "usd_per_hour=2 USD/h"
+
+
+@pytest.mark.parametrize("name", sorted(catalog.device_files()))
+def test_every_number_of_a_device_goes_back_as_it_is_shown(name):
+    spec = uploads.device(name)
+    given = {n: text for n, (text, _, kind) in sidebar.editable(name, "").items() if n in spec.model_fields_set}
+    again = uploads.device(name, ",".join(f"{n}={text}" for n, text in given.items()))
+    for field in given:
+        assert getattr(again, field).si == pytest.approx(getattr(spec, field).si, rel=1e-11), field
+
+
+def test_edits_of_the_url_reach_the_result_and_the_command():
+    app = page(edits="memory_bandwidth=3 TB/s", quantizer="fp16")
+    assert not app.exception
+    assert "--device 'a100-80gb:memory_bandwidth=3 TB/s'" in next(c.value for c in app.code if "dse point" in c.value)
+    bad = page(edits="memory_bandwidth=3 TBs")
+    assert len(bad.warning) == 1
+    assert "memory_bandwidth" in bad.code[0].value
+
+
+def test_the_usable_memory_is_marked_where_it_is_not_the_whole():
+    edits, paper = "usable_frac=0.9,runtime_overhead=2 GB", replace(DEFAULT.work, memory="paper")
+    result = request.answer(replace(DEFAULT, edits=edits, work=paper)).result
+    (panel,) = design_bars.memory([("a", result)]).panels
+    marks = {series.name: series.x for series in panel.series if series.kind == "scatter"}
+    assert marks == {"usable memory": (70e9,), "device memory": (80e9,)}  # 0.9 * 80 GB - 2 GB
+    batch = result["max_batch"]
+    for n, fits in ((batch, True), (batch + 1, False)):
+        (panel,) = design_bars.memory(
+            [("a", request.answer(asked(edits=edits, batch=n, memory="paper")).result)]
+        ).panels
+        *parts, usable, _ = panel.series
+        assert (sum(part.x[0] for part in parts) <= usable.x[0]) == fits
+
+
+@pytest.mark.parametrize(
+    ("admission", "words"),
+    [
+        # (40 GB - 26.03 GB of weights) / (819,200 B * 1,324 tokens = 1.085 GB) = 12.9; 32 in 3 waves of 11, 11, 10
+        ("reserve", "Exceeds memory: runs in 3 waves of up to 11 of 32 requests."),
+        ("paged", "of 32 requests run at once, the others wait."),
+    ],
+)
+def test_what_fits_together_is_the_largest_batch(admission, words):
+    result = request.answer(asked(
+        device="a100-40gb", model="llama2-13b", quantizer="fp16", batch=32, input=300, output=1024,
+        admission=admission, memory="paper",
+    )).result  # fmt: skip
+    assert not result["fits_whole_batch"]
+    assert cards.verdict(result).endswith(words)
+    if admission == "paged":
+        assert cards.verdict(result).startswith(f"Exceeds memory: at most {result['max_batch']:,} ")
+
+
+def test_a_limit_of_the_server_is_not_said_to_be_memory():
+    given = asked(device="h100", model="llama3.1-8b", quantizer="fp16", batch=32, max_num_seqs=8)
+    words = "Exceeds the server's own limit: runs in 4 waves of up to 8 of 32 requests."
+    assert cards.verdict(request.answer(given).result) == words
+
+
+def shown_labels(app):
+    """The numbers that open their explanation."""
+    return [block.proto.popover.label for block in app if block.type == "popover"]
+
+
+def test_numbers_measured_on_made_up_data_say_so():
+    def error_of(app):
+        return next(label for label in shown_labels(app) if label.startswith("Attention error"))
+
+    assert error_of(page()).endswith("(synthetic data)")
+    assert next(label for label in shown_labels(page()) if label.startswith("Signal to")).endswith("(synthetic data)")
+    assert "synthetic" not in error_of(page(quantizer="fp16"))
+    app = page()
+    app.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
+    assert error_of(app) == "Attention error: **0.75**"
+
+
+def test_a_context_beyond_the_models_positions_is_marked():
+    app = page(input="4000", output="97", batch="1")
+    assert any("longer context than its model was made for" in warning.value for warning in app.warning)
+    note = "Note: 4,097 tokens are beyond the 4,096 positions that llama2-7b was made for"
+    assert note in wrong(app)
+    fits = page(input="4000", output="96", batch="1")
+    assert not fits.warning
+    longest = next(label for label in shown_labels(fits) if label.startswith("Longest context"))
+    assert longest.endswith(r"(model\: 4,096 positions)")
+
+
+def test_bars_add_up_to_the_total():
+    result = request.answer(replace(DEFAULT, work=replace(DEFAULT.work, memory="paper"))).result
+    (panel,) = design_bars.memory([("oaken", result)]).panels
+    *parts, mark = panel.series
+    assert sum(part.x[0] for part in parts) == sum(result[name] for name in design_bars.MEMORY)
+    assert parts[-1].base[0] + parts[-1].x[0] == sum(part.x[0] for part in parts)
+    assert mark.x == (result["capacity_bytes"],)
