@@ -137,7 +137,6 @@ def watched(profile, address):
 def open_page(page, address):
     """Open the page and wait until it is drawn: its parts are loaded one by one."""
     page.goto(address)
-    page.get_by_test_id("stMetricValue").last.wait_for()
     page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached")
 
 

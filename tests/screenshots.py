@@ -34,7 +34,7 @@ def shoot(browser, address, path, folder):
             with watched(profile, address) as page:
                 page.set_default_timeout(PATIENCE_MS)
                 page.goto(f"{address}/{path}")
-                page.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached")
+                page.get_by_role("heading", level=1).first.wait_for()
                 page.wait_for_timeout(1000)
                 idle(page)
                 page.set_viewport_size({"width": width, "height": min(page.evaluate(_UNROLL) + 120, MOST_PX)})

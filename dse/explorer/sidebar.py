@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from dse import quantizers
-from dse.core.errors import DseError, InputError
+from dse.core.errors import DseError, InputError, clean
 from dse.explorer import bench as benches
 from dse.explorer import common_fields as shared
 from dse.explorer import loading, presets, request, state, tray, uploads, widgets
@@ -67,14 +67,14 @@ def add_all(designs: Sequence[tray.Design]) -> None:
 def _history(bench: Bench) -> tray.History:
     found: tray.History = st.session_state.setdefault(_HISTORY, tray.History())
     workload = {field.key: bench.values[field.key] for field in shared.SCENARIO}
-    found.goes_to((state.tray().designs, workload))
+    found.goes_to((state.tray().designs, workload), bench.at)
     return found
 
 
 def _step(history: tray.History, by: int) -> None:
-    designs, workload = history.step(by)
+    (designs, workload), at = history.step(by)
     state.put(workload)
-    act(lambda now: Tray(designs, min(now.at, len(designs) - 1)))
+    act(lambda _: Tray(designs, at))
 
 
 def _reset() -> None:
@@ -141,11 +141,20 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
     values = bench.values
     with st.container(key="design fields", gap="small"):
         st.markdown(f"**Change: {escaped(bench.current.name)}**")
+        if len(bench.rows) > 1:
+            st.checkbox(
+                "Change all designs", key=state.ALL,
+                help="What you change below changes in every design: another device for all of them, say.",
+            )  # fmt: skip
         widgets.lines(wrong.get("", []))
         st.session_state[_NAME] = state.tray().current.name
 
         def rename() -> None:
-            act(lambda now: now.put(now.at, tray.Design(st.session_state[_NAME].strip(), now.current.values)))
+            act(
+                lambda now: now.put(
+                    now.at, tray.Design(clean(st.session_state[_NAME].strip(), tray.MAX_NAME), now.current.values)
+                )
+            )
 
         st.text_input(
             "Name", key=_NAME, on_change=rename, max_chars=tray.MAX_NAME, placeholder=bench.current.name,

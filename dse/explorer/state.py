@@ -29,6 +29,8 @@ UPLOADS, DUMP = "explorer uploads", "explorer dump"
 _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer problems"
 #: keys of the address: the designs, and which of them is being changed, counted from 1
 DESIGNS, AT = "designs", "at"
+#: session key: whether a change of a design is one of all designs
+ALL = "tray all"
 #: key of the session's values: the tray; session keys: the fields of the page and of a design, the tray at first
 _TRAY, _FIELDS, _OPENING = "explorer tray", "explorer fields", "explorer opening"
 #: session key: fields that `put` sets for the next run, before whose widgets they must be there
@@ -132,8 +134,8 @@ def _follow(
         store[key] = st.session_state[key]
         if key in said and said[key] == store[key]:
             st.session_state[key] = store[key]
-    now = store[_TRAY]
-    store[_TRAY] = now.put(now.at, trays.design_of(store, design, now.current.name))
+    now, alone = store[_TRAY], _TRAY in put_before or not st.session_state.get(ALL)
+    store[_TRAY] = now.changed(trays.design_of(store, design, now.current.name), is_for_all=not alone)
     values = {field.key: store[field.key] for field in every}
     wanted = query_now(fields, design, values)
     if wanted != st.query_params.to_dict():

@@ -53,6 +53,18 @@ class Tray:
         """The tray with another design at a place."""
         return replace(self, designs=(*self.designs[:at], design, *self.designs[at + 1 :]))
 
+    def changed(self, design: Design, is_for_all: bool = False) -> "Tray":
+        """The tray with the current design as it is now; `is_for_all` changes the same fields of all designs."""
+        before, after = self.current.values, design.values
+        keys = {key for key in (*before, *after) if before.get(key) != after.get(key)} if is_for_all else set()
+        others = [
+            replace(each, values={
+                **{key: value for key, value in each.values.items() if key not in keys},
+                **{key: value for key, value in after.items() if key in keys},
+            }) for each in self.designs
+        ]  # fmt: skip
+        return replace(self, designs=tuple(others)).put(self.at, design)
+
     def added(self, design: Design, at: int | None = None) -> "Tray":
         """The tray with one design more, at the end or before a place, which is now being changed.
 
@@ -167,24 +179,28 @@ def _escaped(text: str) -> str:
 class History:
     """What undo and redo go through: states in the order in which they were chosen."""
 
-    states: list[Any] = data_field(default_factory=list)
+    states: list[tuple[Any, int]] = data_field(default_factory=list)
     at: int = -1
     #: states that are remembered
     most: int = 200
 
-    def goes_to(self, state: Any) -> None:
-        """Note a state; what could be redone is gone, unless it is the state that was just returned to."""
-        if self.at >= 0 and self.states[self.at] == state:
+    def goes_to(self, state: Any, at: int = 0) -> None:
+        """Note a state, and the place of the design that is being changed, which by itself is nothing to undo.
+
+        What could be redone is gone, unless it is the state that was just returned to.
+        """
+        if self.at >= 0 and self.states[self.at][0] == state:
+            self.states[self.at] = (state, at)
             return
         del self.states[self.at + 1 :]
-        self.states = [*self.states, state][-self.most :]
+        self.states = [*self.states, (state, at)][-self.most :]
         self.at = len(self.states) - 1
 
     def can(self, by: int) -> bool:
         """True where there is a state to undo (-1) or to redo (1)."""
         return 0 <= self.at + by < len(self.states)
 
-    def step(self, by: int) -> Any:
-        """The state before (-1) or after (1)."""
+    def step(self, by: int) -> tuple[Any, int]:
+        """The state before (-1) or after (1), and its place."""
         self.at += by
         return self.states[self.at]

@@ -1,4 +1,4 @@
-"""The Pareto page and the quantizer lab in a real browser, and what a reader's own files may hold."""
+"""The page Front and the lab in a real browser, and what a reader's own files may hold."""
 
 import io
 import json
@@ -11,13 +11,15 @@ import pytest
 
 from browser import ROOT, STILL, idle, needs_browser, open_beside, open_page, opened_as, sync_api, wait_for_figure
 from dse.explorer import common_fields as shared
-from dse.explorer.pages import roofline
 
 pytestmark = needs_browser
 
 #: the first sweep of a process, and the first run of a quantizer, may compile what they need
 FIRST_MS = 240_000
-SMALL = "pareto_batches=16,64&pareto_inputs=1024&pareto_outputs=512,2048&pareto_quantizers=fp16;oaken"
+SMALL = (
+    "quantizer=fp16&front_batches=16,64&front_tps=&front_inputs=1024&front_outputs=512,2048&front_quantizers=fp16;fp8"
+    "&front_devices=a100-80gb;h100;h200&front_models=llama2-7b&front_minimize=decode_step_s&front_by=device&front_at_most="
+)
 
 
 def downloaded(page, button):
@@ -27,13 +29,13 @@ def downloaded(page, button):
 
 
 def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile):
-    page.goto(f"{server}/pareto?{SMALL}")
+    page.goto(f"{server}/front?{SMALL}")
     wait_for_figure(page, "front", FIRST_MS)
     page.get_by_text("of 24 designs are on the front").wait_for()
     field = page.get_by_role("textbox", name="Of the front show only")
     field.fill('device == "H100"')
     field.press("Enter")
-    page.wait_for_url("**pareto_filter=**")
+    page.wait_for_url("**front_filter=**")
     page.wait_for_function(
         "document.querySelector('.st-key-front .js-plotly-plot').data.every(t => !String(t.name).includes('A100'))"
     )
@@ -63,10 +65,10 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile
 
 
 def test_a_long_sweep_shows_how_far_it_is_and_ends_when_told(page, server):
-    page.goto(f"{server}/pareto?pareto_batches=1+to+1000+step+1")
+    page.goto(f"{server}/front?front_batches=1+to+1001+step+1")
     page.get_by_role("button", name="Sweep", exact=True).click()
     page.get_by_role("progressbar").wait_for()
-    page.get_by_text("of 648,000 designs").wait_for()
+    page.get_by_text("of 20,020 designs").wait_for()
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("The sweep was stopped.").wait_for()
     page.get_by_role("button", name="Sweep again").wait_for()
@@ -130,7 +132,7 @@ def load(page, name, text, said):
     sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
     idle(page)
     page.locator("input[type=file]").set_input_files({"name": name, "mimeType": "text/plain", "buffer": text.encode()})
-    page.get_by_test_id("stText").filter(has_text=said).first.wait_for()
+    page.get_by_text(said).first.wait_for()
     idle(page)
 
 
@@ -154,7 +156,7 @@ def hostile_files():
 
 
 def test_text_of_the_reader_is_never_markup(page, server):
-    open_page(page, f"{server}/what-if?designs=2&model={quote(HOSTILE)}&{quote(HOSTILE)}={quote(HOSTILE)}")
+    open_page(page, f"{server}/compare?model={quote(HOSTILE)}&{quote(HOSTILE)}={quote(HOSTILE)}")
     page.get_by_test_id("stCode").filter(has_text="onerror=alert").first.wait_for()
     assert page.evaluate(_MARKUP) == []
     page.get_by_text("Load a device, model, plan or measurement").click()
@@ -164,15 +166,15 @@ def test_text_of_the_reader_is_never_markup(page, server):
     bad = f"memory_capacity = {json.dumps(HOSTILE)}\nmemory_bandwidth = {json.dumps(HOSTILE)}\n"
     load(page, f"bad{FILE}.toml", bad, "memory_capacity")
     assert page.evaluate(_MARKUP) == []
-    page.get_by_test_id("stText").filter(has_text="onerror=alert(1)").first.wait_for()
+    page.get_by_text("onerror=alert(1)").first.wait_for()
     page.get_by_text("Numbers of the device").click()
     page.get_by_test_id("stText").filter(has_text=":red[x]").first.wait_for()
     assert page.evaluate(_MARKUP) == []
     for link, figure in (
-        ("Throughput", "lengths"), ("Roofline", "operations"), ("Where does it pay", "cross-1"), ("Pareto", "front"),
+        ("Roofline", "operations"), ("Formats", "formats-gain"), ("Serving", "load-tpot_s"), ("Front", "front"),
     ):  # fmt: skip
         page.get_by_role("link", name=link).first.click()
-        page.get_by_role("heading", level=1).filter(has_text=link.split()[0]).wait_for()
+        page.get_by_role("heading", level=1).wait_for()
         wait_for_figure(page, figure, FIRST_MS)
         idle(page)
         assert page.evaluate(_MARKUP) == [], link
@@ -197,7 +199,7 @@ def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
     wait_for_figure(page, "operations")
     idle(page)
     reached = []
-    for _ in range(60):
+    for _ in range(90):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("() => document.activeElement.getAttribute('aria-label') || ''"))
         if page.evaluate("() => document.activeElement.dataset.testid === 'stTopNavLink'"):
@@ -207,5 +209,7 @@ def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
             break
     else:
         pytest.fail(f"the figure's button was not reached: {reached}")
-    places = [reached.index(field.label) for field in roofline.FIELDS if field not in shared.WORK_MORE]
+    places = [
+        reached.index(field.label) for field in (shared.DEVICE, shared.MODEL, shared.QUANTIZER, *shared.SCENARIO_FIRST)
+    ]
     assert places == sorted(places)

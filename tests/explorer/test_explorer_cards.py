@@ -1,0 +1,126 @@
+"""Cards: whether a design fits, its next steps, its numbers with limits, and what designs differ in."""
+
+import pytest
+
+from dse.explorer import bench, cards, request, tray
+from dse.explorer import common_fields as shared
+from explorer_page import opened, plain, said, values_of
+
+
+def of(*designs, **workload):
+    """The bench of designs, each what differs from the defaults, under a workload."""
+    values = {field.key: field.default for field in (*shared.DESIGN, *shared.SCENARIO)} | workload
+    return bench.of(values, tray.Tray(tuple(tray.Design(values=each) for each in designs)))
+
+
+LLAMA = {"model": "llama-3.1-70b", "quantizer": "fp8"}
+
+
+def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
+    """141 GB of weights in BF16 are more than an H200's 135 GB for a server: weights in FP8 or a second device."""
+    here = of(LLAMA, batch=32, input=32768)
+    row = here.current
+    assert cards.verdict(row.result).startswith("Does not fit: ")
+    steps = {step.label: step for step in cards.next_steps(here, row)}
+    assert steps["Weights in FP8"].design == {"weights": "fp8"}
+    assert steps["2 devices"].design == {"tp": 2}
+    assert bench.badge(row) == "does not fit"
+
+
+def test_a_batch_that_exceeds_memory_has_three_ways_out():
+    here = of({})
+    row, result = here.current, here.current.result
+    assert result["max_batch"] < 64
+    assert cards.verdict(result) == (
+        f"Exceeds memory: at most {result['max_batch']} of 64 requests run at once, the others wait."
+    )
+    fewer, more, smaller = cards.next_steps(here, row)
+    assert fewer.design == {"quantizer": "fp8"}
+    fp8 = of({"quantizer": "fp8"}).current.result
+    assert fewer.outcome == f"{fp8['max_batch']} of 64 at once"
+    assert (more.design, more.outcome.partition(",")[0]) == ({"tp": 2}, "fits")
+    assert smaller.workload == {"batch": result["max_batch"]}
+
+
+def test_a_step_is_one_click_and_changes_its_design_alone():
+    app = opened("compare")
+    step = next(button for button in app.button if "KV in fp8" in button.label)
+    step.click().run()
+    assert not app.exception
+    assert "".join(app.query_params["designs"]).split("~~")[:2] == ["quantizer.fp8", "quantizer.fp8"]
+    assert app.sidebar.radio[0].options[:2] == ["fp8", r"fp8 \(2\)"] or "fp8 (2)" in plain(
+        "\n".join(app.sidebar.radio[0].options)
+    )
+
+
+def test_a_design_that_fits_within_its_limits_has_no_next_step():
+    here = of({"quantizer": "fp8"}, batch=8, input=1024, tpot_limit=100.0, ttft_limit=60.0)
+    assert cards.is_fine(here, here.current.result)
+    assert cards.next_steps(here, here.current) == []
+
+
+def test_limits_are_met_or_missed_in_the_units_of_their_fields():
+    """Limits: seconds to the first token, milliseconds per token."""
+    result = {"steady_ttft_s": 1.5, "steady_tpot_s": 0.05}
+    values = {"ttft_limit": 1.5, "tpot_limit": 49.0}
+    assert cards.is_met("steady_ttft_s", result, values) is True
+    assert cards.is_met("steady_tpot_s", result, values) is False
+    assert cards.is_met("steady_tpot_s", result, {"tpot_limit": None}) is None
+    assert plain(cards.limit_text("steady_tpot_s", result, values)) == ":red[misses the limit of 49 ms]"
+
+
+def test_a_missed_limit_proposes_a_smaller_batch_that_meets_it():
+    here = of({"quantizer": "fp8"}, batch=32, input=2048, tpot_limit=25.0)
+    assert cards.is_met("steady_tpot_s", here.current.result, here.values) is False
+    for step in cards.next_steps(here, here.current):
+        asked = {**here.values, **tray.values_of(tray.Design(values={"quantizer": "fp8"}), shared.DESIGN)}
+        result = request.answer(request.of({**asked, **step.design, **step.workload})).result
+        assert cards.is_fine(here, result), step
+
+
+def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
+    here = of({}, {"quantizer": "fp8"})
+    text = plain("\n".join(cards.numbers(here, here.rows[1])))
+    # 663 token/s, of which 8 of 10 measurements should lie within 553 to 779; over FP16's 507: 30.7 % more
+    assert "Throughput **663 token/s** (553 to 779), +30.7 %" in text
+    assert "Attention error **7.12 %** on kv_sample.npz (synthetic)" in text
+    assert "assumed price" in text
+    assert "Faster than fp16 with a chance of over 99 %: 1.31 times its throughput (1.17 to 1.47)." in text
+
+
+def test_badges_say_how_times_are_known():
+    rows = of({}, {"quantizer": "int4_per_token_head"}, {"device": "oaken-hbm"}, {"device": "mi300x"}).rows
+    words = [bench.badge(row).partition(",")[0] for row in rows]
+    assert words == ["measured", "assumed", "peak rates", "assumed"]
+
+
+@pytest.mark.parametrize(
+    ("second", "other"),
+    [
+        ({"quantizer": "fp8"}, []),
+        ({"weights": "fp8"}, ["weights"]),
+        ({"tp": 2}, ["devices"]),
+        ({"own_batch": 8}, ["batches"]),
+        ({"admission": "reserve"}, ["KV allocation"]),
+        ({"device": "oaken-hbm"}, ["devices", "timing model", "memory rule"]),
+    ],
+)
+def test_what_is_not_alike_is_said(second, other):
+    assert bench.alike(of({}, second).rows)[1] == other
+
+
+def test_a_title_says_in_what_designs_differ():
+    app = opened("compare", designs="-~~tp.2")
+    assert "Not alike: devices." in said(app)
+    titles = [text.value for text in app.subheader]
+    assert any(title.endswith("designs differ in devices") for title in titles)
+
+
+def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
+    assert [row.name for row in of({}, {"quantizer": "fp8"}, {"quantizer": "fp8", "tp": 2}).rows] == [
+        "fp16, tp 1", "fp8, tp 1", "fp8, tp 2",
+    ]  # fmt: skip
+    assert [row.name for row in of({}, {}).rows] == ["fp16", "fp16 (2)"]
+    named = bench.of(values_of(), tray.Tray((tray.Design("Mine", {}), tray.Design("Mine", {"tp": 3}))))
+    assert [row.name for row in named.rows] == ["Mine", "Mine (2)"]
+    assert named.rows[1].wrong is not None

@@ -1,0 +1,214 @@
+"""The tray: what is done with its designs, its text in an address, undo; and the sidebar of a page that shows it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dse.core.errors import InputError
+from dse.explorer import common_fields as shared
+from dse.explorer import presets, sidebar, tray
+from dse.explorer.tray import Design, History, Tray
+from dse.specs.workload import ASKED
+from explorer_page import address_of, opened, said
+
+A, B, C = (Design(values={"quantizer": name}) for name in ("fp8", "kivi", "nvfp4"))
+
+
+def names(now):
+    return [design.values.get("quantizer", "fp16") for design in now.designs], now.at
+
+
+def test_designs_are_added_copied_moved_and_deleted():
+    now = Tray((A, B))
+    assert names(now.added(C)) == (["fp8", "kivi", "nvfp4"], 2)
+    assert names(now.duplicated()) == (["fp8", "fp8", "kivi"], 1)
+    assert names(now.moved(1)) == (["kivi", "fp8"], 1)
+    assert names(now.moved(-1)) == (["fp8", "kivi"], 0)  # first already
+    assert names(now.chosen(1).deleted()) == (["fp8"], 0)
+    assert names(Tray((A,)).deleted()) == (["fp8"], 0)  # the last one stays
+    assert Tray((Design("Mine", {}),)).duplicated().current.name == "Mine copy"
+
+
+def test_a_change_of_all_designs_leaves_what_was_not_changed():
+    now = Tray((Design("One", {"quantizer": "fp8"}), Design(values={"quantizer": "kivi", "tp": 2, "device": "b200"})))
+    after = now.changed(Design("One", {"quantizer": "fp8", "tp": 4}), is_for_all=True)
+    assert [dict(each.values) for each in after.designs] == [
+        {"quantizer": "fp8", "tp": 4}, {"quantizer": "kivi", "device": "b200", "tp": 4},
+    ]  # fmt: skip
+    back = after.changed(Design("One", {"quantizer": "fp8"}), is_for_all=True)  # to the default
+    assert dict(back.designs[1].values) == {"quantizer": "kivi", "device": "b200"}
+    assert now.changed(Design(), is_for_all=False).designs[1] == now.designs[1]
+
+
+def test_a_full_tray_takes_no_more():
+    full = Tray((A,) * tray.MAX_DESIGNS)
+    with pytest.raises(InputError, match="40 are in the tray, which holds no more: delete one first"):
+        full.duplicated()
+
+
+def test_an_address_holds_what_differs_from_the_defaults():
+    now = Tray((Design(), Design("Mine, 2~x", {"device": "b200", "tp": 2}), B))
+    text = tray.text_of(now, shared.DESIGN, {})
+    assert text == "-~~device.b200~tp.2~name.Mine, 2%7Ex~~quantizer.kivi"
+    assert tray.read(text, "2", shared.DESIGN, {}) == (Tray(now.designs, 1), [])
+
+
+def test_what_an_address_says_wrongly_is_named_and_the_rest_kept():
+    found, problems = tray.read("device.h1000~tp.2~~nonsense~~quantizer.fp8", "7", shared.DESIGN, {})
+    assert found == Tray((Design(values={"tp": 2}), Design(), A))
+    assert [line.partition(" = ")[0].partition(": unknown")[0] for line in problems] == [
+        "design 1: device", "design 2: nonsense", "at",
+    ]  # fmt: skip
+    assert problems[-1] == "at = '7': must be a whole number from 1 to 3"
+    assert tray.read("x" * 20_000, "", shared.DESIGN, {}) == (None, ["designs: longer than 16,000 characters"])
+    many = tray.read("~~".join(["-"] * 50), "", shared.DESIGN, {})
+    assert (len(many[0].designs), many[1]) == (40, ["designs: 50 are given: the first 40 are taken"])
+
+
+def test_a_file_of_another_session_is_asked_for():
+    text = "device.mine.toml@0123456789abcdef~tp.2"
+    found, problems = tray.read(text, "", shared.DESIGN, {})
+    assert found == Tray((Design(values={"tp": 2}),))
+    assert problems == ["design 1: device: mine.toml was loaded in another session: load it again"]
+    labels = {"mine.toml@0123456789abcdef": "h100"}  # as this session calls it
+    assert tray.read(text, "", shared.DESIGN, labels)[0].current.values == {"device": "h100", "tp": 2}
+    assert "mine.toml@0123456789abcdef" in tray.values_in(text)
+
+
+DESIGNS = st.builds(
+    Design,
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=tray.MAX_NAME),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "device": st.sampled_from(["b200", "a100-80gb"]), "quantizer": st.sampled_from(["fp8", "kivi"]),
+            "tp": st.integers(2, 64), "own_batch": st.integers(1, 999),
+            "weights": st.sampled_from(["fp8", "a~~b.c%7E"]),
+        },
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(DESIGNS, min_size=1, max_size=5))
+def test_any_tray_comes_back_from_its_address(designs):
+    ordered = [tray.design_of(design.values, shared.DESIGN, design.name) for design in designs]
+    text = tray.text_of(Tray(tuple(ordered)), shared.DESIGN, {})
+    assert tray.read(text, "", shared.DESIGN, {}) == (Tray(tuple(ordered)), [])
+
+
+@given(st.text(max_size=300), st.text(max_size=5))
+def test_any_text_of_an_address_gives_a_tray_or_lines(text, at):
+    found, problems = tray.read(text, at, shared.DESIGN, {})
+    assert found is None or 0 <= found.at < len(found.designs)
+    assert all(line.isprintable() and len(line) <= 300 for line in problems)
+
+
+def test_undo_goes_back_and_a_new_choice_forgets_what_was_undone():
+    history = History()
+    for state, at in ((1, 0), (2, 0), (2, 5), (3, 1)):
+        history.goes_to(state, at)
+    assert not history.can(1)
+    assert history.step(-1) == (2, 5)  # to choose another design is nothing to undo
+    history.goes_to(2, 5)  # the run after: what was returned to
+    assert history.step(1) == (3, 1)
+    assert [history.step(-1)[0], history.step(-1)[0]] == [2, 1]
+    assert not history.can(-1)
+    history.goes_to(9)
+    assert [state for state, _ in history.states] == [1, 9]
+
+
+def test_the_workload_and_the_designs_share_every_field_of_a_workload_among_them():
+    """Nothing that the command line can say of a workload is without a field."""
+    of_design, of_all = ({field.key for field in fields} for fields in (shared.DESIGN, shared.SCENARIO))
+    assert not of_design & of_all
+    assert {asked.key for asked in ASKED.values()} <= of_design | of_all
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_a_preset_is_a_workload(name):
+    fields = {field.key: field for field in shared.SCENARIO}
+    values = presets.PRESETS[name].values
+    assert [fields[key].problem(value, {}) for key, value in values.items()] == [""] * len(values)
+    assert values["prefix"] <= values["input"]
+
+
+def press(app, label):
+    next(button for button in app.sidebar.button if button.label == label).click().run()
+    assert not app.exception
+
+
+def designs_of(app):
+    return app.sidebar.radio[0].options
+
+
+def test_the_sidebar_changes_the_tray_and_takes_it_back():
+    app = opened("compare")
+    assert address_of(app) == {}  # the default costs nothing
+    assert designs_of(app) == ["fp16", "fp8", r"int4\_per\_token\_head"]
+    press(app, "Duplicate")
+    app.selectbox(key="quantizer").select("kivi").run()
+    assert designs_of(app) == ["fp16", "kivi", "fp8", r"int4\_per\_token\_head"]
+    assert address_of(app) == {
+        "designs": "-~~quantizer.kivi~~quantizer.fp8~~quantizer.int4_per_token_head", "at": "2",
+    }  # fmt: skip
+    app.text_input(key="tray name").set_value("Two bits").run()
+    assert designs_of(app)[1] == "Two bits"
+    press(app, "Down")
+    assert designs_of(app)[2] == "Two bits"
+    for _ in range(2):  # the move, the name
+        press(app, "Undo")
+    assert designs_of(app)[1] == "kivi"
+    press(app, "Redo")
+    assert designs_of(app)[1] == "Two bits"
+    assert app.sidebar.radio[0].value == 1
+    press(app, "Delete")
+    assert designs_of(app) == ["fp16", "fp8", r"int4\_per\_token\_head"]
+    app.sidebar.radio[0].set_value(1).run()
+    assert app.selectbox(key="quantizer").value == "fp8"
+    app.number_input(key="batch").set_value(8).run()
+    assert address_of(app) == {"at": "2", "batch": "8"}
+    press(app, "Reset")
+    assert address_of(app) == {}
+
+
+def test_a_design_keeps_its_fields_while_another_is_changed():
+    app = opened("compare")
+    app.sidebar.radio[0].set_value(1).run()
+    app.number_input(key="tp").set_value(2).run()
+    app.sidebar.radio[0].set_value(0).run()
+    assert app.number_input(key="tp").value == 1
+    app.number_input(key="pp").set_value(2).run()
+    assert address_of(app)["designs"].split("~~") == ["pp.2", "quantizer.fp8~tp.2", "quantizer.int4_per_token_head"]
+
+
+def test_one_device_for_all_designs_at_once():
+    app = opened("compare")
+    app.checkbox(key="tray all").check().run()
+    app.selectbox(key="device").select("b200").run()
+    assert address_of(app)["designs"] == "~~".join([
+        "device.b200", "device.b200~quantizer.fp8", "device.b200~quantizer.int4_per_token_head",
+    ])  # fmt: skip
+    app.sidebar.radio[0].set_value(1).run()  # to choose another design changes none
+    assert address_of(app)["designs"].count("fp8") == 1
+
+
+def test_many_designs_are_a_list_to_choose_from_and_a_table():
+    text = "~~".join(f"own_batch.{n}" for n in range(1, 11))
+    app = opened("compare", designs=text)
+    assert not app.exception
+    assert len(app.sidebar.radio) == 0
+    assert app.selectbox(key="tray at").label == "Designs (10)"
+    assert len(app.dataframe[0].value) == 10
+    assert "Not alike: batches." in said(app)
+
+
+def test_a_preset_sets_the_workload_of_all():
+    app = opened("compare")
+    app.selectbox(key="tray preset").select("Chat").run()
+    assert (app.number_input(key="input").value, app.number_input(key="tpot_limit").value) == (1024, 50.0)
+    assert app.selectbox(key="tray preset").value is None  # what was chosen can be changed on
+    assert "within the limit of 50 ms" in said(app)
+
+
+def test_the_opening_is_three_formats_that_a_server_of_today_runs():
+    assert [design.values for design in sidebar.opening().designs] == list(shared.OPENING)
