@@ -1,5 +1,7 @@
 """The explorer in Debian's Chromium: a server of its own, a browser, and pages that tell what went wrong in them."""
 
+import io
+import json
 import os
 import shutil
 import socket
@@ -12,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -154,6 +157,23 @@ def open_beside(page, name="throughput"):
     return place
 
 
+def choose(place, label, option):
+    """Choose an option of a field by typing it, again where a run that ends takes back what was typed."""
+    field = place.get_by_role("combobox", name=label).first
+    found = place.page.get_by_role("option", name=option, exact=True).first
+    for wait_ms in (3000, 6000, WAIT_MS):
+        idle(place.page)
+        field.fill(option)
+        try:
+            found.wait_for(timeout=wait_ms)
+            break
+        except sync_api.TimeoutError:
+            if wait_ms == WAIT_MS:
+                raise
+    found.click()
+    idle(place.page)
+
+
 def idle(page):
     """Wait until the page's script has ended."""
     page.get_by_test_id("stStatusWidget").wait_for(state="detached")
@@ -172,3 +192,19 @@ def opened_as(kind, path):
         start, end = {"PNG": (b"\x89PNG", b"IEND\xaeB`\x82"), "PDF": (b"%PDF", b"%%EOF\n")}[kind]
         assert content.startswith(start)
         assert content.endswith(end)
+
+
+def uploader(page, test_id="stMain"):
+    """Where a dump is given; in the sidebar, a device, a model, a plan or measurements."""
+    return page.get_by_test_id(test_id).locator("input[type=file]")
+
+
+def dump_bytes(model=""):
+    buffer = io.BytesIO()
+    draw = np.random.default_rng(1).standard_normal
+    np.savez(
+        buffer,
+        **({"meta": np.frombuffer(json.dumps({"model": model, "note": model}).encode(), "u1")} if model else {}),
+        **{f"layer0.{side}": draw((1, 2, 64, 64)).astype(np.float16) for side in ("key", "value")},
+    )
+    return buffer.getvalue()

@@ -109,7 +109,7 @@ def shown(name: str, result: Mapping[str, Any]) -> str:
 
 def _unit(name: str) -> tuple[str, float]:
     """The unit that cards show a result in, and its size in base units."""
-    own = {"measured_error": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0)}
+    own = {"measured_error": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0), "steady_ttft_s": ("s", 1.0)}
     return own.get(name) or shown_unit(name, RESULT_UNITS[name])
 
 

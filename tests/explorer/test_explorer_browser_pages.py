@@ -1,15 +1,25 @@
 """The page Front and the lab in a real browser, and what a reader's own files may hold."""
 
-import io
 import json
 import re
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
 import pytest
 
-from browser import ROOT, STILL, idle, needs_browser, open_beside, open_page, opened_as, sync_api, wait_for_figure
+from browser import (
+    ROOT,
+    STILL,
+    dump_bytes,
+    idle,
+    needs_browser,
+    open_beside,
+    open_page,
+    opened_as,
+    sync_api,
+    uploader,
+    wait_for_figure,
+)
 from dse.explorer import common_fields as shared
 
 pytestmark = needs_browser
@@ -74,30 +84,19 @@ def test_a_long_sweep_shows_how_far_it_is_and_ends_when_told(page, server):
     page.get_by_role("button", name="Sweep again").wait_for()
 
 
-def dump_bytes(model=""):
-    buffer = io.BytesIO()
-    draw = np.random.default_rng(1).standard_normal
-    np.savez(
-        buffer,
-        **({"meta": np.frombuffer(json.dumps({"model": model, "note": model}).encode(), "u1")} if model else {}),
-        **{f"layer0.{side}": draw((1, 2, 64, 64)).astype(np.float16) for side in ("key", "value")},
-    )
-    return buffer.getvalue()
-
-
 def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, server, tmp_path):
     page.goto(f"{server}/lab?lab_quantizer=nqkv")
     wait_for_figure(page, "map-error", FIRST_MS)
     page.get_by_text("Load a KV dump").click()
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"PK\x03\x04 no archive")
-    page.locator("input[type=file]").set_input_files(bad)
+    uploader(page).set_input_files(bad)
     page.get_by_text("bad.npz: ").wait_for()
     sync_api.expect(page.locator(".js-plotly-plot").first).to_be_visible()
     good = tmp_path / "own.npz"
     good.write_bytes(dump_bytes())
-    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
-    page.locator("input[type=file]").set_input_files(good)
+    sync_api.expect(uploader(page)).to_have_count(1)
+    uploader(page).set_input_files(good)
     page.get_by_test_id("stText").filter(has_text="own.npz, 1 layers").wait_for()
     sync_api.expect(page.get_by_text("Synthetic data")).to_have_count(0)
     for name in ("bits", "errors", "histogram", "map-before", "map-after", "map-error"):
@@ -129,9 +128,9 @@ _MARKUP = """() => [...document.querySelectorAll('[data-testid=stApp] *')].filte
 
 def load(page, name, text, said):
     """Give the uploader a file of that very name, and wait for what the page says of it."""
-    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    sync_api.expect(uploader(page, "stSidebar")).to_have_count(1)
     idle(page)
-    page.locator("input[type=file]").set_input_files({"name": name, "mimeType": "text/plain", "buffer": text.encode()})
+    uploader(page, "stSidebar").set_input_files({"name": name, "mimeType": "text/plain", "buffer": text.encode()})
     page.get_by_text(said).first.wait_for()
     idle(page)
 
@@ -185,9 +184,9 @@ def test_a_dump_says_nothing_as_markup(page, server):
     page.get_by_text("The address held values").wait_for()
     wait_for_figure(page, "map-error", FIRST_MS)
     page.get_by_text("Load a KV dump").click()
-    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    sync_api.expect(uploader(page)).to_have_count(1)
     file = {"name": f"{FILE}.npz", "mimeType": "application/zip", "buffer": dump_bytes(HOSTILE)}
-    page.locator("input[type=file]").set_input_files(file)
+    uploader(page).set_input_files(file)
     page.get_by_test_id("stText").filter(has_text="onerror=alert").first.wait_for()
     wait_for_figure(page, "map-error", FIRST_MS)
     idle(page)

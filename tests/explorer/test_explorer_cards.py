@@ -4,6 +4,7 @@ import pytest
 
 from dse.explorer import bench, cards, request, tray
 from dse.explorer import common_fields as shared
+from dse.explorer.pages import start
 from explorer_page import opened, plain, said, values_of
 
 
@@ -13,7 +14,7 @@ def of(*designs, **workload):
     return bench.of(values, tray.Tray(tuple(tray.Design(values=each) for each in designs)))
 
 
-LLAMA = {"model": "llama-3.1-70b", "quantizer": "fp8"}
+LLAMA = {"model": "llama3.1-70b", "quantizer": "fp8"}
 
 
 def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
@@ -124,3 +125,11 @@ def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
     named = bench.of(values_of(), tray.Tray((tray.Design("Mine", {}), tray.Design("Mine", {"tp": 3}))))
     assert [row.name for row in named.rows] == ["Mine", "Mine (2)"]
     assert named.rows[1].wrong is not None
+
+
+@pytest.mark.parametrize("question", start.QUESTIONS, ids=lambda question: question.page)
+def test_a_question_of_the_first_screen_is_made_of_what_fields_take(question):
+    """A name that a field does not list would be the default in the field, and another in the answer."""
+    fields = {field.key: field for field in (*shared.DESIGN, *shared.SCENARIO)}
+    for values in (*question.designs, question.workload):
+        assert [fields[key].problem(value, values) for key, value in values.items()] == [""] * len(values)

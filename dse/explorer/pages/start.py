@@ -30,7 +30,7 @@ class Question:
     page: str
 
 
-_LLAMA = {"model": "llama-3.1-70b"}
+_LLAMA = {"model": "llama3.1-70b"}
 QUESTIONS = (
     Question(
         "Does it fit?", "Llama 3.1 70B with FP8 keys and values, 32 requests of 32K tokens: one H200, or two?",
