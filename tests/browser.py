@@ -163,6 +163,7 @@ def choose(place, label, option):
     found = place.page.get_by_role("option", name=option, exact=True).first
     for wait_ms in (3000, 6000, WAIT_MS):
         idle(place.page)
+        field.click()  # in sight first: a list closes when its field is scrolled
         field.fill(option)
         try:
             found.wait_for(timeout=wait_ms)

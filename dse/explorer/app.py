@@ -12,8 +12,12 @@ from dse.explorer import bench, common_fields, sidebar, state, uploads
 from dse.explorer.bench import Bench
 
 _TITLE = "KV-cache design explorer"
-#: where Streamlit shows no focus: a reader who goes from link to link by keyboard sees where they are
-_FOCUS = "<style>[data-testid=stTopNavLink]:focus-visible { outline: 2px solid currentColor !important; }</style>"
+#: where Streamlit shows no focus, a reader who goes from link to link by keyboard sees where they are; less empty room
+_STYLE = """<style>
+[data-testid=stTopNavLink]:focus-visible { outline: 2px solid currentColor !important; }
+[data-testid=stMainBlockContainer] { padding-top: 4.5rem; padding-bottom: 3rem; }
+[data-testid=stSidebarUserContent] { padding-top: 0; }
+</style>"""
 #: session key: there from a session's second run on
 _SEEN = "explorer seen"
 
@@ -62,7 +66,7 @@ def main(first: str = PAGES[0].path) -> None:
     }  # fmt: skip
     st.session_state[state.PAGES] = shown
     uploads.restore()
-    st.html(_FOCUS)
+    st.html(_STYLE)
     opened = st.navigation(list(shown.values()), position="top")
     page = next(page for page in PAGES if page.path == (opened.url_path or first))
     values = state.open_page(

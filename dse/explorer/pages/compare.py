@@ -211,7 +211,7 @@ def show_numbers(rows: Sequence[Row]) -> None:
                         for row in rows:
                             _number(row, first, name, "", f"{row.at + 1}: ", width=_CELL)
     for row in rows:
-        with st.expander(f"{row.name}: all of it as text"):
+        with st.expander(f"{escaped(row.name)}: all of it as text"):
             assert row.answer is not None
             st.code(row.answer.text, language=None, wrap_lines=True)
 
