@@ -68,7 +68,7 @@ def show(
     with st.container(horizontal=True):
         box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
         if st.button("Export…", key=f"{name} export", help="Another size, other words, with a preview."):
-            export.show(name, chart, FORMATS, partial(_looking, table, made))
+            export.show(name, chart, FORMATS, partial(looking, table, made))
     if not box.open:
         return event
     with box:
@@ -85,7 +85,7 @@ def show(
     return event
 
 
-def _looking(
+def looking(
     table: Callable[[], pd.DataFrame], made: MadeBy, chart: Chart, page: Page | None, kind: str, options: str
 ) -> bytes:
     """A file of the dialog: as `content`, and the picture's options stand behind what made its numbers."""
