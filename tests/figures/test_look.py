@@ -11,6 +11,8 @@ import pytest
 from dse.cli import looks as cli_looks
 from dse.cli.plot import plot
 from dse.core.errors import InputError, LimitError
+from dse.explorer import figure, request
+from dse.figures import design_bars
 from dse.figures.drawing import chart as charts_as_data
 from dse.figures.drawing import fit, page_layout, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
@@ -194,3 +196,51 @@ def test_series_have_colours_of_their_own_while_there_are_any():
     assert len({look.colour for look in style.looks(names).values()}) == 7
     assert style.GREY not in {look.colour for look in style.looks(names).values()}
     assert len(set(style.looks([str(i) for i in range(style.MAX_SYSTEMS)]).values())) == style.MAX_SYSTEMS
+
+
+#: colours that lines take: black, or grey, and six others
+N_INKS = 7
+
+
+def shared_colours(chart, black):
+    """Entries of the legend of one panel that have one colour, `black` standing for black; none of a panel with more
+    entries than there are colours, where dashes and marks tell them apart."""
+    found = []
+    for panel in chart.panels:
+        by: dict[str, set[str]] = {}
+        for series in panel.series:
+            if series.in_legend and not series.is_note and not series.values:
+                ink = black if series.colour == style.BLACK else series.colour
+                by.setdefault(ink, set()).add(series.name)
+        if sum(map(len, by.values())) <= N_INKS:
+            found += [names for names in by.values() if len(names) > 1]
+    return found
+
+
+def drawn_in_the_explorer():
+    """Charts of the explorer: three designs compared, one that has no name of a paper."""
+    asked = {
+        name: request.of({"quantizer": name, "batch": 16}) for name in ("fp16", "fp8", "oaken", "kivi", "qserve")
+    }  # fmt: skip
+    rows = [(name, request.answer(one).result) for name, one in asked.items()]
+    curves = [(name, request.curve(request.any_batch(one))) for name, one in asked.items()]
+    lines = figure.throughput(curves)
+    starred = figure.chosen(lines, [result for _, result in rows], list(asked))
+    stars = [series for series in starred.panels[0].series if series.name == style.CHOSEN]
+    colours = {series.name: series.colour for series in lines.panels[0].series if series.kind == "line"}
+    assert [star.colour for star in stars] == [colours[name] for name in asked]  # each in the colour of its line
+    return {"memory": design_bars.memory(rows), "step": design_bars.step_time(rows), "throughput": starred}
+
+
+def test_a_colour_means_one_thing_and_hover_boxes_have_six_lines(charts):
+    found = {}
+    here = drawn_in_the_explorer()
+    for name, drawn in {**charts, **here}.items():
+        texts = [text for panel in drawn.panels for series in panel.series for text in series.hover]
+        assert max((text.count("\n") + 1 for text in texts), default=0) <= charts_as_data.MAX_HOVER_LINES, name
+        found[name] = shared_colours(
+            drawn, style.GREY if name in here else style.BLACK
+        )  # whose pages show black as grey
+    capacities = found.pop("memory_batch")  # one thing, at several sizes
+    assert all(text.startswith("capacity") for names in capacities for text in names)
+    assert {name: shared for name, shared in found.items() if shared} == {}
