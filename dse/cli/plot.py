@@ -1,9 +1,11 @@
 """The command `dse plot`."""
 
 import json
+from typing import Any
 
 import click
 
+from dse.cli.looks import look_of, look_options
 from dse.cli.options import command_line
 from dse.cli.unused import refuse
 from dse.core.errors import InputError, show
@@ -13,13 +15,7 @@ from dse.core.errors import InputError, show
 @click.argument("kind", required=False)
 @click.argument("source", required=False, metavar="DIR|TABLE")
 @click.option("--out", metavar="FILE", help="File to write: .pdf, .svg, .png, .html, .csv or .parquet.")
-@click.option("--preset", default="paper", show_default=True, metavar="paper|paper-wide|slide",
-              help="A column of 85 mm, both of 178 mm, or 16:9 of 339 x 190 mm.")  # fmt: skip
-@click.option("--width", type=float, metavar="MM", help="Another width than the preset's.")
-@click.option("--height", type=float, metavar="MM", help="A height; default: what a column needs, a slide's own.")
-@click.option("--title", metavar="TEXT", help="Another title.")
-@click.option("--no-title", is_flag=True, help="No title in the picture: it stands in the file's properties.")
-@click.option("--no-notes", is_flag=True, help="No notes in the picture: they stand in the file's properties.")
+@look_options
 @click.option("--only", multiple=True, metavar="COLUMN=A,B", help="Rows to draw, such as model=llama2-13b.")
 @click.option("--list", "as_list", is_flag=True, help="Every figure: what it shows, which command writes its table.")
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
@@ -27,15 +23,10 @@ def plot(
     kind: str | None,
     source: str | None,
     out: str | None,
-    preset: str,
-    width: float | None,
-    height: float | None,
-    title: str | None,
-    no_title: bool,
-    no_notes: bool,
     only: tuple[str, ...],
     as_list: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Draw the figure KIND of what another command wrote: sized for a column of a paper or for a slide.
 
@@ -58,10 +49,10 @@ def plot(
     if out is None:
         raise InputError("--out is missing: name a file that ends in .pdf, .svg, .png, .html, .csv or .parquet")
     if ending not in plot_write.SIZED:
-        sizes = ("preset", "width", "height", "no_title", "no_notes")
-        refuse(dict.fromkeys((*sizes, *(["title"] if ending != "html" else [])), f"in .{ending}"))
-    if title is not None and no_title:
-        raise InputError(f"title = {show(title)}: has no effect with --no-title: leave one out")
-    page = plot_write.page_of(preset, width, height, not no_title, not no_notes)
-    for line in plot_write.write(kind, source, out, command_line(), page, title, only):
+        words = ("title", "x_label", "y_label")
+        without = [name for name in given if ending != "html" or name not in words]
+        refuse(dict.fromkeys(without, f"in .{ending}"))
+    if given["title"] is not None and given["no_title"]:
+        raise InputError(f"title = {show(given['title'])}: has no effect with --no-title: leave one out")
+    for line in plot_write.write(kind, source, out, command_line(), look_of(given), only):
         click.echo(line)

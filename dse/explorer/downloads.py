@@ -1,16 +1,17 @@
 """A figure of a page, and what stands beside it: the command line, the Python, and the files, each with its state."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import figure, names
+from dse.explorer import export, figure, names
 from dse.explorer.widgets import escaped
 from dse.figures.drawing.chart import Chart
+from dse.figures.drawing.layout import REPORT, Page
 
 #: format of a download -> its media type
 FORMATS = {
@@ -23,17 +24,22 @@ CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "plotly
 
 @dataclass(frozen=True)
 class MadeBy:
-    """Where a figure comes from: `command` prints its numbers, `python` makes them, `address` opens the page again."""
+    """Where a figure comes from: `command` prints its numbers, `python` makes them, `address` opens the page again.
+
+    `options` of `dse plot` draw it alike.
+    """
 
     command: str
     python: str
     address: str = ""
+    options: str = ""
 
     @property
     def text(self) -> str:
         """What the files carry, in a line."""
         commands = "; ".join(self.command.splitlines())
-        return f"{commands} (explorer: {self.address})" if self.address else commands
+        address = f" (explorer: {self.address})" if self.address else ""
+        return f"{commands}{address}" + (f" (drawn with {self.options})" if self.options else "")
 
 
 def show(
@@ -59,7 +65,10 @@ def show(
     )  # fmt: skip
     if chart.notes:
         st.caption(escaped(names.spoken(" ".join(chart.notes))))
-    box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
+    with st.container(horizontal=True):
+        box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
+        if st.button("Export…", key=f"{name} export", help="Another size, other words, with a preview."):
+            export.show(name, chart, FORMATS, partial(looking, table, made))
     if not box.open:
         return event
     with box:
@@ -76,14 +85,25 @@ def show(
     return event
 
 
-def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy) -> bytes:
-    """A file of the figure, made when it is asked for.
+def looking(
+    table: Callable[[], pd.DataFrame], made: MadeBy, chart: Chart, page: Page | None, kind: str, options: str
+) -> bytes:
+    """A file of the dialog: as `content`, and the picture's options stand behind what made its numbers."""
+    if kind in ("csv", "parquet") or page is None:
+        return content(chart, table, kind, made)
+    return content(chart, table, kind, replace(made, options=options), page)
+
+
+def content(
+    chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy, page: Page = REPORT
+) -> bytes:  # fmt: skip
+    """A file of the figure for a page, made when it is asked for.
 
     CSV has no place beside its rows for what made them, so that each row says it.
     """
-    from dse.figures.export.image import export
+    from dse.figures.export import image
 
     rows = table() if kind in ("csv", "parquet") else None
     if rows is not None and kind == "csv":
         rows = rows.assign(made_by=made.text)
-    return export(chart, kind, made.text, rows)
+    return image.export(chart, kind, made.text, rows, page)

@@ -41,17 +41,25 @@ def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
     return chart
 
 
-def chosen(chart: Chart, results: Sequence[Mapping[str, Any]]) -> Chart:
-    """The chart of `throughput` with a star at each of `results` that fits."""
-    places = [(float(r["batch"]), float(r["throughput_tokens_per_s"])) for r in results if r["feasible"]]
-    if not places:
-        return chart
-    x, y = zip(*places, strict=True)
-    star = Series("chosen", "scatter", x=x, y=y, colour=style.VERMILLION, marker="star", size=1.4)
+def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Chart:
+    """The chart of `throughput` with a star at each of `results` that fits, in the colour of its line.
+
+    `names` are the lines of the results, in their order; a star without a line is black.
+    """
     panel = chart.panels[0]
+    colours = {series.name: series.colour for series in panel.series if series.kind == "line"}
+    stars = [
+        Series(style.CHOSEN, "scatter", (float(result["batch"]),), (float(result["throughput_tokens_per_s"]),),
+               colours.get(name, style.BLACK), marker="star", size=1.8, in_legend=False)
+        for result, name in zip(results, names or [""] * len(results), strict=True) if result["feasible"]
+    ]  # fmt: skip
+    if not stars:
+        return chart
+    x, y = [star.x[0] for star in stars], [star.y[0] for star in stars]
     x_axis = replace(panel.x, low=min(panel.x.low, *x), high=max(panel.x.high, *(1.1 * value for value in x)))
     y_axis = replace(panel.y, high=max(panel.y.high, *(1.05 * value for value in y)))
-    return replace(chart, panels=(replace(panel, x=x_axis, y=y_axis, series=(*panel.series, star)),))
+    panels = (replace(panel, x=x_axis, y=y_axis, series=(*panel.series, *stars)),)
+    return replace(chart, panels=panels, keys=(style.KEY_CHOSEN, *chart.keys))
 
 
 def with_colours(chart: Chart) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing.chart import Chart, Panel, Series, hover_box
 from dse.figures.registry import Source, by, figure
 from dse.questions.best_map import BestMap
 from dse.questions.common import sure_text
@@ -100,7 +100,7 @@ def _is_open(row: pd.Series) -> bool:
 
 
 def _hover(row: pd.Series, quantizers: tuple[str, ...]) -> str:
-    lines = [f"batch {row['batch']:,}, prompt {row['input_tokens']:,}", f"best: {row['best'] or 'none runs'}"]
+    lines = [f"best: {row['best'] or 'none runs'}"]
     if not pd.isna(row.get("sure")):
         lines.append(f"better than {row['next_best']} with a chance of {sure_text(row['sure'])}")
     if not pd.isna(row.get("gain_low")):
@@ -109,4 +109,4 @@ def _hover(row: pd.Series, quantizers: tuple[str, ...]) -> str:
         name = column.split(" ", 1)[-1]
         if " " in column and name in quantizers:
             lines.append(f"{name}: " + ("does not run" if pd.isna(row[column]) else f"{row[column]:,.5g}"))
-    return "\n".join(lines)
+    return hover_box(f"batch {row['batch']:,}, prompt {row['input_tokens']:,}", lines)

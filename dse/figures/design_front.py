@@ -10,7 +10,7 @@ import pandas as pd
 
 from dse.core.units import human
 from dse.figures.drawing import axes, style, whiskers
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import Source, by, figure
 from dse.model.results import shown_unit, title
 from dse.sweep.pareto.designs import DesignFront, label
@@ -114,13 +114,15 @@ def chart(
     knees: list[Series] = []
     sure: list[Series] = []
     is_knee = pd.Series(list(knee), index=front.index, dtype=bool)
-    for i, (name, rows) in enumerate(groups or [("front", front)]):
-        look, rows = style.STYLES[i], rows.sort_values(list(names), kind="stable")
+    groups = groups or [("front", front)]
+    looks = style.looks([OTHERS, *(name for name, _ in groups)])  # grey stays with the others
+    for name, rows in groups:
+        look, rows = looks[name], rows.sort_values(list(names), kind="stable")
         series.append(
             Series(
                 name, "line" if len(objectives) == 2 else "scatter", **_points(rows, x, y), colour=look.colour,
                 dash=look.dash, marker=look.marker, size=0.8,
-                hover=tuple(_hover(row, units) for _, row in rows.iterrows()),
+                hover=tuple(_hover(name, row, units) for _, row in rows.iterrows()),
             )
         )  # fmt: skip
         if len(front) <= MAX_WHISKERS:
@@ -130,8 +132,8 @@ def chart(
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
-                "knee", "scatter", **_points(best, x, y), colour=style.VERMILLION, marker="star", size=2.0,
-                hover=tuple(f"knee of {name}\n{_hover(row, units)}" for _, row in best.iterrows()),
+                style.KNEE, "scatter", **_points(best, x, y), colour=look.colour, marker="star", size=2.0,
+                hover=tuple(_hover(f"knee of {name}", row, units) for _, row in best.iterrows()), in_legend=False,
             )
         )  # fmt: skip
         notes += [f"Knee{f' of {name}' if by else ''}: {label(row)}." for _, row in best.iterrows()]
@@ -142,7 +144,7 @@ def chart(
     panel = Panel("", places[0], places[1], (*others, *sure, *knees, *series))
     notes += [whiskers.NOTE] if sure else []
     words = f"Pareto front: {title(y)} against {title(x)}"
-    return Chart(words, (panel,), panel_height_pt=260, notes=tuple(notes))
+    return Chart(words, (panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes))
 
 
 def _aim(name: str, sense: str) -> str:
@@ -167,15 +169,15 @@ def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) ->
     return ", ".join(parts)
 
 
-def _hover(row: pd.Series, units: Mapping[str, str]) -> str:
-    """Every value of the row that is there, with its unit."""
+def _hover(name: str, row: pd.Series, units: Mapping[str, str]) -> str:
+    """A title, and every value of the row that is there, with its unit."""
     parts = []
     for name, value in row.items():
         if value is None or pd.isna(value) or value == "":
             continue
         is_number = not isinstance(value, str | bool | np.bool_)
         parts.append(f"{title(str(name))}: {human(value, units.get(str(name), ''), 6) if is_number else value}")
-    return "\n".join(parts)
+    return hover_box(name, parts)
 
 
 def _beaten(cloud: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:

@@ -36,7 +36,7 @@ def chart(source: Source) -> Chart:
         own = table[table["system"] == system]
         good = own[own["feasible"]]
         places = tuple(float(batches.index(int(batch))) for batch in good["batch"])
-        texts = tuple(rows.hover(row) + _parts(row, parts) for _, row in good.iterrows())
+        texts = tuple(rows.hover(row, *_parts(row, parts)) for _, row in good.iterrows())
         base = (0.0,) * len(places)
         series: list[Series] = []
         for (column, name), (colour, hatch) in zip(parts.items(), style.FILLS, strict=False):
@@ -75,5 +75,5 @@ def chart(source: Source) -> Chart:
     )  # fmt: skip
 
 
-def _parts(row: pd.Series, parts: Mapping[str, str]) -> str:
-    return "".join(f"\n{name}: {row[column] / axes.MILLISECOND:,.4g} ms" for column, name in parts.items())
+def _parts(row: pd.Series, parts: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {row[column] / axes.MILLISECOND:,.4g} ms" for column, name in parts.items()]

@@ -14,7 +14,7 @@ TIMES = {"tpot_s": ("time per output token", "ms", 1e-3), "ttft_s": ("time to fi
 def chart(tables: Sequence[tuple[str, pd.DataFrame]], column: str, limit_s: float | None = None) -> Chart:
     """A line a named table of `dse.questions.load.under_load`; a dotted line at the limit in seconds, if any."""
     name, unit, size = TIMES[column]
-    looks = {label: style.STYLES[place] for label, place in style.places([n for n, _ in tables], {}).items()}
+    looks = style.looks([label for label, _ in tables])
     rates = [float(rate) for _, table in tables for rate in table["requests_per_s"]]
     times = [float(time) for _, table in tables for time in table[column]]
     x = axes.linear("requests per second", "1/s", rates)

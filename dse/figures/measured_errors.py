@@ -23,7 +23,7 @@ def _is_synthetic(source: Source) -> bool:
 
 
 def _look(methods: list[str], method: str) -> style.Style:
-    return style.STYLES[methods.index(method) % style.MAX_SYSTEMS]
+    return style.looks(methods)[method]
 
 
 def _notes(table: pd.DataFrame, synthetic: bool) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
                 marker="x-thin", hover=_texts(bad, column, unit), is_note=True, in_legend=False,
             ))  # fmt: skip
     held = f"capacity {capacity / axes.GB:,.4g} GB"
-    series.append(Series(held, "line", (x.low, x.high), (capacity, capacity), style.BLACK, dash="dash", marker=""))
+    series.append(Series(held, "line", (x.low, x.high), (capacity, capacity), style.VERMILLION, dash="dash", marker=""))
     return Chart(
         title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, keys=(style.KEY_OUT_OF_MEMORY,),
         notes=(f"Crosses above the capacity: out of memory, in the order of the legend. {note}",),

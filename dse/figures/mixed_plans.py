@@ -36,7 +36,7 @@ def chart(source: Source) -> Chart:
         raise LimitError(
             f"{len(names)} methods: a figure tells {style.MAX_SYSTEMS} apart: choose with --only method=A,B"
         )
-    looks = {name: style.STYLES[i % style.MAX_SYSTEMS] for i, name in enumerate(methods)}
+    looks = style.looks(["mixed plans", *methods])
     shown = table[table["error"].gt(0)]
     hull, chosen = (shown[shown["kind"] == kind] for kind in ("mixed plans", "chosen plan"))
     series = [Series(

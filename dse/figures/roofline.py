@@ -6,6 +6,9 @@ from dse.figures.drawing import axes, rows, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import Source, by_report, figure
 
+#: the operations that multiply by weights, as the legend names them
+LINEAR = "linear layers"
+
 
 def _series(own: pd.DataFrame, operation: str, name: str, kind: str, **look: object) -> Series:
     part = own[own["operation"] == operation]
@@ -40,14 +43,14 @@ def chart(source: Source) -> Chart:
     )
     panels = []
     names = list(dict.fromkeys(table[table["operation"] == "attention"]["label"]))
-    places = style.places(names, rows.quantizer_places(table))
+    places = style.places([*names, LINEAR], rows.quantizer_places(table))
     for device in dict.fromkeys(table["device"]):
         own = table[table["device"] == device]
         linear = own[own["operation"] == "linear"]
         attention = own[own["operation"] == "attention"]
-        series = [_series(own, "ceiling", "ceiling", "line", marker="", colour=style.BLACK)]
+        series = [_series(own, "ceiling", "ceiling", "line", marker="", colour=style.GREY)]
         series.append(
-            _series(own, "linear", "linear layers", "scatter", colour=style.BLUE, size=1.2,
+            _series(own, "linear", LINEAR, "scatter", colour=style.STYLES[places[LINEAR]].colour, size=1.2,
                     opened=(True,) * len(linear),
                     labels=tuple(str(label).removeprefix("batch ") for label in linear["label"]))
         )  # fmt: skip

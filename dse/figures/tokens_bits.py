@@ -75,7 +75,7 @@ def _sizes(shown: rows.Drawn) -> list[Series]:
         own = [row for _, row in shown.table[shown.table["system"] == system].iterrows()]
         look: style.Style = shown.style(system)
         texts = tuple(
-            f"{rows.hover(row)}\nstored {row['stored_tokens']:,.0f}, read {row['read_tokens']:,.0f} tokens at the end"
+            rows.hover(row, f"stored {row['stored_tokens']:,.0f}, read {row['read_tokens']:,.0f} tokens at the end")
             for row in own
         )
         series.append(Series(

@@ -40,10 +40,11 @@ def chart(source: Source) -> Chart:
     # the host of a server uses neither
     parts = [(name, own) for name, own in parts if (own[compute] > 0).any() or (own[bandwidth] > 0).any()]
     decode = decode[(decode[compute] > 0) | (decode[bandwidth] > 0)]
+    looks = style.looks([name for name, _ in (*phases, *parts)])
     panels = (
-        Panel("prefill and generation", x, y[0], _lines(phases, compute, 0)),
-        Panel("generation, by operation", x, _small(y[0].name, decode[compute]), _lines(parts, compute, len(phases))),
-        Panel("generation, by operation", x, y[1], _lines(parts, bandwidth, len(phases))),
+        Panel("prefill and generation", x, y[0], _lines(phases, compute, looks)),
+        Panel("generation, by operation", x, _small(y[0].name, decode[compute]), _lines(parts, compute, looks)),
+        Panel("generation, by operation", x, y[1], _lines(parts, bandwidth, looks)),
     )
     return Chart(
         f"Use of the peaks, {UTILISATION_MODEL} FP16 on an A100, 1K in, 1K out (Oaken Figure 3)", panels, n_columns=3,
@@ -62,10 +63,10 @@ def _small(name: str, shares: pd.Series) -> Axis:
     return axes.log10(name, "%", [float(share) for share in shares], PERCENT)
 
 
-def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, first_style: int) -> tuple[Series, ...]:
+def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, looks: dict[str, style.Style]) -> tuple[Series, ...]:
     found = []
-    for i, (name, own) in enumerate(groups):
-        look = style.STYLES[first_style + i]
+    for name, own in groups:
+        look = looks[name]
         texts = tuple(f"{name}, batch {row['batch']:,}\n{100 * row[column]:.3g} %" for _, row in own.iterrows())
         found.append(Series(
             name, "line", tuple(map(float, own["batch"])), tuple(map(float, own[column])), colour=look.colour,

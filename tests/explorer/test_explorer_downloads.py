@@ -8,11 +8,15 @@ from xml.etree import ElementTree
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from dse.explorer import downloads as beside
 from dse.explorer import request
 from dse.explorer.downloads import MadeBy
 from dse.figures import design_bars
+from dse.figures.export import image
+from dse.figures.export.look import applied
+from dse.specs.look import ASKED, Look
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():
@@ -63,3 +67,95 @@ def state_in(kind, content):
 def test_files_of_a_figure_open_and_carry_their_state(kind):
     content = beside.content(design_bars.memory(ROWS), lambda: design_bars.table(ROWS), kind, MADE)
     assert state_in(kind, content) == SAID
+
+
+FIGURE = """
+from functools import partial
+from dse.explorer import downloads, export, request
+from dse.figures import design_bars
+rows = [("oaken", request.answer(request.DEFAULT).result)]
+made = downloads.MadeBy("dse point", "import dse", "/?batch=64")
+table = partial(design_bars.table, rows)
+"""
+#: a figure, and its dialog alone: AppTest runs a whole script anew, where a browser runs the dialog
+SHOWN = f'{FIGURE}downloads.show("memory", design_bars.memory(rows), table, made)'
+OPENED = f"""{FIGURE}
+export.show("memory", design_bars.memory(rows), downloads.FORMATS, partial(downloads.looking, table, made))
+"""
+
+
+@pytest.fixture
+def dialog():
+    """The dialog of a figure's export."""
+    app = AppTest.from_string(OPENED, default_timeout=60).run()
+    assert not app.exception
+    return app
+
+
+def test_a_button_beside_a_figure_opens_its_export():
+    app = AppTest.from_string(SHOWN, default_timeout=60).run()
+    assert not app.text_input
+    app.button(key="memory export").click().run()
+    assert not app.exception
+    assert app.text_input(key="export memory title").label == "Title"
+
+
+def red(app):
+    """Lines that say what is wrong."""
+    return [text.value for text in app.markdown if text.value.startswith(":red[")]
+
+
+def buttons(app):
+    """Download buttons of the dialog: name, and whether they make a file."""
+    found = (element for element in app.get("download_button") if element.proto.id.count(" export "))
+    return {element.proto.label: not element.proto.disabled for element in found}
+
+
+def options(app):
+    return next((code.value for code in app.code if code.value.startswith("--")), "")
+
+
+def test_the_export_has_a_field_for_every_part_of_the_look(dialog):
+    shown = [*dialog.text_input, *dialog.selectbox, *dialog.number_input, *dialog.checkbox]
+    assert {element.label for element in shown} == {asked.label for asked in ASKED.values()}
+    assert dialog.text_input(key="export memory title").placeholder == design_bars.memory(ROWS).title
+    assert buttons(dialog) == dict.fromkeys(("PNG", "SVG", "PDF", "CSV", "Parquet"), True)
+    assert (red(dialog), options(dialog)) == ([], "--preset report")
+    assert dialog.get("image")[0].proto.imgs[0].alt == f"Preview: {design_bars.memory(ROWS).title}"
+
+
+def test_the_preview_follows_the_fields_and_the_files_are_of_it(dialog, monkeypatch):
+    drawn = []
+    preview = image.preview
+    monkeypatch.setattr(image, "preview", lambda chart, page: drawn.append((chart, page)) or preview(chart, page))
+    dialog.selectbox(key="export preset").set_value("slide")
+    dialog.selectbox(key="export legend").set_value("below")
+    dialog.text_input(key="export memory title").set_value("Memory, mine")
+    dialog.number_input(key="export font").set_value(20.0)
+    dialog.checkbox(key="export shows_notes").uncheck().run()
+    assert not dialog.exception
+    wanted = Look(preset="slide", legend="below", title="Memory, mine", font=20.0, shows_notes=False)
+    assert drawn == [applied(wanted, design_bars.memory(ROWS))]
+    assert options(dialog) == wanted.options
+    content = beside.looking(lambda: design_bars.table(ROWS), MADE, *drawn[0], "png", wanted.options)
+    assert texts_of_png(content)["Title"] == "Memory, mine"
+    assert texts_of_png(content)["Source"] == f"{SAID} (drawn with {wanted.options})"
+    rows = beside.looking(lambda: design_bars.table(ROWS), MADE, *drawn[0], "csv", wanted.options)
+    assert rows == beside.content(drawn[0][0], lambda: design_bars.table(ROWS), "csv", MADE)
+
+
+def test_what_no_figure_can_have_is_a_red_line_and_makes_no_picture(dialog):
+    dialog.number_input(key="export font").set_value(0.0).run()
+    assert red(dialog) == [":red[font = 0\\: must be 4 to 60 (pt)]"]
+    assert buttons(dialog) == {"PNG": False, "SVG": False, "PDF": False, "CSV": True, "Parquet": True}
+    dialog.text_input(key="export memory title").set_value("x" * 400).run()
+    assert len(red(dialog)) == 2
+    assert "must have at most 200 characters" in red(dialog)[0]
+    dialog.text_input(key="export memory title").set_value("").run()
+    dialog.number_input(key="export font").set_value(None).run()
+    assert red(dialog) == []
+    assert all(buttons(dialog).values())
+    dialog.number_input(key="export height").set_value(40.0).run()  # of a size that cannot hold the figure
+    assert len(red(dialog)) == 1
+    assert "too small for this figure" in red(dialog)[0]
+    assert not buttons(dialog)["PDF"]

@@ -170,7 +170,8 @@ def show_curve(rows: Sequence[Row], made: MadeBy, other: str) -> None:
         if plain.key_quantizer_text != named[0][1].key_quantizer_text:
             named.append((plain.key_quantizer_text, plain))
     curves = tuple((name, request.any_batch(asked)) for name, asked in named)
-    chart = figure.chosen(_said(cached_lines(curves), other), [row.result for row in rows])
+    drawn = _said(cached_lines(curves), other)
+    chart = figure.chosen(drawn, [row.result for row in rows], [row.name for row in rows])
     beside.show("throughput", chart, partial(_curves, curves), made)
 
 

@@ -1,10 +1,21 @@
 """A figure as data, independent of any plotting library: panels, axes, series. Numbers stay in SI base units."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["line", "scatter", "bar", "hbar", "heat"]
 Dash = Literal["solid", "dash", "dot", "dashdot"]
+#: lines of a hover box at most: a taller one hides what it speaks of
+MAX_HOVER_LINES = 6
+
+
+def hover_box(title: str, lines: Sequence[str]) -> str:
+    """The text of a hover box: a title and `lines`, several of which share a line where they would be too many."""
+    n_rows = min(len(lines), MAX_HOVER_LINES - 1)
+    ends = [round((i + 1) * len(lines) / n_rows) for i in range(n_rows)]
+    rows = [", ".join(lines[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return "\n".join([title, *rows])
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,8 @@ class Series:
     `opened` marks points drawn hollow; `base` is where stacked bars start; `values` colour the points along the
     chart's colour scale; `labels` are written beside the points. `is_note` is True where the coordinates are a
     place on the page (a mark for "out of memory") and not numbers of the table. A "heat" series has `x` and `y` one
-    apart and a value for every pair, row by row of `y`; NaN leaves a cell empty. `hover`, where given, has as many.
+    apart and a value for every pair, row by row of `y`; NaN leaves a cell empty. `hover`, where given, has as many,
+    each of MAX_HOVER_LINES at most (`hover_box`).
     """
 
     name: str

@@ -10,7 +10,7 @@ from itertools import pairwise
 from dse.core.errors import LimitError
 from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
-from dse.figures.drawing.layout import Box, Page
+from dse.figures.drawing.layout import LEGEND_ROW, Box, Page
 
 #: smallest panel, height of a row of a list and size of a panel of a figure as tall as needed, in points at 8 pt texts
 MIN_WIDTH, MIN_HEIGHT, ROW = 80.0, 45.0, 10.0
@@ -37,11 +37,15 @@ def fitted(chart: Chart, page: Page) -> Chart:
         return chart
     chart = _with_short_names(chart, page)
     found = _tall(chart, page) if page.height is None else _filled(chart, page)
-    box = page_layout.place(found, page).panels[0]
-    if box.width < 0.5 * MIN_WIDTH * page.scale or box.height < 0.4 * MIN_HEIGHT * page.scale:
+    place = page_layout.place(found, page)
+    box = place.panels[0]
+    is_small = box.width < 0.5 * MIN_WIDTH * page.scale or box.height < 0.4 * MIN_HEIGHT * page.scale
+    legend_foot = place.legend_top - len(place.legend) * LEGEND_ROW * page.scale
+    if is_small or (place.legend_width and legend_foot < place.notes_top - 1):
+        more = "" if page.legend != "right" else ", or put its legend elsewhere with --legend"
         raise LimitError(
-            f"{_mm(page.width)} x {_mm(page_layout.place(found, page).height)} mm: is too small for this figure: "
-            "give a larger --width or --height, or leave its notes out with --no-notes"
+            f"{_mm(page.width)} x {_mm(place.height)} mm: is too small for this figure: "
+            f"give a larger --width or --height, or leave its notes out with --no-notes{more}"
         )
     return replace(found, panels=tuple(_thinned(panel, box, page) for panel in found.panels))
 

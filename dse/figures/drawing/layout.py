@@ -40,6 +40,8 @@ class Page:
     max_note_lines: int = 40
     shows_title: bool = True
     shows_notes: bool = True
+    #: place of the legend on pages that fit: above or below the panels, right of them, or none
+    legend: str = "above"
 
     @property
     def scale(self) -> float:
@@ -98,6 +100,8 @@ class Layout:
     shows_y_ticks: tuple[bool, ...]
     x_labels: tuple[Text, ...] = ()
     y_labels: tuple[Text, ...] = ()
+    #: what a legend on the right takes of the figure's width
+    legend_width: float = 0.0
 
 
 def text_width(text: str, size: float) -> float:

@@ -35,6 +35,14 @@ def measured(text: str, size: float, is_bold: bool = False) -> float:
     return float(ROOM * max(widths))
 
 
+@lru_cache(maxsize=10_000)
+def has_letter(char: str) -> bool:
+    """True where the font that draws the texts has the letter."""
+    from matplotlib.font_manager import findfont, get_font
+
+    return bool(get_font(findfont("DejaVu Sans")).get_char_index(ord(char)))
+
+
 def wrapped(text: str, width: float, size: float, is_bold: bool = False) -> list[str]:
     """The text in lines of at most `width` points, broken between words; a longer word has its own line, or several
     where it has hyphens."""
@@ -120,15 +128,17 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
     usable = page.width - 2 * EDGE
     title = tuple(balanced(chart.title, usable, page.title, True)) if page.shows_title else ()
     notes = _notes(chart, page)
-    legend = tuple(chart.legend())
+    legend = () if page.legend == "none" else tuple(chart.legend())
+    is_right, is_below = page.legend == "right" and len(legend) > 1, page.legend == "below"
     cell = max((measured(s.name, size) for s in legend), default=0.0) + (SYMBOL + BETWEEN) * scale
-    legend_columns = max(1, min(len(legend), int((usable + BETWEEN * scale) // cell)))
+    legend_columns = 1 if is_right else max(1, min(len(legend), int((usable + BETWEEN * scale) // cell)))
     legend_rows = -(-len(legend) // legend_columns) if len(legend) > 1 else 0
     if legend_rows:  # as many columns as leave no row nearly empty
         legend_columns = -(-len(legend) // legend_rows)
     same_x, same_y = _shared(chart, columns)
     left, gap, right = _sides(chart, columns, same_y, lines, page)
-    inner = page.width - left - right - (BAR_ROOM * scale if chart.colours else 0.0)
+    legend_width = cell + PAD * scale if is_right else 0.0
+    inner = page.width - left - right - legend_width - (BAR_ROOM * scale if chart.colours else 0.0)
     width = (inner - (columns - 1) * gap) / columns
     titles = tuple("\n".join(balanced(panel.title, max(width, 1.0), page.panel)) for panel in chart.panels)
     n_title_lines = max((text.count("\n") + 1 for text in titles if text), default=0)
@@ -140,21 +150,27 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
     ]  # fmt: skip
     head = len(title) * LINE * page.title + (6.0 if title else 4.0) * scale
     note_row = NOTE_ROW * page.note / NOTE_SIZE
-    above = head + (legend_rows * LEGEND_ROW + 4.0) * scale
-    used = above + rows * tops + sum(feet) + len(notes) * note_row + PAD * scale
+    legend_height = legend_rows * LEGEND_ROW * scale
+    above = head + 4.0 * scale + (0.0 if is_right or is_below else legend_height)
+    below = len(notes) * note_row + PAD * scale
+    used = above + rows * tops + sum(feet) + below + (legend_height + PAD * scale if is_below else 0.0)
     panel_height = chart.panel_height_pt if page.height is None else (page.height - used) / rows
     height = used + rows * panel_height
+    if is_right and page.height is None:  # a long list on the right leaves room below the panels
+        height = max(height, above + legend_height + below)
+    legend_top = below + legend_height + PAD * scale if is_below else height - head
     boxes = []
     for i in range(n):
         row, column = divmod(i, columns)
         y_top = height - above - row * (tops + panel_height) - sum(feet[:row]) - tops
         boxes.append(Box(left + column * (width + gap), y_top - panel_height, width, panel_height))
     return Layout(
-        page, page.width, height, tuple(boxes), (False,) * n, legend if legend_rows else (), height - head,
+        page, page.width, height, tuple(boxes), (False,) * n, legend if legend_rows else (), legend_top,
         legend_columns, cell if legend_columns == 1 else (usable + BETWEEN * scale) / legend_columns,
         height - 4.0 * scale, notes, PAD * scale + len(notes) * note_row, title, titles,
         tuple(not same for same in same_x), tuple(not same for same in same_y),
         tuple(_x_labels(chart, columns, boxes, same_x, page)), tuple(_y_labels(chart, columns, boxes, same_y, page)),
+        legend_width,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dse.figures.drawing import style, whiskers
-from dse.figures.drawing.chart import Axis, Series
+from dse.figures.drawing.chart import Axis, Series, hover_box
 from dse.model import assumptions
 
 #: what hover boxes show, in order: (column, name, unit shown, size of that unit)
@@ -54,9 +54,9 @@ def ordered(table: pd.DataFrame, column: str) -> list[Any]:
     return list(dict.fromkeys(table[column].tolist()))
 
 
-def hover(row: Any) -> str:
-    """The text of a hover box, of a row by column: what was asked and what came out."""
-    lines = [f"{row['system']}, {row['model']}"]
+def hover(row: Any, *more: str) -> str:
+    """The text of a hover box, of a row by column: what was asked and what came out, and lines that say more."""
+    lines = []
     for column, name, unit, size in _HOVER:
         value = row[column]
         if pd.isna(value):
@@ -64,7 +64,7 @@ def hover(row: Any) -> str:
         lines.append(f"{name}: {value if isinstance(value, str) else f'{value / size:,.5g}'} {unit}".rstrip())
     if row["assumptions"]:
         lines.append(f"assumed: {row['assumptions']}")
-    return "\n".join(lines)
+    return hover_box(f"{row['system']}, {row['model']}", [*lines, *more])
 
 
 def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:

@@ -43,7 +43,8 @@ METHODS = {
 
 
 def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
-    """Place in STYLES of each name: the known one where it is free, else the first that nothing known here has."""
+    """Place in STYLES of each name: the known one where it is free, else the first that nothing known here has, of a
+    colour that no other has where there is one."""
     wanted = {name: known[name] for name in names if known.get(name, MAX_SYSTEMS) < MAX_SYSTEMS}
     found: dict[str, int] = {}
     for name in names:
@@ -51,10 +52,23 @@ def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
             found[name] = wanted[name]
             continue
         taken = {*found.values(), *wanted.values()}
+        inks = {_ink(place) for place in taken}
         free = [place for place in range(MAX_SYSTEMS) if place not in taken]
+        free.sort(key=lambda place: _ink(place) in inks)
         rest = [place for place in range(MAX_SYSTEMS) if place not in found.values()]
         found[name] = (free or rest or [len(found) % MAX_SYSTEMS])[0]
     return found
+
+
+def _ink(place: int) -> str:
+    """The colour of a style; black and grey are one, as pages of either theme show black as grey."""
+    colour = STYLES[place].colour
+    return GREY if colour == BLACK else colour
+
+
+def looks(names: Sequence[str]) -> dict[str, Style]:
+    """The look of each name, by their order alone."""
+    return {name: STYLES[place] for name, place in places(names, {}).items()}
 
 
 def of_methods(names: Sequence[str]) -> dict[str, Style]:
@@ -84,10 +98,13 @@ FILLS = (
 OUT_OF_MEMORY = "out of memory"
 NOT_AT_ONCE = "not all at once"
 KERNELS_ASSUMED = "kernels assumed, not measured"
+#: what stars mark: a point of a line, in the line's colour
+KNEE, CHOSEN = "knee", "chosen"
 
-#: legend entries of the two marks
+#: legend entries of marks
 KEY_OUT_OF_MEMORY = Series(OUT_OF_MEMORY, "scatter", marker="x-thin", colour=BLACK, is_note=True)
 KEY_KERNELS_ASSUMED = Series(
     KERNELS_ASSUMED, "scatter", marker="square", colour=GREY, opened=(True,), size=1.15, is_note=True
 )
+KEY_KNEE, KEY_CHOSEN = (Series(name, "scatter", marker="star", colour=BLACK, is_note=True) for name in (KNEE, CHOSEN))
 KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, "scatter", marker="circle", colour=BLACK, opened=(True,), is_note=True)

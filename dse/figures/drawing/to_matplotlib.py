@@ -41,8 +41,13 @@ def images(chart: Chart) -> dict[str, bytes]:
     return {name: image(chart, name) for name in FORMATS}
 
 
-def image(chart: Chart, name: str, page: Page = REPORT, metadata: dict[str, str] | None = None) -> bytes:
-    """The chart for a page in one of FORMATS, with what the file says of itself; no date is in it."""
+def image(
+    chart: Chart, name: str, page: Page = REPORT, metadata: dict[str, str] | None = None, dpi: int | None = None
+) -> bytes:
+    """The chart for a page in one of FORMATS, with what the file says of itself; no date is in it.
+
+    `dpi` are the dots an inch of a PNG, PNG_DPI by default.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -55,7 +60,7 @@ def image(chart: Chart, name: str, page: Page = REPORT, metadata: dict[str, str]
         FigureCanvasAgg(figure)
         _draw(figure, chart, place)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=name, dpi=PNG_DPI, metadata={**_METADATA[name], **(metadata or {})})
+        figure.savefig(buffer, format=name, dpi=dpi or PNG_DPI, metadata={**_METADATA[name], **(metadata or {})})
     return buffer.getvalue()
 
 
@@ -198,9 +203,10 @@ def _legend(figure: Any, place: Layout) -> None:
     from matplotlib.patches import Rectangle
 
     width, height, page, scale = place.width, place.height, place.page, place.page.scale
+    left = width - place.legend_width if place.legend_width else 8
     for i, series in enumerate(place.legend):
         row, column = divmod(i, place.legend_columns)
-        x = 8 + column * place.legend_cell
+        x = left + column * place.legend_cell
         y = place.legend_top - (row + 0.5) * layout.LEGEND_ROW * scale
         if series.kind in ("bar", "hbar"):
             look: Any = {"facecolor": series.colour, "hatch": series.hatch * 4, "edgecolor": "white",
@@ -228,7 +234,7 @@ def _colour_bar(figure: Any, chart: Chart, place: Layout) -> None:
     assert scale is not None
     page, low, high = place.page, place.panels[-1].y, place.panels[0].y + place.panels[0].height
     axes = figure.add_axes(
-        ((place.width - (layout.BAR_ROOM - 2) * page.scale) / place.width, low / place.height,
+        ((place.width - place.legend_width - (layout.BAR_ROOM - 2) * page.scale) / place.width, low / place.height,
          9 * page.scale / place.width, (high - low) / place.height)
     )  # fmt: skip
     norm = Normalize(scale.place(scale.axis.low), scale.place(scale.axis.high))

@@ -11,7 +11,7 @@ import pandas as pd
 from dse import __version__
 from dse.core import files
 from dse.core.errors import InputError, clean, did_you_mean, show
-from dse.figures.drawing import to_matplotlib
+from dse.figures.drawing import fit, page_layout, to_matplotlib
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import REPORT, Page
 from dse.figures.export import web_page
@@ -30,6 +30,8 @@ PRESETS = {
     "slide": Page("slide", 960.0, 540.0, title=24.0, panel=18.0, text=18.0, note=18.0, line=2.2, mark=1.9,
                   max_note_lines=2),
 }  # fmt: skip
+#: dots an inch of a preview
+PREVIEW_DPI = 110
 #: characters of a command that a file keeps
 MAX_MADE_BY = 4000
 
@@ -60,6 +62,17 @@ def export(
     if table is None:
         raise InputError(f"format = {format}: needs the table behind the figure")
     return files.csv_of(table) if format == "csv" else parquet(table, made_by)
+
+
+def preview(chart: Chart, page: Page) -> bytes:
+    """The picture of `export` as a PNG for the screen. Raises LimitError for a page that is too small."""
+    return to_matplotlib.image(chart, "png", page, dpi=PREVIEW_DPI)
+
+
+def size_text(chart: Chart, page: Page) -> str:
+    """Width and height of the picture, as 85 x 60 mm."""
+    place = page_layout.on(fit.fitted(chart, page), page)
+    return f"{place.width / MM:.0f} x {place.height / MM:.0f} mm"
 
 
 def metadata(chart: Chart, format: str, made_by: str) -> dict[str, str]:

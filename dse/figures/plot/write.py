@@ -4,7 +4,6 @@ import json
 import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,23 @@ import pandas as pd
 
 from dse import __version__
 from dse.core import files
-from dse.core.errors import InputError, did_you_mean, show
+from dse.core.errors import InputError, show
 from dse.figures import FIGURES
-from dse.figures.drawing import fit, page_layout
+from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import Page
 from dse.figures.export import image as export
-from dse.figures.export.image import MM, PRESETS, SIZED
+from dse.figures.export.image import SIZED
+from dse.figures.export.look import applied
 from dse.figures.plot import load
 from dse.figures.plot.read import BESIDE
 from dse.model.results import RESULT_UNITS
+from dse.specs.look import Look
 
-__all__ = ["SIZED", "ending", "how_to", "listing", "listing_text", "page_of", "write"]
+__all__ = ["SIZED", "ending", "how_to", "listing", "listing_text", "write"]
 
-#: millimetres of a page's side
-MIN_MM, MAX_MM = 40.0, 1200.0
+#: a figure as nobody asked otherwise: for a column of a paper
+PAPER = Look()
 
 
 def ending(out: str) -> str:
@@ -38,22 +39,7 @@ def ending(out: str) -> str:
     return found
 
 
-def page_of(preset: str, width_mm: float | None, height_mm: float | None, title: bool, notes: bool) -> Page:
-    """The page of a preset, or of another size with its texts. Raises InputError."""
-    if preset not in PRESETS:
-        raise InputError(f"preset = {show(preset)}: {did_you_mean(preset, PRESETS)}")
-    page = replace(PRESETS[preset], shows_title=title, shows_notes=notes)
-    for name, size in (("width", width_mm), ("height", height_mm)):
-        if size is not None:
-            if not MIN_MM <= size <= MAX_MM:
-                raise InputError(f"{name} = {size:g}: must be {MIN_MM:g} to {MAX_MM:g} (mm)")
-            page = replace(page, width=size * MM) if name == "width" else replace(page, height=size * MM)
-    return page
-
-
-def write(
-    kind: str, source: str, out: str, made_by: str, page: Page, title: str | None = None, only: Sequence[str] = ()
-) -> list[str]:
+def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, only: Sequence[str] = ()) -> list[str]:
     """Draw the figure `kind` of what `source` names into the file `out`; what there is to say of it, a line each.
 
     The file appears whole or not at all. Raises InputError, LimitError, OutputError.
@@ -61,9 +47,9 @@ def write(
     format = ending(out)
     if os.path.exists(out) and os.path.exists(source) and os.path.samefile(out, source):
         raise InputError(f"out = {show(out)}: is the table itself: name another file")
+    look.check()
     chart, table = load.load(kind, source, only)
-    if title is not None:
-        chart = replace(chart, title=title)
+    chart, page = applied(look, chart)
     with load.drawing(load.find(kind), source):
         content = export.export(chart, format, made_by, table, page)
     if format == "csv":
@@ -71,12 +57,7 @@ def write(
     files.write(Path(out), content)
     if format not in SIZED:
         return [f"{'figure' if format == 'html' else 'table'}: {out}"]
-    return [f"figure: {out} ({_size(chart, page)})", *_left_off(chart, page)]
-
-
-def _size(chart: Chart, page: Page) -> str:
-    place = page_layout.on(fit.fitted(chart, page), page)
-    return f"{place.width / MM:.0f} x {place.height / MM:.0f} mm"
+    return [f"figure: {out} ({export.size_text(chart, page)})", *_left_off(chart, page)]
 
 
 def _left_off(chart: Chart, page: Page) -> list[str]:

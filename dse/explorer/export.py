@@ -1,0 +1,120 @@
+"""The dialog that draws a figure otherwise: title, size, texts, legend and notes, with a preview, and its files."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from dse.core.errors import DseError
+from dse.explorer.widgets import lines, problem
+from dse.figures.drawing.chart import Chart
+from dse.figures.drawing.layout import Page
+from dse.specs.look import ASKED, Look
+
+#: what a figure is exported as, where the reader says nothing else
+START = Look(preset="report")
+#: fields of a figure's own words; the others are the same for all figures of a session
+_OWN = ("title", "x_label", "y_label")
+#: session key: the fields as the reader left them, which Streamlit forgets with the dialog
+_KEPT = "export kept"
+#: fields a row of the dialog
+_ROWS = (("title",), ("preset", "legend"), ("width", "height", "font"), ("x_label", "y_label"),
+         ("shows_title", "shows_notes"))  # fmt: skip
+#: what makes a file of a chart on a page, and says in it how it was made
+Content = Callable[[Chart, Page | None, str, str], bytes]
+
+
+@st.dialog("Export a figure", width="large")
+def show(name: str, chart: Chart, formats: dict[str, str], content: Content) -> None:
+    """The fields, the picture that they give, and a button for each of `formats` (name: media type).
+
+    `content` makes a file of the chart, its page, the format, and the options of `dse plot` that look the same.
+    """
+    from dse.figures.export import look as looks
+    from dse.figures.export.image import preview, size_text
+
+    asking, seeing = st.columns([2, 3], gap="medium")
+    with asking:
+        look = _fields(name, chart)
+    with seeing:
+        page: Page | None = None
+        options, drawn = "", chart
+        if look is None:
+            st.info("The picture comes back when the fields in red are mended.")
+        else:
+            try:
+                drawn, page = looks.applied(look, chart)
+                st.image(preview(drawn, page), alt=f"Preview: {drawn.title}")
+            except DseError as error:
+                page = None
+                problem(error)
+            else:
+                options = look.options
+                st.caption(f"{size_text(drawn, page)}. " + ("As options of `dse plot`:" if options else ""))
+                if options:
+                    st.code(options, language="bash", wrap_lines=True)
+        with st.container(horizontal=True):
+            for kind, media in formats.items():
+                is_picture = kind not in ("csv", "parquet")
+                st.download_button(
+                    "Parquet" if kind == "parquet" else kind.upper(), partial(content, drawn, page, kind, options),
+                    f"{name}.{kind}", media, key=f"{name} export {kind}", on_click="ignore",
+                    disabled=is_picture and page is None,
+                )  # fmt: skip
+
+
+def _fields(name: str, chart: Chart) -> Look | None:
+    """The look that the fields say; None where one of them cannot be used, which stands beside it."""
+    from dse.figures.export import look as looks
+
+    kept = st.session_state.setdefault(_KEPT, {})
+    said: dict[str, Any] = {}
+    is_bad = False
+    for row in _ROWS:
+        for place, field in zip(st.columns(len(row)), row, strict=True):
+            with place:
+                own = f"{name} {field}" if field in _OWN else field
+                value = _field(field, f"export {own}", kept.get(own, getattr(START, field)), chart)
+                kept[own] = said[field] = value
+                try:
+                    looks.check(field, value)
+                except DseError as error:
+                    is_bad = True
+                    lines(error.lines()[:1])
+    return None if is_bad else replace(START, **said)
+
+
+def _field(field: str, key: str, start: Any, chart: Chart) -> Any:
+    """The widget of a field; a text or number left open means what stands in it in grey."""
+    asked = ASKED[field]
+    if key not in st.session_state:
+        st.session_state[key] = start
+    if asked.kind == "switch":
+        return st.checkbox(asked.label, key=key)
+    if asked.kind == "choice":
+        return st.selectbox(asked.label, list(asked.choices), key=key, format_func=asked.choices.__getitem__,
+                            help=asked.help)  # fmt: skip
+    if asked.kind == "number":  # its range is checked with the rest: a widget's own would change what was typed
+        return st.number_input(asked.label, key=key, value=None, step=1.0, format="%g", help=asked.help,
+                               placeholder=_measure(field))  # fmt: skip
+    return st.text_input(asked.label, key=key, placeholder=_default(field, chart), help=asked.help) or None
+
+
+def _measure(field: str) -> str:
+    """What the chosen size has for a number left open."""
+    from dse.figures.export.image import MM
+    from dse.figures.export.look import SIZES
+
+    page = SIZES[st.session_state["export preset"]]
+    points = {"width": page.width / MM, "height": page.height and page.height / MM, "font": page.text}[field]
+    return f"{points:.0f}" if points else "free"
+
+
+def _default(field: str, chart: Chart) -> str:
+    """The words of the chart that a text replaces."""
+    if field == "title":
+        return chart.title
+    known = {getattr(panel, field[0]).label for panel in chart.panels}
+    return known.pop() if len(known) == 1 else "as each panel has"

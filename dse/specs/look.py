@@ -1,0 +1,110 @@
+"""How a reader wants a figure drawn: title, size, texts, legend, notes. One declaration gives options and fields.
+
+`dse.figures.export.look` applies it to a chart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from dse.core.errors import InputError, did_you_mean, show
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a field of a look is asked for.
+
+    `option` is its name on the command line, without dashes (of a switch, what turns it off), `label` its name beside
+    a figure. `choices` maps a value to what the explorer calls it; numbers lie between `low` and `high`, texts have
+    `high` characters at most.
+    """
+
+    option: str
+    label: str
+    kind: Literal["text", "number", "choice", "switch"]
+    help: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    low: float = 0.0
+    high: float = 0.0
+    unit: str = ""
+
+    def check(self, value: Any) -> None:
+        """Raises InputError for a value that no figure can have."""
+        if value is None or self.kind == "switch":
+            return
+        if self.kind == "choice" and value not in self.choices:
+            raise InputError(f"{self.option} = {show(value)}: {did_you_mean(value, self.choices)}")
+        if self.kind == "number" and not self.low <= value <= self.high:
+            raise InputError(f"{self.option} = {value:g}: must be {self.low:g} to {self.high:g} ({self.unit})")
+        if self.kind == "text":
+            if len(value) > self.high:
+                raise InputError(f"{self.option} = {show(value)}: must have at most {self.high:g} characters")
+            if not value.isprintable():
+                raise InputError(f"{self.option} = {show(value)}: must be one line of letters that can be printed")
+
+
+def _asked(default: Any, *given: Any, **more: Any) -> Any:
+    return field(default=default, metadata={"asked": Asked(*given, **more)})
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a reader says of a figure; None leaves it as its chart, or its size, has it."""
+
+    preset: str = _asked(
+        "paper", "preset", "Size", "choice",
+        "A column of 85 mm, both of 178 mm, 16:9 of 339 x 190 mm, or as the report (183 mm).",
+        {"report": "as the report", "paper": "single column", "paper-wide": "double column", "slide": "slide"},
+    )  # fmt: skip
+    width: float | None = _asked(
+        None, "width", "Width (mm)", "number", "Another width than the preset's.", low=40.0, high=1200.0, unit="mm"
+    )
+    height: float | None = _asked(
+        None, "height", "Height (mm)", "number", "A height; default: what a column needs, a slide's own.", low=40.0,
+        high=1200.0, unit="mm",
+    )  # fmt: skip
+    font: float | None = _asked(
+        None, "font", "Font size (pt)", "number", "Size of the texts at axes and in the legend; the others follow.",
+        low=4.0, high=60.0, unit="pt",
+    )  # fmt: skip
+    title: str | None = _asked(None, "title", "Title", "text", "Another title.", high=200)
+    shows_title: bool = _asked(
+        True, "no-title", "Title in the picture", "switch",
+        "No title in the picture: it stands in the file's properties.",
+    )  # fmt: skip
+    x_label: str | None = _asked(
+        None, "x-label", "Label of the x axis", "text", "Another name of the x axis.", high=100
+    )
+    y_label: str | None = _asked(
+        None, "y-label", "Label of the y axis", "text", "Another name of the y axis.", high=100
+    )
+    legend: str = _asked(
+        "above", "legend", "Legend", "choice", "Place of the legend.",
+        {"above": "above", "right": "right", "below": "below", "none": "none"},
+    )  # fmt: skip
+    shows_notes: bool = _asked(
+        True, "no-notes", "Notes in the picture", "switch",
+        "No notes in the picture: they stand in the file's properties.",
+    )  # fmt: skip
+
+    def check(self) -> None:
+        """Raises InputError for the first value that no figure can have."""
+        for name, asked in ASKED.items():
+            asked.check(getattr(self, name))
+
+    @property
+    def options(self) -> str:
+        """What differs from the default, as options of `dse plot`."""
+        import shlex
+
+        words: list[str] = []
+        for name, asked in ASKED.items():
+            value = getattr(self, name)
+            if value != getattr(Look, name):
+                shown = [] if asked.kind == "switch" else [f"{value:g}" if asked.kind == "number" else value]
+                words += [f"--{asked.option}", *shown]
+        return shlex.join(words)
+
+
+#: field of a look -> how it is asked for
+ASKED: dict[str, Asked] = {one.name: one.metadata["asked"] for one in fields(Look)}
