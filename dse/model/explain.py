@@ -739,7 +739,7 @@ def _unpack_rates(point: Point) -> str:
     for g in point.plan.groups:
         one = g.implementation
         if one and one.elements_per_cycle and point.paths[g.place] == "fused":
-            own = lower.core_rate(point.device, stack, g, "fused", None)
+            own = lower.core_rate(point.device, stack, g, "fused")
             shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
             found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
             continue
