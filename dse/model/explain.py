@@ -718,13 +718,18 @@ def _runs(point: Point) -> str:
 
 
 def _borrowed(point: Point) -> str:
-    """Kernels of other stacks that stand in for those of the stack."""
+    """Kernels of other stacks, or of other layers, that stand in for those of the stack."""
     stack = point.stack
     if not isinstance(stack, ServedStack):
         return ""
     places = lower.fits_used(point.plan, point.paths, point.work, stack)
     found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
-    return f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"
+    said = [f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"]
+    codes = dict.fromkeys(lower.sparse_code(point.plan, point.paths, g.shape_index) for g in point.plan.groups)
+    lacking = ", ".join(code for code in codes if code and f"sparse.{code}" not in places)
+    if lacking:
+        said = [*(said if found else ()), f"of {lacking} layers none were measured: attention's stand in"]
+    return "; ".join(said)
 
 
 def _hides_behind(point: Point) -> str:
