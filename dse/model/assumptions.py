@@ -114,7 +114,8 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     """What of the kernels that a design runs, and of its server, was not measured: the nearest that was stands in.
 
     Compressed caches and tokens chosen by an index are read as if by the kernels of plain or latent attention where
-    their own were not measured, and states that nobody measured are updated at its pace.
+    their own were not measured, and states that nobody measured are updated at its pace. Prompts of such layers
+    are always computed as those of plain attention.
     """
     used, weights, found = lower.fits_used(plan, paths, work, stack), work.weight_format, []
     served = stack if isinstance(stack, ServedStack) else None
@@ -131,6 +132,8 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
         foreign = True
     if foreign or (served and any(place in served.borrowed for place in used)):
         found.append("nearest_kernels")
+    if stack.attention and any(sparse):
+        found.append("sparse_prompts")
     if served and served.unknown_release:
         found.append("nearest_release")
     return found

@@ -698,6 +698,10 @@ def assumed(point: Point, name: str) -> str:
         "implementation": _runs(point),
         "no_kernel": f"no kernel of it is known for {device.name}: {_runs(point)}",
         "nearest_kernels": _borrowed(point),
+        "sparse_prompts": (
+            "prompts of layers that read chosen or compressed tokens are computed as by plain attention over those "
+            "tokens: most measured layers take 1.3 to 6 times as long (docs/calibration.md)"
+        ),
         "nearest_release": (
             f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
             "releases and servers that were"

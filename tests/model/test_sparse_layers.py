@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dse.model import evaluate, lower
+from dse.model import assumptions, evaluate, lower
 from dse.model.explain import assumed
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -94,6 +94,16 @@ def test_what_was_not_is_marked():
     assert not is_marked(point("deepseek-v3", stack="sglang", **asked))
     said = assumed(point("deepseek-v3.2", device=A100, **asked), "nearest_kernels")
     assert said.endswith("of dsa layers none were measured: attention's stand in")
+
+
+def test_prompts_are_marked_whatever_was_measured_of_steps():
+    asked = {"memory": "paper", "batch": 1, "weights": "fp8_block", "stack": "sglang"}
+    found = point("deepseek-v3.2", **asked)
+    names = found.results["assumptions"]
+    assert "sparse_prompts" in assumptions.behind("ttft_s", names, found.results)
+    assert "sparse_prompts" not in assumptions.behind("attention_s", names, found.results)
+    assert "plain attention" in assumed(found, "sparse_prompts")
+    assert "sparse_prompts" not in point("deepseek-v3", **asked).results["assumptions"]
 
 
 def test_longer_contexts_cost_the_index_and_the_choice_alone():
