@@ -1,15 +1,15 @@
-"""Fit the kernels of whole steps to the package's tables: products by format, experts, latent heads, states, prompts.
+"""Fit the kernels of whole steps to the package's tables: products, experts, latent heads, sparse layers, prompts.
 
 What decode attention and 16-bit products are to `dse.calibrate.fit`, everything else that a server runs is here:
-products with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads,
-updates of constant states, and attention over prompts. Each is a start and one or two ceilings;
-docs/calibration.md, Whole steps, has forms and errors.
+products with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads and
+of layers that read chosen or compressed tokens, updates of constant states, and attention over prompts. Each is a start
+and one or two ceilings; docs/calibration.md, Whole steps, has forms and errors.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,21 @@ from dse.core import files, specfile, units
 from dse.core.compiling import array
 from dse.core.errors import InputError, show
 from dse.model.formulas import weights
-from dse.model.formulas.calibrated import gemm_s
+from dse.model.formulas.calibrated import choice_s, gemm_s, index_read_s
+from dse.model.lower import CHOICE_TOKENS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
-from dse.specs.stack import HeadCode, LatentCode, StateCode, WeightCode
+from dse.specs.huggingface.mixers import Compressed, Heads, Index, Latent, Mixer
+from dse.specs.stack import SERVED, GemmFit, HeadCode, LatentCode, StateCode, WeightCode
 
 _US = units.to_base(1, "us")
-#: launch in us; shares of the peaks as their inverses
+#: launch in us; shares of the peaks as their inverses; us to choose among 1,000 tokens
 SPACE = Space(
-    ("launch", "memory", "flops"),
-    usual=np.array([5.0, 1.3, 1.5]), low=np.array([0.3, 1.0, 1.0]), high=np.array([300.0, 50.0, 100.0]),
+    ("launch", "memory", "flops", "index", "choice"), usual=np.array([5.0, 1.3, 1.5, 1.3, 0.1]),
+    low=np.array([0.3, 1.0, 1.0, 1.0, 0.0]), high=np.array([300.0, 50.0, 100.0, 50.0, 100.0]),
 )  # fmt: skip
+#: the parameters of SPACE that parts have; others: the first three
+_FREE = {"prompt": (0, 2), "state": (0, 1), "sparse": (0, 1, 2, 3, 4)}
 #: rows of decode steps and of prompts: tokens, and operations that keep a device busy
 DECODE_TOKENS, EXPERT_TOKENS, PROMPT_TOKENS, PROMPT_FLOPS = 256, 512, 1024, 2e10
 #: experts that a token chooses change: rows that repeat one choice count where it fills this part of a cache
@@ -42,6 +46,10 @@ CACHE_SHARE = 16
 MAX_EXPERT_PARALLEL = 16
 #: a part whose mean error on held-out rows is larger is not shipped: one number a format for all shapes is coarse
 MAX_SERVED_ERROR = 0.30
+#: a layer whose kernels take longer to start was not run from a graph; and no kernel starts sooner
+MIN_START_S, MAX_START_S = 1e-6, 100e-6
+#: contexts above are left out of a second fit, which is judged by them
+LONG_CONTEXT = 8192
 #: most rows that a fit takes: more change nothing
 MOST_ROWS, FEWEST_ROWS = 4000, 20
 
@@ -65,8 +73,24 @@ LATENT, LATENT_SCORE = 576, 576 + 512
 
 #: state -> the folder of its tables; those of Mamba-2 have the convolution alone
 _STATES: dict[StateCode, str] = {"gdn": "linear_attention", "kda": "kda"}
+#: sparse layers -> the folder of their tables, and their names there
+_SPARSE: dict[str, str] = {
+    "dsa": "sparse_attention", "dsa_shared": "sparse_attention", "msa": "msa", "csa": "sparse_attention",
+    "hca": "sparse_attention",
+}  # fmt: skip
+_TABLE_OF = {"dsa_shared": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca"}
 #: kernels that take a token into a state, and bytes of an element of what they keep
 CONVOLUTION, RECURRENCE, STATE_BYTES, CONV_BYTES = "causal_conv1d_update", "fused_recurrent", 4, 2
+
+
+class Module(NamedTuple):
+    """What rows of whole layers have beside attention: seconds of their products as these were fitted, bytes of their
+    index, the tokens of a sequence that are chosen from (0 without a choice), and the context."""
+
+    products_s: Floats
+    index_bytes: Floats
+    choices: Floats
+    context: Floats
 
 
 @dataclass(frozen=True)
@@ -78,10 +102,14 @@ class Rows:
     measured_s: Floats
     is_decode: NDArray[np.bool_]
     source: str
+    module: "Module | None" = None
 
     def take(self, mask: NDArray[Any]) -> "Rows":
         """The rows where `mask` is true, or at its places."""
-        return Rows(self.flops[mask], self.n_bytes[mask], self.measured_s[mask], self.is_decode[mask], self.source)
+        module = self.module and Module(*(column[mask] for column in self.module))
+        return Rows(
+            self.flops[mask], self.n_bytes[mask], self.measured_s[mask], self.is_decode[mask], self.source, module
+        )
 
 
 @dataclass(frozen=True)
@@ -99,8 +127,12 @@ class ServedOutcome:
     def trusted(self) -> bool:
         """False where the parameters should not be used: what a step is made of counts, else the prompts."""
         judged = self.errors.get("decode") or self.errors["all"]
-        if self.part.startswith("state.") and self.parameters["memory_frac"] == 1:
-            return False  # faster than the memory: states are not FP32 there
+        if self.part.startswith(("state.", "sparse.")) and self.parameters["memory_frac"] == 1:
+            return False  # faster than the memory: states are not FP32 there, weights of a layer were in a cache
+        if self.part.startswith("sparse.") and not MIN_START_S < self.parameters["launch"] < MAX_START_S:
+            return False  # a host started these kernels one by one: a server replays a graph; or products took it all
+        if "long" in self.errors and self.errors["long"]["mean"] > MAX_SERVED_ERROR:
+            return False
         return judged["mean"] <= MAX_SERVED_ERROR
 
 
@@ -109,7 +141,7 @@ def fit(device: HardwareSpec, stack: str) -> list[ServedOutcome]:
     found = []
     own = device.stacks.get(stack)
     launch_s = own.gemm.launch.si if own and own.gemm else None
-    for part, rows, peak in _parts(device, stack):
+    for part, rows, peak in _parts(device, stack, own.products if own else {}):
         outcome = _fit(part, rows, device.memory_bandwidth.si, peak)
         if part.startswith("products.") and launch_s is not None:
             # rows of narrow formats start their quantising too, eagerly; in a graph a product starts as 16-bit ones do
@@ -120,8 +152,9 @@ def fit(device: HardwareSpec, stack: str) -> list[ServedOutcome]:
     return found
 
 
-def _parts(device: HardwareSpec, stack: str) -> list[tuple[str, Rows, float]]:
-    """(place in the stack, rows, peak rate) of everything measured."""
+def _parts(device: HardwareSpec, stack: str, known: Mapping[WeightCode, GemmFit]) -> list[tuple[str, Rows, float]]:
+    """(place in the stack, rows, peak rate) of everything measured; `known` are the products of the device's file,
+    which sparse layers were measured with."""
     folder, found = calibrate_table.package_folder(device.name), []
     cache = device.l2_cache.si if device.l2_cache else 0.0
     frame = _frame(folder / "gemm" / stack, "gemm_perf.parquet")
@@ -145,6 +178,11 @@ def _parts(device: HardwareSpec, stack: str) -> list[tuple[str, Rows, float]]:
         frame = _frame(folder / table / stack, f"{code}_perf.parquet")
         if frame is not None and (rows := _states(frame, cache)):
             found.append((f"state.{code}", rows, device.peak_flops.si))
+    for kind, place in _SPARSE.items():
+        frame = _frame(folder / place / stack, f"{_TABLE_OF.get(kind, kind)}_generation_module_perf.parquet")
+        for end in ("", "_fp8"):
+            if frame is not None and (rows := _sparse(frame, kind, end == "_fp8", device, known)):
+                found.append((f"sparse.{kind}{end}", rows, device.peak_flops.si))
     frame = _frame(folder / "attention" / stack, "context_attention_perf.parquet")
     head: HeadCode
     for head in ("d64", "d128"):
@@ -286,6 +324,66 @@ def _states(frame: Any, cache: float) -> Rows | None:
     return _rows(both, np.zeros(len(both)), n_bytes, np.ones(len(both), bool), keep)
 
 
+def _sparse(
+    frame: Any, kind: str, is_fp8: bool, device: HardwareSpec, known: Mapping[WeightCode, GemmFit]
+) -> Rows | None:
+    """Decode steps of whole layers that read chosen or compressed tokens: their products with the weights, known from
+    `known`, then the index, the choice and attention.
+
+    Layers with 16-bit weights where there are any: others start the quantising of activations too. `flops` and
+    `n_bytes` are those of attention over what is read, queries and outputs included.
+    """
+    frame = frame[frame["op_name"].str.endswith("_skip_indexer") == (kind == "dsa_shared")]
+    frame = frame[frame["kv_cache_dtype"].str.startswith("fp8") == is_fp8]
+    frame = frame[frame["batch_size"] <= DECODE_TOKENS]
+    wide = (frame["gemm_type"] == "bfloat16").any()
+    code: WeightCode = "bf16" if wide else "fp8_block"
+    frame = frame[frame["gemm_type"] == ("bfloat16" if wide else "fp8_block")]
+    product = known.get(code) or known.get("bf16")
+    if not len(frame) or product is None:
+        return None
+    batch, context = (frame["batch_size"].to_numpy(float), frame["step"].to_numpy(float) + 1)
+    n_bytes, flops, index, choices, products_s = (np.zeros(len(frame)) for _ in range(5))
+    bandwidth, peak = device.memory_bandwidth.si, device.format_peak(code).si
+    for model, heads in frame[["model", "num_heads"]].drop_duplicates().itertuples(index=False):
+        own = ((frame["model"] == model) & (frame["num_heads"] == heads)).to_numpy()
+        layer, b, s = sparse_layer(kind, model, int(heads)), batch[own], context[own]
+        n_starts = 5 if layer.caches[0].is_latent else 2  # as `served_products` has them
+        products_s[own] = (n_starts - 1) * product.launch.si + array(gemm_s)(
+            2 * layer.parameters * b, layer.parameters * _FORMATS[code][1], product.launch.si, product.flops_frac.si,
+            product.memory_frac.si, peak, bandwidth,
+        )  # fmt: skip
+        n_bytes[own] += 2 * b * heads * layer.caches[0].score_dim
+        for cache in layer.caches:
+            read = np.minimum(s, min(cache.window or np.inf, cache.read_limit_tokens or np.inf))
+            width = cache.n_kv_heads * (cache.key_dim + cache.value_dim) / cache.tokens_per_entry
+            n_bytes[own] += b * read * width * (1 if is_fp8 else 2)
+            flops[own] += 2 * b * read * heads * cache.score_dim / cache.tokens_per_entry
+            index[own] += b * s * cache.index_bits / units.BITS_PER_BYTE
+            choices[own] += s * (cache.index_bits > 0)
+    everything = np.ones(len(frame), bool)
+    rows = _rows(frame, flops, n_bytes, everything, everything)
+    return rows and replace(rows, module=Module(products_s, index, choices, context))
+
+
+def sparse_layer(kind: str, model: str, heads: int) -> Mixer:
+    """The attention of a layer of a table's model with `heads` query heads on a device.
+
+    Shapes: configurations of DeepSeek-V3.2, GLM-5, MiniMax-M3, DeepSeek-V4 Flash and Pro.
+    """
+    if kind == "msa":
+        return Heads(6144, heads, max(heads // 16, 1), 128, 128, index=Index(2048, 4, 128, 16, 0)).mixer()
+    if kind in ("csa", "hca"):
+        hidden, rank, chosen, n_groups, of = (7168, 1536, 1024, 16, 128) if "Pro" in model else (4096, 1024, 512, 8, 64)
+        index = Index(chosen, 64, 128, 4, 0) if kind == "csa" else None
+        n_groups = max(n_groups * heads // of, 1)
+        return Compressed(hidden, heads, rank, 512, n_groups, 1024, 128, 4 if index else 128, index).mixer()
+    own = kind == "dsa"
+    if "DeepSeek" in model:
+        return Latent(7168, heads, 1536, 512, 128, 64, 128, index=Index(2048, 64, 128, own=own)).mixer()
+    return Latent(6144, heads, 2048, 512, 192, 64, 256, index=Index(2048, 32, 128, own=own)).mixer()
+
+
 def _prompts(frame: Any, head_dim: int) -> Rows | None:
     """Causal attention over whole prompts: half of the products."""
     if "window_size" in frame:
@@ -309,8 +407,11 @@ def prompt_flops(frame: Any) -> Floats:
 
 def predict_s(rows: Rows, point: Floats, bandwidth: float, peak: float) -> Floats:
     """Seconds of every row at a point of SPACE."""
-    launch, memory, flops = point
+    launch, memory, flops, index, choice = point
     found: Floats = array(gemm_s)(rows.flops, rows.n_bytes, launch * _US, 1 / flops, 1 / memory, peak, bandwidth)
+    if rows.module:
+        found = found + rows.module.products_s + index_read_s(rows.module.index_bytes, 1 / index, bandwidth)
+        found = found + choice_s(rows.module.choices, choice * _US / CHOICE_TOKENS)
     return found
 
 
@@ -323,13 +424,10 @@ def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
     n_decode = max(int(seen.is_decode.sum()), 1)
     n_prompts = max(len(places) - n_decode, 1)
     counts = np.where(seen.is_decode, 1 / n_decode, 1 / n_prompts) * len(places) / 2
-    free = {"prompt": (0, 2), "state": (0, 1)}.get(part.partition(".")[0], (0, 1, 2))
-    starts = [SPACE.usual * np.resize(factors, 3) for factors in ((1.0,), (5.0, 1.0, 2.0), (0.5, 1.5, 1.0))]
-    tried = [
-        solve(lambda point: predict_s(seen, point, bandwidth, peak), seen.measured_s, counts, SPACE, start, free)
-        for start in starts
-    ]
-    point = min(tried, key=lambda one: one[1])[0]
+    free = _FREE.get(part.partition(".")[0], (0, 1, 2))
+    if rows.module and not rows.module.index_bytes.any():
+        free = free[:3]
+    point = _solved(seen, counts, free, bandwidth, peak)
     off = np.abs(predict_s(unseen, point, bandwidth, peak) / unseen.measured_s - 1)
     errors = {
         name: {"mean": float(own.mean()), "p90": float(np.quantile(own, 0.9)), "rows": len(own)}
@@ -340,24 +438,46 @@ def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
         )
         if len(own := off[mask])
     }
+    if rows.module:
+        near = rows.module.context <= LONG_CONTEXT
+        if min(near.sum(), (~near).sum()) >= FEWEST_ROWS:
+            of_short, long = rows.take(near), rows.take(~near)
+            other = _solved(of_short, np.ones(len(of_short.flops)), free, bandwidth, peak)
+            far = np.abs(predict_s(long, other, bandwidth, peak) / long.measured_s - 1)
+            errors["long"] = {"mean": float(far.mean()), "p90": float(np.quantile(far, 0.9)), "rows": len(far)}
     launch, memory, flops = (float(f"{number:.4g}") for number in (point[0], 1 / point[1], 1 / point[2]))
     parameters = {"flops_frac": flops}
-    if part.startswith("state."):
+    if rows.module:
+        parameters = {"launch": launch * _US, "memory_frac": memory, "flops_frac": flops}
+        if 3 in free:
+            index, choice = float(f"{1 / point[3]:.4g}"), float(f"{point[4]:.4g}")
+            parameters |= {"index_frac": index, "choice": choice * _US}
+    elif part.startswith("state."):
         parameters = {"launch": launch * _US, "memory_frac": memory}
     elif not part.startswith("prompt."):
         parameters = {"launch": launch * _US, "memory_frac": memory, "flops_frac": flops}
     return ServedOutcome(part, parameters, len(places), errors, rows.source)
 
 
+def _solved(rows: Rows, counts: Floats, free: tuple[int, ...], bandwidth: float, peak: float) -> Floats:
+    """The point of SPACE that predicts the rows best, of three starts."""
+    starts = [SPACE.usual * (*factors, 1.0, 1.0) for factors in ((1.0, 1.0, 1.0), (5.0, 1.0, 2.0), (0.5, 1.5, 1.0))]
+    tried = [
+        solve(lambda point: predict_s(rows, point, bandwidth, peak), rows.measured_s, counts, SPACE, start, free)
+        for start in starts
+    ]
+    return min(tried, key=lambda one: one[1])[0]
+
+
 def fitted(outcome: ServedOutcome) -> dict[str, Any]:
     """One part as its table in a device file."""
     error = outcome.errors
-    shown = {"decode": "decode steps", "prompt": "prompts"}
+    shown = {"decode": "decode steps", "prompt": "prompts", "long": "contexts above 8,192 tokens, left out"}
     said = ", ".join(f"{percent(error[name]['mean'])} ({words})" for name, words in shown.items() if name in error)
     source = f"{outcome.source}; {outcome.n_points:,} rows, mean error on others {said}"
     found: dict[str, Any] = {}
     for name, value in outcome.parameters.items():
-        unit = "us" if name == "launch" else "1"
+        unit = "us" if name in ("launch", "choice") else "1"
         number = float(f"{value / units.to_base(1, unit):.4g}")
         found[name] = {"value": number, "unit": unit, "source": source, "kind": "measured"}
     found["n_points"], found["held_out_error"] = outcome.n_points, float(f"{error['all']['mean']:.3g}")
@@ -371,15 +491,12 @@ def fitted(outcome: ServedOutcome) -> dict[str, Any]:
 def with_served(data: dict[str, Any], stack: str, outcomes: list[ServedOutcome]) -> dict[str, Any]:
     """The device's data with the trusted parts in its stack; those of before go."""
     stacks = {name: dict(value) for name, value in data.get("stacks", {}).items()}
-    own = {name: part for name, part in stacks.get(stack, {}).items() if name not in _TABLES}
+    own = {name: part for name, part in stacks.get(stack, {}).items() if name not in SERVED}
     for outcome in outcomes:
         table, _, code = outcome.part.partition(".")
         if outcome.trusted:
             own[table] = {**own.get(table, {}), code: fitted(outcome)}
     return {**data, "stacks": {**stacks, stack: own}}
-
-
-_TABLES = ("products", "experts", "latent", "state", "prompt")
 
 
 def run(

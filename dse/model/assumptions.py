@@ -113,8 +113,9 @@ def unmeasured(plan: KvPlan, paths: Mapping[str, str]) -> list[str]:
 def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec) -> list[str]:
     """What of the kernels that a design runs, and of its server, was not measured: the nearest that was stands in.
 
-    Compressed caches and blocks chosen by an index are read as if by the kernels of plain attention, and states that
-    nobody measured are updated at its pace.
+    Compressed caches and tokens chosen by an index are read as if by the kernels of plain or latent attention where
+    their own were not measured, and states that nobody measured are updated at its pace. Prompts of such layers
+    are always computed as those of plain attention.
     """
     used, weights, found = lower.fits_used(plan, paths, work, stack), work.weight_format, []
     served = stack if isinstance(stack, ServedStack) else None
@@ -124,12 +125,15 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
         places = [f"products.{weights.dense_code}"]
         places += [f"experts.{weights.expert_code}"] if lower.has_experts(plan.model, work) else []
         found += ["nearest_format"] if any(place not in used for place in places) else []
+    sparse = [lower.sparse_code(plan, paths, g.shape_index) for g in plan.groups]
+    foreign = any(code and f"sparse.{code}" not in used for code in sparse)
     layers = plan.model.layers
-    foreign = any(layer.tokens_per_entry > 1 or (layer.read_limit_tokens and layer.value_dim) for layer in layers)
     if stack.attention and any(layer.state_code and layer.state_code not in stack.state for layer in layers):
         foreign = True
     if foreign or (served and any(place in served.borrowed for place in used)):
         found.append("nearest_kernels")
+    if stack.attention and any(sparse):
+        found.append("sparse_prompts")
     if served and served.unknown_release:
         found.append("nearest_release")
     return found

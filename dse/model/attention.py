@@ -175,11 +175,11 @@ def kernel_sums(design, limits, shape, n_sequences):
     peak, bandwidth = peak_flops(design, n_sequences), device.kv_bandwidth_bytes_per_s
     per_byte, last, n_units = float(8 * design.model.den), design.input_tokens + design.output_tokens, 0
     n_units = max(n_sequences * kernel.n_kv_heads, 1)
-    unit_s = calibrated.attention_unit_s(kernel.n_kv_heads, stack.unit_s, stack.n_cores)
+    unit_s = calibrated.attention_unit_s(kernel.n_kv_heads, kernel.unit_s, stack.n_cores)
     full_from = busy_from(design, kernel, n_units)
     waits = kernel.has_ceiling and kernel.cores_per_unit == 0 and full_from > calibrated.SPLIT_TOKENS
     copies = kernel.is_reordered if n_sequences > 1 else 0
-    plain_s, place = stack.plain_core_s, _first_of_shape(design.tensors, shape)
+    plain_s, place = kernel.plain_core_s, _first_of_shape(design.tensors, shape)
     keys = design.tensors[place]
     window, start = read_window_of(keys, limits), design.input_tokens + 1
     stored_s = plain_total_s = read_s = compute_s = unit_total_s = fixed_s = 0.0
@@ -211,20 +211,32 @@ def kernel_sums(design, limits, shape, n_sequences):
                 end = min(end, full_at)
         m, entered = end - start, entered_tokens(limits, start)
         flops, flops_slope = length * kernel.token_flops, length_slope * kernel.token_flops
-        if keys.index_flops:
-            flops += stored_tokens(keys, limits, start) * keys.index_flops
-            flops_slope += token_slope(keys, limits, start, 1, 1, window_of(keys, limits)) * keys.index_flops
+        index_s = index_more_s = index_flops = index_flops_slope = 0.0
+        if keys.index_bits or keys.index_flops:
+            stored = stored_tokens(keys, limits, start)
+            more = token_slope(keys, limits, start, 1, 1, window_of(keys, limits))
+            index_flops, index_flops_slope = float(stored * keys.index_flops), float(more * keys.index_flops)
+            if kernel.index_frac > 0:  # its kernels run before attention's, and read no less than they calculate
+                own, grows_by = stored * keys.index_bits, more * keys.index_bits
+                index_s = calibrated.index_read_s(float(own) / per_byte, kernel.index_frac, bandwidth)
+                index_more_s = calibrated.index_read_s(float(grows_by) / per_byte, kernel.index_frac, bandwidth)
+                bits, bits_slope = bits - own, bits_slope - grows_by
+                fixed_s += kernel.n_layers * generation.sum_of_line(
+                    calibrated.choice_s(stored, kernel.choice_s), calibrated.choice_s(more, kernel.choice_s), 0, m
+                )
+            else:
+                flops, flops_slope = flops + stored * keys.index_flops, flops_slope + more * keys.index_flops
         frac = kernel.memory_frac
         memory = (
             calibrated.attention_memory_s(float(bits) / per_byte, kernel.io_bytes, frac, bandwidth),
             calibrated.attention_memory_s(float(bits_slope) / per_byte, 0, frac, bandwidth),
         )
-        reached = stack.flops_frac
+        reached = kernel.flops_frac
         compute = (
             calibrated.attention_compute_s(flops, reached, peak),
             calibrated.attention_compute_s(flops_slope, reached, peak),
         )
-        each_s = calibrated.attention_fixed_s(length, copies, kernel.launch_s, stack.split_s, stack.layout_copy_s)
+        each_s = calibrated.attention_fixed_s(length, copies, kernel.launch_s, kernel.split_s, stack.layout_copy_s)
         plain_root = _sum_of_roots(
             design,
             memory,
@@ -253,11 +265,20 @@ def kernel_sums(design, limits, shape, n_sequences):
                 n_units,
                 kernel.cores_per_unit,
             )
-        n_layers = kernel.n_layers
-        stored_s += n_layers * stored_root
-        plain_total_s += n_layers * plain_root
-        read_s += n_layers * generation.sum_of_line(memory[0], memory[1], 0, m)
-        compute_s += n_layers * generation.sum_of_line(compute[0], compute[1], 0, m)
+        n_layers, apart_s = kernel.n_layers, generation.sum_of_line(index_s, index_more_s, 0, m)
+        stored_s += n_layers * (stored_root + apart_s)
+        plain_total_s += n_layers * (plain_root + apart_s)
+        own_read_s = generation.sum_of_line(memory[0], memory[1], 0, m)
+        own_compute_s = generation.sum_of_line(compute[0], compute[1], 0, m)
+        if kernel.index_frac > 0:  # bytes and operations are counted back from these at the shares of the stack
+            own_read_s = (own_read_s * frac + apart_s * kernel.index_frac) / stack.memory_frac
+            own_compute_s *= reached / stack.flops_frac
+            own_compute_s += generation.sum_of_line(
+                calibrated.attention_compute_s(index_flops, stack.flops_frac, peak),
+                calibrated.attention_compute_s(index_flops_slope, stack.flops_frac, peak), 0, m,
+            )  # fmt: skip
+        read_s += n_layers * own_read_s
+        compute_s += n_layers * own_compute_s
         unit_total_s += n_layers * (m * unit_s)
         fixed_s += n_layers * (m * each_s)
         start = end

@@ -698,6 +698,10 @@ def assumed(point: Point, name: str) -> str:
         "implementation": _runs(point),
         "no_kernel": f"no kernel of it is known for {device.name}: {_runs(point)}",
         "nearest_kernels": _borrowed(point),
+        "sparse_prompts": (
+            "prompts of layers that read chosen or compressed tokens are computed as by plain attention over those "
+            "tokens: most measured layers take 1.3 to 6 times as long (docs/calibration.md)"
+        ),
         "nearest_release": (
             f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
             "releases and servers that were"
@@ -718,13 +722,18 @@ def _runs(point: Point) -> str:
 
 
 def _borrowed(point: Point) -> str:
-    """Kernels of other stacks that stand in for those of the stack."""
+    """Kernels of other stacks, or of other layers, that stand in for those of the stack."""
     stack = point.stack
     if not isinstance(stack, ServedStack):
         return ""
     places = lower.fits_used(point.plan, point.paths, point.work, stack)
     found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
-    return f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"
+    said = [f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"]
+    codes = dict.fromkeys(lower.sparse_code(point.plan, point.paths, g.shape_index) for g in point.plan.groups)
+    lacking = ", ".join(code for code in codes if code and f"sparse.{code}" not in places)
+    if lacking:
+        said = [*(said if found else ()), f"of {lacking} layers none were measured: attention's stand in"]
+    return "; ".join(said)
 
 
 def _hides_behind(point: Point) -> str:
@@ -739,7 +748,7 @@ def _unpack_rates(point: Point) -> str:
     for g in point.plan.groups:
         one = g.implementation
         if one and one.elements_per_cycle and point.paths[g.place] == "fused":
-            own = lower.core_rate(point.device, stack, g, "fused", None)
+            own = lower.core_rate(point.device, stack, g, "fused")
             shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
             found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
             continue

@@ -36,6 +36,7 @@ from dse.specs.stack import (
     HostFit,
     LatentCode,
     PackedFit,
+    SparseFit,
     StackSpec,
     served,
 )  # fmt: skip
@@ -55,6 +56,8 @@ PROMPT_HEAD_DIM = 128
 FP8_CODES = frozenset({"fp8", "fp8_per_token_head", "fp8_ds_mla"})
 #: kinds of numbers on whose power a bound on time may rest
 MEASURED = ("measured", "derived")
+#: tokens that a fitted `choice` is named for
+CHOICE_TOKENS = 1000
 #: every token is stored and read
 FULL = Policy(NO_LIMIT, NO_LIMIT, NO_LIMIT, NO_LIMIT, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0)
 
@@ -294,35 +297,49 @@ def kernels_of(
     if stack is None or stack.attention is None:
         return (), nothing, nothing
     terms = stack.attention_terms()
-    rate = 0.0 if latent else terms["core_rate_per_s"]
-    plain_s, n_cores, q_heads = 1 / rate if rate else 0.0, n_cores_of(device), plan.model.n_q_heads
+    n_cores, q_heads = n_cores_of(device), plan.model.n_q_heads
+    sparse = [sparse_fit(plan, paths, stack, shape) for shape in range(len(plan.layers))]
+    measured = [fit or latent for fit in sparse]
+    plain_rates = [0.0 if fit else terms["core_rate_per_s"] for fit in measured]
+    plain_of = [1 / rate if rate else 0.0 for rate in plain_rates]
     core_rates = [
-        core_rate(device, stack, g, paths[g.place], latent) if g.layout.needs_unpacking else rate for g in plan.groups
+        core_rate(device, stack, g, paths[g.place], stored_as_measured(g, paths, stack, sparse[g.shape_index], latent))
+        if g.layout.needs_unpacking else plain_rates[g.shape_index]
+        for g in plan.groups
+    ]  # fmt: skip
+    core_s = [
+        max(1 / each, plain_of[g.shape_index]) if each else plain_of[g.shape_index]
+        for g, each in zip(plan.groups, core_rates, strict=True)
     ]
-    core_s = [max(1 / each, plain_s) if each else plain_s for each in core_rates]
     rates = [
         each * n_cores if g.layout.needs_unpacking and paths[g.place] in ("fused", "engine") else 0.0
         for g, each in zip(plan.groups, core_rates, strict=True)
     ]
     kernels = []
     for shape, (layer, n_layers) in enumerate(plan.layers):
+        fitted, chosen, plain_s = measured[shape], sparse[shape], plain_of[shape]
         own = [(g, s) for g, s in zip(plan.groups, core_s, strict=True) if g.shape_index == shape]
         fits = [packed_fit(stack, g, paths[g.place]) for g, _ in own]
         runs = [g.implementation for g, _ in own if g.implementation and paths[g.place] == "fused"]
         launches = [one.launch.si for one in runs if one.launch]
-        launch_s = latent.launch.si if latent else max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)])
+        launch_s = fitted.launch.si if fitted else max([terms["launch_s"], *(fit.launch.si for fit in fits if fit)])
         shares = [one.memory_frac.si for one in runs if one.memory_frac]
         if layer.state_bytes:
             kernels.append(_state_kernel(stack, layer, n_layers, token_flops(plan, shape)))
             continue
         if layer.joined:  # of a kernel that has started already
             launches, launch_s = [], 0.0
+        io_bytes = calibrated.attention_io_bytes(1, q_heads, layer.score_dim)
+        index_frac = chosen.index_frac.si if chosen and chosen.index_frac else 1.0 if chosen else 0.0
         kernels.append(Kernel(
-            n_layers, layer.n_kv_heads, calibrated.attention_io_bytes(1, q_heads, layer.score_dim),
-            token_flops(plan, shape), int(q_heads > layer.n_kv_heads and not layer.joined),
+            n_layers, layer.n_kv_heads, 0 if chosen and layer.joined else io_bytes,
+            token_flops(plan, shape), int(q_heads > layer.n_kv_heads and not layer.joined and not chosen),
             int(any((plain_s, *(s for _, s in own)))), max(launches, default=launch_s),
-            min(shares, default=latent.memory_frac.si if latent else terms["memory_frac"]),
+            min(shares, default=fitted.memory_frac.si if fitted else terms["memory_frac"]),
             min((implementations.cores_per_unit(g) for g, _ in own if paths[g.place] == "fused"), default=0.0),
+            fitted.flops_frac.si if fitted else calibrated.ATTENTION_FLOPS_FRAC,
+            0.0 if fitted else terms["split_s"], 0.0 if fitted else terms["unit_s"], plain_s, index_frac,
+            chosen.choice.si / CHOICE_TOKENS if chosen and chosen.choice and not layer.joined else 0.0,
         ))  # fmt: skip
     return tuple(kernels), core_s, rates
 
@@ -332,7 +349,38 @@ def _state_kernel(stack: StackSpec, layer: LayerKV, n_layers: int, token_flops: 
     fit = stack.state.get(layer.state_code) if layer.state_code else None
     terms = stack.attention_terms()
     launch_s, share = (fit.launch.si, fit.memory_frac.si) if fit else (terms["launch_s"], terms["memory_frac"])
-    return Kernel(n_layers * bool(layer.state_flops), 0, layer.state_bytes, token_flops, 0, 0, launch_s, share, 0.0)
+    return Kernel(
+        n_layers * bool(layer.state_flops), 0, layer.state_bytes, token_flops, 0, 0, launch_s, share, 0.0,
+        calibrated.ATTENTION_FLOPS_FRAC, 0.0, 0.0, 0.0, 0.0, 0.0,
+    )  # fmt: skip
+
+
+def sparse_code(plan: KvPlan, paths: Mapping[str, str], shape: int) -> str:
+    """Which kernels read the layers of a shape that keep or read less than all tokens, by how these are stored; ""
+    where they read all.
+
+    A window beside compressed entries is read by their kernels: of several, by those to which it is the most.
+    """
+    layer = plan.layers[shape][0]
+    beside = {one.sparse_kind for one, _ in plan.layers} if layer.joined and layer.key_dim else set()
+    kind = max(beside, default=layer.sparse_kind)  # "hca" before "csa", which reads more beside
+    codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups if g.shape_index == shape}
+    return kind and kind + ("_fp8" if codes == {"fp8"} else "")
+
+
+def sparse_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, shape: int) -> SparseFit | None:
+    """The kernels of `sparse_code`, where they were measured."""
+    if stack is None or stack.attention is None:
+        return None
+    return stack.sparse.get(sparse_code(plan, paths, shape))  # type: ignore[call-overload, no-any-return]
+
+
+def stored_as_measured(
+    group: TensorGroup, paths: Mapping[str, str], stack: StackSpec, sparse: SparseFit | None, latent: GemmFit | None
+) -> bool:  # fmt: skip
+    """True where a fit knows keys and values as they are stored: what unpacks them is part of it."""
+    code = kv_code(group)
+    return paths[group.place] == "fused" and (code == "fp8" if sparse else bool(latent) and code in stack.latent)
 
 
 def n_cores_of(device: HardwareSpec) -> int:
@@ -384,8 +432,12 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
     if has_experts(plan.model, work):
         places.add(f"experts.{weights.expert_code}")
     if stack.attention:
-        places |= {f"latent.{latent}" if latent else "attention", f"prompt.{prompt_code(plan.model)}"}
-        packed = {kv_code(g) for g in plan.groups if paths[g.place] == "fused" and g.layout.needs_unpacking}
+        sparse = [sparse_code(plan, paths, g.shape_index) for g in plan.groups]
+        places |= {f"sparse.{code}" for code in sparse} | {f"prompt.{prompt_code(plan.model)}"}
+        if any(code not in stack.sparse for code in sparse) or not sparse:
+            places.add(f"latent.{latent}" if latent else "attention")
+        others = [g for g, code in zip(plan.groups, sparse, strict=True) if code not in stack.sparse]
+        packed = {kv_code(g) for g in others if paths[g.place] == "fused" and g.layout.needs_unpacking}
         places |= {f"kv.{code}" for code in packed if not (latent and code in stack.latent)}
         places |= {f"state.{layer.state_code}" for layer in plan.model.layers if layer.state_code}
     if "materialised" in paths.values():
@@ -417,7 +469,7 @@ def kernels_reach(
     weights, model = work.weight_format, plan.model
     named = device.format_peak(weights.dense_code).si if work.weights else 0.0
     found = Stack(
-        0, 0, 0, n_cores_of(device), 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, named, named, 0, 0.0,
+        0, 0, 0, n_cores_of(device), 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, named, named, 0, 0.0,
         1.0, 1.0, 0.0, 0.0, 0.0, 1.0,
     )  # fmt: skip
     if stack is None:
@@ -444,10 +496,9 @@ def kernels_reach(
         found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
     if stack.attention:
         terms = stack.attention_terms()
-        rate, frac = terms["core_rate_per_s"], terms["memory_frac"]
+        frac = terms["memory_frac"]
         found = found._replace(
-            has_attention=1, split_s=terms["split_s"], layout_copy_s=terms["copy_s"], unit_s=terms["unit_s"],
-            memory_frac=frac, plain_core_s=1 / rate if rate else 0.0,
+            has_attention=1, layout_copy_s=terms["copy_s"], memory_frac=frac,
             copy_frac=stack.materialised.memory_frac.si if stack.materialised else frac,
             flops_frac=calibrated.ATTENTION_FLOPS_FRAC, prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
         )  # fmt: skip
@@ -455,8 +506,7 @@ def kernels_reach(
             found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
         found = found._replace(
-            split_s=0.0, layout_copy_s=0.0, unit_s=0.0, plain_core_s=0.0, memory_frac=latent.memory_frac.si,
-            flops_frac=latent.flops_frac.si,
+            layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si
         )  # fmt: skip
     return found
 
@@ -591,10 +641,11 @@ def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
 
 
 def core_rate(
-    device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str, latent: GemmFit | None
+    device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str, is_measured: bool = False
 ) -> float:  # fmt: skip
-    """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling."""
-    if latent and path == "fused" and kv_code(group) in stack.latent:
+    """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling, as
+    where a fit `is_measured` with elements stored like these."""
+    if is_measured:
         return 0.0
     run_by = group.implementation
     if run_by and run_by.elements_per_cycle and path == "fused":

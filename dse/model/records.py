@@ -104,6 +104,16 @@ class Kernel(NamedTuple):
     memory_frac: float
     #: cores that one sequence and KV head keep busy at most, whatever its length; 0: as many as it has splits
     cores_per_unit: float
+    #: share of the peak FLOP/s that its products reach in steps
+    flops_frac: float
+    split_s: float
+    #: scheduling of a work unit, and seconds of a core for an element that is not packed
+    unit_s: float
+    plain_core_s: float
+    #: share of the peak bandwidth at which an index is read before, 0: no kernel of its own; and seconds to choose
+    #: among the tokens of a sequence, for each of them
+    index_frac: float
+    choice_s: float
 
 
 class Product(NamedTuple):
@@ -186,14 +196,11 @@ class Stack(NamedTuple):
     gemm_launch_s: float
     gemm_memory_frac: float
     gemm_flops_frac: float
-    split_s: float
     layout_copy_s: float
-    unit_s: float
     memory_frac: float
-    plain_core_s: float
     copy_launch_s: float
     copy_frac: float
-    #: share of the peak FLOP/s that attention's products reach, in steps and over prompts
+    #: shares of the peak FLOP/s by which attention's operations are counted in steps, and that it reaches over prompts
     flops_frac: float
     prompt_flops_frac: float
     #: peak rates of the products' formats; 0: by the bits of activations

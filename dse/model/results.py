@@ -25,10 +25,14 @@ _RATES = ("engine_rate", "fused_rate", *_KERNELS)
 _WRITING = (*_MEMORY, *_BANDWIDTH, *_STACK, *_RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
 _PACKING = (*_WRITING, "pim_bandwidth")
 _STEP = tuple(dict.fromkeys((*_LINEAR, *_PACKING, *_HOST)))
-_PROMPT = (*(name for name in _STEP if name not in ("token_cores", "pim_bandwidth")), "link_bandwidth", "exchanges")
+_OF_PROMPTS = ("sparse_prompts",)
+_PROMPT = (
+    *(name for name in _STEP if name not in ("token_cores", "pim_bandwidth")), "link_bandwidth", "exchanges",
+    *_OF_PROMPTS,
+)  # fmt: skip
 _LINKS = (*_MEMORY, "link_bandwidth", "exchanges")
 #: everything that a time from first prompt to last token depends on
-_ALL = (*_STEP, "core_clock", "kv_burst", "link_bandwidth", "exchanges")
+_ALL = (*_STEP, "core_clock", "kv_burst", "link_bandwidth", "exchanges", *_OF_PROMPTS)
 #: of bytes and of operations of fewer bits
 _BYTES = (
     "energy_per_byte", "energy_per_byte_fp8", "energy_per_byte_fp4", "energy_per_kv_byte", "energy_per_kv_byte_fp8",

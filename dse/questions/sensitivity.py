@@ -46,7 +46,7 @@ PEAK_REACHED = (0.5, 1.0)
 #: numbers that are whole
 WHOLE = ("memory_capacity", "token_cores", "kv_page", "kv_burst")
 #: numbers that are shares of one
-SHARES = ("usable_frac", "memory_frac", "flops_frac")
+SHARES = ("usable_frac", "memory_frac", "flops_frac", "index_frac")
 #: how names of numbers of implementations begin
 _KERNELS = "implementations."
 #: halvings to the value at which the winner changes

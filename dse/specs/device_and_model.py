@@ -323,6 +323,19 @@ class LayerKV(BaseModel):
         """True for one head whose value is part of its key."""
         return self.key_dim > 0 and self.value_dim == 0
 
+    @property
+    def sparse_kind(self) -> str:
+        """Which kernels read the layer, where not those of all tokens: of DeepSeek-V4's compressed caches with an index
+        ("csa") or without ("hca"), of MiniMax's blocks ("msa"), of DeepSeek's tokens ("dsa") or of those that another
+        layer chose ("dsa_shared"); "" for others."""
+        if self.tokens_per_entry > 1:
+            return "csa" if self.index_bits else "hca"
+        if self.read_limit_tokens is None:
+            return ""
+        if self.value_dim:
+            return "msa"
+        return "dsa" if self.index_bits else "dsa_shared"
+
 
 def order_problem(layers: Sequence[LayerKV]) -> str:
     """What is wrong with layers in this order; nothing where all is well."""

@@ -16,6 +16,8 @@ WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8
 LatentCode = Literal["fp16", "fp8"]
 #: how a layer of a constant state updates it: Mamba-2, the gated delta rule, Kimi's delta attention
 StateCode = Literal["mamba2", "gdn", "kda"]
+#: how a layer is read that keeps or reads less than all tokens (`LayerKV.sparse_kind`), `_fp8` where it is stored so
+SparseCode = Literal["dsa", "dsa_fp8", "dsa_shared", "dsa_shared_fp8", "msa", "msa_fp8", "csa_fp8", "hca_fp8"]
 #: dimension of a head
 HeadCode = Literal["d64", "d128"]
 #: a framework's name, as a key of a TOML table
@@ -89,6 +91,15 @@ class StateFit(Fit):
     memory_frac: Share
 
 
+class SparseFit(GemmFit):
+    """What a layer needs that reads chosen or compressed tokens: its index, the choice, and attention, one by one."""
+
+    #: share of the peak bandwidth at which the index of all tokens is read; none: the layer has no index of its own
+    index_frac: Share | None = None
+    #: for each 1,000 tokens that a sequence chooses from, however many sequences run
+    choice: Seconds | None = None
+
+
 class PromptFit(Fit):
     """The share of the peak that attention over prompts reaches, causal: half of the products are not computed."""
 
@@ -135,6 +146,10 @@ class MaterialisedFit(Fit):
     memory_frac: Share
 
 
+#: parts of a stack that whole steps need beside attention over plain heads and 16-bit products, each fitted by code
+SERVED = ("products", "experts", "latent", "prompt", "state", "sparse")
+
+
 class StackSpec(Spec):
     """Calibrated parameters of one software stack on one device."""
 
@@ -149,6 +164,8 @@ class StackSpec(Spec):
     prompt: dict[HeadCode, PromptFit] = Field(default_factory=dict)
     #: updates of constant states
     state: dict[StateCode, StateFit] = Field(default_factory=dict)
+    #: decode attention of layers that read chosen or compressed tokens
+    sparse: dict[SparseCode, SparseFit] = Field(default_factory=dict)
     #: how keys and values are stored -> what differs from `attention`
     kv: dict[PackedCode, PackedFit] = Field(default_factory=dict)
     #: fitted to whole steps of a published method, not to kernel times; none: `attention`'s bandwidth, `kernel_launch`
@@ -160,7 +177,7 @@ class StackSpec(Spec):
         """Everything that was fitted, by its place in the file."""
         own = {"materialised": self.materialised}
         found: dict[str, Fit] = {**self.parts(), **{name: fit for name, fit in own.items() if fit}}
-        for table in ("products", "experts", "latent", "prompt", "state"):
+        for table in SERVED:
             found |= {f"{table}.{code}": fit for code, fit in getattr(self, table).items()}
         return found
 
@@ -240,14 +257,14 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     host = own.host or (server.releases.get(release, server.host) if server else None)
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
-        parts |= {table: {} for table in ("products", "experts", "latent", "prompt", "state")}
+        parts |= {table: {} for table in SERVED}
     for other, stack in stacks.items():
         if other == name or not parts["host"]:
             continue
         for part in ("attention", "gemm"):
             if parts[part] is None and getattr(stack, part):
                 parts[part], borrowed[part] = getattr(stack, part), other
-        for table in ("products", "experts", "latent", "prompt", "state", "kv"):
+        for table in (*SERVED, "kv"):
             for code, fit in getattr(stack, table).items():
                 if code not in parts[table]:
                     parts[table] = {**parts[table], code: fit}
@@ -266,6 +283,7 @@ def keys_at(path: tuple[str | int, ...]) -> list[str]:
         "kv": (PackedFit, PACKED_CODES), "products": (GemmFit, get_args(WeightCode)),
         "experts": (GemmFit, get_args(WeightCode)), "latent": (GemmFit, get_args(LatentCode)),
         "prompt": (PromptFit, get_args(HeadCode)), "state": (StateFit, get_args(StateCode)),
+        "sparse": (SparseFit, get_args(SparseCode)),
     }  # fmt: skip
     if len(path) == 1:
         return list(StackSpec.model_fields)

@@ -22,7 +22,10 @@ from dse.model.explain import assumed
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason", "marks")
 #: assumptions that a prediction is marked with: what was measured on none of its stack, release, format or links
-MARKED = ("stacks_of", "nearest_kernels", "nearest_format", "nearest_release", "eight_bit_kernels", "exchanges")
+MARKED = (
+    "stacks_of", "nearest_kernels", "sparse_prompts", "nearest_format", "nearest_release", "eight_bit_kernels",
+    "exchanges",
+)  # fmt: skip
 #: columns of measured times, and their fields of a row and of what was judged
 _TIMES = {"silicon_tpot_ms": "tpot_s", "silicon_ttft_ms": "ttft_s"}
 #: what rows are grouped by in errors.csv

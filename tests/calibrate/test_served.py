@@ -11,7 +11,7 @@ from dse.calibrate import served, table
 from dse.cli.calibrate import calibrate as calibrate_command
 from dse.core.errors import InputError
 from dse.specs import catalog
-from dse.specs.stack import WeightCode
+from dse.specs.stack import SERVED, WeightCode
 
 BANDWIDTH, PEAK = 3.35e12, 989e12
 US = 1e-6
@@ -142,6 +142,100 @@ def test_latent_heads_by_hand():
     assert served._latent(frame, "fp16") is None
 
 
+H100 = catalog.device("h100")
+KNOWN = {"bf16": H100.stacks["vllm"].gemm}
+
+
+def sparse(batches, contexts, **columns):
+    """A table of GLM-5's layers on 8 devices as the package has it, its times still to be filled in."""
+    rows = [(batch, s - 1) for batch in batches for s in contexts]
+    return pd.DataFrame(rows, columns=["batch_size", "step"]).assign(**{
+        "op_name": "dsa_generation_module", "model": "zai-org/GLM-5", "num_heads": 8, "kv_cache_dtype": "bfloat16",
+        "gemm_type": "bfloat16", "latency": 1.0, "device": "H100", "framework": "vLLM", "version": "0.1", **columns,
+    })  # fmt: skip
+
+
+def test_layers_that_read_chosen_tokens_by_hand():
+    rows = served._sparse(sparse([4] * 25, [10_000]), "dsa", False, H100, KNOWN)
+    # 4 queries of 8 heads score 576 and weigh 512 elements of each of 2,048 latents
+    assert rows.flops[0] == 4 * 2048 * 2 * 8 * (576 + 512)
+    assert rows.n_bytes[0] == 4 * 2048 * 576 * 2 + 2 * 4 * 8 * (576 + 512)
+    # an index key of 128 elements of a byte and a scale of 4 B for each of 10,000 tokens
+    assert (rows.module.index_bytes[0], rows.module.choices[0]) == (4 * 10_000 * 132, 10_000)
+    # down to 2,048 for queries, and to 512 + 64 for latents; up to 192 + 64 of each head; 192 + 256 of it from the
+    # latent; out; norms; 32 heads of the index, its key with a norm, and a weight for each head
+    heads = 2048 * 8 * 256 + 512 * 8 * (192 + 256) + 8 * 256 * 6144
+    index = 2048 * 32 * 128 + 6144 * 128 + 2 * 128 + 6144 * 32
+    weights = 6144 * (2048 + 576) + 2048 + 512 + heads + index
+    gemm = KNOWN["bf16"]
+    compute = 2 * weights * 4 / (gemm.flops_frac.si * PEAK)
+    memory = 2 * weights / (gemm.memory_frac.si * BANDWIDTH)
+    assert rows.module.products_s[0] == pytest.approx(5 * gemm.launch.si + np.hypot(compute, memory), rel=1e-3)
+
+
+def test_which_rows_of_sparse_layers_count():
+    frame = sparse([1, 2, 4, 8, 512], [100, 200, 400, 800, 1600])
+    assert len(served._sparse(frame, "dsa", False, H100, KNOWN).flops) == 20  # 512 sequences run without a graph
+    assert served._sparse(frame, "dsa", True, H100, KNOWN) is None
+    assert served._sparse(frame, "dsa_shared", False, H100, KNOWN) is None
+    assert served._sparse(frame, "dsa", False, H100, {}) is None
+    shared = served._sparse(frame.assign(op_name="x_skip_indexer"), "dsa_shared", False, H100, KNOWN)
+    assert not shared.module.index_bytes.any()
+    assert not shared.module.choices.any()
+    both = pd.concat([frame, frame.assign(gemm_type="fp8_block", latency=9.0)], ignore_index=True)
+    assert set(served._sparse(both, "dsa", False, H100, KNOWN).measured_s) == {1e-3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "heads", "n_bytes", "index_bytes"),
+    [
+        # 16 blocks of 128 tokens, keys and values of 4 heads of 128; an index key of 128 16-bit elements
+        ("msa", "MiniMaxAI/MiniMax-M3", 64, 2048 * 2 * 4 * 128, 256),
+        # 512 entries and a window of 128 tokens, of 512 elements; 128 elements of FP4 for every 4 tokens
+        ("csa", "DeepSeek-V4-Flash", 64, (512 + 128) * 512, 16), ("csa", "DeepSeek-V4-Pro", 128, 1152 * 512, 16),
+        # an entry for every 128 tokens, all read
+        ("hca", "DeepSeek-V4-Flash", 64, (8192 / 128 + 128) * 512, 0),
+    ],
+)  # fmt: skip
+def test_what_other_sparse_layers_read_by_hand(kind, model, heads, n_bytes, index_bytes):
+    frame = sparse([1] * 25, [8192], model=model, num_heads=heads, kv_cache_dtype="fp8_e4m3")
+    rows = served._sparse(frame, kind, True, H100, KNOWN)
+    io_bytes = 2 * heads * (256 if kind == "msa" else 1024)
+    assert rows.n_bytes[0] == n_bytes + io_bytes
+    assert rows.module.index_bytes[0] == 8192 * index_bytes
+
+
+def made(launch):
+    """Rows of known parameters: shares of 0.5 (memory), 0.4 (flops), 0.7 (index), 0.6 us for 1,000 tokens."""
+    contexts = [256 * 2**i for i in range(10)]
+    rows = served._sparse(sparse([1, 2, 4, 8, 16, 32, 64, 128, 256], contexts), "dsa", False, H100, KNOWN)
+    seconds = served.predict_s(rows, np.array([launch, 1 / 0.5, 1 / 0.4, 1 / 0.7, 0.6]), BANDWIDTH, PEAK)
+    rows.measured_s[:] = seconds * np.exp(0.01 * np.random.default_rng(3).standard_normal(len(seconds)))
+    return rows
+
+
+def test_known_parameters_of_sparse_layers_are_found_again():
+    outcome = served._fit("sparse.dsa", made(30.0), BANDWIDTH, PEAK)
+    known = {"launch": 30 * US, "memory_frac": 0.5, "index_frac": 0.7, "choice": 0.6 * US}
+    found = {name: outcome.parameters[name] for name in known}
+    assert found == pytest.approx(known, rel=0.08)
+    assert set(outcome.parameters) == {*known, "flops_frac"}
+    assert outcome.errors["long"]["rows"] == 9 * 4
+    assert outcome.errors["long"]["mean"] < 0.12  # of parameters fitted to shorter ones
+    assert outcome.trusted
+    assert served.fitted(outcome)["choice"]["unit"] == "us"
+
+
+def test_layers_that_a_host_starts_one_by_one_are_not_written():
+    assert not served._fit("sparse.dsa", made(150.0), BANDWIDTH, PEAK).trusted
+
+
+def test_long_contexts_judge_a_fit_that_did_not_see_them():
+    rows = made(30.0)
+    rows.measured_s[rows.module.context > served.LONG_CONTEXT] *= 3
+    assert not served._fit("sparse.dsa", rows, BANDWIDTH, PEAK).trusted
+
+
 def test_prompts_by_hand():
     frame = pd.DataFrame({
         "kv_cache_dtype": "bfloat16", "head_dim": 128, "window_size": 0, "num_heads": 32, "batch_size": 2,
@@ -188,7 +282,7 @@ def test_shipped_kernels_come_from_the_package(tmp_path):
     parts = json.loads(result.output)["parts"]
     assert {part["part"] for part in parts} >= {"products.bf16", "products.fp8", "experts.fp8_block", "prompt.d128"}
     again, shipped = (catalog.device(name).stacks["sglang"] for name in (str(out), "h100"))
-    for name in ("products", "experts", "latent", "prompt"):
+    for name in SERVED:
         mine, theirs = getattr(again, name), getattr(shipped, name)
         assert mine.keys() == theirs.keys()
         for code, fit in mine.items():

@@ -54,7 +54,7 @@ NAMES = ("device", "model", "quantizer", "assumptions")
 #: what a perfect machine, kernels of another device or stack, an untimed choice are: no numbers that could be varied
 PSEUDO = {
     "peak_rates", "stacks_of", "eight_bit_kernels", "token_policy", "exchanges", "nearest_format", "nearest_kernels",
-    "nearest_release", "server_memory", "implementation", "no_kernel",
+    "nearest_release", "server_memory", "implementation", "no_kernel", "sparse_prompts",
 }  # fmt: skip
 
 

@@ -1,0 +1,125 @@
+"""Layers that read chosen or compressed tokens: a step by hand, which kernels run, marks, and compiled sweeps."""
+
+import math
+
+import pytest
+
+from dse.model import assumptions, evaluate, lower
+from dse.model.explain import assumed
+from dse.specs import catalog
+from dse.specs.workload import Workload
+from factories import build, compare_with_rows, sweep_of
+
+B200, H200, A100 = (catalog.device(name) for name in ("b200", "h200", "a100-80gb"))
+
+
+def point(model, quantizer="fp16", device=B200, **work):
+    return evaluate.Point(device, build(model, quantizer), Workload(**{"batch": 4, "tp": 8, **work}))
+
+
+def is_marked(found):
+    return "nearest_kernels" in found.results["assumptions"]
+
+
+def test_a_step_of_chosen_tokens_by_hand():
+    """DeepSeek-V3.2 by SGLang on 8 B200: the index of 8,192 tokens, the choice of 2,048, attention over them."""
+    batch, s, n_layers, heads = 4, 8192, 61, 128 // 8
+    found = point("deepseek-v3.2", stack="sglang", input_tokens=s - 1, output_tokens=1)
+    fit = B200.stacks["sglang"].sparse["dsa"]
+    bandwidth, peak = B200.memory_bandwidth.si, B200.peak_flops.si
+    index = batch * s * 132 / (fit.index_frac.si * bandwidth)  # 128 elements of FP8 and an FP32 scale
+    n_bytes = batch * (2048 * 576 * 2 + 2 * heads * (576 + 512))
+    flops = batch * 2048 * 2 * heads * (576 + 512)
+    root = math.hypot(n_bytes / (fit.memory_frac.si * bandwidth), flops / (fit.flops_frac.si * peak))
+    expected = n_layers * (fit.launch.si + s / 1000 * fit.choice.si + index + root)
+    assert found.results["attention_s"] == pytest.approx(expected, rel=1e-9)
+    # bytes and operations count whatever share of a peak each kernel reaches
+    assert found.largest_wave.attention_bytes == pytest.approx(n_layers * (n_bytes + batch * s * 132), rel=1e-9)
+    scored = batch * s * 2 * 64 * 128
+    assert found.largest_wave.attention_flops == pytest.approx(n_layers * (flops + scored), rel=1e-9)
+
+
+def test_a_step_of_compressed_caches_by_hand():
+    """DeepSeek-V4 Flash by TensorRT-LLM on 8 B200: 2 layers of a window, 21 of CSA and 20 of HCA, windows beside."""
+    batch, s, heads = 2, 16384, 8
+    found = point("deepseek-v4-flash", "fp8", batch=batch, stack="trtllm", input_tokens=s - 1, output_tokens=1)
+    stack, bandwidth, peak = B200.stacks["trtllm"], B200.memory_bandwidth.si, B200.peak_flops.si
+
+    def root(fit, n_tokens, io_bytes, bits=8):
+        elements = next(g.n_elements for g in found.design.tensors if g.n_elements == 512)
+        n_bytes = batch * (n_tokens * elements * bits / 8 + io_bytes)
+        flops = batch * n_tokens * 2 * heads * 1024
+        return math.hypot(n_bytes / (fit.memory_frac.si * bandwidth), flops / (fit.flops_frac.si * peak))
+
+    io_bytes, csa, hca, latent = 2 * heads * 1024, stack.sparse["csa_fp8"], stack.sparse["hca_fp8"], stack.latent["fp8"]
+    index = batch * s / 4 * 64 / (csa.index_frac.si * bandwidth)  # 128 elements of FP4 for every 4 tokens
+    of_csa = csa.launch.si + s / 1000 * csa.choice.si + index + root(csa, 512, io_bytes)
+    of_hca = hca.launch.si + root(hca, s / 128, io_bytes)
+    of_window = latent.launch.si + root(latent, 128, io_bytes)
+    expected = 21 * of_csa + 20 * of_hca + 41 * root(hca, 128, 0) + 2 * of_window
+    results = found.results
+    # scales of FP8 are a few bits that the elements above leave out
+    assert results["attention_s"] + results["dequantize_s"] == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "quantizer", "codes"),
+    [
+        ("deepseek-v3.2", "fp16", {"dsa"}), ("deepseek-v3.2", "fp8", {"dsa_fp8"}),
+        ("glm-5.2", "fp16", {"dsa", "dsa_shared"}), ("minimax-m3", "fp8", {"", "msa_fp8"}),
+        ("deepseek-v4-pro", "fp8", {"csa_fp8", "hca_fp8"}), ("deepseek-v4-flash", "fp8", {"", "csa_fp8", "hca_fp8"}),
+        ("deepseek-v3", "fp16", {""}), ("gpt-oss-20b", "fp16", {""}),
+    ],
+)  # fmt: skip
+def test_which_kernels_read_a_model(model, quantizer, codes):
+    found = point(model, quantizer, memory="paper", batch=1)
+    plan, paths = found.plan, found.paths
+    assert {lower.sparse_code(plan, paths, g.shape_index) for g in plan.groups} == codes
+
+
+def test_what_was_measured_of_the_stack_itself_carries_no_mark():
+    asked = {"memory": "paper", "batch": 1, "weights": "fp8_block"}
+    assert not is_marked(point("deepseek-v3.2", stack="sglang", **asked))
+    assert not is_marked(point("glm-5.2", "fp8", stack="sglang", **asked))
+    assert not is_marked(point("minimax-m3", "fp8", stack="vllm", **asked))
+    assert not is_marked(point("deepseek-v4-pro", "fp8", stack="vllm", **asked))
+
+
+def test_what_was_not_is_marked():
+    asked = {"memory": "paper", "batch": 1, "weights": "fp8_block"}
+    assert is_marked(point("deepseek-v3.2", device=A100, **asked))  # no table of the device
+    assert is_marked(point("deepseek-v3.2", stack="vllm", **asked))  # SGLang's stand in
+    assert is_marked(point("deepseek-v4-pro", "fp16", stack="vllm", **asked))  # FP8 alone was measured
+    assert is_marked(point("minimax-m3", "fp16", stack="trtllm", **asked))  # not trusted
+    assert not is_marked(point("deepseek-v3", stack="sglang", **asked))
+    said = assumed(point("deepseek-v3.2", device=A100, **asked), "nearest_kernels")
+    assert said.endswith("of dsa layers none were measured: attention's stand in")
+
+
+def test_prompts_are_marked_whatever_was_measured_of_steps():
+    asked = {"memory": "paper", "batch": 1, "weights": "fp8_block", "stack": "sglang"}
+    found = point("deepseek-v3.2", **asked)
+    names = found.results["assumptions"]
+    assert "sparse_prompts" in assumptions.behind("ttft_s", names, found.results)
+    assert "sparse_prompts" not in assumptions.behind("attention_s", names, found.results)
+    assert "plain attention" in assumed(found, "sparse_prompts")
+    assert "sparse_prompts" not in point("deepseek-v3", **asked).results["assumptions"]
+
+
+def test_longer_contexts_cost_the_index_and_the_choice_alone():
+    times = [
+        point("deepseek-v3.2", stack="sglang", batch=1, input_tokens=n, output_tokens=1).results["attention_s"]
+        for n in (1000, 4000, 16000, 28000)
+    ]
+    assert times[0] < times[1]
+    # above 2,048 tokens a straight line of the context
+    assert times[3] - times[2] == pytest.approx(times[2] - times[1], rel=1e-6)
+
+
+def test_a_compiled_sweep_has_the_bits_of_points():
+    axes = {
+        "device": ["b200", "h200", "a100-80gb"], "quantizer": ["fp16", "fp8", "kivi:bits=4,group=128"], "tp": 8,
+        "model": ["glm-5.2", "minimax-m3", "deepseek-v4-flash"], "input_tokens": [100, 5000], "output_tokens": [1, 300],
+        "batch": [1, 40], "memory": "paper",
+    }  # fmt: skip
+    assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0
