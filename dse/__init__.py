@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 _FUNCTIONS = (
     "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
-    "front", "grid", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
+    "front", "grid", "load", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
     "sensitivity", "sweep", "units",
 )  # fmt: skip
 #: those that a package has the name of

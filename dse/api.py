@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dse.questions.crossing import Crossing
     from dse.questions.devices import Devices
     from dse.questions.formats import Formats
+    from dse.questions.load import Load
     from dse.questions.need import Need, NeedBits
     from dse.questions.sensitivity import Sensitivity
     from dse.sweep.pareto.designs import DesignFront
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
-    "front", "grid", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
+    "front", "grid", "load", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
     "sensitivity", "sweep", "units",
 ]  # fmt: skip
 
@@ -348,6 +349,31 @@ def sensitivity(
         designs[0], _workload(workload, asked), common.measure(measure), designs[1] if against is not None else None,
         ranges, as_measured=[module.with_measured_bits(design) for design in designs],
     )  # fmt: skip
+
+
+def load(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    value_quantizer: Quantizer | None = None,
+    loads: Sequence[float] | None = None,
+    **asked: Any,
+) -> "Load":
+    """What requests wait at shares of what a full server serves: time per output token and to the first.
+
+    >>> waits = dse.load("h200", "qwen3-32b", "fp8", batch=64, input_tokens=8192, admission="paged")
+    >>> waits.at(0.5)["tpot_s"] < waits.at(0.55)["tpot_s"]
+    True
+
+    Raises InputError and SpecError for names and values, a load that is not above 0 and below 1, a prefix.
+    """
+    from dse.questions import load as module
+
+    values = quantizer if value_quantizer is None else value_quantizer
+    plan, work = _plan(model, quantizer, values), _workload(workload, asked)
+    return module.under_load(_device(device), plan, work, module.LOADS if loads is None else loads)
 
 
 def devices(

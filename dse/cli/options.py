@@ -87,11 +87,14 @@ class Share(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number, or InputError naming the option."""
-        if isinstance(value, float):
-            return value
-        if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?", value, re.ASCII):
-            raise InputError(f"{_option(param)} = {show(value)}: must be a share from 0 to 1, such as 0.5")
-        return float(value)
+        return value if isinstance(value, float) else parse_share(_option(param), value)
+
+
+def parse_share(name: str, text: str) -> float:
+    """ASCII digits with a decimal point as a number. Raises InputError naming the option."""
+    if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?", text, re.ASCII):
+        raise InputError(f"{name} = {show(text)}: must be a share from 0 to 1, such as 0.5")
+    return float(text)
 
 
 SHARE = Share()

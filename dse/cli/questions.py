@@ -1,4 +1,4 @@
-"""The commands `dse ask formats`, `cross`, `need`, `sensitivity`, `map` and `devices`."""
+"""The commands `dse ask formats`, `cross`, `need`, `sensitivity`, `map`, `load` and `devices`."""
 
 import json
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from dse.cli.options import (
     bits_options,
     command_line,
     model_options,
+    parse_share,
     parse_whole,
     progress_bar,
     split_list,
@@ -25,7 +26,7 @@ Command = Callable[..., None]
 
 @click.group(
     invoke_without_command=True,
-    short_help="Questions by name: formats, crossover, inverse design, sensitivity, map, devices.",
+    short_help="Questions by name: formats, crossover, inverse design, sensitivity, map, load, devices.",
 )
 @click.pass_context
 def ask(ctx: click.Context) -> None:
@@ -237,6 +238,29 @@ def map_(
         _numbers("batches", batches, best_map.BATCHES), _numbers("inputs", inputs, best_map.INPUTS), progress_bar,
     )  # fmt: skip
     _answer(found, as_json, out, static)
+
+
+@ask.command(short_help="What do requests wait as more of them come a second?")
+@click.option("--loads", metavar="0.2,0.8", help="Shares of what a full server serves; default: ten from 0.05 to 0.9.")
+@question_options()
+def load(
+    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, loads: str | None,
+    bits: str, measurements: str | None, as_json: bool, out: str | None, static: str, **work: Any,
+) -> None:  # fmt: skip
+    """Time per output token and to the first of requests that come at random, at shares of what a full server serves.
+
+    In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
+    """
+    from dse.questions import common
+    from dse.questions import load as loaded
+    from dse.specs import catalog
+    from dse.specs.measurements import bits_from
+    from dse.specs.workload import Workload
+
+    spec, source = catalog.device(device), bits_from(bits, measurements)
+    one = common.design(spec, catalog.model(model), key_quantizer or quantizer, value_quantizer or quantizer, source)
+    shares = [parse_share("loads", text) for text in split_list("loads", loads) or []] or loaded.LOADS
+    _answer(loaded.under_load(spec, one.plan, Workload(**work), shares), as_json, out, static)
 
 
 @ask.command(short_help="How many devices does a batch need, and how split?")

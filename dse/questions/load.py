@@ -1,10 +1,12 @@
 """What requests wait at a load: time per output token and to the first, as a server is asked for more a second."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from dse.core.errors import InputError, show
 from dse.model.kv_layout import KvPlan
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths, steady
@@ -14,27 +16,91 @@ from dse.specs.workload import Workload
 #: shares of what a server that is always full serves; above the last the closed form does not hold
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 COLUMNS = (
-    "load", "requests_per_s", "tokens_per_s", "tpot_s", "ttft_s", "running_requests", "prompt_share",
+    "design", "load", "requests_per_s", "tokens_per_s", "tpot_s", "ttft_s", "running_requests", "prompt_share",
 )  # fmt: skip
+_HEAD = ("load", "requests/s", "token/s", "ms per token", "s to the first", "decode at once")
 
 
-def under_load(device: HardwareSpec, plan: KvPlan, work: Workload, loads: Sequence[float] = LOADS) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Load:
+    """Means over requests, a row a load; `full_requests_per_s` is that of a full server, None where nothing fits."""
+
+    design: str
+    context: str
+    full_requests_per_s: float | None
+    rows: tuple[dict[str, Any], ...]
+
+    def table(self) -> pd.DataFrame:
+        """The rows, in SI base units."""
+        return pd.DataFrame(self.rows, columns=list(COLUMNS))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, in SI base units."""
+        return {
+            "question": "load", "design": self.design, "context": self.context,
+            "full_requests_per_s": self.full_requests_per_s, "rows": list(self.rows),
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """A table, and what its last row means."""
+        lines = [f"What do requests wait at a load? {self.context}", ""]
+        if self.full_requests_per_s is None:
+            return "\n".join([*lines, "No request fits: give more devices (--tp), fewer bits, or shorter prompts."])
+        lines.append("".join(f"{word:>16}" for word in _HEAD))
+        for row in self.rows:
+            cells = (
+                f"{row['load']:.2f}", f"{row['requests_per_s']:.4g}", f"{row['tokens_per_s']:,.4g}",
+                f"{1e3 * row['tpot_s']:.4g}", f"{row['ttft_s']:.4g}", f"{row['running_requests']:.3g}",
+            )  # fmt: skip
+            lines.append("".join(f"{cell:>16}" for cell in cells))
+        end = (
+            f"A full server serves {self.full_requests_per_s:.4g} requests/s; requests of equal lengths come at random."
+        )
+        if not self.rows:
+            end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
+        return "\n".join([*lines, "", end])
+
+    def at(self, requests_per_s: float) -> dict[str, Any] | None:
+        """The row at a rate, straight between the neighbours; None for more than the last row has.
+
+        Raises InputError for a rate that is not positive.
+        """
+        if not requests_per_s > 0:
+            raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")
+        if not self.rows or requests_per_s > self.rows[-1]["requests_per_s"]:
+            return None
+        if requests_per_s <= self.rows[0]["requests_per_s"]:
+            return self.rows[0]
+        i = next(i for i, row in enumerate(self.rows) if row["requests_per_s"] >= requests_per_s)
+        low, high = self.rows[i - 1], self.rows[i]
+        share = (requests_per_s - low["requests_per_s"]) / (high["requests_per_s"] - low["requests_per_s"])
+        return {name: low[name] + share * (high[name] - low[name]) for name in COLUMNS[1:]} | {"design": self.design}
+
+
+def under_load(
+    device: HardwareSpec, plan: KvPlan, work: Workload, loads: Sequence[float] = LOADS, name: str = ""
+) -> Load:
     """Means over requests of the workload's lengths that come at random, a row a load.
 
     A load is the share of the requests per second that the server serves when it is always full
     (`dse.serving.steady_state.steady`); times are those of `dse.serving.at_rate.at_rate`, with its errors. Rates that
-    do not hold have no row. `attrs["full_requests_per_s"]` is the rate of a full server, None where nothing fits.
-    Raises InputError for a prefix or a token policy.
+    do not hold have no row. `name` is what tables and figures call the design. Raises InputError for a load that is not
+    above 0 and below 1, a prefix or a token policy.
     """
+    for load in loads:
+        if not 0 < load < 1:
+            raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5")
     moments = FixedLengths(work.input_tokens, work.output_tokens)
-    full = steady(device, plan, work, moments)["requests_per_s"]
-    rows: list[dict[str, Any]] = []
+    full, name = steady(device, plan, work, moments)["requests_per_s"], name or plan.quantizer_name
+    rows = []
     for load in loads if full else ():
         rate = load * full
         found = at_rate(device, plan, work, moments, rate)
         if found is not None:
-            values = (load, rate, rate * work.output_tokens, found.tpot_s, found.ttft_s, found.running)
+            values = (name, load, rate, rate * work.output_tokens, found.tpot_s, found.ttft_s, found.running)
             rows.append(dict(zip(COLUMNS, (*values, found.prompt_share), strict=True)))
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    table.attrs["full_requests_per_s"] = full
-    return table
+    context = (
+        f"{device.name}, {plan.model.name}, {plan.quantizer_name}, at most {work.batch:,} requests of "
+        f"{work.input_tokens:,} + {work.output_tokens:,} tokens at once"
+    )
+    return Load(name, context, full, tuple(rows))

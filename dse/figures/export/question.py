@@ -8,10 +8,11 @@ from dse.figures.plot.read import BESIDE, beside
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
 from dse.questions.formats import Formats
+from dse.questions.load import Load
 from dse.questions.need import Need, NeedBits
 from dse.questions.sensitivity import Sensitivity
 
-Answer = Formats | Crossing | Need | NeedBits | Sensitivity | BestMap
+Answer = Formats | Crossing | Need | NeedBits | Sensitivity | BestMap | Load
 
 
 def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:

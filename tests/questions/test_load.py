@@ -1,0 +1,64 @@
+"""What requests wait at a load: rates by hand from the full server's, rows between rows, and the command."""
+
+import json
+
+import pytest
+
+import dse
+from dse.core.errors import InputError
+from dse.questions import load
+from dse.serving.at_rate import at_rate
+from dse.serving.steady_state import FixedLengths, steady
+from dse.specs import catalog
+
+ASKED = {"batch": 64, "input_tokens": 8192, "output_tokens": 1024, "admission": "paged"}
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return dse.load("h200", "qwen3-32b", "fp8", **ASKED)
+
+
+def test_a_load_is_a_share_of_what_a_full_server_serves(answer):
+    device, plan, work = catalog.device("h200"), dse.api._plan("qwen3-32b", "fp8", "fp8"), dse.Workload(**ASKED)
+    full = steady(device, plan, work, FixedLengths(8192, 1024))["requests_per_s"]
+    assert answer.full_requests_per_s == full
+    row = answer.rows[3]
+    assert (row["load"], row["requests_per_s"], row["tokens_per_s"]) == (0.3, 0.3 * full, 0.3 * full * 1024)
+    alone = at_rate(device, plan, work, FixedLengths(8192, 1024), 0.3 * full)
+    assert (row["tpot_s"], row["ttft_s"], row["running_requests"]) == (alone.tpot_s, alone.ttft_s, alone.running)
+
+
+def test_requests_wait_longer_the_more_come(answer):
+    for name in ("tpot_s", "ttft_s", "running_requests"):
+        values = [row[name] for row in answer.rows]
+        assert values == sorted(values)
+
+
+def test_between_two_rows_is_a_straight_line():
+    rows = tuple(dict(zip(load.COLUMNS, ("a", x, x, 9 * x, y, 2 * y, x, x), strict=True)) for x, y in ((1, 3), (2, 5)))
+    found = load.Load("a", "", 4.0, rows)
+    assert found.at(1.5)["tpot_s"] == 4
+    assert found.at(0.5) == rows[0]
+    assert found.at(2.1) is None
+    with pytest.raises(InputError, match="rate = 0: must be more than 0"):
+        found.at(0)
+
+
+def test_where_nothing_fits_it_says_what_to_do():
+    found = dse.load("l4", "llama3.1-70b", batch=4)
+    assert found.rows == ()
+    assert "No request fits: give more devices (--tp)" in found.text()
+
+
+def test_the_command_prints_writes_and_refuses(run, tmp_path):
+    words = ["ask", "load", "--device", "h200", "--model", "qwen3-32b", "--quantizer", "fp8", "--batch", "16"]
+    code, out, err = run(*words, "--loads", "0.2,0.8", "--json", "--out", tmp_path / "d")
+    assert (code, err.startswith("figure: ")) == (0, True)
+    assert [row["load"] for row in json.loads(out)["rows"]] == [0.2, 0.8]
+    assert {path.suffix for path in (tmp_path / "d").glob("load.*")} >= {".csv", ".png", ".svg", ".pdf", ".html"}
+    assert "s to the first" in run(*words, "--loads", "0.5")[1]
+    code, _, err = run(*words, "--loads", "1.5")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "loads: 1.5: must be above 0 and below 1" in err
+    assert "loads = 'x': must be a share from 0 to 1" in run(*words, "--loads", "x")[2]
