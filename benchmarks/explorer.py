@@ -1,6 +1,8 @@
-"""How fast the explorer answers in Chromium: the first page after start, and a slider's new figure.
+"""How fast the explorer answers in Chromium: the first page after start, a slider's new numbers and figure, a page.
 
-    python benchmarks/explorer.py [--tabs 20]
+    python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page what-if --number "[data-testid=stMetric]"]
+
+`--against` measures a page of another checkout in the same run: its address, and where its numbers stand.
 
 Times are the best and the median of several, beside a page of one slider and one figure on the same server software
 in the same run: what Streamlit and the browser take by themselves. Needs playwright and Chromium.
@@ -18,7 +20,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 MOVES = 12
@@ -28,13 +30,16 @@ n = st.select_slider("n", [2**i for i in range(15)], 64)
 st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="memory")
 """
 #: pages by their address, and a figure of each that follows the batch
-FIGURES = (("", "memory"), ("", "throughput"), ("throughput", "throughput"), ("roofline", "operations"))
-#: notes when a key goes down, and the frame after the named figure shows other numbers
-WATCH = """name => {
-    const numbers = () => {
-        const figure = document.querySelector(`.st-key-${name} .js-plotly-plot`);
-        return figure && figure.data ? JSON.stringify(figure.data.map(trace => [trace.x, trace.y])) : null;
-    };
+FIGURES = (
+    ("compare", "memory_bars"),
+    ("compare", "throughput"),
+    ("roofline", "operations"),
+    ("serving", "load-tpot_s"),
+)
+SLIDER, CARD = "Batch (requests), in steps", ".st-key-card-1"
+#: notes when a key goes down, and the frame after what `read` gives is another
+WATCH = """read => {
+    const numbers = new Function(read);
     document.addEventListener("keydown", () => {
         const before = numbers();
         window.pressed = performance.now();
@@ -47,16 +52,19 @@ WATCH = """name => {
         look();
     }, true);
 }"""
+OF_FIGURE = """const figure = document.querySelector('.st-key-%s .js-plotly-plot');
+return figure && figure.data ? JSON.stringify(figure.data.map(trace => [trace.x, trace.y])) : null;"""
+OF_TEXT = "const place = document.querySelector('%s'); return place ? place.innerText : null;"
 
 
-def serve(*command: str) -> tuple[subprocess.Popen[bytes], str]:
+def serve(*command: str, root: Path = ROOT) -> tuple[subprocess.Popen[bytes], str]:
     """A server started by `command`, once it answers; and its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, "-m", *command, "--server.port", str(port), "--server.headless", "true"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(root)},
     )  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     while process.poll() is None:
@@ -69,18 +77,19 @@ def serve(*command: str) -> tuple[subprocess.Popen[bytes], str]:
 
 
 def drawn(page: Page, address: str) -> float:
-    """Seconds to open the page until its last figure is there."""
+    """Seconds to open the page until its script has ended."""
     start = time.perf_counter()
     page.goto(address)
-    page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached", timeout=120_000)
+    page.get_by_role("heading", level=1).or_(page.locator(".js-plotly-plot .main-svg")).first.wait_for(timeout=120_000)
+    page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=120_000)
     return time.perf_counter() - start
 
 
-def moves(page: Page, name: str) -> list[float]:
-    """Seconds from a key on the first slider to the figure drawn anew, for several moves."""
+def moves(page: Page, read: str, slider_name: str | None = SLIDER) -> list[float]:
+    """Seconds from a key on the slider of the batch until what `read` gives is another, for several moves."""
     page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
-    page.evaluate(WATCH, name)
-    slider = page.get_by_role("slider").first
+    page.evaluate(WATCH, read)
+    slider = page.get_by_role("slider", name=slider_name).first
     slider.focus()
     found = []
     for i in range(MOVES):
@@ -89,6 +98,19 @@ def moves(page: Page, name: str) -> list[float]:
         page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
         page.wait_for_timeout(300)
         found.append(page.evaluate("(window.drawn - window.pressed) / 1000"))
+    return found
+
+
+def switches(page: Page) -> list[float]:
+    """Seconds from a click on the other page's link until its heading is there, for several clicks."""
+    found = []
+    for i in range(MOVES):
+        link, start = ("Roofline", "Compare")[i % 2], time.perf_counter()
+        page.get_by_role("link", name=link).first.click()
+        page.get_by_role("heading", level=1, name=link).wait_for()
+        found.append(time.perf_counter() - start)
+        page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
+        page.wait_for_timeout(300)
     return found
 
 
@@ -101,7 +123,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tabs", type=int, default=0, help="also open so many tabs at once and see that none mix")
-    tabs = parser.parse_args().tabs
+    parser.add_argument("--against", type=Path, help="another checkout, measured in the same run")
+    parser.add_argument("--page", default="what-if", help="its page")
+    parser.add_argument("--number", default="[data-testid=stMetric]", help="where its numbers stand (CSS)")
+    given = parser.parse_args()
+    tabs = given.tabs
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
@@ -111,7 +137,8 @@ def main() -> None:
         try:
             page = browser.new_page()
             least_open = drawn(page, floor_address)
-            least = moves(page, "memory")
+            page.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached")
+            least = moves(page, OF_FIGURE % "memory", None)
         finally:
             floor.terminate()
         starts, opens = [], []
@@ -129,11 +156,19 @@ def main() -> None:
             say("  its first page, the browser's part", [least_open])
             say("explorer: from `dse app` to the first page", starts)
             say("  of it the browser's part", opens)
+            page = browser.new_page(viewport={"width": 1280, "height": 800})
+            drawn(page, f"{address}/compare")
+            numbers = moves(page, OF_TEXT % CARD)
+            say("compare: slider to the first card's new numbers", numbers)
+            if given.against:
+                beside(browser, given, min(numbers))
+            say("page switch: link to heading", switches(page))
             for path, name in FIGURES:
                 page = browser.new_page(viewport={"width": 1280, "height": 800})
                 drawn(page, f"{address}/{path}")
-                found = moves(page, name)
-                say(f"{path or 'what if'}: slider to the new {name}", found)
+                page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first.wait_for(state="attached")
+                found = moves(page, OF_FIGURE % name)
+                say(f"{path}: slider to the new {name}", found)
                 print(f"{'':<44} {min(found) / min(least):.2f} times the page of one figure, best against best")
             if tabs:
                 together(browser, address, tabs)
@@ -142,17 +177,30 @@ def main() -> None:
             browser.close()
 
 
-def together(browser, address: str, n_tabs: int) -> None:
+def beside(browser: Browser, given: argparse.Namespace, best_s: float) -> None:
+    """The same move on a page of another checkout."""
+    server, address = serve("dse", "app", "--", root=given.against.resolve())
+    try:
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        opened = drawn(page, f"{address}/{given.page}")
+        other = moves(page, OF_TEXT % given.number)
+        say(f"{given.against.name}/{given.page}: slider to new numbers", other)
+        print(f"{'':<44} ours takes {best_s / min(other):.2f} of it; it opens in {opened:.2f} s")
+    finally:
+        server.terminate()
+
+
+def together(browser: Browser, address: str, n_tabs: int) -> None:
     """Many tabs at once, each with its own batch: each must show its own, whatever the others ask."""
     context = browser.new_context()
     start = time.perf_counter()
     opened = []
     for batch in range(2, 2 + n_tabs):
         tab = context.new_page()
-        tab.goto(f"{address}/?batch={batch}", wait_until="commit")
+        tab.goto(f"{address}/start?batch={batch}", wait_until="commit")
         opened.append((batch, tab))
     for batch, tab in opened:
-        tab.get_by_text(f"batch {batch}, 1,024 tokens in").first.wait_for(timeout=300_000)
+        tab.get_by_text(f"batches {batch}, KV").first.wait_for(timeout=300_000)
     print(f"{n_tabs} tabs at once, none mixed: all drawn after {time.perf_counter() - start:.1f} s")
 
 

@@ -10,7 +10,7 @@ from dse.figures.registry import Source, by_report, figure
 #: the model shown, where the table has it; else its first
 MODEL = "llama2-13b"
 #: the mark of a batch that does not fit at once; the filling of a symbol is taken by the colour scale
-DOT = Series("not all at once", "scatter", size=0.4, opened=(True,), is_note=True)
+DOT = Series(style.NOT_AT_ONCE, "scatter", size=0.4, opened=(True,), is_note=True)
 
 
 @figure(

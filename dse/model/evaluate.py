@@ -445,7 +445,7 @@ def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[s
 
 
 def bound_text(bound: str) -> str:
-    """What binds, with what that means, but for capacity."""
+    """The bottleneck, with what that means, but for capacity."""
     return f"{bound}: most of the time goes into {WHY_BOUND[bound]}"
 
 

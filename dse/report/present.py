@@ -115,7 +115,7 @@ def point_text(
             lines += _measured_lines(result, plan)
     lines += how_sure(result)
     lines += kernels_text(kernels or [])
-    lines += ["", "What binds", f"  {_bound_text(result, with_room)}"]
+    lines += ["", "Bottleneck", f"  {_bound_text(result, with_room)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
         how = "waves of at most" if result["admission"] == "reserve" else "a steady"
         lines.append(f"  {result['batch']:,} requests run as {how} {result['running_batch']:,}")

@@ -238,7 +238,7 @@ def test_point_json_has_every_result(run):
 
 def test_point_text_is_grouped(run):
     _, out, _ = run(*GOOD, "--quantizer", "oaken", "--batch", "64")
-    for heading in ("Memory", "Bits per element", "Time", "Throughput", "What binds"):
+    for heading in ("Memory", "Bits per element", "Time", "Throughput", "Bottleneck"):
         assert f"\n{heading}\n" in out
     assert "(12.55 GiB)" in out  # 13,476,831,232 B of weights
 

@@ -96,7 +96,7 @@ FILLS = (
 )
 
 OUT_OF_MEMORY = "out of memory"
-NOT_AT_ONCE = "not all at once"
+NOT_AT_ONCE = "exceeds memory: in parts"
 KERNELS_ASSUMED = "kernels assumed, not measured"
 #: what stars mark: a point of a line, in the line's colour
 KNEE, CHOSEN = "knee", "chosen"
