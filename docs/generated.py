@@ -1,4 +1,4 @@
-"""Pages that the site makes from the code as it is built, a hook of mkdocs: options, results, formulas, devices, notebooks.
+"""A hook of mkdocs: pages made from the code as the site is built (options, results, formulas, devices, notebooks).
 
 Each function returns the Markdown of a page. Nothing here knows a number or an option: all of it is read where the tool
 reads it, so that no page can fall behind.
@@ -67,7 +67,9 @@ def options(words: str, command: click.Command) -> str:
             name, text = given.get_help_record(context) or ("", "")
             name = name.replace(" / ", ", ")
         if name:
-            rows.append([f"`{name}`".replace("|", "&#124;") if "|" not in name else f"<code>{cell(name)}</code>", cell(text)])
+            rows.append(
+                [f"`{name}`".replace("|", "&#124;") if "|" not in name else f"<code>{cell(name)}</code>", cell(text)]
+            )
     return table("option,what it says", rows) if rows else ""
 
 
@@ -77,8 +79,10 @@ def cli_page() -> str:
 
     lines = [
         "# Commands and options\n",
-        "What `dse COMMAND --help` prints, made from the same source. `--debug` after any command shows the traceback of"
-        " an error. Exit status: 0 done, 2 bad input, 3 in use by another process, 4 a file cannot be written, 5 beyond a"
+        "What `dse COMMAND --help` prints, made from the same source. `--debug` after any command shows the"
+        " traceback of"
+        " an error. Exit status: 0 done, 2 bad input, 3 in use by another process, 4 a file cannot be written, 5"
+        " beyond a"
         " limit, 130 stopped.\n",
     ]
     for words, command in commands(cli, "dse"):
@@ -97,9 +101,12 @@ def results_page() -> str:
         for one in RESULTS.values()
     ]  # fmt: skip
     return (
-        "# Results\n\nEvery result of a design: the keys of `dse point --json` and `dse.evaluate`, the columns of sweeps and"
-        " reports, the names that `--explain` takes. Names carry their unit: `_bytes` B, `_s` s, `_tokens` tokens, `_bits`"
-        " bits, `_flops` FLOP, `_frac` and `_share` 1, `_per_s` per second, `_w` W; counts begin with `n_`. GB is 10^9 B,"
+        "# Results\n\nEvery result of a design: the keys of `dse point --json` and `dse.evaluate`, the columns of"
+        " sweeps and"
+        " reports, the names that `--explain` takes. Names carry their unit: `_bytes` B, `_s` s, `_tokens`"
+        " tokens, `_bits`"
+        " bits, `_flops` FLOP, `_frac` and `_share` 1, `_per_s` per second, `_w` W; counts begin with `n_`. GB is"
+        " 10^9 B,"
         " GiB is 2^30 B, 1K tokens are 1024. Made from `dse/model/results.py`; inputs of formulas are under"
         " [Symbols](symbols.md), equations under [Formulas](formulas.md).\n\n"
         + table("name,unit,what it is,section of `dse point`,option; or numbers of the device that it reads", rows)
@@ -121,7 +128,8 @@ def formulas_page() -> str:
     ]
     return (
         "# Formulas\n\nEvery equation of the model, a function of plain numbers in SI units in `dse/model/formulas`;"
-        " `--explain RESULT` shows those of a result with the values of your design. [The model](../explanation/model.md)"
+        " `--explain RESULT` shows those of a result with the values of your design. [The"
+        " model](../explanation/model.md)"
         " has them in their order.\n\n" + table("formula,unit,equation,source", rows)
     )
 
@@ -133,7 +141,8 @@ def devices_page() -> str:
         for one in listing.list_devices()
     ]
     return (
-        "# Devices\n\nEach has a page with all of its numbers, and where each is from. Kernels: the stacks of which kernel"
+        "# Devices\n\nEach has a page with all of its numbers, and where each is from. Kernels: the stacks of"
+        " which kernel"
         " times were fitted, or the device whose kernels it runs by.\n\n"
         + table("device,title,memory,bandwidth,dense FP16,power,kernels", rows)
     )
@@ -146,13 +155,17 @@ def device_page(name: str) -> str:
     fits = [row for row in rows if row[0].strip("`").startswith(FITS)]
     heads = "number,value,unit,kind,source"
     page = (
-        f"# {catalog.device(name).name}\n\n{cell(catalog.device(name).title)}. `dse show {name}` prints this table. Kinds: "
+        f"# {catalog.device(name).name}\n\n{cell(catalog.device(name).title)}. `dse show {name}` prints this"
+        f" table. Kinds: "
         + "; ".join(f"`{kind}` {means}" for kind, means in KINDS.items())
         + ".\n\n"
         + table(heads, [row for row in rows if row not in fits])
     )
     if fits:
-        page += "\n## Fits and servers\n\nHow they were made: [calibration](../../explanation/calibration.md).\n\n" + table(heads, fits)
+        page += (
+            "\n## Fits and servers\n\nHow they were made: [calibration](../../explanation/calibration.md).\n\n"
+            + table(heads, fits)
+        )
     return page
 
 
@@ -177,7 +190,8 @@ def formats_page() -> str:
                 for one in listing.list_tokens()]  # fmt: skip
     return (
         "# Formats, implementations, token policies\n\n## Formats\n\nKV quantizers and formats of engines with their"
-        " parameters; bits are effective bits of Llama-2-7B's keys and values. [Bit by bit](../explanation/quantizers.md).\n\n"
+        " parameters; bits are effective bits of Llama-2-7B's keys and values. [Bit by"
+        " bit](../explanation/quantizers.md).\n\n"
         + table("name,bits,parameters,in engines,source", quantizers)
         + "\n## Implementations\n\nWhose kernels run a format, and what they reach."
         " [How one is chosen and fitted](../explanation/implementations.md).\n\n"
