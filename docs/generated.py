@@ -10,9 +10,9 @@ import json
 import pkgutil
 import re
 from pathlib import Path
+from typing import Any
 
 import click
-from mkdocs.structure.files import File, Files
 
 from dse.core import units
 from dse.core.compiling import FORMULAS
@@ -155,8 +155,8 @@ def device_page(name: str) -> str:
     fits = [row for row in rows if row[0].strip("`").startswith(FITS)]
     heads = "number,value,unit,kind,source"
     page = (
-        f"# {catalog.device(name).name}\n\n{cell(catalog.device(name).title)}. `dse show {name}` prints this"
-        f" table. Kinds: "
+        f"# {catalog.device(name).name}\n\n{cell(catalog.device(name).title)}; [all devices](../devices.md)."
+        f" `dse show {name}` prints this table. Kinds: "
         + "; ".join(f"`{kind}` {means}" for kind, means in KINDS.items())
         + ".\n\n"
         + table(heads, [row for row in rows if row not in fits])
@@ -225,8 +225,10 @@ PAGES = {
 }  # fmt: skip
 
 
-def on_files(files: Files, config: object) -> Files:
+def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages: mkdocs calls this once it has listed docs/."""
+    from mkdocs.structure.files import File  # the pages above are text, and made without it
+
     made = {place: page() for place, page in PAGES.items()}
     made |= {f"reference/devices/{name}.md": device_page(name) for name in catalog.device_files()}
     made |= {f"notebooks/{path.stem}.md": notebook_page(path) for path in notebooks()}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import browser
+import dse
 from dse.cli import docs as docs_command
 from dse.cli import main as cli
 from dse.core.compiling import FORMULAS
@@ -62,11 +63,16 @@ def give(text, folder):
         "my-times.csv": times, "times.csv": times, "my-servers.csv": lambda: SERVERS, "my-gpu.toml": own_gpu,
         "path/to/config.json": (ROOT / "tests/golden/hf_configs/mistral-7b-v0.1.json").read_text,
     }  # fmt: skip
+    if "sweep.toml" in text and "# sweep.toml" not in text:
+        (folder / "sweep.toml").write_text(blocks(ROOT / "docs/how-to/sweep.md", "toml")[0])
     for name, made in texts.items():
         if name in text:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(made())
+    if "dse plot throughput_batch report" in text:
+        (folder / "report").mkdir()
+        dse.report_table("results", models=["llama2-7b", "llama2-13b"]).to_parquet(folder / "report" / "report.parquet")
     if "kv.npz" in text:
         np.savez(folder / "kv.npz", **kv_sample.arrays(kv_sample.synthetic(3, 2, 64, 16, 0)))
 
@@ -191,10 +197,10 @@ def test_readme_counts_what_ships_and_what_was_judged(monkeypatch, tmp_path):
 
 
 def test_code_names_pages_that_exist():
-    """`docs/NAME.md` in sources, data and tests, but for CHANGELOG.md, which says what was."""
+    """`docs/NAME.md` in sources and data; CHANGELOG.md says what was."""
     folders = ("dse", "kernels_ref", "hwspecs", "training", "notebooks")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in
-             (".py", ".toml", ".md", ".ipynb")]  # fmt: skip
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")
+             if path.suffix in (".py", ".toml", ".md", ".ipynb") and path.parent.name != "report"]  # fmt: skip
     named = {(path, name) for path in files for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text())}
     assert named
     assert not {(str(path), name) for path, name in named if not (ROOT / name).exists()}
@@ -295,7 +301,7 @@ def visit(opened, site):
     page = opened.new_page(viewport={"width": 390, "height": 800})
     asked, errors = [], []
     page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", errors.append)
+    page.on("pageerror", lambda error: errors.append(error))
     for name in ("index", "reference/cli", "reference/devices/h200", "explanation/model", "how-to/which-format"):
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name

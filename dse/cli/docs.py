@@ -26,11 +26,12 @@ def build(root: Path) -> None:
     if any(find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")):
         raise InputError(f"the documentation is not built, and mkdocs is not installed: {GET}")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--clean"],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"],  # with --quiet it would count no warnings
         cwd=root, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
-        raise OutputError(f"mkdocs: {' '.join((done.stderr or done.stdout).split())}")
+        said = [line for line in done.stderr.splitlines() if line.startswith(("WARNING", "ERROR"))]
+        raise OutputError(f"mkdocs: {' '.join(' '.join(said or [done.stderr]).split())}")
 
 
 @click.command(short_help="Open the documentation.")
