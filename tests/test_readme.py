@@ -92,7 +92,10 @@ def test_the_extra_of_the_tests_ends_every_skip_that_an_install_would():
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     brought = {re.match(r"[\w.-]+", name)[0] for name in extras["test"]}
-    others = {name for extra, names in extras.items() if extra not in ("test", "train") for name in names}
+    others = {
+        re.match(r"[\w.-]+", name)[0]
+        for extra, names in extras.items() if extra not in ("test", "train") for name in names
+    }  # fmt: skip
     assert others <= brought
     assert extras["train"] == ["torch"]  # numpy_torch.py stands in for it
     skipping = [path.name for path in (ROOT / "tests").rglob("*.py") if "import" + "orskip" in path.read_text()]
