@@ -185,7 +185,7 @@ def test_readme_is_short_and_has_one_picture():
     assert len(re.findall(r"!\[", text)) == 1
 
 
-def test_readme_counts_what_ships_and_what_was_judged(monkeypatch, tmp_path):
+def test_readme_counts_what_ships_and_what_was_judged():
     text = (ROOT / "README.md").read_text()
     assert f"{len(catalog.device_files())} devices" in text
     assert f"{len(catalog.model_files())} language models" in text
@@ -194,6 +194,22 @@ def test_readme_counts_what_ships_and_what_was_judged(monkeypatch, tmp_path):
     n_claims, verdicts = re.fullmatch(r"(\d+ claims): (.*)", re.sub(r" \([^)]*\)", "", total)).groups()
     assert n_claims in text
     assert verdicts in text
+
+
+def test_readme_says_how_far_off_kernel_times_are():
+    """Means of all devices and stacks, and of a naive roofline, as `dse validate silicon` prints them."""
+    text, rows = (ROOT / "README.md").read_text(), printed("dse validate silicon")
+
+    def errors(part, size):
+        numbers = re.findall(rf"^\S+ +\S+ +{part} +{size} +([\d.]+) +[\d.]+ +([\d.]+)", rows, re.M)
+        assert len(numbers) > 20
+        return (sorted((one[side] for one in numbers), key=float) for side in (0, 1))
+
+    ours, sheets = errors("attention", "like serving")
+    said = f"means of {ours[0]} to {ours[-2]} %, {ours[-1]} % for SGLang on A100"
+    assert f"{said}; data sheets {sheets[0]} to {sheets[-1]} %" in text
+    ours, sheets = errors("gemm", "larger than the cache")
+    assert f"means of {ours[0]} to {ours[-1]} %; data sheets {sheets[0]} to {sheets[-1]} %" in text
 
 
 def test_code_names_pages_that_exist():
