@@ -61,8 +61,11 @@ def python_of(path):
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *NOTEBOOKS], ids=lambda path: path.stem)
-def test_readme_and_notebooks_need_nothing_deeper(path):
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / "how-to" / f"{name}.md" for name in ("ask", "from-python"))]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=lambda path: path.stem)
+def test_pages_and_notebooks_need_nothing_deeper(path):
     """Of `dse` they import the package alone, and use public names of it."""
     imported, used = set(), set()
     for code in python_of(path):

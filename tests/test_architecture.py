@@ -56,21 +56,26 @@ def test_no_test_file_imports_another():
     assert not imported
 
 
+#: letters of equations, inputs of formulas, and words of results; the page of results is made from RESULTS itself
+SYMBOLS = ROOT / "docs" / "reference" / "symbols.md"
+
+
 def glossary():
-    text = (ROOT / "README.md").read_text().split("## Glossary", 1)[1]
-    return set(re.findall(r"`([a-z0-9_]+)`", text))
+    return set(re.findall(r"`([a-z0-9_]+)`", SYMBOLS.read_text()))
 
 
-def test_glossary_names_every_column_and_parameter():
-    parameters = {name for f in FORMULAS.values() for name in inspect.signature(f).parameters}
-    missing = (parameters | set(RESULT_UNITS)) - glossary()
-    assert not missing
+def parameters():
+    return {name for f in FORMULAS.values() for name in inspect.signature(f).parameters}
 
 
-def test_glossary_gives_every_result_its_unit():
+def test_symbols_name_every_parameter():
+    assert not parameters() - set(RESULT_UNITS) - glossary()
+
+
+def test_symbols_give_a_result_its_unit():
     """A row has one unit for all of its names, or one for each, in their order."""
     units = {}
-    for row in re.findall(r"^\|(.*)\|$", (ROOT / "README.md").read_text().split("## Glossary", 1)[1], re.M)[2:]:
+    for row in re.findall(r"^\|(.*)\|$", SYMBOLS.read_text(), re.M)[2:]:
         _, names, unit, _ = (cell.strip() for cell in row.split("|"))
         names = re.findall(r"`([a-z0-9_]+)`", names)
         given = [text.strip() for text in unit.split(",")]
@@ -79,15 +84,15 @@ def test_glossary_gives_every_result_its_unit():
             continue
         assert len(given) == len(names), row
         units.update(zip(names, given, strict=True))
-    assert not {*RESULT_UNITS} - {*units}
-    assert {name: units[name] for name in RESULT_UNITS} == RESULT_UNITS
+    named = {*RESULT_UNITS} & {*units}
+    assert len(named) > 100
+    assert {name: units[name] for name in named} == {name: RESULT_UNITS[name] for name in named}
 
 
-def test_glossary_names_nothing_that_is_gone():
-    parameters = {name for f in FORMULAS.values() for name in inspect.signature(f).parameters}
+def test_symbols_name_nothing_that_is_gone():
     words = {"bit_ledger", "operations", "reserve", "paged", "ideal", "calibrated", "closed", "measured"}
     words |= {"n_", "_bytes", "_s", "_tokens", "_bits", "_flops", "_frac", "_share", "_per_s", "_w"}
-    assert not glossary() - parameters - set(RESULT_UNITS) - words
+    assert not glossary() - parameters() - set(RESULT_UNITS) - words
 
 
 def test_results_carry_the_unit_that_their_name_says():

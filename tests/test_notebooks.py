@@ -39,9 +39,9 @@ def test_is_a_question_with_checks_and_a_picture(path):
     assert sum("picture" in cell.metadata.get("tags", []) for cell in cells) == 1
     picture = PICTURES / f"notebook-{path.stem}.png"
     assert picture.stat().st_size <= 100_000
-    readme = (ROOT / "README.md").read_text()
-    assert f"docs/images/{picture.name}" in readme
-    assert f"notebooks/{path.name}" in readme
+    page = (ROOT / "docs" / "notebooks" / "index.md").read_text()
+    assert f"../images/{picture.name}" in page
+    assert f"({path.stem}.md)" in page
 
 
 def run(path: Path, folder: Path) -> nbformat.NotebookNode:

@@ -1,4 +1,4 @@
-"""Draws the pictures of the notebooks for the README: executes each and keeps the figure of its cell tagged `picture`.
+"""Draws the pictures of the notebooks for the docs: executes each and keeps the figure of its cell tagged `picture`.
 
 `python docs/images/from_notebooks.py [01 ...]`; needs the extras `test` and `export`, and a Chrome or Chromium.
 """

@@ -1,7 +1,7 @@
 """Fit a device's kernel parameters to measured times: screen the rows, hold some out, fit, say how good it is.
 
 One table gives up to three kinds of parts of a stack: `attention` (16-bit keys and values), `kv.CODE` (what changes
-where they have fewer bits) and `gemm`. See docs/calibration.md.
+where they have fewer bits) and `gemm`. See docs/explanation/calibration.md.
 """
 
 from collections.abc import Callable, Iterable

@@ -4,7 +4,7 @@ A measured time per output token is a decode step of the requests that decode, t
 and `layer * n_layers + sequence * n`. The two are fitted for all stacks together: a fit of each stack alone errs more
 on models that it did not see. A release with rows has its own, pulled towards that. A time to first token is the
 prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind the prompts of requests in step with it.
-docs/calibration.md, Whole steps.
+docs/explanation/calibration.md, Whole steps.
 """
 
 from collections.abc import Iterable
@@ -308,8 +308,8 @@ def run(source: str, out: str) -> dict[str, Any]:
     parts = []
     for stack, text in texts.items():
         written = (
-            f"# Written by `dse calibrate {Path(source).name} --kernel host`; docs/calibration.md, Whole steps.\n"
-            + text
+            f"# Written by `dse calibrate {Path(source).name} --kernel host`; "
+            "docs/explanation/calibration.md, Whole steps.\n" + text
         )
         spec: ServerSpec = load(specfile.parse(f"{stack}.toml", written), ServerSpec)
         files.write(Path(out) / f"{stack}.toml", written.encode())

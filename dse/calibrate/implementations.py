@@ -3,7 +3,7 @@
 Of each implementation the numbers that its file calls measured are fitted to the rows that run it: to gains over the
 base of their group where it differs in keys and values alone, which holds what both sides share, else to the printed
 numbers. Ranges come from leaving out the
-rows of one model, or one batch, at a time. docs/implementations.md, The fits.
+rows of one model, or one batch, at a time. docs/explanation/implementations.md, The fits.
 """
 
 import re
@@ -67,7 +67,9 @@ def run(source: str, out: str) -> dict[str, Any]:
             write(fitted, Path(source).name, Path(out) / path.name)
             found.append(fitted)
     if not found:
-        raise InputError(f"{source}: no rows of an implementation with numbers to fit: see docs/implementations.md")
+        raise InputError(
+            f"{source}: no rows of an implementation with numbers to fit: see docs/explanation/implementations.md"
+        )
     return {"table": source, "out": out, "fits": [_plain(one) for one in found]}
 
 

@@ -1,7 +1,8 @@
 """Fit the times of collectives between devices to measured ones, and write them into a device file as `links`.
 
 Tables of `aiconfigurator-core`: NCCL's all-reduce, all-gather, reduce-scatter and all-to-all, and the all-reduce that
-each engine runs, on the devices of a node: 2, 4 and mostly 8. The form is in docs/calibration.md, Collectives.
+each engine runs, on the devices of a node: 2, 4 and mostly 8. The form is in
+docs/explanation/calibration.md, Collectives.
 """
 
 from collections.abc import Callable

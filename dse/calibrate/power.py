@@ -5,7 +5,7 @@
 holds for a kernel that runs long enough, at the board's limit too: its time is then the stretched one. The driver
 tells the mean of the last second, so a product of the package's tables counts only where the rows before and after it
 tell nearly the same. Decode attention has no such rows: its readings hold what ran before, a number that is fitted too.
-docs/calibration.md, Energy, has what was measured and how well the fit holds.
+docs/explanation/calibration.md, Energy, has what was measured and how well the fit holds.
 """
 
 from collections.abc import Iterator
@@ -414,8 +414,8 @@ def fields(outcome: PowerOutcome) -> dict[str, Any]:
     error = outcome.errors.get(_BELOW) or outcome.errors["shapes"]
     source = (
         f"{outcome.source}: power of {outcome.n_points:,} long kernels; on {_BELOW} that were left out "
-        f"{percent(error['median'])} off in the median, {percent(error['p90'])} in nine of ten (docs/calibration.md, "
-        "Energy)"
+        f"{percent(error['median'])} off in the median, {percent(error['p90'])} in nine of ten "
+        "(docs/explanation/calibration.md, Energy)"
     )
     found = {}
     for name, value in outcome.parameters.items():

@@ -3,7 +3,7 @@
 What decode attention and 16-bit products are to `dse.calibrate.fit`, everything else that a server runs is here:
 products with weights of other formats, grouped products of routed experts, decode attention of latent (MLA) heads and
 of layers that read chosen or compressed tokens, updates of constant states, and attention over prompts. Each is a start
-and one or two ceilings; docs/calibration.md, Whole steps, has forms and errors.
+and one or two ceilings; docs/explanation/calibration.md, Whole steps, has forms and errors.
 """
 
 from collections.abc import Callable, Mapping

@@ -36,7 +36,7 @@ SPLITS = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size
 TIMES = ("silicon_tpot_ms", "silicon_ttft_ms")
 MAX_MS = 1e8
 #: InferenceX draws lengths evenly from 0.8 to 1.0 of those stated, and serves its FP8 and FP4 recipes with FP8 keys and
-#: values; its rows name a dump or a day's file as their source (docs/calibration.md, Whole steps)
+#: values; its rows name a dump or a day's file as their source (docs/explanation/calibration.md, Whole steps)
 INFERENCEX_LENGTHS = 0.9
 INFERENCEX = re.compile(r"(?i)db-dump|source_file=20\d\d-\d\d-\d\d")
 #: requests a place: InferenceX sends ten times as many as run at once. NVIDIA's rows have equal lengths: SGLang runs

@@ -80,7 +80,9 @@ def rows_of(path: str, give: str = "the path of a .csv file") -> tuple[list[str]
 
     `give` says in messages what to give in place of what is no file. Raises InputError with file and line.
     """
-    content = specfile.read_bytes(path, MAX_TABLE_BYTES, "table", give, "docs/calibration.md has the columns")
+    content = specfile.read_bytes(
+        path, MAX_TABLE_BYTES, "table", give, "docs/explanation/calibration.md has the columns"
+    )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

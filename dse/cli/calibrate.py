@@ -29,8 +29,8 @@ from dse.core.errors import InputError
 def calibrate(table: str, device: str | None, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.
 
-    TABLE is a CSV file (docs/calibration.md has the columns), or `aiconfigurator-core` where that package is
-    installed. A fifth of the rows is held out to measure the error. A plot of predicted against measured times is
+    TABLE is a CSV file (docs/explanation/calibration.md has the columns), or `aiconfigurator-core` where that package
+    is installed. A fifth of the rows is held out to measure the error. A plot of predicted against measured times is
     written beside FILE.toml. A fit that cannot be trusted writes nothing.
     """
     if kernel == "host":

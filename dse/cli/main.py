@@ -10,6 +10,7 @@ import click
 from dse import __version__
 from dse.cli.calibrate import calibrate, predict
 from dse.cli.device import device
+from dse.cli.docs import docs
 from dse.cli.kernels import quantize, thresholds
 from dse.cli.lab import lab
 from dse.cli.measure import measure, synthesize
@@ -83,6 +84,7 @@ cli.add_command(ring)
 cli.add_command(plot)
 cli.add_command(traffic)
 cli.add_command(simulate)
+cli.add_command(docs)
 
 
 @cli.command(short_help="Everything about one design point.")

@@ -52,12 +52,13 @@ def measure(
     For each layer, head and context length: signal-to-noise ratio, mean squared and largest error, cosine, error of the
     attention output, attention moved; stored bits of the packed bytes. Writes a table (Parquet), measurement.json for
     `--measurements`, a summary and figures into DIR. Stop it at any time: the same command goes on. Reads a layer at a
-    time, so that dumps larger than memory will do. docs/dumps.md says what a dump is.
+    time, so that dumps larger than memory will do. docs/reference/dumps.md says what a dump is.
 
     lm:mha and lm:gqa are the keys, values and queries of the language models that ship.
 
     With --perplexity: perplexity and greedy continuations of the small language models that ship, under every method,
-    through its streaming cache; docs/language_model.md says how. With --out it goes on where it was stopped.
+    through its streaming cache; docs/explanation/language_model.md says how. With --out it goes on where it was
+    stopped.
     """
     if perplexity:
         _perplexity(ctx, source, models, methods, out, as_json)
@@ -65,7 +66,9 @@ def measure(
     if models is not None:
         raise InputError(f"models = {show(models)}: has no effect without --perplexity: leave it out")
     if source is None:
-        raise InputError("SOURCE is missing: give a KV dump (docs/dumps.md), or --perplexity for the models that ship")
+        raise InputError(
+            "SOURCE is missing: give a KV dump (docs/reference/dumps.md), or --perplexity for the models that ship"
+        )
     from dse.measure import run as measure_run
     from dse.measure import table as measure_table
 

@@ -96,8 +96,8 @@ def gains(table: str, out: str, as_json: bool) -> None:
 
     TABLE is a CSV file with the columns id, device, model, kv, stack, quantity, value and unit, and where they apply
     n_devices, weights, activations, batch, input_tokens, output_tokens, cls, group and is_base
-    (docs/implementations.md). predictions.csv has values in the unit of each row with 80 % intervals, the gains, and
-    why there is none.
+    (docs/explanation/implementations.md). predictions.csv has values in the unit of each row with 80 % intervals, the
+    gains, and why there is none.
     """
     from dse.core import files
     from dse.validate import gains as validate_gains

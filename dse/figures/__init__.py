@@ -1,8 +1,8 @@
 """Figures: a table in, a `Chart` out. Every module of this folder is imported, and its `@figure(...)` declares it.
 
 A chart holds numbers of its table only; no formula is in this package. `FIGURES["throughput_batch"].chart(table)`
-gives the chart, `.figure(table)` the plotly figure, `.images(table)` PNG, SVG and PDF by matplotlib. docs/figures.md
-says how to add one.
+gives the chart, `.figure(table)` the plotly figure, `.images(table)` PNG, SVG and PDF by matplotlib.
+docs/contributing/figures.md says how to add one.
 """
 
 import importlib

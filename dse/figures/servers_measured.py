@@ -83,7 +83,9 @@ def measured(source: Source) -> Chart | None:
         "8 of 10 measurements, as predicted.",
     ]
     if table["suspect"].astype(bool).any():
-        notes.append("Crosses: rows that are no measurement of what they state (docs/calibration.md, Whole steps).")
+        notes.append(
+            "Crosses: rows that are no measurement of what they state (docs/explanation/calibration.md, Whole steps)."
+        )
     return Chart("Predicted and measured servers", tuple(panels), n_columns=2, panel_height_pt=205, notes=tuple(notes))
 
 

@@ -1,7 +1,7 @@
 """`dse mix`: a quantizer for the keys and values of each layer, from the errors that `dse measure` found, in a budget.
 
 Errors are squared, relative to the signal of their own layer, and added over layers and sides, which takes them to be
-independent (docs/dumps.md, Mixed plans). Bits are those of the packed bytes at the measured context.
+independent (docs/reference/dumps.md, Mixed plans). Bits are those of the packed bytes at the measured context.
 """
 
 import io

@@ -243,7 +243,7 @@ def lacks(layers: list[Layer], of: About) -> list[str]:
         found.append('RoPE mark: taken as after RoPE (as caches hold keys); metadata "rope" or --rope')
     if n := sum(layer.query is None for layer in layers):
         where = "every layer" if n == len(layers) else f"{n} of {len(layers)} layers"
-        found.append(f"queries of {where}: layerN.query; without, they are drawn (docs/dumps.md)")
+        found.append(f"queries of {where}: layerN.query; without, they are drawn (docs/reference/dumps.md)")
     flat = any(len(t.shape) == 2 for layer in layers for t in layer.tensors.values())
     if flat and of.n_heads == 1:
         found.append("heads: [tokens, channels] is taken as one head; --heads")

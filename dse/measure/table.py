@@ -13,7 +13,7 @@ from dse.measure.source import About
 from dse.specs.measurements import Data
 from kernels_ref import PARTS
 
-#: columns of the table in order; docs/dumps.md says what each is
+#: columns of the table in order; docs/reference/dumps.md says what each is
 KEYS = ("method", "layer", "side", "head", "context_tokens")
 RATIOS = ("stored_bits", "sqnr_db", "mse", "max_abs_error", "cosine", "output_error", "mass_moved", "kl_nats")
 LEDGER = tuple(f"{part}_bits" for part in PARTS)

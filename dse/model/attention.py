@@ -1,9 +1,9 @@
 """Attention, unpacking and quantising summed over the decode steps of one of the sequences that run together.
 
 At peak rates, straight piece by straight piece; or as the measured kernels of a software stack run: ceilings joined by
-a root of squares (docs/calibration.md), layer by layer, where what packed elements add to the core ceiling over 16-bit
-ones is the exposed time of unpacking. All sequences cost the same, so one is summed; only starts, idle cores and what
-engines hide depend on how many there are.
+a root of squares (docs/explanation/calibration.md), layer by layer, where what packed elements add to the core ceiling
+over 16-bit ones is the exposed time of unpacking. All sequences cost the same, so one is summed; only starts, idle
+cores and what engines hide depend on how many there are.
 """
 
 import math

@@ -40,8 +40,8 @@ from dse.specs import tokens as token_policies
 from dse.specs.stack import ServedStack
 
 T = TypeVar("T")
-_MODEL, _CAPACITY = "docs/model.md", "docs/model.md, Capacity"
-_TIMES, _PATHS = "docs/model.md, Steps and times", "docs/model.md, Dequantisation"
+_MODEL, _CAPACITY = "docs/explanation/model.md", "docs/explanation/model.md, Capacity"
+_TIMES, _PATHS = "docs/explanation/model.md, Steps and times", "docs/explanation/model.md, Dequantisation"
 
 
 #: whole numbers that the core computes as floats
@@ -173,14 +173,14 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         _note(
             "page_tail_bits", results["page_tail_bits"],
             "unused bits of last pages at the final length / elements; counted in stored_bits as padding",
-            "docs/model.md, KV bytes", n_tokens=n, n_elements=made.n_elements,
+            "docs/explanation/model.md, KV bytes", n_tokens=n, n_elements=made.n_elements,
             page_tokens=point.page_tokens if work.kv_cache else 1,
             page_bytes=device.kv_page.count if device.kv_page else None,
         ),
         _note(
             "write_amplification", results["write_amplification"],
             "bytes the memory takes for one new token / bytes packed, slices of a head rounded up to bursts; None "
-            "without an engine or a burst", "docs/model.md, KV bytes",
+            "without an engine or a burst", "docs/explanation/model.md, KV bytes",
             burst_bytes=device.kv_burst.count if device.kv_burst else None,
             **{f"{g.which}_slice_bytes": ", ".join(
                 f"{bits / (point.unit * g.layout.shape.n_heads):g}" for bits in g.streams
@@ -189,26 +189,27 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         _note(
             "kv_bytes_per_token", results["kv_bytes_per_token"],
             "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding included",
-            "docs/model.md, KV bytes", n_tokens=n, **{
+            "docs/explanation/model.md, KV bytes", n_tokens=n, **{
                 f"{g.place}_bytes_per_layer_{g.n_stored_layers}_layers": _token_bytes(point, t, n)
                 for g, t in zip(plan.groups, design.tensors, strict=False)  # states come after
             },
         ),
         _note(
             "state_bytes", results["state_bytes"], "sum over layers of what they keep of a request of any length",
-            "docs/model.md, KV bytes", **{
+            "docs/explanation/model.md, KV bytes", **{
                 f"bytes_per_layer_{n_layers}_layers": layer.state_bytes
                 for layer, n_layers in plan.layers if layer.state_bytes
             },
         ),
         _note(
-            "weight_bytes", point.weight_bytes, "ceil(sum of parameters * bits / 8)", "docs/model.md, Capacity",
+            "weight_bytes", point.weight_bytes, "ceil(sum of parameters * bits / 8)",
+            "docs/explanation/model.md, Capacity",
             n_parameters=model.parameters, **_weight_bits(point), **_split(point),
         ),
         _note(
             "kv_bytes", results["kv_bytes"],
             "(shared_bits + batch * (bits_per_sequence - shared_bits)) / 8, bits summed over layers, keys and values",
-            "docs/model.md, KV bytes", batch=batch, n_tokens=n, bits_per_sequence=made.final_bits / den,
+            "docs/explanation/model.md, KV bytes", batch=batch, n_tokens=n, bits_per_sequence=made.final_bits / den,
             shared_bits=made.final_shared_bits / den, elements_per_sequence=made.n_elements, **of_layer,
         ),
         _note(
@@ -229,7 +230,8 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         _note(
             "runtime_bytes", results["runtime_bytes"], "runtime_overhead + graphs + context, workspaces and buffers",
             "; ".join(f"{name}: {number.source}" for name, number in server.quantities().items()
-                      if name in ("graphs", "buffers", "communication")) if is_server else "docs/model.md, Capacity",
+                      if name in ("graphs", "buffers", "communication"))
+            if is_server else "docs/explanation/model.md, Capacity",
             overhead_bytes=device.runtime_overhead.count, **graphs,
         ),
         _note(
@@ -349,15 +351,15 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
         found.append(_note("n_waves", None, "paged admission has no waves", _CAPACITY))
     found.append(_note(
         "tpot_s", wave.decode_step_s, "decode_step_s: every step gives each running request a token",
-        "docs/model.md, Latency", decode_step_s=wave.decode_step_s,
+        "docs/explanation/model.md, Latency", decode_step_s=wave.decode_step_s,
     ))  # fmt: skip
     found.append(_note(
         "one_prompt_s", one_prompt_s(design, terms), "prefill_s of one request alone, whose shared prefix is cached",
-        "docs/model.md, Latency", input_tokens=work.input_tokens, prefix_tokens=made.prefix_tokens,
+        "docs/explanation/model.md, Latency", input_tokens=work.input_tokens, prefix_tokens=made.prefix_tokens,
     ))  # fmt: skip
     if "power_s" not in steps:
         measured = "times were measured within the limit" if design.device.power_limit_w else "its energy is assumed"
-        found.append(_note("power_s", 0.0, f"none: {measured}", "docs/model.md, Energy and cost"))
+        found.append(_note("power_s", 0.0, f"none: {measured}", "docs/explanation/model.md, Energy and cost"))
     found += [_host_note(point), *_steady_notes(point)]
     if not work.kv_cache:
         return [*found, *_uncached_notes(point)]
@@ -442,7 +444,7 @@ def _time_notes(point: Point, results: dict[str, Any], steps: Mapping[str, Step]
 
 def _uncached_notes(point: Point) -> list[Step]:
     """Without a KV cache every step is a prompt."""
-    where, run, terms, work = "docs/model.md, No KV cache", point.largest_wave, point.terms, point.work
+    where, run, terms, work = "docs/explanation/model.md, No KV cache", point.largest_wave, point.terms, point.work
     rest = ("quantize_s", "dequantize_s", "quantize_busy_s", "dequantize_busy_s", "prefill_s")
     return [
         _note("busy_cores", None, "every step is a prompt, on all cores", where),
@@ -509,7 +511,7 @@ def _steady_notes(point: Point) -> list[Step]:
 def _product_notes(point: Point) -> list[Step]:
     """Products with the weights, in a step and over the prompts."""
     run, terms, work, design, model = point.largest_wave, point.terms, point.work, point.design, point.design.model
-    wave, form = run.wave, "docs/calibration.md, The form"
+    wave, form = run.wave, "docs/explanation/calibration.md, The form"
     read_bytes = weights.weight_read_bytes(
         model.dense_parameters - model.unread_parameters, model.expert_parameters, run.share_touched,
         design.load.dense_eighths, design.load.expert_eighths,
@@ -537,9 +539,10 @@ def _product_notes(point: Point) -> list[Step]:
             )
             found += [
                 _note(
-                    name, seconds, equation.equation, "docs/calibration.md, Whole steps", n_products=model.n_layers,
-                    launch_s=design.stack.expert_launch_s, compute_s=parts.compute_s, memory_s=parts.read_s,
-                    n_tokens=float(n_tokens), share_touched=share, memory_frac=design.stack.expert_memory_frac,
+                    name, seconds, equation.equation, "docs/explanation/calibration.md, Whole steps",
+                    n_products=model.n_layers, launch_s=design.stack.expert_launch_s, compute_s=parts.compute_s,
+                    memory_s=parts.read_s, n_tokens=float(n_tokens), share_touched=share,
+                    memory_frac=design.stack.expert_memory_frac,
                     flops_frac=design.stack.expert_flops_frac, peak_flops_per_s=design.stack.expert_peak_per_s,
                 )
                 for name, seconds, parts, n_tokens, share in (
@@ -638,7 +641,7 @@ def _choice_notes(point: Point, results: dict[str, Any]) -> list[Step]:
     parts = {part: float(bits / point.made.n_elements) for part, bits in point.ledger(n).items()}
     found = [_note(
         "bit_ledger", results["stored_bits"], "payload + scales + ... + padding, at the final length",
-        "docs/model.md, Bits", **{part: bits for part, bits in parts.items() if bits},
+        "docs/explanation/model.md, Bits", **{part: bits for part, bits in parts.items() if bits},
     )]  # fmt: skip
     for which, quantizer in (("key", plan.key_quantizer), ("value", plan.value_quantizer)):
         rule = (
@@ -648,21 +651,23 @@ def _choice_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         found.append(_note(name, results[name], rule, _PATHS))
     found.append(_note(
         "bits_kind", results["bits_kind"], "closed: nominal shares; measured: shares that data realised",
-        "docs/model.md, Bits",
+        "docs/explanation/model.md, Bits",
     ))  # fmt: skip
     for name in ("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"):
         how, source, numbers = how_measured(plan, results[name])
         found.append(_note(name, results[name], how, source, **numbers))
     for name, ratio in uncertainty.energy_factors(device).items():
-        found.append(_note(name, ratio, "the range of the device's file over its value", "docs/model.md, How sure"))
+        found.append(
+            _note(name, ratio, "the range of the device's file over its value", "docs/explanation/model.md, How sure")
+        )
     sure = uncertainty.intervals(device, plan, point.stack, point.stack_name)
     for name in ("unpack_rate_low", "unpack_rate_high"):
         rule = "the end of the range over the rate itself; of several kernels the widest"
-        found.append(_note(name, results[name], rule, _runs(point) or "docs/implementations.md"))
+        found.append(_note(name, results[name], rule, _runs(point) or "docs/explanation/implementations.md"))
     for kind, interval in (("token_time", sure.tokens), ("first_time", sure.first)):
         for end, ratio in (("low", interval.low), ("high", interval.high)):
             found.append(_note(f"{kind}_{end}", ratio, f"measured over predicted: {interval.why}",
-                               "docs/model.md, How sure"))  # fmt: skip
+                               "docs/explanation/model.md, How sure"))  # fmt: skip
     reasons = {name: assumed(point, name) for name in results["assumptions"]}
     found.append(_note(
         "assumptions", results["assumptions"], "numbers of kind `assumed` among those behind this result",

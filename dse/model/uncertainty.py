@@ -2,7 +2,8 @@
 
 Of a server that was measured whole, what its measured rows were over our predictions: of the same model and release,
 or, where no row of the model was fitted, of models that were left out of the fit. Of kernels alone, the errors of their
-fits. Of a device known by its data sheet alone, what measured devices reach of theirs. docs/model.md, How sure.
+fits. Of a device known by its data sheet alone, what measured devices reach of theirs.
+docs/explanation/model.md, How sure.
 """
 
 import math

@@ -25,7 +25,7 @@ Result = dict[str, Any]
 #: progress(items, label=..., length=...) -> a context manager that gives the items one by one
 Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
-#: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/calibration.md)
+#: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/explanation/calibration.md)
 TIE = 1e-9
 
 
@@ -211,7 +211,7 @@ def sure_text(chance: float) -> str:
 
 
 #: what the intervals of an answer are
-SURE_NOTE = "Intervals: 8 of 10 measurements should lie inside (docs/model.md, How sure)."
+SURE_NOTE = "Intervals: 8 of 10 measurements should lie inside (docs/explanation/model.md, How sure)."
 
 
 def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Result) -> str:

@@ -44,7 +44,7 @@ def at_rate(
     that they wait for places; for static batching, whose requests wait for whole batches; and for groups that step
     together (--dp-attention). Up to a load of 0.8 within 8 % (tpot, as tokens count) and 22 % (ttft) of
     `dse.serving.simulator`; where answers are short beside their prompts (28 tokens of 2,000) within 17 % (tpot).
-    docs/model.md, At a rate. Raises InputError for a rate that is not positive, a prefix or a token policy.
+    docs/explanation/model.md, At a rate. Raises InputError for a rate that is not positive, a prefix or a token policy.
     """
     if not requests_per_s > 0:
         raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")

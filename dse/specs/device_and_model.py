@@ -65,8 +65,8 @@ __all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path
 
 #: how GPUs run quantizers where the device does not say: these by writing FP16 back, the others in registers
 GPU_PATHS: dict[str, Path] = {"nqkv": "materialised", "oaken": "materialised"}
-#: elements per second and core of GPUs whose clock is not known: 13.7 a cycle (docs/calibration.md, Shipped FP8 fits)
-#: at Hopper's 1.83 GHz; assumed for every core until calibrated
+#: elements per second and core of GPUs whose clock is not known: 13.7 a cycle
+#: (docs/explanation/calibration.md, Shipped FP8 fits) at Hopper's 1.83 GHz; assumed for every core until calibrated
 FUSED_ELEMENTS_PER_S_PER_CORE = 25e9
 
 

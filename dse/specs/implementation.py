@@ -1,7 +1,7 @@
 """How a stack's release runs a quantised cache: what its code does, and rates fitted to measurements.
 
 A method (dse/quantizers) says bits and error; an implementation of it says what its kernels take. A file each under
-hwspecs/implementations; docs/implementations.md has the form, the fits and what cannot be told apart.
+hwspecs/implementations; docs/explanation/implementations.md has the form, the fits and what cannot be told apart.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias

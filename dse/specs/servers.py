@@ -1,6 +1,6 @@
 """What a server keeps of the memory beside weights and the KV cache, by software stack, each number with its source.
 
-`dse point ... --explain free_bytes` shows them in use; docs/model.md, Memory of a server, has the rules.
+`dse point ... --explain free_bytes` shows them in use; docs/explanation/model.md, Memory of a server, has the rules.
 """
 
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ class Fit(Spec):
     """How good a set of parameters is: rows fitted, mean error on rows held out, and where the rows come from.
 
     Errors are shares (0.05 is 5 %). `serving_error` and `serving_p90` (mean and 90th percentile) count only the rows
-    that serving is made of; see docs/calibration.md.
+    that serving is made of; see docs/explanation/calibration.md.
     """
 
     n_points: int = Field(ge=1)
@@ -119,7 +119,7 @@ class Spread(Spec):
 class HostFit(Spec):
     """What a server does in a step beside the kernels that are modelled: small kernels, scheduling, sampling.
 
-    Fitted to whole measured steps, after kernels and exchanges (docs/calibration.md, Whole steps).
+    Fitted to whole measured steps, after kernels and exchanges (docs/explanation/calibration.md, Whole steps).
     """
 
     #: norms, rotations, activations, quantising and other small kernels of a layer

@@ -143,7 +143,7 @@ def _connected(scheduler: str, n_workers: int) -> Iterator[Any]:
             reason = f"nothing in {CONNECT_S:g} s" if isinstance(error, TimeoutError) else _reason(error)
             raise InputError(
                 f"scheduler = {show(scheduler)}: no Dask scheduler answers there ({reason}): start one, see "
-                "docs/sweeps.md, On a cluster"
+                "docs/reference/sweeps.md, On a cluster"
             ) from error
         try:
             client.wait_for_workers(1, timeout=FIRST_WORKER_S)

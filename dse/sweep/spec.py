@@ -206,7 +206,7 @@ def _sha256(data: Any) -> str:
 
 def read(path: str | Path) -> Sweep:
     """The sweep of a TOML or JSON file. Raises InputError, SpecError or LimitError with file and line."""
-    return of_document(specfile.read(path, if_empty="docs/sweeps.md says what stands in it"))
+    return of_document(specfile.read(path, if_empty="docs/reference/sweeps.md says what stands in it"))
 
 
 def of_document(document: specfile.Document) -> Sweep:

@@ -28,7 +28,7 @@ _TEXTS = ("model", "data", "tool")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds of all layers: [layers][groups] for keys and values, lower and upper, outermost group first.
+    """Thresholds of all layers: `[layers][groups]` for keys and values, lower and upper, outermost group first.
 
     fracs: shares of the groups, outermost first. The last threshold of a row (all shares summed) parts nothing; it is
     kept because the released profiler writes it. Provenance: model and data are free text, tool is what computed them;

@@ -203,7 +203,7 @@ def test_tables_that_cannot_be_read(table, tmp_path):
     for content, words in (
         (",".join(HEAD) + "\n", "has a header but no rows"),
         (",".join(HEAD) + "\na,b\n", ":2: has 2 cells: the header has 17"),
-        ("\0", "NUL byte"), ("", "is empty: docs/calibration.md has the columns"),
+        ("\0", "NUL byte"), ("", "is empty: docs/explanation/calibration.md has the columns"),
         ("id,id\na,b\n", "column 'id' is given twice"),
     ):  # fmt: skip
         (tmp_path / "servers.csv").write_text(content)

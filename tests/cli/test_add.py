@@ -169,8 +169,8 @@ def test_a_device_of_three_numbers(run):
 
 
 def test_the_commands_of_the_docs_run(run):
-    text = (Path(__file__).parents[2] / "docs" / "own_files.md").read_text()
-    commands = re.findall(r"^    dse (device add .*)$", text, re.M)
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "own-device.md").read_text()
+    commands = re.findall(r"^dse (device add .*)$", text, re.M)
     assert len(commands) == 2
     for command in commands:
         assert run(*shlex.split(command))[0] == 0, command

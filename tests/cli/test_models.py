@@ -1,4 +1,4 @@
-"""`dse list models`: families, the text that chooses among them, and docs/models.md beside the catalog."""
+"""`dse list models`: families, the text that chooses among them, and docs/reference/models.md beside the catalog."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from dse.cli import main as cli
 from dse.report import listing, model_table
 from dse.specs import catalog
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 
 
 def listed(capsys, *words: str) -> str:

@@ -49,8 +49,8 @@ def test_every_module_declares_what_it_draws():
 
 
 def test_the_figure_of_the_docs_is_one_declaration(run, tmp_path, monkeypatch):
-    """docs/figures.md adds a figure by one file: `dse plot` lists it, checks its columns and draws it."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT.parent / "docs/figures.md").read_text(), re.S)
+    """docs/contributing/figures.md adds a figure by one file: `dse plot` lists it, checks its columns and draws it."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT.parent / "docs/contributing/figures.md").read_text(), re.S)
     monkeypatch.setattr(registry, "DECLARED", {})
     exec(code, {})
     ((name, added),) = registry.DECLARED.items()

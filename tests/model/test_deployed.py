@@ -374,7 +374,10 @@ def test_power_price_and_idling_are_those_of_all_devices():
 
 
 def ring_s(n_bytes, sent, start_s=8e-6, link=300e9):
-    """Two A100-40GB, whose exchange is assumed: 6 + 2 us, 0.7 of the link, chunks at 0.6 (docs/calibration.md)."""
+    """Two A100-40GB, whose exchange is assumed: 6 + 2 us, 0.7 of the link, chunks at 0.6.
+
+    docs/explanation/calibration.md, Collectives.
+    """
     transfer_s = n_bytes * sent / (0.7 * link)
     return start_s + transfer_s + 2 * 0.6 * math.sqrt(start_s * transfer_s)
 

@@ -273,7 +273,8 @@ def test_power_of_oaken_is_44_percent_below_the_a100():
 @pytest.mark.parametrize("name", GPUS)
 def test_gpus(name):
     device = catalog.device(name)
-    # docs/calibration.md: 13.73 elements a cycle and core; peak FLOP/s over FLOP a cycle and core gives the clock
+    # docs/explanation/calibration.md: 13.73 elements a cycle and core; peak FLOP/s over FLOP a cycle and core gives the
+    # clock
     rate = 13.73 * number(device, "peak_flops").si / GPUS[name]
     assert number(device, "fused_rate").si == pytest.approx(rate, rel=6e-3)
     assert device.engine_rate is None

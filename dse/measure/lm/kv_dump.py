@@ -1,4 +1,4 @@
-"""A language model's own keys, values and queries as a dump that `dse measure` takes (docs/dumps.md)."""
+"""A language model's own keys, values and queries as a dump that `dse measure` takes (docs/reference/dumps.md)."""
 
 import json
 from pathlib import Path

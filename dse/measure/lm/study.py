@@ -1,6 +1,6 @@
 """`dse study`: a language model's own keys and values, and the papers' experiments on it, as one table.
 
-Columns: experiment, series, layer (-1: all), side, x, metric, value. docs/language_model.md lists them.
+Columns: experiment, series, layer (-1: all), side, x, metric, value. docs/explanation/language_model.md lists them.
 """
 
 import hashlib

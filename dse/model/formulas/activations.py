@@ -3,7 +3,7 @@
 from dse.core.compiling import formula
 
 
-@formula("token", "min(chunk, max(min(s, I), s - O)); s without a KV cache", "docs/model.md, Capacity")
+@formula("token", "min(chunk, max(min(s, I), s - O)); s without a KV cache", "docs/explanation/model.md, Capacity")
 def activation_tokens(n_tokens, input_tokens, output_tokens, chunk_tokens):
     """Tokens of one request whose activations are live at a context of `n_tokens`: a chunk of its prompt.
 
@@ -15,7 +15,8 @@ def activation_tokens(n_tokens, input_tokens, output_tokens, chunk_tokens):
 @formula(
     "B",
     "max(2 * prompt_budget * layer_elements, logit_bytes * sequences * vocab)",
-    "docs/model.md, Memory of a server: 16-bit values of a layer, or logits and their copies, which come after it",
+    "docs/explanation/model.md, Memory of a server: 16-bit values of a layer, or logits and their copies, which come "
+    "after it",
 )
 def prompt_bytes(prompt_budget_tokens, layer_elements, n_sequences, vocab_size, logit_bytes):
     """Bytes of the largest step that a server measures before it lays out its memory: prompts fill the budget, and
@@ -26,7 +27,7 @@ def prompt_bytes(prompt_budget_tokens, layer_elements, n_sequences, vocab_size, 
 @formula(
     "B",
     "max(ceil(n_tokens * activation_elements * activation_bits / 8), 2 * n_tokens * logits_elements)",
-    "docs/model.md, Capacity: logits and the residual beside them stay FP16",
+    "docs/explanation/model.md, Capacity: logits and the residual beside them stay FP16",
 )
 def activation_bytes(n_tokens, activation_elements, logits_elements, activation_bits):
     """Bytes of the widest operation of a layer, or the output head, over `n_tokens` tokens; exact in integers."""

@@ -4,7 +4,9 @@ from dse.core.compiling import formula
 
 
 @formula(
-    "FLOP", "2 * n_q_heads * score_dim", "docs/model.md, Steps and times: 4 * n_q * d for key and value dims of d each"
+    "FLOP",
+    "2 * n_q_heads * score_dim",
+    "docs/explanation/model.md, Steps and times: 4 * n_q * d for key and value dims of d each",
 )
 def attention_flops_per_token(n_q_heads, score_dim):
     """Operations of one layer per query token and cached token; score_dim = key dim + value dim of a head."""
@@ -17,7 +19,7 @@ def time_at_rate(amount, rate_per_s):
     return amount / rate_per_s
 
 
-@formula("s", "max(FLOP / F, KV bytes / BW)", "docs/model.md, Steps and times")
+@formula("s", "max(FLOP / F, KV bytes / BW)", "docs/explanation/model.md, Steps and times")
 def attention_s(flops, kv_read_bytes, peak_flops_per_s, bandwidth_bytes_per_s):
     """Seconds of attention in one decode step at one context length."""
     return max(flops / peak_flops_per_s, kv_read_bytes / bandwidth_bytes_per_s)

@@ -1,8 +1,8 @@
 """Time of measured kernels, one layer's decode attention and one matrix product: ceilings joined by a root of squares.
 
-The form and the constants are explained, with what they were fitted on, in docs/calibration.md. Parameters of a
-device and software stack come from its file (`stacks`). Closed forms of + - * / sqrt min max: nothing falls when the
-context, the batch, the heads or the bits grow.
+The form and the constants are explained, with what they were fitted on, in docs/explanation/calibration.md. Parameters
+of a device and software stack come from its file (`stacks`). Closed forms of + - * / sqrt min max: nothing falls when
+the context, the batch, the heads or the bits grow.
 """
 
 from math import sqrt
@@ -15,7 +15,7 @@ SPLIT_TOKENS = 128
 #: share of the peak FLOP/s that attention's products reach at most; never binding for one query a sequence
 ATTENTION_FLOPS_FRAC = 0.6
 
-_FORM = "docs/calibration.md, The form"
+_FORM = "docs/explanation/calibration.md, The form"
 
 
 @formula("B", "2 * n_sequences * n_q_heads * score_dim", _FORM + ": queries and outputs of one token, 16 bits each")
@@ -50,7 +50,7 @@ def active_cores(n_tokens, n_units, n_cores):
     return min(n_cores, n_units * max(1.0, n_tokens / SPLIT_TOKENS))
 
 
-@formula("1", "min(n_cores, n_units * cores_per_unit)", "docs/implementations.md, The form")
+@formula("1", "min(n_cores, n_units * cores_per_unit)", "docs/explanation/implementations.md, The form")
 def filled_cores(n_units, cores_per_unit, n_cores):
     """Cores with something to do where a kernel splits every sequence into as many parts, long or short."""
     return min(n_cores, n_units * cores_per_unit)

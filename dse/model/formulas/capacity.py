@@ -3,14 +3,16 @@
 from dse.core.compiling import ceil, formula
 
 
-@formula("B", "floor(capacity * usable_frac) - weights - overhead", "docs/model.md, Capacity")
+@formula("B", "floor(capacity * usable_frac) - weights - overhead", "docs/explanation/model.md, Capacity")
 def free_bytes(capacity_bytes, usable_frac, weight_bytes, overhead_bytes):
     """Bytes left for KV and activations; negative when the weights do not fit."""
     usable = capacity_bytes if usable_frac == 1 else int(capacity_bytes * usable_frac)
     return usable - weight_bytes - overhead_bytes
 
 
-@formula("B", "smallest C with floor(C * usable_frac) >= needed + weights + overhead", "docs/model.md, Capacity")
+@formula(
+    "B", "smallest C with floor(C * usable_frac) >= needed + weights + overhead", "docs/explanation/model.md, Capacity"
+)
 def min_capacity_bytes(needed_bytes, usable_frac, weight_bytes, overhead_bytes):
     """Smallest memory that leaves `needed_bytes` free; the inverse of `free_bytes`, exact. 0 < usable_frac <= 1."""
     wanted = needed_bytes + weight_bytes + overhead_bytes
@@ -30,7 +32,7 @@ def min_capacity_bytes(needed_bytes, usable_frac, weight_bytes, overhead_bytes):
 @formula(
     "B",
     "min(share_of_free * (share * reported - held + outside), usable_frac * reported - held), each rounded down",
-    "docs/model.md, Memory of a server",
+    "docs/explanation/model.md, Memory of a server",
 )
 def pool_bytes(reported_bytes, share, share_of_free, usable_frac, held_bytes, outside_bytes):
     """Bytes that a server gives to keys and values; negative when what it holds beside them does not fit.
@@ -43,7 +45,7 @@ def pool_bytes(reported_bytes, share, share_of_free, usable_frac, held_bytes, ou
     return min(left, free_bytes(reported_bytes, usable_frac, held_bytes, 0))
 
 
-@formula("B", "smallest reported memory with pool >= needed", "docs/model.md, Memory of a server")
+@formula("B", "smallest reported memory with pool >= needed", "docs/explanation/model.md, Memory of a server")
 def min_reported_bytes(needed_bytes, share, share_of_free, usable_frac, held_bytes, outside_bytes):
     """Smallest memory, as its driver reports it, whose pool has `needed_bytes` > 0; the inverse of `pool_bytes`."""
     left = min_capacity_bytes(needed_bytes, share_of_free, 0, 0)
@@ -53,7 +55,11 @@ def min_reported_bytes(needed_bytes, share, share_of_free, usable_frac, held_byt
     )
 
 
-@formula("token", "floor(free / ceil(block * per_sequence / n_tokens)) * block", "docs/model.md, Memory of a server")
+@formula(
+    "token",
+    "floor(free / ceil(block * per_sequence / n_tokens)) * block",
+    "docs/explanation/model.md, Memory of a server",
+)
 def pool_tokens(free, per_sequence, n_tokens, block_tokens):
     """KV tokens of whole blocks in `free`, where a sequence of `n_tokens` takes `per_sequence`, in the same unit."""
     whole, rest = per_sequence // n_tokens, per_sequence % n_tokens
@@ -61,20 +67,20 @@ def pool_tokens(free, per_sequence, n_tokens, block_tokens):
     return max(free // max(block, 1), 0) * block_tokens
 
 
-@formula("sequence", "floor((free - shared) / per_sequence), not negative", "docs/model.md, Capacity")
+@formula("sequence", "floor((free - shared) / per_sequence), not negative", "docs/explanation/model.md, Capacity")
 def max_batch(free, shared, per_sequence):
     """Most sequences that fit, all arguments in the same unit; one that adds nothing counts as a unit."""
     return max((free - shared) // max(per_sequence, 1), 0)
 
 
-@formula("1", "ceil(batch / max_batch)", "docs/model.md: waves when a batch does not fit")
+@formula("1", "ceil(batch / max_batch)", "docs/explanation/model.md: waves when a batch does not fit")
 def n_waves(n_sequences, max_batch):
     """Rounds in which a batch is served. max_batch >= 1; a quotient of whole numbers below 2^53 never rounds to the
     wrong side of a whole number."""
     return ceil(n_sequences / max_batch)
 
 
-@formula("sequence", "ceil(batch / n_waves)", "docs/model.md: waves differ by at most one request")
+@formula("sequence", "ceil(batch / n_waves)", "docs/explanation/model.md: waves differ by at most one request")
 def running_batch(n_sequences, n_waves):
     """Sequences of the largest wave."""
     return ceil(n_sequences / n_waves)

@@ -1,8 +1,8 @@
 """Time of a collective between devices: the library's rings, and the kernels that engines use for small messages.
 
-The form, what it was fitted on and its errors are in docs/calibration.md. Parameters for a number of devices come from
-`dse.specs.links.terms`, which folds what each device sends into rates of whole tensors. A rate of 0 stands for no
-such kernel. Nothing falls when a message grows.
+The form, what it was fitted on and its errors are in docs/explanation/calibration.md. Parameters for a number of
+devices come from `dse.specs.links.terms`, which folds what each device sends into rates of whole tensors. A rate of 0
+stands for no such kernel. Nothing falls when a message grows.
 """
 
 from math import sqrt
@@ -12,7 +12,7 @@ from dse.core.compiling import formula
 #: starts that a kernel takes which reduces parts of a tensor and then gathers them: two meetings of all devices
 SPLIT_STARTS = 2
 
-_FORM = "docs/calibration.md, Collectives"
+_FORM = "docs/explanation/calibration.md, Collectives"
 
 
 @formula("s", "start + b + 2 * chunk_share * sqrt(start * b), b = bytes / rate", _FORM + ": chunks in a pipeline")

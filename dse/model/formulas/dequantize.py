@@ -8,13 +8,15 @@ materialised: written back as FP16 and read again: traffic on top of the packed 
 from dse.core.compiling import formula
 
 
-@formula("B", "2 * 16 / 8 * n_elements", "docs/model.md, Dequantisation: written once and read once as FP16")
+@formula(
+    "B", "2 * 16 / 8 * n_elements", "docs/explanation/model.md, Dequantisation: written once and read once as FP16"
+)
 def materialised_bytes(n_elements):
     """Extra traffic of a step that writes unpacked elements to memory and reads them again."""
     return 4 * n_elements
 
 
-@formula("s", "max(0, busy_s - hidden_behind_s)", "docs/model.md, Dequantisation; Oaken 5.3")
+@formula("s", "max(0, busy_s - hidden_behind_s)", "docs/explanation/model.md, Dequantisation; Oaken 5.3")
 def exposed_s(busy_s, hidden_behind_s):
     """What is left of a busy time that overlaps another one."""
     return max(0.0, busy_s - hidden_behind_s)

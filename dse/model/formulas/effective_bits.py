@@ -5,7 +5,7 @@ import math
 from dse.core.compiling import formula
 
 
-@formula("bit", "8 * sequence_bytes / n_elements", "docs/model.md, Bits")
+@formula("bit", "8 * sequence_bytes / n_elements", "docs/explanation/model.md, Bits")
 def stored_bits(sequence_bytes, n_elements):
     """Bits an element really occupies at a given length; this number drives bytes, time and capacity."""
     return 8 * sequence_bytes / n_elements
@@ -17,13 +17,13 @@ def sqnr_db(squared_signal, squared_error):
     return 10 * math.log10(squared_signal / squared_error)
 
 
-@formula("B/s", "bandwidth * 16 / effective_bits", "Oaken Figure 1; docs/model.md, Effective axes")
+@formula("B/s", "bandwidth * 16 / effective_bits", "Oaken Figure 1; docs/explanation/model.md, Effective axes")
 def effective_bandwidth_bytes_per_s(bandwidth_bytes_per_s, effective_bits):
     """Bandwidth as FP16 KV would need it to move the same elements."""
     return bandwidth_bytes_per_s * (16 / effective_bits)
 
 
-@formula("B", "capacity * 16 / effective_bits", "Oaken Figure 1; docs/model.md, Effective axes")
+@formula("B", "capacity * 16 / effective_bits", "Oaken Figure 1; docs/explanation/model.md, Effective axes")
 def effective_capacity_bytes(capacity_bytes, effective_bits):
     """Capacity as FP16 KV would need it to hold the same elements."""
     return capacity_bytes * (16 / effective_bits)

@@ -3,13 +3,13 @@
 from dse.core.compiling import formula
 
 
-@formula("J/token", "board_power / throughput", "Oaken 6.2 compares board powers; docs/model.md, Energy")
+@formula("J/token", "board_power / throughput", "Oaken 6.2 compares board powers; docs/explanation/model.md, Energy")
 def joules_per_token(board_power_w, throughput_tokens_per_s):
     """Energy of one output token when the board draws its full power all the time."""
     return board_power_w / throughput_tokens_per_s
 
 
-_PARTS = "docs/model.md, Energy and cost: the model by parts; its rates are assumed"
+_PARTS = "docs/explanation/model.md, Energy and cost: the model by parts; its rates are assumed"
 
 
 @formula("J/token", "bytes * J/B / tokens", _PARTS)
@@ -24,13 +24,21 @@ def compute_joules_per_token(at_peak_s, peak_flops_per_s, energy_per_flop, n_tok
     return at_peak_s * peak_flops_per_s * energy_per_flop / n_tokens
 
 
-@formula("s", "max(0, joules / (limit_w - idle_w) - seconds)", "docs/model.md, Energy and cost: the limit of a board")
+@formula(
+    "s",
+    "max(0, joules / (limit_w - idle_w) - seconds)",
+    "docs/explanation/model.md, Energy and cost: the limit of a board",
+)
 def power_s(seconds, joules, limit_w, idle_w):
     """Seconds that a board's limit adds to what takes `joules` in `seconds`: power is never above it."""
     return max(0.0, joules / (limit_w - idle_w) - seconds)
 
 
-@formula("1", "min(1, (limit_w - idle_w) * seconds / joules)", "docs/model.md, Energy and cost: the limit of a board")
+@formula(
+    "1",
+    "min(1, (limit_w - idle_w) * seconds / joules)",
+    "docs/explanation/model.md, Energy and cost: the limit of a board",
+)
 def share_within_limit(joules, seconds, limit_w, idle_w):
     """Share of `joules` that a board can draw in `seconds` beside its idle power: the rest was counted too high."""
     return min(1.0, (limit_w - idle_w) * seconds / joules)
@@ -51,7 +59,7 @@ def joules_per_token_by_parts(memory_joules_per_token, compute_joules_per_token,
 @formula(
     "USD per request",
     "usd_per_hour / 3600 * (generation_s + prompt_s * (1 - cached_input_discount * cached_tokens / input_tokens))",
-    "docs/model.md, Energy and cost",
+    "docs/explanation/model.md, Energy and cost",
 )
 def usd_per_request(usd_per_hour, generation_s, prompt_s, input_tokens, cached_tokens, cached_input_discount):
     """Price of one request: device seconds of its tokens at the device's rent, cached input tokens cheaper."""
@@ -59,7 +67,9 @@ def usd_per_request(usd_per_hour, generation_s, prompt_s, input_tokens, cached_t
     return usd_per_hour / 3600 * (generation_s + prompt_s * paid_share)
 
 
-@formula("USD per million tokens", "usd_per_hour / 3600 / throughput * 1e6", "docs/model.md, Energy and cost")
+@formula(
+    "USD per million tokens", "usd_per_hour / 3600 / throughput * 1e6", "docs/explanation/model.md, Energy and cost"
+)
 def usd_per_million_tokens(usd_per_hour, throughput_tokens_per_s):
     """Price of a million output tokens on a device rented by the hour."""
     return usd_per_hour / 3600 / throughput_tokens_per_s * 1e6

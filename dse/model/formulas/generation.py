@@ -24,7 +24,11 @@ def steps_before_crossing(first_0, slope_0, first_1, slope_1, n_steps):
     return min(max(int(-gap / closing) + 1, 1), n_steps)
 
 
-@formula("s", "sum over i = 0..m-1 of max(line 0, line 1)", "docs/model.md, Steps and times: pieces end at a crossing")
+@formula(
+    "s",
+    "sum over i = 0..m-1 of max(line 0, line 1)",
+    "docs/explanation/model.md, Steps and times: pieces end at a crossing",
+)
 def sum_of_max2(first_0, slope_0, first_1, slope_1, start, n_steps):
     """Sum of the larger of two lines over i = start .. start + n_steps - 1."""
     begin_0, begin_1 = first_0 + slope_0 * start, first_1 + slope_1 * start
@@ -37,7 +41,9 @@ def sum_of_max2(first_0, slope_0, first_1, slope_1, start, n_steps):
     return max(head_0, head_1) + max(tail_0, tail_1)
 
 
-@formula("s", "sum over i = 0..m-1 of max(0, line 2 - max(line 0, line 1))", "docs/model.md, Dequantisation")
+@formula(
+    "s", "sum over i = 0..m-1 of max(0, line 2 - max(line 0, line 1))", "docs/explanation/model.md, Dequantisation"
+)
 def sum_of_excess(first_0, slope_0, first_1, slope_1, first_2, slope_2, n_steps):
     """What line 2 adds to a step that already takes the larger of lines 0 and 1, over i = 0 .. n_steps - 1."""
     before = steps_before_crossing(first_0, slope_0, first_1, slope_1, n_steps)
@@ -78,7 +84,8 @@ def end_correction(a, k, x):
 @formula(
     "s",
     "sum over i = 0..m-1 of sqrt(sum of the squares of four lines), none of which falls",
-    "docs/model.md, Calibrated model: antiderivative and Euler-Maclaurin end corrections, the first steps one by one",
+    "docs/explanation/model.md, Calibrated model: antiderivative and Euler-Maclaurin end corrections, the first steps "
+    "one by one",
 )
 def sum_of_root(first_0, slope_0, first_1, slope_1, first_2, slope_2, first_3, slope_3, n_steps):
     """Sum of the root of squares over i = 0 .. n_steps - 1. Lines and slopes >= 0. Within 1e-11 of the loop."""

@@ -3,7 +3,7 @@
 from dse.core.compiling import formula
 from dse.model.formulas.weights import integer_power
 
-_SOURCE = "docs/model.md, Steady state"
+_SOURCE = "docs/explanation/model.md, Steady state"
 
 
 @formula("1", "1 - (1 - group_share)^groups", _SOURCE)

@@ -11,7 +11,7 @@ from dse.quantizers.base import packed_tokens
 @formula(
     "token",
     "min(n_tokens, window_tokens)",
-    "docs/model.md, KV bytes: a window stores min(s, W); Mistral (arXiv:2310.06825) 2",
+    "docs/explanation/model.md, KV bytes: a window stores min(s, W); Mistral (arXiv:2310.06825) 2",
 )
 def kept_tokens(n_tokens, window_tokens):
     """Tokens a layer stores at length `n_tokens`. Valid for window_tokens >= 1."""
@@ -21,7 +21,7 @@ def kept_tokens(n_tokens, window_tokens):
 @formula(
     "token",
     "sum over s = 1..n of packed(s) = step * (step * k * (k - 1) / 2 + (r + 1) * k), n - residual = k * step + r",
-    "docs/model.md, KV bytes",
+    "docs/explanation/model.md, KV bytes",
 )
 def sum_of_packed_tokens(n_tokens, step_tokens, residual_tokens):
     """Packed tokens summed over the lengths 1..n_tokens; exact in integers."""
@@ -35,7 +35,7 @@ def sum_of_packed_tokens(n_tokens, step_tokens, residual_tokens):
     "bit",
     "packed * packed_bits_per_token + (n_tokens - packed) * full_bits_per_token"
     " + once_bits [n_tokens > 0] + pool_bits [packed > 0]",
-    "docs/model.md, Bits",
+    "docs/explanation/model.md, Bits",
 )
 def tensor_bits(
     n_tokens, packed_bits_per_token, full_bits_per_token, once_bits, pool_bits, step_tokens, residual_tokens
@@ -59,7 +59,7 @@ def padding_tokens(n_tokens, page_tokens):
 @formula(
     "token",
     "sum over s = 1..n of ceil(s / p) = p * k * (k + 1) / 2 + r * (k + 1), n = k * p + r",
-    "docs/model.md, KV bytes",
+    "docs/explanation/model.md, KV bytes",
 )
 def sum_of_pages(n_tokens, page_tokens):
     """Pages in use, summed over the lengths 1..n_tokens; exact in integers."""
@@ -68,7 +68,7 @@ def sum_of_pages(n_tokens, page_tokens):
     return page_tokens * full * (full + 1) // 2 + rest * (full + 1)
 
 
-@formula("token", "sum over s = 1..n of min(s, W)", "docs/model.md, KV bytes")
+@formula("token", "sum over s = 1..n of min(s, W)", "docs/explanation/model.md, KV bytes")
 def sum_of_kept_tokens(n_tokens, window_tokens):
     """Tokens kept, summed over the lengths 1..n_tokens; exact in integers. Also the score pairs of a causal prompt."""
     inside = min(n_tokens, window_tokens)
@@ -79,7 +79,7 @@ def sum_of_kept_tokens(n_tokens, window_tokens):
     "token",
     "sum over n = 1..N of sum over s = 1..n of min(s, W) = W' (W' + 1) (W' + 2) / 6"
     " + (N - W') W (W + 1) / 2 + W (N - W') (N - W' + 1) / 2, W' = min(N, W)",
-    "docs/model.md, No KV cache",
+    "docs/explanation/model.md, No KV cache",
 )
 def sum_of_causal_pairs(n_tokens, window_tokens):
     """Score pairs of causal prompts of 1, 2, ... n_tokens tokens, all together; exact in integers."""
@@ -104,7 +104,7 @@ def shareable_tokens(prefix_tokens, packed, step_tokens):
 @formula(
     "token",
     "next length after n_tokens at which a tensor's bits leave their straight line",
-    "docs/model.md: pieces end where a window fills or a group is packed",
+    "docs/explanation/model.md: pieces end where a window fills or a group is packed",
 )
 def next_break(n_tokens, step_tokens, residual_tokens, window_tokens):
     """First length > n_tokens that starts a new straight piece, or 2**62 if there is none."""
@@ -117,7 +117,7 @@ def next_break(n_tokens, step_tokens, residual_tokens, window_tokens):
     return min(packing, fill) if packing <= window_tokens else fill
 
 
-@formula("bit", "bits that the next token adds inside a straight piece", "docs/model.md, Steps and times")
+@formula("bit", "bits that the next token adds inside a straight piece", "docs/explanation/model.md, Steps and times")
 def piece_slope(n_tokens, packed_slope, full_slope, step_tokens, residual_tokens, window_tokens):
     """Slope of the piece that starts at `n_tokens`: packed, full-precision, or 0 beyond the window."""
     if n_tokens >= window_tokens:

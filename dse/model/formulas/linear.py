@@ -5,13 +5,13 @@ import math
 from dse.core.compiling import formula
 
 
-@formula("s", "2 * P_active * n_tokens / F", "docs/model.md, Steps and times")
+@formula("s", "2 * P_active * n_tokens / F", "docs/explanation/model.md, Steps and times")
 def linear_compute_s(n_tokens, active_parameters, peak_flops_per_s):
     """Seconds of the multiplications of one pass over `n_tokens` tokens."""
     return 2 * active_parameters * n_tokens / peak_flops_per_s
 
 
-@formula("s", "max(2 * P_active * n_tokens / F, weight bytes / BW)", "docs/model.md, Steps and times")
+@formula("s", "max(2 * P_active * n_tokens / F, weight bytes / BW)", "docs/explanation/model.md, Steps and times")
 def linear_s(n_tokens, active_parameters, weight_read_bytes, peak_flops_per_s, bandwidth_bytes_per_s):
     """Seconds of one pass over `n_tokens` tokens (decode: one a sequence). Peak rates; batchable, so read once."""
     return max(
@@ -25,7 +25,7 @@ def matrix_products(n_layers):
     return 4 * n_layers + 1
 
 
-@formula("1", "(attention + feed-forward) * n_layers + 1", "docs/calibration.md, Whole steps")
+@formula("1", "(attention + feed-forward) * n_layers + 1", "docs/explanation/calibration.md, Whole steps")
 def served_products(n_layers, is_latent, has_experts):
     """Matrix products that a pass starts as servers run it: of attention two, five with latent heads (two that go down,
     one up, and the products that absorb keys and values); of a feed-forward two, beside routed experts the router and,
@@ -35,7 +35,11 @@ def served_products(n_layers, is_latent, has_experts):
     return (attention + feed_forward) * n_layers + 1
 
 
-@formula("s", "n_products * launch + sqrt(compute^2 + memory^2)", "docs/calibration.md, The form, summed over products")
+@formula(
+    "s",
+    "n_products * launch + sqrt(compute^2 + memory^2)",
+    "docs/explanation/calibration.md, The form, summed over products",
+)
 def linear_calibrated_s(n_products, launch_s, compute_s, memory_s):
     """Seconds of all matrix products of a pass: equal in their rows, so their times add before the root."""
     return n_products * launch_s + math.sqrt(compute_s * compute_s + memory_s * memory_s)

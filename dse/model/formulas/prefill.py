@@ -9,7 +9,7 @@ def prefill_tokens(n_sequences, input_tokens, prefix_tokens):
     return prefix_tokens + n_sequences * (input_tokens - prefix_tokens)
 
 
-@formula("s", "matrix_s + attention FLOP / (flops_frac * F)", "docs/model.md, Prefill")
+@formula("s", "matrix_s + attention FLOP / (flops_frac * F)", "docs/explanation/model.md, Prefill")
 def prefill_compute_s(matrix_s, attention_flops, flops_frac, peak_flops_per_s):
     """Seconds of the prompt without quantising its keys and values; flops_frac is 1 in the ideal model."""
     return matrix_s + attention_flops / (flops_frac * peak_flops_per_s)

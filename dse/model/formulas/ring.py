@@ -2,7 +2,7 @@
 
 from dse.core.compiling import formula
 
-_WHERE = "docs/model.md, Ring attention"
+_WHERE = "docs/explanation/model.md, Ring attention"
 
 
 @formula("token", "ceil(n_tokens / n_ring)", "Ring Attention (arXiv:2310.01889) 3")

@@ -2,7 +2,7 @@
 
 from dse.core.compiling import formula
 
-_SOURCE = "docs/model.md, Steady state"
+_SOURCE = "docs/explanation/model.md, Steady state"
 
 
 @formula("token", "(E[I*O] + E[O^2]) / E[O]", _SOURCE)
@@ -81,27 +81,27 @@ def decoding_requests(n_places, first_s, decode_s):
     return n_places * decode_s / (first_s + decode_s)
 
 
-@formula("s", "step_s / (1 - prompt_share)", "docs/model.md, At a rate")
+@formula("s", "step_s / (1 - prompt_share)", "docs/explanation/model.md, At a rate")
 def interrupted_step_s(step_s, prompt_share):
     """Time per output token where decode steps are the rest of the time: prompts take `prompt_share` < 1 of it."""
     return step_s / (1 - prompt_share)
 
 
-@formula("sequence", "rate * E[O] * tpot_s", "docs/model.md, At a rate: Little's law")
+@formula("sequence", "rate * E[O] * tpot_s", "docs/explanation/model.md, At a rate: Little's law")
 def running_at_rate(requests_per_s, mean_output_tokens, tpot_s):
     """Requests that decode at once, mean over time."""
     return requests_per_s * mean_output_tokens * tpot_s
 
 
 @formula("s", "rate * E[p^2] / (2 * (1 - rate * E[p])) + pause_s / 2",
-         "docs/model.md, At a rate: M/G/1 queue with vacations (Levy and Yechiali 1975)")  # fmt: skip
+         "docs/explanation/model.md, At a rate: M/G/1 queue with vacations (Levy and Yechiali 1975)")  # fmt: skip
 def prompt_queue_s(requests_per_s, mean_prompt_s, mean_prompt_squared, pause_s):
     """Wait of a prompt until work on it begins: for those before it, and for the end of the step of `pause_s` that runs
     where none was waiting. Poisson arrivals; requests_per_s * mean_prompt_s < 1."""
     return requests_per_s * mean_prompt_squared / (2 * (1 - requests_per_s * mean_prompt_s)) + pause_s / 2
 
 
-@formula("s", "first_s * prompt_share / (1 - prompt_share)", "docs/model.md, At a rate")
+@formula("s", "first_s * prompt_share / (1 - prompt_share)", "docs/explanation/model.md, At a rate")
 def backlog_s(first_s, prompt_share):
     """Time that the prompts take that came in the `first_s` until a first token, and in that time: where prompts go
     before decode steps, the second token waits for them."""

@@ -4,32 +4,40 @@ from dse.core.compiling import formula
 
 
 @formula(
-    "s", "linear + attention + quantize + dequantize + collectives + host + power", "docs/model.md, Steps and times"
+    "s",
+    "linear + attention + quantize + dequantize + collectives + host + power",
+    "docs/explanation/model.md, Steps and times",
 )
 def decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, collective_s, host_s, power_s):
     """Mean seconds of one decode step; the parts do not overlap (exposed times). `power_s` is what a limit adds."""
     return linear_s + attention_s + quantize_s + dequantize_s + collective_s + host_s + power_s
 
 
-@formula("s", "output_tokens * decode_step_s + prefill_s", "docs/model.md, Steps and times")
+@formula("s", "output_tokens * decode_step_s + prefill_s", "docs/explanation/model.md, Steps and times")
 def wave_s(output_tokens, decode_step_s, prefill_s):
     """Seconds of one wave from prompt to last token."""
     return output_tokens * decode_step_s + prefill_s
 
 
-@formula("s", "max(one_prompt_s, decode_step_s)", "docs/model.md, Latency: known when the prompt has been computed")
+@formula(
+    "s",
+    "max(one_prompt_s, decode_step_s)",
+    "docs/explanation/model.md, Latency: known when the prompt has been computed",
+)
 def ttft_s(one_prompt_s, decode_step_s):
     """Time to the first token of a request that waits for nothing: its prompt, or a step of its batch."""
     return max(one_prompt_s, decode_step_s)
 
 
-@formula("s", "batch / running_batch * (output * decode_step_s + prefill_s)", "docs/model.md, Steps and times")
+@formula(
+    "s", "batch / running_batch * (output * decode_step_s + prefill_s)", "docs/explanation/model.md, Steps and times"
+)
 def paged_total_s(n_sequences, running_batch, wave_s):
     """Seconds for all requests when finished ones are replaced at once (steady state)."""
     return n_sequences / running_batch * wave_s
 
 
-@formula("token/s", "batch * output_tokens / total_s", "docs/model.md, Steps and times")
+@formula("token/s", "batch * output_tokens / total_s", "docs/explanation/model.md, Steps and times")
 def throughput_tokens_per_s(n_sequences, output_tokens, total_s):
     """Output tokens of all requests per second, prefill included."""
     return n_sequences * output_tokens / total_s

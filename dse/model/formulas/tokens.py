@@ -7,7 +7,7 @@ it has been computed, `dropped_tokens` in all; `window_tokens` are stored at mos
 from dse.core.compiling import formula
 from dse.model.formulas.kv_cache import padding_tokens, sum_of_kept_tokens, sum_of_pages
 
-_WHERE = "docs/model.md, Tokens"
+_WHERE = "docs/explanation/model.md, Tokens"
 
 
 @formula("token", "max(min(s, kept of the prompt), s - dropped)", _WHERE)

@@ -3,14 +3,16 @@
 from dse.core.compiling import formula
 
 
-@formula("B", "ceil((n_dense * dense_eighths + n_experts * expert_eighths) / 64)", "docs/model.md, Capacity")
+@formula(
+    "B", "ceil((n_dense * dense_eighths + n_experts * expert_eighths) / 64)", "docs/explanation/model.md, Capacity"
+)
 def stored_weight_bytes(n_dense_parameters, n_expert_parameters, dense_eighths, expert_eighths):
     """Bytes of all weights; exact in integers. Eighths: bits of a parameter times 8, with scales where named formats
     have them."""
     return -(-(n_dense_parameters * dense_eighths + n_expert_parameters * expert_eighths) // 64)
 
 
-@formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/model.md, Capacity")
+@formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/explanation/model.md, Capacity")
 def weight_bytes(n_parameters, weights_bits):
     """Bytes of weights of as many bits; scales are not counted (about 1 to 3 %)."""
     return stored_weight_bytes(n_parameters, 0, 8 * weights_bits, 0)
@@ -28,7 +30,7 @@ def integer_power(base, exponent):
     return result
 
 
-@formula("1", "1 - (1 - k / E) ** n_tokens", "docs/model.md: routing independent and even over the experts")
+@formula("1", "1 - (1 - k / E) ** n_tokens", "docs/explanation/model.md: routing independent and even over the experts")
 def expert_share_touched(n_tokens, n_experts, n_active_experts):
     """Expected share of the experts that `n_tokens` tokens use; 1 where there is one expert."""
     return 1.0 - integer_power(1.0 - n_active_experts / n_experts, n_tokens)
@@ -37,7 +39,7 @@ def expert_share_touched(n_tokens, n_experts, n_active_experts):
 @formula(
     "B",
     "(n_dense_parameters * dense_eighths + n_expert_parameters * share_touched * expert_eighths) / 64",
-    "docs/model.md, Steps and times",
+    "docs/explanation/model.md, Steps and times",
 )
 def weight_read_bytes(n_dense_parameters, n_expert_parameters, share_touched, dense_eighths, expert_eighths):
     """Bytes of weights that one step reads: all of a dense model, the touched experts of a mixture."""

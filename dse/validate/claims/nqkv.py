@@ -90,7 +90,7 @@ def slower_than_smoothquant() -> Finding:
     """NQKV over SmoothQuant with KV cache, where the paper could run both; and the difference of their step times.
 
     The difference is what dequantisation costs: the framework's own time, 6 to 40 times the kernels', is in both; so
-    printed ratios are nearer to 1 than ours. docs/calibration.md, FP16 copies, has the fit.
+    printed ratios are nearer to 1 than ours. docs/explanation/calibration.md, FP16 copies, has the fit.
     """
     ratios, differences, printed = [], [], []
     for model, batch, input_tokens, _, smoothquant, nqkv in _rows():

@@ -1,7 +1,7 @@
 """Claims of the Oaken paper about measured time: GPUs by their measured kernels, Oaken and LPU at peak rates.
 
 Nothing here is fitted to what it is compared with: no paper gives kernel times of Oaken, and the A100's parameters come
-from kernel tables (docs/calibration.md).
+from kernel tables (docs/explanation/calibration.md).
 """
 
 from collections.abc import Sequence

@@ -244,5 +244,5 @@ def test_bars_are_one_standard_error():
 def test_docs_show_the_findings_of_the_tables_that_ship():
     """Where this fails: `python -m dse.measure.lm.study_findings` prints the table anew."""
     found = study_findings.table({model: study_table.shipped(model) for model in weights.SHIPPED})
-    assert study_findings.shown(found) in (ROOT / "docs" / "language_model.md").read_text()
+    assert study_findings.shown(found) in (ROOT / "docs" / "explanation" / "language_model.md").read_text()
     assert len(found) == len(study_findings.FINDINGS)

@@ -1,0 +1,368 @@
+"""Pages and README do what they say: commands and Python run, outputs are what is printed, links lead somewhere."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import browser
+import dse
+from dse.cli import docs as docs_command
+from dse.cli import main as cli
+from dse.core.compiling import FORMULAS
+from dse.core.errors import InputError
+from dse.measure import synthetic as kv_sample
+from dse.model.results import RESULTS
+from dse.report import listing
+from dse.specs import catalog
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: a paragraph before a block that no test runs: it says why
+EXEMPT = r"\*Not run by the tests[^*]*\*\n+"
+#: blocks: what stands before one, its language, its text
+BLOCK = re.compile(rf"^({EXEMPT})?```(\w*)\n(.*?)^```$", re.M | re.S)
+LANGUAGES = {"", "console", "py", "python", "sh", "text", "toml"}
+
+
+def blocks(path, language=None):
+    """The blocks of a page that tests run, in order: language and text."""
+    found = [(one[2], one[3]) for one in BLOCK.finditer(path.read_text()) if not one[1]]
+    return found if language is None else [text for one, text in found if one == language]
+
+
+def times():
+    """Measured times of decode attention on a GPU that reaches 60 % of 864 GB/s after 12 us: made up."""
+    lines = ["batch,n_q_heads,n_kv_heads,head_dim,kv_len_tokens,kv_dtype,latency_us"]
+    for batch in (1, 4, 16, 64):
+        for tokens in (128, 512, 2048, 8192, 32768):
+            for heads in (4, 8):
+                us = 12 + batch * heads * tokens * 512 / (0.6 * 864e9) * 1e6
+                lines.append(f"{batch},32,{heads},128,{tokens},bfloat16,{us:.4f}")
+    return "\n".join(lines) + "\n"
+
+
+SERVERS = """\
+id,backend,backend_version,model_path,system,precision,isl,osl,batch_size,tp_size,silicon_tpot_ms
+a,vllm,0.16.0,meta-llama/Llama-3.1-8B-Instruct,h100_sxm,bf16,1024,1024,16,1,9.5
+"""
+
+
+def give(text, folder):
+    """Write what the commands of a page take as the reader's own."""
+    texts = {
+        "my-times.csv": times, "times.csv": times, "my-servers.csv": lambda: SERVERS, "my-gpu.toml": own_gpu,
+        "path/to/config.json": (ROOT / "tests/golden/hf_configs/mistral-7b-v0.1.json").read_text,
+    }  # fmt: skip
+    if "sweep.toml" in text and "# sweep.toml" not in text:
+        (folder / "sweep.toml").write_text(blocks(ROOT / "docs/how-to/sweep.md", "toml")[0])
+    for name, made in texts.items():
+        if name in text:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(made())
+    if "dse plot throughput_batch report" in text:
+        (folder / "report").mkdir()
+        dse.report_table("results", models=["llama2-7b", "llama2-13b"]).to_parquet(folder / "report" / "report.parquet")
+    if "kv.npz" in text:
+        np.savez(folder / "kv.npz", **kv_sample.arrays(kv_sample.synthetic(3, 2, 64, 16, 0)))
+
+
+def own_gpu():
+    """The device file of the page on own devices."""
+    return blocks(ROOT / "docs/how-to/own-device.md", "toml")[0]
+
+
+def printed(command):
+    """What a command line prints; it must end well."""
+    words = shlex.split(command, comments=True)
+    assert words[0] == "dse", command
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stop:
+        cli.main(words[1:])
+    assert stop.value.code == 0, f"{command}\n{err.getvalue()}"
+    return out.getvalue()
+
+
+def shown_in(shown, output):
+    """Whether a page shows an output; a line of dots stands for any number of lines."""
+    parts = [re.escape(part) for part in re.split(r"^\.\.\.\n", shown, flags=re.M)]
+    return re.fullmatch("(?:.*\n)*?".join(parts), output) is not None
+
+
+def test_dots_stand_for_lines():
+    assert shown_in("a\n...\nd\n", "a\nb\nc\nd\n")
+    assert shown_in("a\n", "a\n")
+    assert shown_in("...\n", "a\nb\n")
+    assert not shown_in("a\n", "a\nb\n")
+    assert not shown_in("a\n...\nd\n", "a\nb\nd")
+    assert not shown_in("a\n...\nd\n", "b\na\nd\n")
+
+
+def run_page(path, folder):
+    """Run all of a page in a directory, from top to bottom."""
+    give(path.read_text(), folder)
+    names = {}
+    for language, text in blocks(path):
+        if language == "toml" and (name := re.match(r"# (\S+\.toml)\n", text)):
+            Path(name[1]).write_text(text)
+        elif language == "sh":
+            for line in filter(None, (shlex.join(shlex.split(one, comments=True)) for one in text.splitlines())):
+                printed(line)
+        elif language == "console":
+            for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
+                assert shown_in(shown, found := printed(command)), f"{command}\n{found}"
+        elif language == "python":
+            exec(compile(text, str(path), "exec"), names)
+
+
+RUN = [path for path in PAGES if {language for language, _ in blocks(path)} & {"sh", "console", "python"}]
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(path, tmp_path)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_stands_where_it_is_run(path):
+    """In a block of its kind; what none runs says why, in the page."""
+    text = path.read_text()
+    assert len(re.findall(r"^```", text, re.M)) == 2 * len(BLOCK.findall(text))
+    assert len(re.findall(r"Not run by the tests", text)) == len(re.findall(rf"{EXEMPT}```", text))
+    for language, block in blocks(path):
+        assert language in LANGUAGES
+        if language == "toml":
+            tomllib.loads(block)
+        if language in ("", "text") and path.name != "README.md":
+            assert not re.search(r"^\$? ?(dse|python3?|pip) ", block, re.M), block
+    outside = BLOCK.sub("", text)
+    assert not re.search(r"^(    )+\$? ?(dse|python3?|pip|dask) ", outside, re.M)
+
+
+def test_few_blocks_are_not_run():
+    assert sum(1 for path in PAGES for one in BLOCK.finditer(path.read_text()) if one[1]) <= 16
+
+
+def target_exists(path, target):
+    place, _, anchor = target.partition("#")
+    page = (path.parent / place).resolve() if place else path
+    made = re.sub(r"^docs/", "", str(page.relative_to(ROOT)))
+    if made in GENERATED.PAGES or made.startswith(("notebooks/", "reference/devices/")):
+        return True
+    if not page.exists():
+        return False
+    heads = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.M) if anchor else []
+    return not anchor or anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    text = BLOCK.sub("", path.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?:", target):
+            assert target_exists(path, target), target
+
+
+def test_readme_links_no_page_that_a_checkout_lacks():
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / target).exists(), target
+
+
+def test_readme_is_short_and_has_one_picture():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    assert len(re.findall(r"!\[", text)) == 1
+
+
+def test_readme_counts_what_ships_and_what_was_judged():
+    text = (ROOT / "README.md").read_text()
+    assert f"{len(catalog.device_files())} devices" in text
+    assert f"{len(catalog.model_files())} language models" in text
+    assert f"{len(listing.list_quantizers())} quantizer families" in text
+    total = printed("dse validate claims").splitlines()[-1]
+    n_claims, verdicts = re.fullmatch(r"(\d+ claims): (.*)", re.sub(r" \([^)]*\)", "", total)).groups()
+    assert n_claims in text
+    assert verdicts in text
+
+
+def test_readme_says_how_far_off_kernel_times_are():
+    """Means of all devices and stacks, and of a naive roofline, as `dse validate silicon` prints them."""
+    text, rows = (ROOT / "README.md").read_text(), printed("dse validate silicon")
+
+    def errors(part, size):
+        numbers = re.findall(rf"^\S+ +\S+ +{part} +{size} +([\d.]+) +[\d.]+ +([\d.]+)", rows, re.M)
+        assert len(numbers) > 20
+        return (sorted((one[side] for one in numbers), key=float) for side in (0, 1))
+
+    ours, sheets = errors("attention", "like serving")
+    said = f"means of {ours[0]} to {ours[-2]} %, {ours[-1]} % for SGLang on A100"
+    assert f"{said}; data sheets {sheets[0]} to {sheets[-1]} %" in text
+    ours, sheets = errors("gemm", "larger than the cache")
+    assert f"means of {ours[0]} to {ours[-1]} %; data sheets {sheets[0]} to {sheets[-1]} %" in text
+
+
+def test_code_names_pages_that_exist():
+    """`docs/NAME.md` in sources and data; CHANGELOG.md says what was."""
+    folders = ("dse", "kernels_ref", "hwspecs", "training", "notebooks")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")
+             if path.suffix in (".py", ".toml", ".md", ".ipynb") and path.parent.name != "report"]  # fmt: skip
+    named = {(path, name) for path in files for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text())}
+    assert named
+    assert not {(str(path), name) for path, name in named if not (ROOT / name).exists()}
+
+
+def generated():
+    """docs/generated.py, which mkdocs loads as a hook."""
+    spec = importlib.util.spec_from_file_location("docs_generated", ROOT / "docs" / "generated.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATED = generated()
+
+
+def test_generated_pages_hold_everything_that_they_are_of():
+    page = GENERATED.cli_page()
+    for words, command in GENERATED.commands(cli.cli, "dse"):
+        assert f"## {words}\n" in page
+        for option in command.params:
+            assert all(name in page for name in option.opts if name.startswith("-"))
+    page = GENERATED.results_page()
+    for name, one in RESULTS.items():
+        assert (
+            f'<a id="{name}"></a>`{name}` | {GENERATED.cell(one.unit or "-")} | {GENERATED.cell(one.title)} |' in page
+        )
+    page = GENERATED.formulas_page()
+    assert all(f"| `{name}` |" in page for name in FORMULAS)
+    page = GENERATED.formats_page()
+    for one in (*listing.list_quantizers(), *listing.list_implementations(), *listing.list_tokens()):
+        assert f"| `{one['name']}` |" in page
+    page = GENERATED.devices_page()
+    assert all(f"(devices/{name}.md)" in page for name in catalog.device_files())
+
+
+def test_the_page_of_a_device_has_each_number_with_its_source():
+    page = GENERATED.device_page("oaken-lpddr")
+    assert "| `memory_capacity` | 256 | GB | published | Oaken (ISCA 2025), Table 1 |" in page
+    assert "| `idle_power` | 33.4 | W | assumed |" in page
+    assert "## Fits" in page
+    page = GENERATED.device_page("h100")
+    assert page.count("\n| `") == len(listing.show("h100"))
+
+
+def test_cells_hold_no_mark_up():
+    assert GENERATED.cell("a | b < c * d\ne") == r"a &#124; b &lt; c \* d e"
+
+
+def test_notebook_pages_are_the_notebook(tmp_path):
+    cells = [("markdown", "# T\n", []), ("code", "1 + 1", ["picture"]), ("markdown", "end", [])]
+    path = tmp_path / "01_x.ipynb"
+    path.write_text(json.dumps({"cells": [
+        {"cell_type": kind, "source": [text], "metadata": {"tags": tags}} for kind, text, tags in cells
+    ]}))  # fmt: skip
+    page = GENERATED.notebook_page(path)
+    assert page.startswith("# T\n")
+    assert "```python\n1 + 1\n```\n\n![The figure that this cell draws](../images/notebook-01_x.png)\n\nend\n" in page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The pages, built as CI and `dse docs` do: strictly, from the files of the checkout."""
+    folder = tmp_path_factory.mktemp("site")
+    for name in ("docs", "notebooks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    for name in ("dse", "kernels_ref"):
+        (folder / name).symlink_to(ROOT / name)
+    before = os.environ.get("PYTHONPATH")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), before])))
+        for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+            patch.setenv(name, "http://192.0.2.1:9")  # no network: a documentation address that answers nobody
+        docs_command.build(folder)
+    return folder / "site"
+
+
+def test_the_site_is_whole_and_asks_for_nothing_elsewhere(site):
+    pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    sources = [path.relative_to(ROOT / "docs") for path in PAGES[1:]]
+    assert {str(path.with_suffix(".html")) for path in sources} <= pages
+    assert {name.replace(".md", ".html") for name in GENERATED.PAGES} <= pages
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"([^\"]*)|<link[^>]*\shref=\"([^\"]*)", text)
+        assert not [one for pair in loaded for one in pair if re.match(r"(https?:)?//", one)], path
+    assert "Which KV format pays on a device" in (site / "reference/python.html").read_text()
+
+
+@browser.needs_browser
+def test_the_site_opens_from_disk_and_is_searched(site):
+    with browser.chromium() as opened:
+        visit(opened, site)
+
+
+def visit(opened, site):
+    page = opened.new_page(viewport={"width": 390, "height": 800})
+    asked, errors = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(error))
+    for name in ("index", "reference/cli", "reference/devices/h200", "explanation/model", "how-to/which-format"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto((site / "index.html").as_uri())
+    page.fill(".md-search__input", "dequantisation")
+    page.wait_for_selector(".md-search-result__item", state="attached")
+    assert not errors
+    assert all(url.startswith(("file:", "data:")) for url in asked)
+
+
+def test_docs_prints_where_the_pages_are_and_opens_them(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "site" / "index.html"
+    page.parent.mkdir()
+    page.write_text("built")
+    monkeypatch.setattr(docs_command, "ROOT", tmp_path)
+    opened, built = [], []
+    monkeypatch.setattr(docs_command.webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(docs_command, "build", built.append)
+    assert printed("dse docs --path") == f"{page}\n"
+    assert (opened, built) == ([], [])
+    assert printed("dse docs") == ""
+    assert opened == [page.as_uri()]
+    printed("dse docs --build --path")
+    assert built == [tmp_path]
+    monkeypatch.setattr(docs_command.webbrowser, "open", lambda address: False)
+    assert printed("dse docs") == f"{page}\n"
+    page.unlink()
+    printed("dse docs --path")
+    assert len(built) == 2
+
+
+def test_docs_of_an_install_without_them_say_how_to_get_them(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"has no documentation.*pip install.*\[docs\].*dse docs"):
+        docs_command.build(tmp_path)
+    (tmp_path / "mkdocs.yml").write_text("")
+    monkeypatch.setattr(docs_command, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"not built, and mkdocs is not installed.*\[docs\]"):
+        docs_command.build(tmp_path)
+
+
+def test_a_build_that_fails_is_one_line(tmp_path):
+    (tmp_path / "mkdocs.yml").write_text("site_name: t\nstrict: true\nnav: [a.md]\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# t\n\n[b](b.md)\n")
+    with pytest.raises(docs_command.OutputError, match=r"mkdocs: .*a\.md") as raised:
+        docs_command.build(tmp_path)
+    assert "\n" not in str(raised.value)
