@@ -705,7 +705,7 @@ def assumed(point: Point, name: str) -> str:
         "nearest_kernels": _borrowed(point),
         "sparse_prompts": (
             "prompts of layers that read chosen or compressed tokens are computed as by plain attention over those "
-            "tokens: most measured layers take 1.3 to 6 times as long (docs/calibration.md)"
+            "tokens: most measured layers take 1.3 to 6 times as long (docs/explanation/calibration.md)"
         ),
         "nearest_release": (
             f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "

@@ -350,7 +350,7 @@ def _device_rows(device: HardwareSpec) -> Rows:
         source = "device file" if given else "default for a device that does not say"
         rows.append({
             "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
-            "source": f"{source}; see docs/model.md, Dequantisation",
+            "source": f"{source}; see docs/explanation/model.md, Dequantisation",
         })  # fmt: skip
     return rows + _area_rows(device) + _stack_rows(device) + _link_rows(device) + _server_rows(device)
 
@@ -412,7 +412,7 @@ def _fit_rows(place: str, fit: Fit, shares: Mapping[str, float | None]) -> Rows:
     })  # fmt: skip
     rows += [
         {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": kind,
-         "source": "mean error of rows held out of the fit; see docs/calibration.md"}
+         "source": "mean error of rows held out of the fit; see docs/explanation/calibration.md"}
         for name, share in shares.items() if share is not None
     ]  # fmt: skip
     return rows

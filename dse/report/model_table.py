@@ -1,4 +1,4 @@
-"""The table of docs/models.md: bytes a token of every shipped model, beside published ones."""
+"""The table of docs/reference/models.md: bytes a token of every shipped model, beside published ones."""
 
 from pathlib import Path
 

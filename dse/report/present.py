@@ -437,8 +437,8 @@ def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:
     if name in CHOSEN:
         return CHOSEN[name], "input"
     if not result["feasible"]:
-        return f"the design does not run: {result['infeasible_reason']}", "docs/model.md, Capacity"
-    return ("this design has none" if result[name] is None else RESULTS[name].title), "docs/model.md"
+        return f"the design does not run: {result['infeasible_reason']}", "docs/explanation/model.md, Capacity"
+    return ("this design has none" if result[name] is None else RESULTS[name].title), "docs/explanation/model.md"
 
 
 def _with_kind(quantity: Quantity) -> str:

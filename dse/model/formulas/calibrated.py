@@ -118,13 +118,13 @@ def attention_layer_s(
     return fixed_s + sqrt(memory_s * memory_s + schedule_s * schedule_s + unpack_s * unpack_s + compute_s * compute_s)
 
 
-@formula("s", "index bytes / (index_frac * BW)", "docs/calibration.md, Kernels of whole steps")
+@formula("s", "index bytes / (index_frac * BW)", "docs/explanation/calibration.md, Kernels of whole steps")
 def index_read_s(index_bytes, index_frac, bandwidth_bytes_per_s):
     """Seconds to score all tokens of a sequence by the index of one layer."""
     return index_bytes / (index_frac * bandwidth_bytes_per_s)
 
 
-@formula("s", "tokens * choice", "docs/calibration.md, Kernels of whole steps")
+@formula("s", "tokens * choice", "docs/explanation/calibration.md, Kernels of whole steps")
 def choice_s(n_tokens, choice_s_per_token):
     """Seconds to choose among n_tokens of each sequence by their scores: sequences are chosen from side by side."""
     return n_tokens * choice_s_per_token
