@@ -64,8 +64,7 @@ DRAWN_COMMANDS = {
     "traffic": [["azure-conv", "--json"], ["azure-code", "--batch", "16"]],
     "ring": [["--devices", "4", "--json"], ["--devices", "2", "--input", "4000"]],
     "report": [["--batches", "4"]],
-    "ask formats": [["--batch", "4", "--formats", "fp8,int4_per_token_head", "--json"],
-                    [*AT, "--formats", "nvfp4,int8_per_token_head"]],
+    "ask formats": [["--batch", "4", "--formats", "fp8", "--json"], ["--batch", "64", "--formats", "oaken,int8"]],
     "ask cross": [["--batches", "1,16", "--inputs", "512", "--json"], ["--batches", "4", "--inputs", "512,8192"]],
     "ask need": [["bandwidth", "--throughput", "100", "--json"], ["capacity", "--throughput", "50", *AT],
                  ["flops", "--step-ms", "40", "--json"], ["bits", "--step-ms", "60", *AT]],
@@ -87,7 +86,7 @@ NOT_DRAWN = {
     "validate serving": "a table", "validate silicon": "what ships",
 }  # fmt: skip
 #: designs drawn where a command takes seconds: a format near a tie is decided at thousands of batches and prompts
-N_DRAWN = {"report": 2, "ask formats": 3}
+N_DRAWN = {"report": 2, "ask formats": 3, "simulate": 4}
 #: options that a command has in place of those of one design
 ONE_OF_MANY = {"report": {"--device": "--devices", "--model": "--models", "--quantizer": "--quantizers"}}
 #: numbers below 0: signed quantities, and the pool of a design that does not fit, by so many bytes
