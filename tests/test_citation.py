@@ -4,12 +4,11 @@ import datetime
 import re
 from pathlib import Path
 
-import pytest
+import yaml
 
 import dse
 
 ROOT = Path(__file__).parents[1]
-yaml = pytest.importorskip("yaml")
 
 
 def cited():

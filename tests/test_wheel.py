@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ import dse
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dse", "hwspecs", "kernels_ref")
-# an older one does not read the licence of pyproject.toml; the extra `test` brings a newer one
-pytest.importorskip("setuptools", minversion="77")
+#: older ones do not read the licence of pyproject.toml; the extra `test` brings a newer one
+SETUPTOOLS = 77
 
 
 def files_of(folder):
@@ -31,6 +32,7 @@ def files_of(folder):
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """A wheel of a copy of the source tree, built without network."""
+    assert int(version("setuptools").partition(".")[0]) >= SETUPTOOLS, 'pip install -c constraints.txt -e ".[test]"'
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
