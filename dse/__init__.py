@@ -9,7 +9,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__version__ = "0.1.0"
+#: the one place: pyproject.toml reads it here
+__version__ = "0.2.0"
 
 _FUNCTIONS = (
     "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",

@@ -506,7 +506,7 @@ def report_table(name: str, **options: Any) -> "pd.DataFrame":
 def report(out: str, **options: Any) -> str:
     """Write the throughput-versus-capacity report into directory `out`; returns the path of its page.
 
-    `options` are those of `dse report`: devices, models, quantizers, batches, input_tokens, output_tokens.
+    `options` are those of `dse report`: devices, models, quantizers, batches, input_tokens, output_tokens, preset.
     """
     from dse.report import throughput
 

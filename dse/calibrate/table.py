@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.core import specfile, units
-from dse.core.errors import InputError, did_you_mean, show
+from dse.core.errors import InputError, did_you_mean, install, show
 
 Floats = NDArray[np.float64]
 Kind = Literal["attention", "gemm"]
@@ -240,7 +240,7 @@ def package_folder(device: str) -> Path:
 
         root = Path(str(files("aiconfigurator_core"))) / "systems" / "data"
     except ModuleNotFoundError as error:
-        raise InputError(f'{PACKAGE} is not installed: pip install -c constraints.txt -e ".[calibrate]"') from error
+        raise InputError(f"{PACKAGE} is not installed: {install('calibrate')}") from error
     if device not in _FOLDERS:
         raise InputError(f"device = {show(device)}: not in {PACKAGE}: {did_you_mean(device, _FOLDERS)}")
     return root / _FOLDERS[device]

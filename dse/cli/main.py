@@ -158,9 +158,13 @@ def point(
 
 @cli.command(short_help="Write the throughput-versus-capacity report.")
 @click.option("--out", default="report", show_default=True, metavar="DIR", help="Directory to write into.")
-@click.option("--devices", metavar="A,B", help="Devices (names or files); default: those of Oaken's Figure 11.")
-@click.option("--models", metavar="A,B", help="Models (names or files); default: the six of Oaken's Figure 11.")
+@click.option("--devices", metavar="A,B", help="Devices (names or files); default: the preset's.")
+@click.option("--models", metavar="A,B", help="Models (names or files); default: the preset's.")
 @click.option("--quantizers", metavar="A,B", help="KV quantizers; default: those each device is evaluated with.")
+@click.option(
+    "--preset", default="today", show_default=True, metavar="today|oaken",
+    help="Where no device is named: models and GPUs of today, or the systems and models of Oaken's Figure 11.",
+)  # fmt: skip
 @click.option("--batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128,256.")
 @work_option("input_tokens")
 @work_option("output_tokens")
@@ -185,6 +189,7 @@ def report(
     batches: str | None,
     input_tokens: int,
     output_tokens: int,
+    preset: str,
     tokens: str | None,
     static: str,
     bits: str,
@@ -212,6 +217,7 @@ def report(
         model_kind=model_kind,
         stack=stack,
         tokens=split_list("tokens", tokens),
+        preset=preset,
         **deployment,
     )
     click.echo(f"report: {index}")

@@ -81,6 +81,11 @@ def show(value: object) -> str:
     return clean(text, MAX_VALUE)
 
 
+def install(extra: str) -> str:
+    """The command that installs an extra of pyproject.toml, from a copy of the files or a wheel alike."""
+    return f"pip install 'kv-dse[{extra}]'"
+
+
 def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
     """'did you mean a, b?' for the nearest known names, those of one slip first, else the list of all of them."""
     names = {name.lower(): name for name in sorted(known)}

@@ -179,7 +179,7 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         ),
         _note(
             "write_amplification", results["write_amplification"],
-            "bytes the memory takes for one new token / bytes packed, slices of a head rounded up to bursts; None "
+            "bytes the memory takes for one new token / bytes packed, slices of a head rounded up to bursts; none "
             "without an engine or a burst", "docs/explanation/model.md, KV bytes",
             burst_bytes=device.kv_burst.count if device.kv_burst else None,
             **{f"{g.which}_slice_bytes": ", ".join(
@@ -246,7 +246,7 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         _note("feasible", point.max_batch > 0, "max_batch >= 1: at least one request fits", _CAPACITY,
               max_batch=point.max_batch),
         _note(
-            "infeasible_reason", results["infeasible_reason"], "what is missing for one request; None where one fits",
+            "infeasible_reason", results["infeasible_reason"], "what is missing for one request; none where one fits",
             _CAPACITY, free_bytes=point.free_bytes,
             bytes_per_sequence=max(size.shared + size.own for size in made.sizes) / point.unit,
         ),

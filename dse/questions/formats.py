@@ -317,11 +317,13 @@ def formats(
     names: Sequence[str] | None = None,
     bits: Bits = CLOSED,
     progress: Progress | None = None,
+    has_starts: bool = True,
 ) -> Formats:
     """Every format on a device at one workload, over 16 bits: those named, else those of `candidates`.
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
-    give more throughput. Raises InputError for a name that is not known or not for the model, or given twice.
+    give more throughput, but where `has_starts` is False. Raises InputError for a name that is not known or not for the
+    model, or given twice.
     """
     if names is not None and not names:
         raise InputError("formats = []: must name at least one")
@@ -343,7 +345,7 @@ def formats(
     found.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
     first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
     near = _best(found) or _nearest(found)
-    starts = _starts(by_name[near.name], plain, work) if near else (None, None)
+    starts = _starts(by_name[near.name], plain, work) if near and has_starts else (None, None)
     results = [base, *(one.result for one in found)]
     return Formats(
         device.name, model.name, common.context(device, model, work, base), base["stack"] or "",

@@ -60,6 +60,10 @@ DEFAULT: tuple[System, ...] = (
 #: Oaken 6.1 and Figure 11
 MODELS = ("llama2-7b", "llama2-13b", "llama2-70b", "opt-30b", "mistral-7b", "mixtral-8x7b")
 BATCHES = (16, 32, 64, 128, 256)
+#: what `dse report` is about by default: devices with measured servers, and formats that these servers ship
+TODAY_DEVICES = ("h100", "h200", "b200")
+TODAY_QUANTIZERS = ("fp16", "fp8", "int4_per_token_head", "turboquant_4bit_nc")
+TODAY_MODELS = ("llama3.1-8b", "qwen3-32b", "gpt-oss-20b")
 #: quantizers of a device that no paper of ours evaluates
 GPU_QUANTIZERS = ("fp16", "kvquant", "kivi:bits=4", "qserve")
 
@@ -125,6 +129,8 @@ class Request:
     deployment: Mapping[str, Any] = field(default_factory=dict)
     #: token policies of "fewer tokens against fewer bits", each with FP16 and a quantizer; None: the default ones
     tokens: tuple[str, ...] | None = None
+    #: how memory is counted (`Workload.memory`); None: as the device's server does
+    memory: Literal["paper"] | None = "paper"
 
     def pick(self, name: str) -> ModelSpec:
         """The model of that name, else the first one."""

@@ -57,7 +57,7 @@ class Job:
 
 def _job(request: Request, system: System, model: ModelSpec, batch: int, **changes: Any) -> Job:
     work = Workload(
-        batch, request.input_tokens, request.output_tokens, admission=system.admission, memory="paper",
+        batch, request.input_tokens, request.output_tokens, admission=system.admission, memory=request.memory,
         model_kind=request.model_kind, stack=request.stack if system.device_for(model).stacks else None,
         **request.deployment,
     )  # fmt: skip

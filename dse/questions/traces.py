@@ -106,8 +106,8 @@ def _rows(request: Request) -> Iterator[dict[str, Any]]:
             for trace in traces():
                 for batch in batches:
                     work = Workload(
-                        batch, admission=system.admission, model_kind=request.model_kind, stack=stack, memory="paper",
-                        **request.deployment,
+                        batch, admission=system.admission, model_kind=request.model_kind, stack=stack,
+                        memory=request.memory, **request.deployment,
                     )  # fmt: skip
                     yield evaluate(system, kv, trace, work)
 

@@ -13,6 +13,16 @@ from dse.specs.workload import Workload
 DEVICE, MODEL, BATCH, INPUT_TOKENS = "h200", "qwen3-32b", 64, 8192
 
 
+def batch_of(request: Request) -> int:
+    """The batch of the section: 64 where the report has it, else its largest."""
+    return BATCH if BATCH in request.batches else max(request.batches)
+
+
+def input_of(request: Request, has_input: bool) -> int:
+    """Prompt tokens of the section: those asked for, else 8,192."""
+    return request.input_tokens if has_input else INPUT_TOKENS
+
+
 def answer(
     request: Request, devices: Sequence[str] | None, models: Sequence[str] | None, has_input: bool
 ) -> tuple[Formats | None, str]:
@@ -24,8 +34,7 @@ def answer(
     model = request.models[0] if models else catalog.model(MODEL)
     try:
         work = Workload(
-            batch=BATCH if BATCH in request.batches else max(request.batches),
-            input_tokens=request.input_tokens if has_input else INPUT_TOKENS, output_tokens=request.output_tokens,
+            batch=batch_of(request), input_tokens=input_of(request, has_input), output_tokens=request.output_tokens,
             admission=systems.admission_of(device), model_kind=request.model_kind, stack=request.stack,
             **request.deployment,
         )  # fmt: skip

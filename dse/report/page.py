@@ -13,6 +13,7 @@ from dse.questions import formats
 from dse.questions.formats import Formats
 from dse.questions.tables import Request
 from dse.report import tokens as report_tokens
+from dse.report.gains import HEAD, Gains
 from dse.report.summary import answers, baseline, devices
 
 #: rows of results shown on the page; the files have all
@@ -31,11 +32,12 @@ _COLUMNS = (
 
 def page(
     request: Request, found: dict[str, pd.DataFrame], fragments: dict[str, str], drawn_by: str, command: str,
-    pays: Formats | None = None, why_not: str = "",
+    pays: Formats | None = None, why_not: str = "", first: Gains | None = None,
 ) -> str:  # fmt: skip
     """The whole report as one document; `fragments` are its drawn figures by name.
 
-    `pays` is the answer to which format pays, or `why_not` why there is none.
+    `pays` is the answer to which format pays, or `why_not` why there is none. `first`: the formats of all its models
+    and devices, with which the page then begins.
     """
     results = found["results"]
     lengths = f"{request.input_tokens:,} prompt and {request.output_tokens:,} generated tokens a request"
@@ -55,6 +57,9 @@ def page(
         summary_head=["model", "best system", "device", "effective KV bits (bit)", "throughput (token/s)",
                       f"over {base.label}" if base else "over FP16 (not among the systems)", "bound by", "memory"],
         summary=[astuple(answer) for answer in answers(request, results)],
+        first=first,
+        output_tokens=request.output_tokens,
+        first_head=HEAD,
         pays=pays,
         why_not=why_not,
         formats_head=formats.SHOWN,

@@ -47,6 +47,11 @@ def number(value: Any, unit: str) -> str:
     return units.human(value, unit) if unit else str(value)
 
 
+def _of_section(name: str, value: Any) -> str:
+    """A result in a section of a point's text; a pool below 0 is no pool: the line on top says by how much."""
+    return "none" if name == "free_bytes" and value < 0 else number(value, RESULT_UNITS[name])
+
+
 def line(label: str, text: str) -> str:
     """A line of a section: what it is, and its number in a column where the label leaves room for it."""
     return f"  {label:<39} {text}"
@@ -102,7 +107,7 @@ def point_text(
             shown = [row for row in shown if row[1] not in OF_SERVER]
         if shown:
             lines += ["", title]
-            lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
+            lines += [line(label, _of_section(name, result[name])) for label, name in shown]
         if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
             lines.append(
                 f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
@@ -462,7 +467,9 @@ def unit_of(name: str) -> str:
 
 
 def _plain(value: Any, unit: str) -> str:
-    if isinstance(value, bool | str | list) or value is None:
+    if value is None:
+        return "none"
+    if isinstance(value, bool | str | list):
         return str(value)
     text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
     unit = "" if unit == "1" else unit

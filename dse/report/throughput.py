@@ -1,13 +1,14 @@
 """The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from dse.core import files
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError, did_you_mean, show
 from dse.figures import FIGURES, REPORT, Figure
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import static as report_static
@@ -18,6 +19,7 @@ from dse.figures.plot import answer as of_answer
 from dse.questions import systems, tables
 from dse.questions.tables import Progress, Request
 from dse.report import formats as report_formats
+from dse.report import gains as report_gains
 from dse.report import page as report_page
 from dse.specs import catalog
 from dse.specs import tokens as token_policies
@@ -25,6 +27,8 @@ from dse.specs.measurements import bits_from
 from dse.specs.workload import ASKED, SWITCH, Workload
 
 INDEX = "index.html"
+#: what a report is about where no device is named
+PRESETS = ("today", "oaken")
 #: prompt tokens where none are asked for
 _INPUT = 1024
 
@@ -44,16 +48,35 @@ def write(
     model_kind: str = "auto",
     stack: str | None = None,
     tokens: Sequence[str] | None = None,
+    preset: str = "today",
     **deployment: Any,
 ) -> str:
     """Write the report into directory `out` and return the path of its page.
+
+    Where no device is named, `preset` says what it is about, but for models and quantizers that are named: `today`:
+    models and GPUs of today with the formats that engines ship, memory counted as servers do; `oaken`: the systems
+    and models of Oaken's Figure 11.
 
     Everything is checked before the first file is written: names (InputError, SpecError), the number of points
     (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last. `deployment`:
     how the model lies on several devices (`tp`, `pp`, ... of a workload), of each system.
     """
-    request = ask(devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements, model_kind,
+    if preset not in PRESETS:
+        raise InputError(f"preset = {show(preset)}: {did_you_mean(preset, PRESETS)}")
+    if preset == "oaken" and devices is not None:
+        raise InputError("preset = oaken: has no effect with --devices: leave one out")
+    is_today = preset == "today" and devices is None
+    about = (devices, models, quantizers)
+    if is_today:
+        about = (
+            systems.TODAY_DEVICES,
+            systems.TODAY_MODELS if models is None else models,
+            systems.TODAY_QUANTIZERS if quantizers is None else quantizers,
+        )
+    request = ask(about[0], about[1], about[2], batches, input_tokens, output_tokens, bits, measurements, model_kind,
                   stack, tokens, deployment)  # fmt: skip
+    if is_today:
+        request = replace(request, memory=None)
     tables.check(request)
     report_static.check(static)
     folder = files.prepare(out)
@@ -61,11 +84,16 @@ def write(
     pays, why_not = report_formats.answer(request, devices, models, input_tokens != _INPUT)
     if pays:
         found["formats"] = pays.table()
+    first = None
+    if is_today:
+        first = report_gains.gains(request, report_formats.batch_of(request),
+                                   report_formats.input_of(request, input_tokens != _INPUT), progress)  # fmt: skip
+        found["gains"] = first.table()
     for name, content in table_files(found).items():
         files.write(folder / name, content)
     fragments: dict[str, str] = {}
     again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
-                    model_kind, stack, tokens, deployment)  # fmt: skip
+                    model_kind, stack, tokens, deployment, preset)  # fmt: skip
     with report_static.painter(static) as brush:
         draw = partial(_draw, found=found, brush=brush, made_by=again)
         for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
@@ -78,7 +106,7 @@ def write(
                 files.write(folder / "figures" / name, content)
         drawn_by = brush.name
     files.write(folder / "figures" / "plotly.min.js", web_page.plotly_js().encode())
-    page = report_page.page(request, found, fragments, drawn_by, again, pays, why_not)
+    page = report_page.page(request, found, fragments, drawn_by, again, pays, why_not, first)
     files.write(folder / INDEX, page.encode())
     files.sync(folder)
     return str(folder / INDEX)
@@ -141,11 +169,13 @@ def command(
     stack: str | None = None,
     tokens: Sequence[str] | None = None,
     deployment: Mapping[str, Any] | None = None,
+    preset: str = "today",
 ) -> str:
     """The command line that makes this report again."""
     import shlex
 
     words = ["dse", "report", "--out", out]
+    words += ["--preset", preset] if preset != "today" else []
     for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
         if given is not None:
             words += [f"--{option}", ",".join(map(str, given))]

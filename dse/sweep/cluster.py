@@ -25,7 +25,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from dse.core.errors import ClusterError, DseError, InputError, OutputError, clean, show
+from dse.core.errors import ClusterError, DseError, InputError, OutputError, clean, install, show
 from dse.sweep import parts as sweep_parts
 from dse.sweep import run as sweep_run
 from dse.sweep import store as sweep_store
@@ -34,7 +34,7 @@ from dse.sweep.run import LOOK_S, Stored, check_limits, check_threads
 from dse.sweep.spec import Sweep
 from dse.sweep.store import Manifest, Part
 
-INSTALL = 'pip install "kv-dse[cluster]"'
+INSTALL = install("cluster")
 #: seconds until a scheduler must have answered, until it must have a first worker, and that it may be without any
 CONNECT_S, FIRST_WORKER_S, NO_WORKER_S = 5.0, 10.0, 60.0
 #: parts asked for, of each thread of the workers: one in work, one to go on with

@@ -19,7 +19,7 @@ from dse.calibrate import fit as calibrate
 from dse.calibrate.formulas import SCALES, Problem, problem
 from dse.calibrate.solve import Floats
 from dse.calibrate.table import PACKAGE, Kind, Table, from_package
-from dse.core.errors import InputError, did_you_mean, show
+from dse.core.errors import InputError, did_you_mean, install, show
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import KvCode, StackSpec
@@ -212,7 +212,7 @@ def run(device: str | None = None, stack: str | None = None, progress: Callable[
         rows = [row for spec, name in pairs for row in recorded(spec, name)]
         return Silicon(rows, [], [
             f"recorded when the parameters were fitted: {PACKAGE} is not installed "
-            '(pip install -c constraints.txt -e ".[calibrate]"), so nothing is computed now',
+            f"({install('calibrate')}), so nothing is computed now",
         ])  # fmt: skip
     found: list[SiliconRow] = []
     scatters: list[Scatter] = []

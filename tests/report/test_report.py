@@ -5,19 +5,22 @@ import csv
 import io
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import dse
 from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError
 from dse.figures import FIGURES, REPORT
 from dse.figures.drawing import to_matplotlib
 from dse.figures.export import static as report_static
-from dse.questions import tables
+from dse.questions import systems, tables
 from dse.report import formats as report_formats
+from dse.report import gains as report_gains
 from dse.report import present
 from dse.report import throughput as report
 from dse.specs.workload import Workload
@@ -249,3 +252,71 @@ def test_a_label_of_any_length_leaves_a_space_before_its_number(n_letters):
     label = "x" * n_letters
     line = present.line(label, "5 ms")
     assert line == f"  {label} ".ljust(42) + "5 ms"
+
+
+@pytest.fixture(scope="module")
+def compared():
+    request = report.ask(["h100"], ["llama3.1-8b", "gpt-oss-20b"], ["fp16", "fp8"], [64])
+    return report_gains.gains(replace(request, memory=None), 64, 8192)
+
+
+def test_the_first_page_compares_like_with_like(compared):
+    asked = {"batch": 64, "input_tokens": 8192, "admission": "paged"}
+    for case in compared.cases:
+        alone = dse.formats("h100", case.model, formats=["fp8"], **asked)
+        assert case.formats[1].gain == alone.formats[1].gain
+        plain, other = (one.result for one in case.formats)
+        assert {
+            plain[name] == other[name] for name in ("device", "weights", "memory", "model_kind", "stack", "tp")
+        } == {True}
+
+
+def test_the_first_page_says_in_how_many_cases_a_format_pays(compared):
+    gains = {case.model: case.formats[1].gain.ratio for case in compared.cases}
+    said = compared.answer()
+    assert said[0].startswith(
+        f"fp8 keys and values pay in 1 of 2 cases (a model on a device): {gains['llama3.1-8b']:.2f}"
+    )
+    assert f"in 1 more (gpt-oss-20b on H100): {gains['gpt-oss-20b']:.2f} times" in said[1]
+    assert {tuple(line[:4]) for line in compared.lines()} == {
+        ("llama3.1-8b", "H100", "fp8", "pays"), ("gpt-oss-20b", "H100", "fp8", "may pay"),
+    }  # fmt: skip
+    assert "server_memory" in " ".join(compared.limits())
+
+
+def test_a_case_that_cannot_be_told_is_named():
+    request = report.ask(["h100"], ["deepseek-v3"], ["fp16", "int4_per_token_head"], [64])
+    found = report_gains.gains(request, 64, 8192)
+    assert not found.cases
+    assert "latent" in found.left_out["deepseek-v3 on H100"]
+    assert found.answer() == ["No format is compared: no model runs on any device."]
+
+
+def test_presets(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "REPORT", {})
+    monkeypatch.setattr("dse.report.page.REPORT", {})
+    monkeypatch.setattr(report_static.Painter, "images", lambda *_: {})
+    monkeypatch.setattr(systems, "TODAY_DEVICES", ("h200",))
+    monkeypatch.setattr(systems, "TODAY_MODELS", ("qwen3-32b",))
+    seen = []
+    monkeypatch.setattr(tables, "build", lambda request, _: seen.append(request) or {"results": _results(request)})
+    page = Path(report.write(str(tmp_path / "today"), static="matplotlib")).read_text()
+    assert page.index("Which KV-cache format pays?") < page.index("throughput against capacity")
+    assert "fp8 keys and values pay in 1 of 1 cases" in page
+    assert "Which system serves" not in page
+    assert (seen[0].memory, seen[0].is_default) == (None, False)
+    page = Path(report.write(str(tmp_path / "oaken"), preset="oaken", static="matplotlib")).read_text()
+    assert "--preset oaken" in page
+    assert "Which KV-cache format pays?" not in page
+    assert (seen[1].systems, seen[1].memory, seen[1].is_default) == (systems.DEFAULT, "paper", True)
+    with pytest.raises(InputError, match="preset = 'oakn'"):
+        report.write(str(tmp_path / "x"), preset="oakn")
+    with pytest.raises(InputError, match="no effect with --devices"):
+        report.write(str(tmp_path / "x"), ["h100"], preset="oaken")
+
+
+def _results(request):
+    """A few rows for the page."""
+    return tables.one(
+        "results", replace(request, systems=request.systems[:2], models=request.models[:1], batches=(16,))
+    )

@@ -229,7 +229,10 @@ def newer(monkeypatch):
 
 
 def test_workers_of_another_version(cluster, newer, small, tmp_path, monkeypatch):
-    address, text = cluster[0].scheduler_address, "has dse 0.1.0 instead of 9.9, formulas [0-9a-f]{12} instead of 0000"
+    address, text = (
+        cluster[0].scheduler_address,
+        "has dse [0-9.]+ instead of 9.9, formulas [0-9a-f]{12} instead of 0000",
+    )
     with pytest.raises(InputError, match=rf"worker tcp://127.0.0.1:\d+ {text}"):
         sweep.run(small, tmp_path / "out", scheduler=address)
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError, install, show
 from dse.figures.drawing.chart import Chart
 from dse.figures.export.image import export
 
@@ -28,7 +28,7 @@ def check(static: str) -> None:
 def kaleido_missing() -> str:
     """What kaleido lacks to run, or "" when it and a browser are there."""
     if importlib.util.find_spec("kaleido") is None:
-        return 'kaleido is not installed (pip install -c constraints.txt -e ".[export]")'
+        return f"kaleido is not installed ({install('export')})"
     try:
         from choreographer.browsers.chromium import Chromium
 

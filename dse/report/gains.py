@@ -1,0 +1,145 @@
+"""The report's first page: which KV format pays, each over 16 bits with all else equal, and what that rests on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from dse import quantizers
+from dse.core.errors import DseError
+from dse.core.units import to_base
+from dse.questions import formats as question
+from dse.questions import systems
+from dse.questions.common import THROUGHPUT, Progress, assumption_text, each, sure_text
+from dse.questions.formats import PLAIN, VERDICTS, Format, Formats
+from dse.questions.tables import Request
+from dse.specs import catalog
+from dse.specs.workload import Workload
+
+#: heads of the table of the first page
+HEAD = ("model", "device", "best format", "verdict", "token/s over 16 bits", "sure", "requests at once", "ms/token",
+        "J/token", "error", "kernels")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Gains:
+    """The formats of every model on every device of a report."""
+
+    cases: tuple[Formats, ...]
+    #: model on device -> why it is not told
+    left_out: dict[str, str]
+
+    @property
+    def best(self) -> str:
+        """The format that pays in most cases; "" where none pays in any."""
+        named = Counter(case.best.name for case in self.cases if case.best)
+        return named.most_common(1)[0][0] if named else ""
+
+    def answer(self) -> list[str]:
+        """The answer in plain sentences: speed, room, energy, error, and what other formats do."""
+        if not self.cases:
+            return ["No format is compared: no model runs on any device."]
+        name, n = self.best, len(self.cases)
+        if not name:
+            return [f"No KV format surely pays in any of {n} cases (a model on a device)."]
+        found = [(case, one) for case in self.cases for one in case.formats if one.name == name]
+        paying = [(case, one) for case, one in found if one.verdict == "pays"]
+        said = [f"{name} keys and values pay in {len(paying)} of {n} cases (a model on a device): {_gains(paying)} the "
+                "tokens a second of 16 bits, all 80 % intervals above 1."]  # fmt: skip
+        rest = [(case, one) for case, one in found if one.verdict == "open"]
+        if rest:
+            where = ", ".join(f"{case.model} on {case.device}" for case, _ in rest)
+            said.append(f"It may pay in {len(rest)} more ({where}): {_gains(rest)}, with intervals that hold 1.")
+        both = [(case.formats[0].result, one.result) for case, one in paying if case.formats[0].result["feasible"]]
+        if both:
+            said.append(
+                f"Where it pays: {_times(both, 'max_batch')} the requests at once, {_times(both, 'decode_step_s')} the "
+                f"time per token and {_times(both, 'joules_per_token')} the energy per token."
+            )
+        errors = [one.result["measured_error"] for _, one in found if one.result["measured_error"] is not None]
+        if errors:
+            data = next(one.result["measured_on"] for _, one in found if one.result["measured_on"])
+            said.append(f"The attention output errs by {100 * max(errors):.1f} % on {data}, which is none of these "
+                        "models: measure your own before you rely on it (dse measure).")  # fmt: skip
+        return said + self._others(name)
+
+    def _others(self, best: str) -> list[str]:
+        """What the other formats do, a sentence each."""
+        said = []
+        for name in dict.fromkeys(one.name for case in self.cases for one in case.formats[1:] if one.name != best):
+            own = [(case, one) for case in self.cases for one in case.formats if one.name == name and one.gain]
+            if not own:
+                continue
+            verdicts = Counter(VERDICTS[one.verdict] for _, one in own)
+            told = ", ".join(f"{verdict} in {n}" for verdict, n in verdicts.most_common())
+            marks = " (kernels assumed)" if any(one.marks for _, one in own) else ""
+            said.append(f"{name}{marks}: {told} of {len(own)} cases, {_gains(own)}.")
+        return said
+
+    def lines(self) -> list[list[str]]:
+        """The cells of `HEAD`, a case a line."""
+        return [self._line(case) for case in self.cases]
+
+    def _line(self, case: Formats) -> list[str]:
+        plain = case.formats[0]
+        one = case.best or next((one for one in case.formats if one.name == self.best), plain)
+        cells = [case.model, case.device, one.name, VERDICTS[one.verdict]]
+        gain = one.gain
+        cells += [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(gain.confidence)] if gain else (
+            ["-", "-"])  # fmt: skip
+        for column, size, how in (("max_batch", 1.0, ",.0f"), ("decode_step_s", to_base(1, "ms"), ".1f"),
+                                  ("joules_per_token", 1.0, ".2f")):  # fmt: skip
+            pair = [format(r[column] / size, how) if r["feasible"] and r[column] is not None else "-"
+                    for r in (plain.result, one.result)]  # fmt: skip
+            cells.append(" → ".join(pair))
+        error = one.result["measured_error"]
+        return [*cells, "-" if error is None else f"{100 * error:.1f} %", one.kernels]
+
+    def limits(self) -> list[str]:
+        """What the answer rests on, and what it leaves out."""
+        results = [one.result for case in self.cases for one in case.formats]
+        found = [
+            "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that 16 bits are "
+            "beaten, or beat it.",
+            "Kernels assumed: nobody measured their rates; the range taken is wide.",
+            "Quality is not computed: errors are those of the attention output on the shipped synthetic sample.",
+        ]
+        found.append(f"{assumption_text(results, THROUGHPUT)} Their sources: dse show DEVICE.")
+        return found + [f"Not told: {name}: {why}" for name, why in self.left_out.items()]
+
+    def table(self) -> pd.DataFrame:
+        """A row a model, device and format, as `Formats.table` has them."""
+        return pd.concat([case.table() for case in self.cases], ignore_index=True) if self.cases else pd.DataFrame()
+
+
+def gains(request: Request, batch: int, input_tokens: int, progress: Progress | None = None) -> Gains:
+    """Every format of the request over 16 bits: same device, model, weights, memory rule and timing model."""
+    names = list(dict.fromkeys(quantizers.parse(system.quantizer).name for system in request.systems))
+    names = [name for name in names if name != PLAIN]
+    devices = list(dict.fromkeys(system.device for system in request.systems))
+    found, left_out = [], {}
+    pairs = [(model, catalog.device(device)) for model in request.models for device in devices]
+    for model, device in each(pairs, progress, "formats"):
+        work = Workload(batch, input_tokens, request.output_tokens, admission=systems.admission_of(device),
+                        model_kind=request.model_kind, stack=request.stack, **request.deployment)  # fmt: skip
+        try:
+            found.append(question.formats(device, model, work, names, request.bits, has_starts=False))
+        except DseError as error:
+            left_out[f"{model.name} on {device.name}"] = error.lines()[0]
+    return Gains(tuple(found), left_out)
+
+
+def _gains(of: Sequence[tuple[Formats, Format]]) -> str:
+    """The gains of a format as a range of times."""
+    ratios = [one.gain.ratio for _, one in of if one.gain]
+    return _range(ratios) if ratios else "not to compare with"
+
+
+def _times(pairs: Sequence[tuple[dict, dict]], column: str) -> str:
+    return _range([new[column] / old[column] for old, new in pairs if old[column] and new[column]])
+
+
+def _range(ratios: Sequence[float]) -> str:
+    low, high = (f"{end:.2f}" for end in (min(ratios), max(ratios)))
+    return f"{low} times" if low == high else f"{low} to {high} times"
