@@ -111,7 +111,8 @@ def differing(asked: Request, others: Sequence[Request]) -> str:
         lambda r: f"tp {r.work.tp}", lambda r: f"batch {r.work.batch:,}", lambda r: f"{r.work.input_tokens:,} in",
         lambda r: f"{r.work.output_tokens:,} out", lambda r: r.work.admission,
         lambda r: f"{r.work.weights_bits}-bit weights", lambda r: r.work.model_kind, lambda r: r.work.stack or "",
-        lambda r: r.work.tokens, *(partial(_in_words, name) for name in _UNWORDED), lambda r: r.measurements,
+        lambda r: r.work.tokens, *(partial(_in_words, name) for name in _UNWORDED),
+        lambda r: r.measurements.partition(" (loaded")[0],
     )  # fmt: skip
     told = [way(asked) for way in ways if len({way(other) for other in others}) > 1]
     return ", ".join(text for text in told if text) or format_text(asked)

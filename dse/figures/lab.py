@@ -45,6 +45,26 @@ def bits(table: pd.DataFrame, title: str, notes: tuple[str, ...] = ()) -> Chart:
     return Chart(title, (bit_ledger.panel(table, "side"),), panel_height_pt=26.0 * len(table), notes=notes)
 
 
+def compared(table: pd.DataFrame, title: str) -> Chart:
+    """Error of the attention output over stored bits, a point a quantizer of `dse.measure.lab.compared`."""
+    known = table[table["output_error"].notna()]
+    places = style.places(list(known["quantizer"]), {})
+    series = []
+    for _, row in known.iterrows():
+        look, bits, error = (
+            style.STYLES[places[row["quantizer"]]],
+            float(row["stored_bits"]),
+            float(row["output_error"]),
+        )
+        hover = f"{row['quantizer']}\n{bits:.4g} bit stored\n{error:.2%} off"
+        series.append(Series(
+            row["quantizer"], "scatter", (bits,), (error,), look.colour, marker=look.marker, hover=(hover,), size=1.3
+        ))  # fmt: skip
+    x = axes.linear("stored bits", "bit", known["stored_bits"].astype(float))
+    y = axes.linear("error of the attention output", "%", known["output_error"].astype(float), 0.01)
+    return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=("Less is better on both axes.",))
+
+
 def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, notes: tuple[str, ...] = ()) -> Chart:
     """An error of one side as a map of layers and heads; columns layer, head and the error."""
     own = errors.dropna(subset=["layer", "head"])

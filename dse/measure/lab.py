@@ -1,7 +1,7 @@
 """A KV dump held in memory and looked at: bits, errors by layer and head, values before and after one quantizer."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -22,7 +22,7 @@ from dse.measure.kernels import Layer, Settings, Side
 from dse.measure.source import About
 from dse.quantizers import QuantizerSpec
 from dse.quantizers.outliers import group_shares
-from dse.specs.measurements import TensorMeasurement
+from dse.specs.measurements import Data, MeasurementFile, MethodMeasurement, TensorMeasurement
 
 #: bytes of a dump's tensors, unless told
 MAX_BYTES = 128 * 2**20
@@ -80,6 +80,8 @@ class Measured:
     #: where Oaken's thresholds come from, and the queries that attention was measured with; "" for none
     thresholds: str
     queries: str
+    #: of each layer's keys and values, as a measurement file holds them
+    tensors: tuple[TensorMeasurement, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,33 @@ class View:
     marks: tuple[tuple[str, float, float], ...]
 
 
-def hold(path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: How | None = None) -> Held:
+class OnDisk(Mapping[int, Any]):
+    """Tensors of a dump by layer, read when a layer is asked for: one layer is in memory at a time."""
+
+    def __init__(self, path: str, max_bytes: int, names: Mapping[int, Any]) -> None:
+        self._path, self._max_bytes, self._names = path, max_bytes, names
+
+    def __getitem__(self, index: int) -> Any:
+        names = self._names[index]
+        with open_dump(self._path, measure.limits(self._max_bytes)) as dump:
+            if isinstance(names, str):
+                return dump.read(names)
+            return {side: dump.read(name) for side, name in names.items()}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def hold(
+    path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: How | None = None, on_disk: bool = False
+) -> Held:
     """Read a dump of at most `max_bytes` of tensors; `name` stands for the path in messages.
 
-    Layers may be missing, or one of keys and values. Raises InputError and LimitError, one line each.
+    `on_disk` leaves the tensors where they are, to be read a layer at a time. Layers may be missing, or one of keys and
+    values. Raises InputError and LimitError, one line each.
     """
     try:
         with open_dump(path, measure.limits(max_bytes)) as dump:
@@ -110,11 +135,13 @@ def hold(path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: How 
             layers = [layer for layer in layers if layer.tensors]
             if not layers:
                 raise InputError(f"{path}: holds no keys and no values: dump at least one layer")
-            tensors = {
-                layer.index: {side: dump.read(tensor.name) for side, tensor in layer.tensors.items()}
-                for layer in layers
-            }
-            queries = {layer.index: dump.read(layer.query.name) for layer in layers if layer.query is not None}
+            sides = {layer.index: {side: one.name for side, one in layer.tensors.items()} for layer in layers}
+            asking = {layer.index: layer.query.name for layer in layers if layer.query is not None}
+            tensors: Mapping[int, Any] = OnDisk(str(path), max_bytes, sides)
+            queries: Mapping[int, Any] = OnDisk(str(path), max_bytes, asking)
+            if not on_disk:
+                tensors = {i: {side: dump.read(one) for side, one in names.items()} for i, names in sides.items()}
+                queries = {i: dump.read(one) for i, one in asking.items()}
     except (InputError, LimitError) as error:
         raise type(error)(str(error).replace(str(path), name or Path(path).name)) from None
     return Held(name or Path(path).name, measure.sha256(path), about, tuple(layers), tensors, queries)
@@ -183,9 +210,13 @@ def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERI
         asked = None if query is None else measure_errors.by_head(query, of.n_heads)
         own, asked, kind = measure_errors.as_defined(spec, held.tensors[layer.index], asked, of)
         found = {one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, own, settings)}
-        tensors += [one for one, _ in found.values()]
         seen = {side: outcome.seen for side, (_, outcome) in found.items()}
-        sums = measure_errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0)
+        sums = list(measure_errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0))
+        outputs = measure_errors.outputs({
+            side: measure_errors.pooled([row for row in sums if row["side"] == side])
+            for side in dict.fromkeys(row["side"] for row in sums)
+        })  # fmt: skip
+        tensors += [one.model_copy(update={"output": outputs.get(side)}) for side, (one, _) in found.items()]
         rows += [{"layer": layer.index, **row} for row in sums]
     sides = list(dict.fromkeys(row["side"] for row in rows))
     rows += [{"side": side, **measure_errors.pooled([row for row in rows if row["side"] == side])} for side in sides]
@@ -197,7 +228,7 @@ def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERI
     nominal = sum(t.nominal_bits(spec) * t.n_elements for t in tensors) / n
     kinds = sorted({str(row["queries"]) for row in rows if row.get("queries")})
     queries = f"Attention of {' and '.join(kinds)} queries." if kinds else ""
-    return Measured(errors, ledger(tensors), float(nominal), note, queries)
+    return Measured(errors, ledger(tensors), float(nominal), note, queries, tuple(tensors))
 
 
 #: columns of `Measured.errors`: name, unit, and whether more is better
@@ -214,6 +245,30 @@ ERRORS = {
 
 #: those that need queries
 ATTENTION = ("output_error", "mass_moved", "kl_nats")
+
+
+def measurement_of(held: Held, found: Mapping[str, Measured]) -> MeasurementFile:
+    """What was measured of a dump, by the quantizers' full names, as `dse measure` writes it."""
+    data = Data(name=held.name, sha256=held.sha256, synthetic=held.about.synthetic)
+    return MeasurementFile(format=1, data=data, methods=[
+        MethodMeasurement(quantizer=name, note=one.thresholds[:1000], tensors=list(one.tensors))
+        for name, one in found.items()
+    ])  # fmt: skip
+
+
+def compared(found: Mapping[str, Measured]) -> pd.DataFrame:
+    """A row a quantizer: bits as stored and as papers count them, errors of keys, values and of attention."""
+    rows = []
+    for name, one in found.items():
+        bits = one.ledger.iloc[-1]  # of both sides, where there are both
+        whole = one.errors[one.errors["layer"].isna()].set_index("side")
+        row = {"quantizer": name, "stored_bits": bits["stored_bits"], "effective_bits": bits["effective_bits"]}
+        for side in SIDES:
+            row[f"{side}_sqnr_db"] = whole["sqnr_db"].get(side, math.nan)
+        row["max_abs_error"] = whole["max_abs_error"].max()
+        row["output_error"] = whole["output_error"].get("both", math.nan)
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def ledger(tensors: Sequence[TensorMeasurement]) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from dse.measure.kernels import Layer, Outcome, Progress, Settings, Side
 from dse.measure.parts import MEASUREMENT, RESULTS, SUMMARY, TABLE, Store, opened
 from dse.measure.source import About
 from dse.quantizers import QuantizerSpec
-from dse.specs.measurements import Data, MeasurementFile, OutputError, TensorMeasurement, to_json
+from dse.specs.measurements import Data, MeasurementFile, TensorMeasurement, to_json
 
 #: context lengths that are measured when none are asked for: powers of two from here on, and the whole
 FIRST_CONTEXT = 64
@@ -96,7 +96,7 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
     """Measure every layer of the dump by every method; write the parts, then table, measurement file and summary.
 
     All that can be checked is checked before the first tensor is read and before anything is written. Raises
-    InputError, LimitError, OutputError, BusyError.
+    InputError, LimitError, BusyError.
     """
     specs, settings = measure.methods_of(methods, asked.nonfinite, asked.thresholds)
     if not 1 <= len(specs) <= MAX_METHODS:
@@ -222,18 +222,10 @@ class Each:
             total["stored_bytes"] = sum(one.stored_bytes for one in parts)
             total["ledger"] = {name: sum(one.ledger.get(name, 0) for one in parts) for name in names}
             totals[side] = {"side": side, "head": None, **total}
-        if "both" in totals and totals["key"].get("squared_output") is not None:
-            measured = {side: one.model_copy(update={"output": _output(totals, side)})
-                        for side, one in measured.items()}  # fmt: skip
+        outputs = measure_errors.outputs(totals)
+        measured = {side: one.model_copy(update={"output": outputs.get(side)}) for side, one in measured.items()}
         every = [{"context_tokens": n_tokens, **row} for row in (*rows, *totals.values())]
         return every, list(measured.values())
-
-
-def _output(totals: dict[str, dict[str, Any]], side: str) -> OutputError:
-    return OutputError(
-        squared=totals[side]["squared_output"], squared_error=totals[side]["squared_output_error"],
-        squared_error_both=totals["both"]["squared_output_error"],
-    )  # fmt: skip
 
 
 def _parts(store: Store, layers: list[Layer], spec: QuantizerSpec, each: Each) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -7,14 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from streamlit.testing.v1 import AppTest
 
+from dse import quantizers
 from dse.cli import main as cli
 from dse.core import files
 from dse.core.errors import InputError
+from dse.explorer import request, uploads
 from dse.explorer.pages import lab
 from dse.measure import lab as measure_view
 from dse.measure.lab import How
+from dse.specs import measurements
+from explorer_page import asked, opened, plain, wrong
 
 
 @pytest.fixture(scope="module")
@@ -23,29 +26,29 @@ def sample():
 
 
 def test_the_python_shown_gives_what_the_page_shows(sample):
-    asked = lab.Asked(sample.sha256, "nqkv", How(), "value", 2, 1, 300)
+    chosen = lab.Asked(sample.sha256, "nqkv", How(), "value", 2, 1, 300)
     space = {}
-    exec(lab.python(sample, asked, "measured"), space)
-    shown = lab.cached_measured(sample, asked)
+    exec(lab.python(sample, chosen, "measured"), space)
+    shown = lab.cached_measured(sample, chosen)
     assert space["result"].errors.equals(shown.errors)
-    exec(lab.python(sample, asked, "view"), space)
-    view = lab.cached_view(sample, asked)
+    exec(lab.python(sample, chosen, "view"), space)
+    view = lab.cached_view(sample, chosen)
     assert np.array_equal(space["result"].after, view.after)
     assert view.before.shape == (20, 128)
 
 
 def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypatch):
-    asked = lab.Asked(sample.sha256, "nqkv", How(), "value", 2, 1, 300, "mse")
+    chosen = lab.Asked(sample.sha256, "nqkv", How(), "value", 2, 1, 300, "mse")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(shlex.split(lab.command(sample, asked))[1:])
+        cli.main(shlex.split(lab.command(sample, chosen))[1:])
     assert stopped.value.code == 0
-    shown, view = lab.cached_measured(sample, asked), lab.cached_view(sample, asked)
+    shown, view = lab.cached_measured(sample, chosen), lab.cached_view(sample, chosen)
     for name, table in (("bits", shown.ledger), ("errors", shown.errors), ("histogram", view.histogram)):
         assert (tmp_path / "lab" / f"{name}.csv").read_bytes() == files.csv_of(table), name
     values = pd.read_csv(tmp_path / "lab" / "values.csv")
     assert values["after"].tolist() == view.after[:, : lab.MAX_CHANNELS].ravel().tolist()
-    own = lab.command(replace(sample, name="own.npz", thresholds=None), replace(asked, how=How(4, "replace")))
+    own = lab.command(replace(sample, name="own.npz", thresholds=None), replace(chosen, how=How(4, "replace")))
     assert own.startswith("dse lab own.npz --method nqkv")
     assert "--heads 4 --nonfinite replace --out lab" in own
 
@@ -64,11 +67,11 @@ def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():
 
 
 def test_the_page_runs_and_follows_its_widgets():
-    app = AppTest.from_string("from dse.explorer.pages import lab; lab.render()", default_timeout=120)
-    app.query_params["lab_quantizer"] = "nqkv"
-    app.run()
+    app = opened("lab", lab_quantizer="nqkv", lab_compared="nqkv; fp8:format=e5m2")
     assert not app.exception
     assert "Synthetic data" in app.warning[0].value
+    assert app.dataframe[0].value["quantizer"].tolist() == ["nqkv", "fp8:format=e5m2"]
+    assert app.dataframe[0].value["stored bits"].tolist() == [4.0625, 8]
     assert [metric.value for metric in app.metric][:3] == ["4.062 bit", "4.062 bit", "4.062 bit"]
     app.selectbox(key="lab_side").select("value")
     app.selectbox(key="lab_error").select("output_error")
@@ -85,8 +88,61 @@ def test_the_page_runs_and_follows_its_widgets():
     assert not app.exception
     assert "lab_parameters" not in app.query_params
     app.number_input(key="lab_head").set_value(9).run()
-    assert any("head = 9: must be 0 to 1" in text.value for text in app.text)
+    assert any("head = 9: must be 0 to 1" in line for line in wrong(app))
     app.text_input(key="lab_parameters").set_value("format=e9m9").run()
-    assert any("e9m9" in text.value for text in app.text)
-    assert not app.metric
+    assert any("e9m9" in line for line in wrong(app))
+    app.text_input(key="lab_compared").set_value("fp16").run()
+    assert any("has no kernel" in line for line in wrong(app))
     assert not app.exception
+
+
+def test_what_was_measured_joins_the_tray_by_one_click(sample):
+    """Errors on the card are those of this dump: its file holds what `dse measure` would write."""
+    app = opened("lab", lab_compared="nqkv; kivi:bits=4")
+    app.button(key="lab add").click().run()
+    assert not app.exception
+    assert [plain(label) for label in app.sidebar.radio[0].options][3:] == [
+        "nqkv, kv_sample.lab.json", "kivi:bits=4, kv_sample.lab.json",
+    ]  # fmt: skip
+    assert app.selectbox(key="measurements").value == "kv_sample.lab.json (loaded measurement)"
+    assert (app.selectbox(key="quantizer").value, app.text_input(key="parameters").value) == ("kivi", "bits=4")
+    names = ("nqkv", "kivi:bits=4")
+    found = {name: lab.cached_measured(sample, lab.Asked(sample.sha256, name, How())) for name in names}
+    content = measurements.to_json(measure_view.measurement_of(sample, found))
+    upload, _ = uploads.read("own.json", content)
+    shipped = measurements.Bits(file=upload.measured).attached(quantizers.parse("nqkv"))
+    table = measure_view.compared(found).set_index("quantizer")
+    one = replace(asked(quantizer="nqkv"), measurements="x", measurements_file=upload)
+    assert shipped is not None
+    assert request.answer(one).result["measured_error"] == pytest.approx(table["output_error"]["nqkv"])
+
+
+def test_a_dump_is_read_where_it_lies_a_layer_at_a_time(tmp_path, monkeypatch):
+    path = tmp_path / "large.npz"
+    draw = np.random.default_rng(1).standard_normal
+    sides = ("key", "value")
+    arrays = {f"layer{i}.{side}": draw((1, 2, 64, 64)).astype(np.float16) for i in range(3) for side in sides}
+    np.savez(path, **arrays)
+    whole, lazy = (measure_view.hold(path, on_disk=on_disk) for on_disk in (False, True))
+    assert isinstance(lazy.tensors, measure_view.OnDisk)
+    assert (list(lazy.tensors), len(lazy.queries)) == ([0, 1, 2], 0)
+    assert np.array_equal(lazy.tensors[2]["value"], arrays["layer2.value"])
+    spec = quantizers.parse("nqkv")
+    assert measure_view.measured(lazy, spec, How()).errors.equals(measure_view.measured(whole, spec, How()).errors)
+    monkeypatch.setattr(lab, "serves_this_machine_alone", lambda: True)
+    app = opened("lab", lab_compared="nqkv")
+    app.text_input(key="explorer dump path").set_value(str(path)).run()
+    assert not app.exception
+    assert app.selectbox(key="lab_data").value == "large.npz (loaded)"
+    assert any("large.npz, 3 layers" in text.value for text in app.text)
+    assert str(tmp_path) not in "".join("".join(text) for text in app.query_params.values())
+    for bad, said in (("x.npz", "is no file of this machine"), ("x.txt", "must end in .npz or .safetensors")):
+        app.text_input(key="explorer dump path").set_value(str(tmp_path / bad)).run()
+        assert any(said in line for line in wrong(app))
+    assert not app.exception
+
+
+@pytest.mark.parametrize(("address", "is_alone"), [("127.0.0.1", True), ("0.0.0.0", False), (None, False)])
+def test_no_path_is_asked_for_where_others_reach_the_explorer(address, is_alone, monkeypatch):
+    monkeypatch.setattr(lab.st, "get_option", lambda name: address)
+    assert lab.serves_this_machine_alone() is is_alone

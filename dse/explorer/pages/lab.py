@@ -5,11 +5,12 @@ The dump is the sample that ships, or the reader's own, held in this session's m
 
 import ctypes
 import gc
+import hashlib
 import shlex
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,19 +20,22 @@ import pandas as pd
 import streamlit as st
 
 from dse import quantizers
-from dse.core.errors import DseError, InputError, clean
+from dse.core.errors import DseError, InputError, clean, show
 from dse.explorer import common_fields as shared
 from dse.explorer import downloads as beside
-from dse.explorer import figure, request, state, uploads, widgets
+from dse.explorer import figure, request, sidebar, state, tray, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
+from dse.explorer.uploads import Upload
 from dse.figures import lab as charts
 from dse.figures.export.lab import MAX_CHANNELS, MAX_TOKENS
 from dse.measure import kernels as measure
 from dse.measure import lab as measure_view
 from dse.measure.lab import ATTENTION, ERRORS, Held, How, Measured, View
 from dse.report import present
+from dse.specs import measurements
+from dse.specs.measurements import MeasurementFile
 
 PAGE = "lab"
 #: the dump that ships among the names of loaded ones; files that can be loaded
@@ -42,6 +46,8 @@ _MAX_NAME = 60
 RETURN_S = 30
 #: session keys: what the last load said, and how often one was tried
 _SAID, _TRIES = "explorer dump said", "explorer dump tries"
+#: session key: the path of a dump; bytes of tensors of such a one at most
+_PATH, PATH_BYTES = "explorer dump path", 8 * 2**30
 
 
 def _names() -> list[str]:
@@ -75,6 +81,29 @@ ERROR = Field(
     help="Of the tensor as attention sees it, tokens kept in FP16 included. Attention: relative error of its output, "
     "share of its weights moved to other tokens, divergence of the weights.",
 )  # fmt: skip
+
+
+def _compared(text: str, values: Mapping[str, Any]) -> None:
+    for name in compared_of(text):
+        spec = quantizers.parse(name)
+        measure.check(spec, measure.Settings(1, "raise", None))
+
+
+def compared_of(text: str) -> list[str]:
+    """The quantizers of the field "compared", with their parameters."""
+    return [name.strip() for name in text.split(";") if name.strip()]
+
+
+COMPARED = Field(
+    "lab_compared", "Compared", "text", "fp8; int4_per_token_head; nqkv", check=_compared, may_be_empty=True,
+    placeholder="fp8; kivi:bits=4,group=32",
+    help="Quantizers with semicolons between, each with its parameters behind a colon. All run on the whole dump.",
+)  # fmt: skip
+PATH = Field(
+    "lab_path", "Path of a dump on this machine", "text", "", placeholder="/data/keys.safetensors",
+    help="A file that is too large to load: it is read where it lies, a layer at a time. Only where the explorer "
+    "serves this machine alone.",
+)  # fmt: skip
 SIDE = Field(
     "lab_side", "Keys or values", "choice", "key", choices=lambda: list(measure_view.SIDES),
     titles=lambda side: f"{side}s", help="Most quantizers store the two differently.",
@@ -91,7 +120,7 @@ REPLACE = Field(
     help="Else a dump that holds such values is refused.",
 )  # fmt: skip
 #: what the page asks for
-FIELDS = (DATA, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
+FIELDS = (DATA, COMPARED, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
 #: room for the legend of the bits, which takes several lines on a phone
 LEGEND_PX = 60
 _WAIT = "Quantising every layer; on a new installation a quantizer compiles first, for up to a minute"
@@ -116,34 +145,111 @@ def render(bench: Bench) -> None:
     values = dict(bench.values)
     st.title("Lab", anchor=False)
     st.caption("What does a quantizer really store for these keys and values, and what does it do to them?")
-    places = st.columns(3)
+    places = st.columns(2)
     with places[0]:
         widgets.draw(DATA)
         load_dump()
     with places[1]:
-        for field in (QUANTIZER, PARAMETERS):
-            widgets.draw(field)
-        st.caption(widgets.escaped(f"Defaults: {request.family_defaults(values[QUANTIZER.key])}"))
-    with places[2].expander("What is shown, and how the dump is read", expanded=True):
-        for field in (SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE):
-            widgets.draw(field)
+        widgets.draw(COMPARED)
+        with st.expander("How the dump is read"):
+            for field in (HEADS, REPLACE):
+                widgets.draw(field)
     with widgets.said():
-        held = dump_of(values[DATA.key])
-        asked = of(values, held)
+        held, address = dump_of(values[DATA.key]), state.address(PAGE, values)
         show_data(held)
-        address = state.address(PAGE, values)
+        names = tuple(dict.fromkeys(quantizers.parse(name).name for name in compared_of(values[COMPARED.key])))
+        if names:
+            show_compared(values[DATA.key], held.sha256, names, how_of(values), address)
+    st.subheader("One of them, closely", anchor=False)
+    thirds = st.columns(3)
+    for i, field in enumerate((QUANTIZER, SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)):
+        with thirds[i % 3]:
+            widgets.draw(field)
+            if field is PARAMETERS:
+                st.caption(widgets.escaped(f"Defaults: {request.family_defaults(values[QUANTIZER.key])}"))
+    with widgets.said():
+        asked = of(values, held)
         show_measured(values[DATA.key], asked, address)
         show_view(values[DATA.key], asked, address)
+
+
+def how_of(values: Mapping[str, Any]) -> How:
+    """How the fields have the dump read."""
+    return How(values[HEADS.key], "replace" if values[REPLACE.key] else "raise")
+
+
+#: headings of the table of compared quantizers, and the units of its columns
+_COLUMNS = {
+    "quantizer": "quantizer", "stored_bits": "stored bits", "effective_bits": "effective bits (paper)",
+    "key_sqnr_db": "SQNR of keys (dB)", "value_sqnr_db": "SQNR of values (dB)", "max_abs_error": "largest error",
+    "output_error": "attention error (%)",
+}  # fmt: skip
+
+
+@st.fragment(parallel=True)
+def show_compared(name: str, sha256: str, names: tuple[str, ...], how: How, address: str) -> None:
+    """What each quantizer does to the dump, and a button that takes some of them into the tray."""
+    with widgets.said():
+        held, found = dump_of(name), {}
+        bar = st.progress(0.0, text=_WAIT) if len(names) > 1 else None
+        for i, one in enumerate(names):
+            if bar is not None:
+                bar.progress(i / len(names), text=f"{one}: {_WAIT}")
+            found[one] = cached_measured(held, Asked(sha256, one, how))
+        if bar is not None:
+            bar.empty()
+        table = measure_view.compared(found)
+        shown = table.assign(output_error=100 * table["output_error"])[list(_COLUMNS)].rename(columns=_COLUMNS)
+        event: Any = st.dataframe(
+            shown.round(4), hide_index=True, key="lab-compared", on_select="rerun", selection_mode="multi-row"
+        )
+        picked = [names[at] for at in event["selection"]["rows"]] or list(names)
+        content = measure_view.measurement_of(held, found)
+        file = f"{PurePosixPath(held.name).stem}.lab.json"
+        with st.container(horizontal=True):
+            st.button(
+                f"Add {', '.join(picked)} to the tray", on_click=partial(_add, file, content, picked), key="lab add",
+                help="As the current design, with bits and errors as measured here.",
+            )  # fmt: skip
+            st.download_button(
+                "Measurement file", partial(measurements.to_json, content), file, "application/json", on_click="ignore",
+                help="What commands take as --measurements.", key="lab file",
+            )  # fmt: skip
+        if table["output_error"].notna().any():
+            made = MadeBy(
+                "\n".join(command(held, Asked(sha256, one, how)) for one in names),
+                "\n\n".join(python(held, Asked(sha256, one, how), "measured") for one in names), address,
+            )  # fmt: skip
+            chart = charts.compared(table, f"Error over bits, {held.name}")
+            beside.show("compared", chart, lambda: table, made, drawn=figure.fitted(chart, 300))
+
+
+def _add(file: str, content: MeasurementFile, picked: Sequence[str]) -> None:
+    """A design a quantizer, as the current one, with what was measured here."""
+    text = hashlib.sha256(measurements.to_json(content)).hexdigest()
+    try:
+        label = uploads.keep(Upload("measurement", file, text, content))
+    except InputError as error:
+        st.toast(widgets.escaped(error.lines()[0]))
+        return
+    sidebar.add_all(designs_of(tray.values_of(state.tray().current, shared.DESIGN), picked, label))
+
+
+def designs_of(values: Mapping[str, Any], picked: Sequence[str], label: str) -> list[tray.Design]:
+    """A design a quantizer, else as `values`, with the measurements of that name."""
+    plain = {**values, "value_quantizer": None, "value_parameters": "", "measurements": label}
+    split = (name.partition(":") for name in picked)
+    each = ({**plain, "quantizer": family, "parameters": parameters} for family, _, parameters in split)
+    return [tray.design_of(one, shared.DESIGN) for one in each]
 
 
 def of(values: dict[str, Any], held: Held) -> Asked:
     """What the fields ask of a dump. Raises InputError."""
     text = values[PARAMETERS.key].strip()
     spec = quantizers.parse(f"{values[QUANTIZER.key]}:{text}" if text else values[QUANTIZER.key])
-    how = How(values[HEADS.key], "replace" if values[REPLACE.key] else "raise")
     return Asked(
-        held.sha256, spec.name, how, values[SIDE.key], values[LAYER.key], values[HEAD.key], values[FIRST.key],
-        values[ERROR.key],
+        held.sha256, spec.name, how_of(values), values[SIDE.key], values[LAYER.key], values[HEAD.key],
+        values[FIRST.key], values[ERROR.key],
     )  # fmt: skip
 
 
@@ -188,7 +294,44 @@ def load_dump() -> None:
             file = None
             free_memory()
             st.rerun()
+        if serves_this_machine_alone():
+            st.text_input(
+                PATH.label,
+                key=_PATH,
+                placeholder=PATH.placeholder,
+                help=PATH.help,
+                max_chars=4000,
+                on_change=_take_path,
+            )
         widgets.lines(st.session_state.get(_SAID, []))
+
+
+def serves_this_machine_alone() -> bool:
+    """Whether nobody else reaches the explorer: who could would read files of this machine by their paths."""
+    return st.get_option("server.address") in ("127.0.0.1", "localhost", "::1")
+
+
+def _take_path() -> None:
+    """Hold the dump that lies at the path of the field."""
+    path = Path(st.session_state[_PATH].strip())
+    if not str(path).strip(".") or not serves_this_machine_alone():
+        return
+    try:
+        if path.suffix.lower() not in ENDINGS:
+            raise InputError(f"{show(str(path))}: must end in {' or '.join(ENDINGS)}")
+        if not path.is_file():
+            raise InputError(f"{show(str(path))}: is no file of this machine: give the whole path")
+        name = clean(path.name, _MAX_NAME)
+        held = measure_view.hold(path, name, PATH_BYTES, on_disk=True)
+    except (DseError, OSError) as error:
+        lines = (
+            error.lines() if isinstance(error, DseError) else [f"{show(str(path))}: cannot be read: {error.strerror}"]
+        )
+        st.session_state[_SAID] = lines
+        return
+    st.session_state[state.DUMP] = {name + _MARK: held}
+    st.session_state[_SAID] = []
+    state.put({DATA.key: name + _MARK})
 
 
 def read_dump(file_name: str, content: Any) -> tuple[str, Held]:
@@ -267,7 +410,7 @@ def show_numbers(found: Measured, asked: Asked) -> None:
     whole = found.errors[found.errors["layer"].isna() & (found.errors["side"] == asked.side)].iloc[0]
     shown = {
         f"Stored, {asked.side}s": (bits["stored_bits"], "bit", "Bits an element of the packed bytes."),
-        "As papers count": (bits["effective_bits"], "bit", "Without counts, padding and tokens kept in FP16."),
+        "Effective bits (paper)": (bits["effective_bits"], "bit", "Without counts, padding and tokens kept in FP16."),
         "By formula, both": (found.nominal_bits, "bit", "Stored bits by the closed form with nominal shares."),
         "Signal to noise": (whole["sqnr_db"], "dB", "Of all layers and heads together."),
         "Largest error": (whole["max_abs_error"], "1", "Of any element."),
