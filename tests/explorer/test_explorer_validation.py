@@ -1,10 +1,10 @@
 """The validation page without a browser."""
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from dse.explorer.pages import validation
 from dse.validate import verdicts as validate
+from explorer_page import opened, said
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,10 @@ def test_fields_leave_the_claims_they_name(rows):
 
 
 def test_the_page_runs_and_follows_its_widgets(rows):
-    app = AppTest.from_string(
-        "from dse.explorer.pages import validation; validation.render()", default_timeout=120
-    ).run()
+    app = opened("validation")
     assert not app.exception
+    assert "Kernels of vllm on H200 err by up to" in said(app)  # of the current design
+    assert "same model" in app.dataframe[0].value["how near"].tolist()
     # each verdict that occurs, with its count
     shown = {metric.label[2:]: metric.value for metric in app.metric}
     assert shown == {verdict: f"{n:,}" for verdict, n in validate.counts(rows).items() if n}

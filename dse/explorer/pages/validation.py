@@ -1,5 +1,6 @@
 """Claims of papers and times of silicon beside the tool's own numbers, each with its verdict."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,8 +15,10 @@ from dse.explorer.fields import Field
 from dse.explorer.fragments import part
 from dse.figures import FIGURES
 from dse.figures.claims_published import short
+from dse.validate import nearest
 from dse.validate import silicon as validate_silicon
 from dse.validate import verdicts as validate
+from dse.validate.nearest import Measured
 from dse.validate.verdicts import ClaimRow
 
 PAGE = "validation"
@@ -50,8 +53,33 @@ def render(bench: Bench) -> None:
     values = dict(bench.values)
     st.title("Validation", anchor=False)
     st.caption("What do papers print and what was measured on silicon, and what does this tool say?")
+    show_nearest(bench)
     show_silicon(values)
     show_claims(values)
+
+
+def show_nearest(bench: Bench) -> None:
+    """What was measured nearest to the design that is being changed."""
+    st.subheader("Measured nearest to this design", anchor=False)
+    if bench.current.asked is None:
+        st.info("The design has no answer yet: the message beside its fields says what to change.")
+        return
+    asked = bench.current.asked
+    with widgets.said():
+        sentence, found = nearest.nearest(asked.device_spec(), asked.model_spec(), asked.work)
+        st.markdown(widgets.escaped(f"{bench.current.name}: {sentence}"))
+        st.dataframe(nearest_table(found), hide_index=True)
+
+
+def nearest_table(found: Sequence[Measured]) -> pd.DataFrame:
+    """What was measured, as people read it."""
+    return pd.DataFrame({
+        "what": [one.what for one in found], "how near": [one.near for one in found],
+        "rows": [f"{one.n_rows:,}" if one.n_rows else "-" for one in found],
+        "mean error": [validate.percent(one.mean).lstrip("+") for one in found],
+        "9 of 10 within": [validate.percent(one.p90).lstrip("+") if one.p90 is not None else "-" for one in found],
+        "inside their intervals": [f"{one.inside:.0%}" if one.inside is not None else "-" for one in found],
+    })  # fmt: skip
 
 
 @st.cache_resource(show_spinner="Evaluating every claim")

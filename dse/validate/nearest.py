@@ -1,0 +1,94 @@
+"""What was measured nearest to a design: kernels of its device and stack, servers of its model, device, stack, size.
+
+Rows of measurements do not ship, their errors do: dse/data/silicon.csv of kernels, dse/data/serving.csv of servers.
+"""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from dse.model.lower import stack_of
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.workload import Workload
+from dse.validate import silicon
+
+#: devices as the table of servers calls them
+SYSTEMS = {"H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
+#: parts of kernels in words
+_PARTS = {"attention": "decode attention, 16-bit keys and values", "gemm": "products with weights",
+          "kv.fp8": "decode attention, FP8 keys and values"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Errors on rows that were measured: shares, of kernel times or of times per output token."""
+
+    what: str
+    near: str
+    n_rows: int | None
+    mean: float
+    p90: float | None
+    #: share of the rows inside their 80 % intervals; None for kernels
+    inside: float | None = None
+
+
+@cache
+def _servers() -> tuple[Mapping[str, str], ...]:
+    text = resources.files("dse.data").joinpath("serving.csv").read_text()
+    return tuple(csv.DictReader(io.StringIO(text)))
+
+
+def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str, list[Measured]]:
+    """A sentence on how the design's times are known, and what was measured nearest to it, the nearest first.
+
+    Kernel errors are those on rows that no fit saw; servers' are of the shipped fit, and of one that did not see the
+    model. Raises InputError for a stack that the device has not.
+    """
+    name, stack = stack_of(device, work)
+    found: list[Measured] = []
+    if stack is not None:
+        rows = [row for row in silicon.recorded_rows() if row.stack == name and row.device == device.name]
+        found += [
+            Measured(f"kernels: {_PARTS.get(row.part, row.part)}", f"{device.name}, {name}", row.rows,
+                     row.mean, row.p90)
+            for row in rows if row.size_class == "like serving"
+        ]  # fmt: skip
+    found += _of_servers(device, model, work, name)
+    return _sentence(device, model, name, stack, found), found
+
+
+def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str | None) -> list[Measured]:
+    kind = "mixture" if model.n_experts > 1 else "dense"
+    wanted = [
+        ("model", model.name, "same model"), ("model left out", model.name, "same model, by a fit that saw none of it"),
+        ("system", SYSTEMS.get(device.name, ""), "same device"),
+        ("stack", (stack or "").partition("@")[0], "same stack"),
+        ("n_devices", str(work.n_devices), "as many devices"), ("kind", kind, f"{kind} models"),
+        ("model left out", kind, f"{kind} models, each by a fit that saw none of it"),
+    ]  # fmt: skip
+    rows = {(row["by"], row["group"]): row for row in _servers()}
+    return [
+        Measured(
+            "servers: time per output token", near, int(row["rows"]), float(row["tpot_mean"]), float(row["tpot_p90"]),
+            float(row["tpot_inside"]),
+        )
+        for by, group, near in wanted if (row := rows.get((by, group))) is not None
+    ]  # fmt: skip
+
+
+def _sentence(device: HardwareSpec, model: ModelSpec, name: str | None, stack: Any, found: list[Measured]) -> str:
+    if stack is None:
+        return f"Nobody measured kernels of {device.title or device.name} here: times are what its data sheet allows."
+    kernels = [one for one in found if one.what.startswith("kernels")]
+    text = f"Kernels of {name} on {device.name}"
+    if kernels:
+        worst = max(kernels, key=lambda one: one.mean)
+        text += f" err by up to {worst.mean:.0%} in the mean on rows that no fit saw, at sizes like serving"
+    else:
+        text += " were not measured: those of the nearest device stand in, with wider intervals"
+    same = any(one.near == "same model" for one in found)
+    return f"{text}. Servers of {model.name} were {'measured too' if same else 'not measured: the nearest are below'}."
