@@ -1,6 +1,7 @@
 """Pages and README do what they say: commands and Python run, outputs are what is printed, links lead somewhere."""
 
 import contextlib
+import csv
 import importlib.util
 import io
 import json
@@ -210,6 +211,32 @@ def test_readme_says_how_far_off_kernel_times_are():
     assert f"{said}; data sheets {sheets[0]} to {sheets[-1]} %" in text
     ours, sheets = errors("gemm", "larger than the cache")
     assert f"means of {ours[0]} to {ours[-1]} %; data sheets {sheets[0]} to {sheets[-1]} %" in text
+
+
+def test_readme_says_how_far_off_servers_are():
+    text = (ROOT / "README.md").read_text()
+    with (ROOT / "dse/data/serving.csv").open() as file:
+        rows = {(row["by"], row["group"]): row for row in csv.DictReader(file)}
+
+    def errors(by, column, form):
+        return (f"{100 * float(rows[by, kind][column]):{form}}" for kind in ("dense", "mixture"))
+
+    assert "dense {} %, mixtures {} %".format(*errors("kind", "tpot_mean", ".1f")) in text
+    assert "left out of the fit {} and {} %".format(*errors("model left out", "tpot_mean", ".1f")) in text
+    assert "time to first token | the same | {} and {} %".format(*errors("kind", "ttft_mean", ".0f")) in text
+    assert f"[{int(rows['all', 'all']['rows']):,} whole servers]" in text
+
+
+def test_the_tutorial_compares_designs_by_their_numbers():
+    rows = re.findall(r"^\| ([\w-]+) \| (\w+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d,]+) \| (\w+) \|$",
+                      (ROOT / "docs/tutorial/index.md").read_text(), re.M)  # fmt: skip
+    assert len(rows) == 4
+    for device, quantizer, *said in rows:
+        found = dse.evaluate(device, "llama2-13b", quantizer, batch=128, admission="paged")
+        assert said == [
+            f"{found['max_batch']:.0f}", f"{found['running_batch']:.0f}", f"{found['decode_step_s'] * 1e3:.1f}",
+            f"{found['throughput_tokens_per_s']:,.0f}", found["bound"],
+        ]  # fmt: skip
 
 
 def test_code_names_pages_that_exist():
