@@ -284,11 +284,16 @@ def _gone_back() -> bool:
 
 
 def _notice() -> None:
-    """Say once what in the URL could not be used; its text is only ever shown as plain text."""
+    """Say once what in the URL could not be used; its text is only ever shown as plain text.
+
+    Its place is there in every run, so that what stands below keeps its own: a file being loaded would else be lost.
+    """
+    place = st.empty()
     problems = st.session_state.pop(_PROBLEMS, [])
     if problems:
-        st.warning("The address held values that cannot be used; the defaults stand in for them:")
-        shown = problems[:_SHOWN_PROBLEMS]
-        if len(problems) > len(shown):
-            shown.append(f"and {len(problems) - len(shown):,} more")
-        st.code("\n".join(shown), language=None, wrap_lines=True)
+        with place.container():
+            st.warning("The address held values that cannot be used; the defaults stand in for them:")
+            shown = problems[:_SHOWN_PROBLEMS]
+            if len(problems) > len(shown):
+                shown.append(f"and {len(problems) - len(shown):,} more")
+            st.code("\n".join(shown), language=None, wrap_lines=True)

@@ -70,13 +70,14 @@ DRAWN_COMMANDS = {
                  ["flops", "--step-ms", "40", "--json"], ["bits", "--step-ms", "60", *AT]],
     "ask sensitivity": [["--json"], ["--against", "fp16", *AT]],
     "ask map": [["--batches", "1,16", "--inputs", "512,8192", "--json"]],
+    "ask load": [["--json"], ["--batch", "16", *SHORT[:4]]],
     "ask devices": [["--json"], ["--most", "4", *AT]],
 }  # fmt: skip
 #: commands without a model and a device, and what they take in their place
 NOT_DRAWN = {
     "app": "pages: tests/explorer/test_explorer_any_point.py",
     "calibrate": "a table of measured times", "predict attention": "a table of shapes",
-    "check": "a file: below, of devices", "device add": "numbers: below, like a device", "list": "a kind",
+    "docs": "nothing", "check": "a file: below, of devices", "device add": "numbers: below, like a device", "list": "a kind",
     "show": "a name: below",
     "lab": "a KV dump", "measure": "a KV dump", "mix": "measured errors", "quantize": "a KV dump",
     "synthesize": "ranges", "thresholds": "KV dumps",

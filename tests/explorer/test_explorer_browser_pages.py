@@ -75,10 +75,10 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile
 
 
 def test_a_long_sweep_shows_how_far_it_is_and_ends_when_told(page, server):
-    page.goto(f"{server}/front?front_batches=1+to+1001+step+1")
+    page.goto(f"{server}/front?front_batches=1+to+1001+step+1&front_inputs=64+to+2048+step+64")
     page.get_by_role("button", name="Sweep", exact=True).click()
     page.get_by_role("progressbar").wait_for()
-    page.get_by_text("of 20,020 designs").wait_for()
+    page.get_by_text("of 640,640 designs").wait_for()
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("The sweep was stopped.").wait_for()
     page.get_by_role("button", name="Sweep again").wait_for()

@@ -15,6 +15,7 @@ MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGE
 TEXTS = {
     "edits": "memory_bandwidth=3 TB/s", "parameters": "block=32", "value_parameters": "format=e5m2",
     "token_parameters": "heavy=0.2", "weights": "bf16", "implementation": "generic", "lab_parameters": "format=e5m2",
+    "lab_compared": "int8; kivi:bits=4",
     "validation_words": "kv", "front_batches": "4, 8", "front_inputs": "64", "front_tps": "1, 2",
     "front_outputs": "64", "front_bandwidths": "1 TB/s, 2 TB/s", "front_capacities": "80 GB, 160 GB",
     "front_axes": "weights_bits = 16, 8", "front_where": "batch >= 4", "front_filter": "batch >= 4",

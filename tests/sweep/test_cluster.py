@@ -316,7 +316,7 @@ def test_addresses_that_need_no_permission(address):
 
 def test_without_dask(small, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r'needs dask: pip install "kv-dse\[cluster\]"'):
+    with pytest.raises(InputError, match=r"needs dask: pip install 'kv-dse\[cluster\]'"):
         sweep.run(small, tmp_path / "out", scheduler="local:1")
     with pytest.raises(InputError, match="takes a directory `out`"):
         sweep.run(small, scheduler="local:1")

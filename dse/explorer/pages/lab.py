@@ -339,8 +339,8 @@ def read_dump(file_name: str, content: Any) -> tuple[str, Held]:
 
     The name is only shown, never used as a path; the bytes lie on disk while they are read.
     """
-    name = clean(PurePosixPath(file_name.replace("\\", "/")).name, _MAX_NAME) or "file"
-    ending = PurePosixPath(name).suffix.lower()
+    last = PurePosixPath(file_name.replace("\\", "/"))
+    name, ending = clean(last.name, _MAX_NAME) or "file", last.suffix.lower()
     if ending not in ENDINGS:
         raise InputError(f"{name}: must end in {' or '.join(ENDINGS)}")
     with tempfile.TemporaryDirectory(prefix="dse-dump-") as folder:
