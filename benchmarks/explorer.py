@@ -1,8 +1,8 @@
-"""How fast the explorer answers in Chromium: the first page after start, a slider's new numbers and figure, a page.
+"""How fast the explorer answers in Chromium: the first page after start, a field's new numbers and figure, a page.
 
-    python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page what-if --number "[data-testid=stMetric]"]
+    python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page what-if --number CSS --figure NAME]
 
-`--against` measures a page of another checkout in the same run: its address, and where its numbers stand.
+`--against` measures a page of another checkout in the same run: its address, where its numbers stand, a figure's key.
 
 Times are the best and the median of several, beside a page of one slider and one figure on the same server software
 in the same run: what Streamlit and the browser take by themselves. Needs playwright and Chromium.
@@ -26,8 +26,9 @@ ROOT = Path(__file__).parents[1]
 MOVES = 12
 FLOOR = """
 import streamlit as st
-n = st.select_slider("n", [2**i for i in range(15)], 64)
-st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="memory")
+n = st.number_input("Batch (requests)", 1, 10000, 64)
+st.container(key="card-1").text(n)
+st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="memory_bars")
 """
 #: pages by their address, and a figure of each that follows the batch
 FIGURES = (
@@ -36,11 +37,12 @@ FIGURES = (
     ("roofline", "operations"),
     ("serving", "load-tpot_s"),
 )
-SLIDER, CARD = "Batch (requests), in steps", ".st-key-card-1"
+FIELD, CARD = "Batch (requests)", ".st-key-card-1"
 #: notes when a key goes down, and the frame after what `read` gives is another
 WATCH = """read => {
     const numbers = new Function(read);
-    document.addEventListener("keydown", () => {
+    document.addEventListener("keydown", event => {
+        if (event.key !== "Enter") return;
         const before = numbers();
         window.pressed = performance.now();
         window.drawn = 0;
@@ -64,7 +66,7 @@ def serve(*command: str, root: Path = ROOT) -> tuple[subprocess.Popen[bytes], st
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, "-m", *command, "--server.port", str(port), "--server.headless", "true"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(root)}, cwd=root,
     )  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     while process.poll() is None:
@@ -85,18 +87,18 @@ def drawn(page: Page, address: str) -> float:
     return time.perf_counter() - start
 
 
-def moves(page: Page, read: str, slider_name: str | None = SLIDER) -> list[float]:
-    """Seconds from a key on the slider of the batch until what `read` gives is another, for several moves."""
+def moves(page: Page, read: str) -> list[float]:
+    """Seconds from Enter in the field of the batch until what `read` gives is another, for several moves."""
     page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
     page.evaluate(WATCH, read)
-    slider = page.get_by_role("slider", name=slider_name).first
-    slider.focus()
+    field = page.get_by_label(FIELD, exact=True).first
     found = []
     for i in range(MOVES):
-        slider.press("ArrowRight" if i % 8 < 4 else "ArrowLeft")
+        field.fill(str(70 + 10 * (i % 8)))
+        field.press("Enter")
         page.wait_for_function("window.drawn > 0", timeout=60_000)
         page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(500)
         found.append(page.evaluate("(window.drawn - window.pressed) / 1000"))
     return found
 
@@ -126,6 +128,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, measured in the same run")
     parser.add_argument("--page", default="what-if", help="its page")
     parser.add_argument("--number", default="[data-testid=stMetric]", help="where its numbers stand (CSS)")
+    parser.add_argument("--figure", default="step", help="one of its figures (the key of its place)")
     given = parser.parse_args()
     tabs = given.tabs
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -138,7 +141,10 @@ def main() -> None:
             page = browser.new_page()
             least_open = drawn(page, floor_address)
             page.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached")
-            least = moves(page, OF_FIGURE % "memory", None)
+            least = moves(page, OF_FIGURE % "memory_bars")
+            page = browser.new_page()
+            drawn(page, floor_address)
+            least_number = moves(page, OF_TEXT % CARD)
         finally:
             floor.terminate()
         starts, opens = [], []
@@ -152,24 +158,25 @@ def main() -> None:
                 server.terminate()
                 server.wait()
         try:
-            say("a page of one slider and one figure", least)
+            say("a page of one field and one figure: number", least_number)
+            say("  its figure", least)
             say("  its first page, the browser's part", [least_open])
             say("explorer: from `dse app` to the first page", starts)
             say("  of it the browser's part", opens)
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             drawn(page, f"{address}/compare")
             numbers = moves(page, OF_TEXT % CARD)
-            say("compare: slider to the first card's new numbers", numbers)
-            if given.against:
-                beside(browser, given, min(numbers))
+            say("compare: field to the first card's numbers", numbers)
+            figures: dict[str, list[float]] = {}
             say("page switch: link to heading", switches(page))
             for path, name in FIGURES:
                 page = browser.new_page(viewport={"width": 1280, "height": 800})
                 drawn(page, f"{address}/{path}")
                 page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first.wait_for(state="attached")
-                found = moves(page, OF_FIGURE % name)
-                say(f"{path}: slider to the new {name}", found)
-                print(f"{'':<44} {min(found) / min(least):.2f} times the page of one figure, best against best")
+                figures[name] = moves(page, OF_FIGURE % name)
+                say(f"{path}: field to the new {name}", figures[name])
+            if given.against:
+                beside(browser, given, numbers, figures["memory_bars"])
             if tabs:
                 together(browser, address, tabs)
         finally:
@@ -177,15 +184,20 @@ def main() -> None:
             browser.close()
 
 
-def beside(browser: Browser, given: argparse.Namespace, best_s: float) -> None:
-    """The same move on a page of another checkout."""
+def beside(browser: Browser, given: argparse.Namespace, numbers: list[float], figure: list[float]) -> None:
+    """The same moves on a page of another checkout."""
     server, address = serve("dse", "app", "--", root=given.against.resolve())
     try:
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        opened = drawn(page, f"{address}/{given.page}")
-        other = moves(page, OF_TEXT % given.number)
-        say(f"{given.against.name}/{given.page}: slider to new numbers", other)
-        print(f"{'':<44} ours takes {best_s / min(other):.2f} of it; it opens in {opened:.2f} s")
+        for what, ours, read in (
+            ("numbers", numbers, OF_TEXT % given.number),
+            ("figure", figure, OF_FIGURE % given.figure),
+        ):
+            page = browser.new_page(viewport={"width": 1280, "height": 800})
+            opened = drawn(page, f"{address}/{given.page}")
+            other = moves(page, read)
+            say(f"{given.against.name}/{given.page}: field to new {what}", other)
+            ratio = statistics.median(ours) / statistics.median(other)
+            print(f"{'':<44} ours takes {ratio:.2f} of it in the median; it opens in {opened:.2f} s")
     finally:
         server.terminate()
 

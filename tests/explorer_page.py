@@ -18,9 +18,20 @@ BASE = {
 }  # fmt: skip
 
 
-def opened(path, **query):
-    """A page, run once with that query in its URL."""
+#: what is drawn only while it is open
+BOXES = ("design more", "workload more", "every number")
+
+
+def _app(path):
     app = AppTest.from_string(f"from dse.explorer.app import main; main({path!r})", default_timeout=TIMEOUT_S)
+    for box in BOXES:
+        app.session_state[box] = True
+    return app
+
+
+def opened(path, **query):
+    """A page with its boxes open, run once with that query in its URL."""
+    app = _app(path)
     for key, value in query.items():
         app.query_params[key] = value
     return app.run()
@@ -28,7 +39,7 @@ def opened(path, **query):
 
 def page(**query):
     """Compare with one design, `BASE` changed by the query."""
-    app = AppTest.from_string("from dse.explorer.app import main; main('compare')", default_timeout=TIMEOUT_S)
+    app = _app("compare")
     app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in {**BASE, **query}.items():
         app.query_params[key] = value

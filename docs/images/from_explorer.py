@@ -1,4 +1,4 @@
-"""The README's picture of the explorer: What if with two designs, as Chromium draws it.
+"""The README's picture of the explorer: three KV formats on one H200, as Chromium draws it.
 
     python docs/images/from_explorer.py [FILE.png]
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 PICTURE = Path(__file__).with_name("explorer.png")
-ADDRESS = "what-if?designs=2&quantizer=kivi&parameters=bits%3D4&batch=128&admission=paged&2.quantizer=fp16"
+ADDRESS = "compare"
 WAIT_MS = 120_000
 
 
@@ -39,7 +39,7 @@ def main() -> None:
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1280, "height": 1020})
+            page = browser.new_page(viewport={"width": 1280, "height": 1340})
             page.set_default_timeout(WAIT_MS)
             page.goto(f"http://127.0.0.1:{port}/{ADDRESS}")
             page.locator(".st-key-throughput .js-plotly-plot .main-svg").first.wait_for(state="attached")

@@ -44,9 +44,14 @@ def show(bench: Bench) -> None:
                 lines([f"{row.name}: {line}" for line in row.wrong.lines()])
         return
     places = st.columns(min(len(bench.rows), _COLUMNS))
-    for row in bench.rows:
-        with places[row.at % len(places)].container(border=True, key=f"card {row.at + 1}", gap="xsmall"):
+    boxes = [places[row.at % len(places)].container(border=True, key=f"card {row.at + 1}", gap="xsmall")
+             for row in bench.rows]  # fmt: skip
+    for row, box in zip(bench.rows, boxes, strict=True):
+        with box:
             _card(bench, row)
+    for row, box in zip(bench.rows, boxes, strict=True):  # what takes longer, when all cards have their numbers
+        with box:
+            _rest(bench, row)
 
 
 def _card(bench: Bench, row: Row) -> None:
@@ -63,6 +68,14 @@ def _card(bench: Bench, row: Row) -> None:
     st.markdown(escaped(verdict(row.result)))
     if row.result["feasible"]:
         st.markdown("  \n".join(numbers(bench, row)))
+
+
+def _rest(bench: Bench, row: Row) -> None:
+    """Below a card's numbers: how sure its gain over the first design is, and the next steps."""
+    if row.answer is None:
+        return
+    if said := sure(bench, row):
+        st.markdown(escaped(said))
     _steps(bench, row)
 
 
@@ -93,8 +106,6 @@ def numbers(bench: Bench, row: Row) -> list[str]:
             said.append(escaped(f"{change(result[name], first[name])}"))
         said += [_note(name, result), limit_text(name, result, bench.values)]
         found.append(f"{escaped(label)} **{escaped(shown(name, result))}** " + ", ".join(filter(None, said)))
-    if row.at != bench.answered[0].at and (sure := _sure(row, bench.answered[0])):
-        found.append(escaped(sure))
     return found
 
 
@@ -148,9 +159,10 @@ def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) 
     return f"within the limit of {limit}" if met else f":red[misses the limit of {limit}]"
 
 
-def _sure(row: Row, first: Row) -> str:
-    """How sure it is which of two designs is faster."""
-    if not first.result["feasible"]:
+def sure(bench: Bench, row: Row) -> str:
+    """How sure it is that a design is faster than the first, or slower; empty where one of them does not run."""
+    first = bench.answered[0]
+    if row is first or not (first.result["feasible"] and row.result["feasible"]):
         return ""
     gain = Comparison().gain(row.case, first.case)
     if not gain or gain.ratio == 1:

@@ -168,12 +168,21 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
                 stored_by = quantizers.FAMILIES.get(values["quantizer"], layered.FAMILY)
                 defaults = request.family_defaults(values["quantizer"])
                 st.caption(escaped(f"{stored_by.title}. Defaults: {defaults}"))
-        with st.expander("More of this design", expanded=any(field.key in wrong for field in _MORE)):
-            for field in _MORE:
-                widgets.draw(field, wrong.get(field.key, ()))
-                if field.key == "tokens":
-                    family = token_policies.FAMILIES[values["tokens"]]
-                    st.caption(escaped(f"{family.title}: {family.source}."))
+        box = _box("More of this design", "design more", any(field.key in wrong for field in _MORE))
+        if box.open:
+            with box:
+                for field in _MORE:
+                    widgets.draw(field, wrong.get(field.key, ()))
+                    if field.key == "tokens":
+                        family = token_policies.FAMILIES[values["tokens"]]
+                        st.caption(escaped(f"{family.title}: {family.source}."))
+
+
+def _box(label: str, key: str, is_wrong: bool = False) -> Any:
+    """A box whose content is drawn only while it is open, since widgets cost time; it opens where it holds an error."""
+    if is_wrong:
+        st.session_state[key] = True
+    return st.expander(label, key=key, on_change="rerun")
 
 
 def _workload(wrong: Mapping[str, list[str]]) -> None:
@@ -192,14 +201,16 @@ def _workload(wrong: Mapping[str, list[str]]) -> None:
     )  # fmt: skip
     for field in shared.SCENARIO_FIRST:
         widgets.draw(field, wrong.get(field.key, ()))
-    with st.expander("More of the workload", expanded=any(field.key in wrong for field in shared.SCENARIO_MORE)):
-        for field in shared.SCENARIO_MORE:
-            widgets.draw(field, wrong.get(field.key, ()))
+    box = _box("More of the workload", "workload more", any(field.key in wrong for field in shared.SCENARIO_MORE))
+    if box.open:
+        with box:
+            for field in shared.SCENARIO_MORE:
+                widgets.draw(field, wrong.get(field.key, ()))
 
 
 def _device_numbers(values: Mapping[str, Any]) -> None:
     """Every number of the device, to change on the spot, with its source; drawn only when it is open."""
-    box = st.expander("Numbers of the device", key="device numbers", on_change="rerun")
+    box = _box("Numbers of the device", "device numbers")
     if not box.open:
         return
     with box:

@@ -77,7 +77,8 @@ DRAWN_COMMANDS = {
 NOT_DRAWN = {
     "app": "pages: tests/explorer/test_explorer_any_point.py",
     "calibrate": "a table of measured times", "predict attention": "a table of shapes",
-    "docs": "nothing", "check": "a file: below, of devices", "device add": "numbers: below, like a device", "list": "a kind",
+    "docs": "nothing",
+    "check": "a file: below, of devices", "device add": "numbers: below, like a device", "list": "a kind",
     "show": "a name: below",
     "lab": "a KV dump", "measure": "a KV dump", "mix": "measured errors", "quantize": "a KV dump",
     "synthesize": "ranges", "thresholds": "KV dumps",

@@ -59,6 +59,7 @@ def set_batch(page, value):
 
 def explain_a_number(page):
     """A number opens its explanation."""
+    page.get_by_text("Every number, and where it comes from").click()
     page.get_by_role("button", name="Decode step: 125.2 ms").click()
     page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
     page.keyboard.press("Escape")

@@ -188,7 +188,14 @@ def _curves(curves: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
 @part
 def show_numbers(rows: Sequence[Row]) -> None:
     """Every number, a column a design; alone, the groups stand side by side. A fragment: opening one draws no more."""
-    st.subheader("Every number, and where it comes from", anchor=False)
+    box = st.expander("Every number, and where it comes from", key="every number", on_change="rerun")
+    if not box.open:
+        return
+    with box:
+        _numbers_of(rows)
+
+
+def _numbers_of(rows: Sequence[Row]) -> None:
     if len(rows) >= tray.MANY:
         st.dataframe(pd.DataFrame(_column(row) for row in rows), hide_index=True)
         return
