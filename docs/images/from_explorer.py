@@ -39,7 +39,7 @@ def main() -> None:
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1280, "height": 1340})
+            page = browser.new_page(viewport={"width": 1280, "height": 1450})
             page.set_default_timeout(WAIT_MS)
             page.goto(f"http://127.0.0.1:{port}/{ADDRESS}")
             page.locator(".st-key-throughput .js-plotly-plot .main-svg").first.wait_for(state="attached")

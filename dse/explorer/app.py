@@ -17,6 +17,11 @@ _STYLE = """<style>
 [data-testid=stTopNavLink]:focus-visible { outline: 2px solid currentColor !important; }
 [data-testid=stMainBlockContainer] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
+@media (max-width: 640px) {
+    [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0; }
+    [data-testid=stMain] h2 { font-size: 1.3rem !important; }
+    [data-testid=stMainBlockContainer] { padding-top: 3.5rem; }
+}
 </style>"""
 #: session key: there from a session's second run on
 _SEEN = "explorer seen"

@@ -82,16 +82,19 @@ def map_of(chart: Chart) -> dict[str, Any]:
     return found
 
 
-def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
+def tall(chart: Chart, legend_px: int = 0, is_named: bool = False) -> dict[str, Any]:
     """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend.
 
-    A range in brackets behind a long name stands below it, so that a phone has room for the marks.
+    A range in brackets behind a long name stands below it, so that a phone has room for the marks. `is_named`: the
+    lines are names as readers type them; else columns, whose underscores become spaces.
     """
     ticks = [text for _, text in chart.panels[0].y.ticks]
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
     found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
     axis = found["layout"]["yaxis"]
-    axis.update(automargin=True, ticktext=[text.replace("_", " ") for text in axis["ticktext"]])
+    axis.update(automargin=True)
+    if not is_named:
+        axis.update(ticktext=[text.replace("_", " ") for text in axis["ticktext"]])
     del axis["title"]
     if is_long:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})

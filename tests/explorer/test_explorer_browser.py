@@ -335,6 +335,16 @@ def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, schemes):
         assert cut == []
 
 
+def test_the_start_is_one_screen_of_a_phone(page, server):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(server)
+    last = page.get_by_text("How sure: measured")
+    last.wait_for()
+    idle(page)
+    box = last.bounding_box()
+    assert box["y"] + box["height"] <= 844
+
+
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_soon_while_it_works(tmp_path, sign):
     """A page is open, and the lab works, whose run Streamlit would wait for: 10 to 30 s. It ends in 1 to 2.3 s, by how

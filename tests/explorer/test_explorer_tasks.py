@@ -80,7 +80,7 @@ def hand(page, server):
 
 def test_a_does_it_fit(hand):
     """70B with FP8 keys and values, 32 requests of 32K tokens, on one H200: no, by its memory; on two, yes."""
-    hand.button("Ask")
+    hand.button("Does it fit?")
     sync_api.expect(hand.card(1)).to_contain_text("llama3.1-70b, KV fp8")
     sync_api.expect(hand.card(1)).to_contain_text("Exceeds memory: at most")
     sync_api.expect(hand.card(2)).to_contain_text("2 x h200")

@@ -54,27 +54,22 @@ QUESTIONS = (
 def render(bench: Bench) -> None:
     """Draw the page."""
     st.title("What does the KV cache cost, and what does quantizing it buy?", anchor=False)
-    st.markdown(
-        "Choose devices, a model, a KV format and a workload: here is what fits, how fast it is, what errs, "
-        "and how sure that is. Begin with a question, or change the designs on the left."
-    )
+    st.markdown("What fits, how fast, with what error, and how sure: begin with a question, or change the designs.")
     if page := st.session_state.pop(_TO, None):
         state.go(page)
     for place, question in zip(st.columns(len(QUESTIONS)), QUESTIONS, strict=True):
-        with place.container(border=True, height="stretch"):
-            st.markdown(f"**{escaped(question.text)}**")
-            st.markdown(escaped(question.says))
-            st.button("Ask", key=f"ask {question.page}", on_click=partial(_ask, question), type="primary",
-                      help=f"Opens {question.page} with these designs, in place of those in the tray.")  # fmt: skip
-    st.subheader("In the tray now", anchor=False)
+        with place.container(gap="xsmall"):
+            st.button(question.text, key=f"ask {question.page}", on_click=partial(_ask, question), type="primary",
+                      help=f"Opens {question.page} with these designs, in place of those in the tray.",
+                      width="stretch")  # fmt: skip
+            st.caption(escaped(question.says))
     rows = bench.answered
-    if rows:
-        st.caption(escaped(f"Compared: {cards.likeness(rows)[0]}."))
+    same = f" Alike: {cards.likeness(rows)[0]}." if rows else ""
+    st.markdown(f"**In the tray now.**{escaped(same)}")
     st.dataframe(cards.table(bench), hide_index=True)
     st.caption(
-        "How sure: measured, the kernels of the device and software were timed by others and fitted here, and 8 of 10 "
-        "measurements should lie so near; assumed, part of it was not; peak rates, what the data sheet allows. "
-        "Validation has the measured rows."
+        "How sure: measured, kernels of this device and software were timed by others and fitted here, and 8 of 10 "
+        "measurements should lie so near; assumed, some were not; peak rates, what the data sheet allows."
     )
 
 
