@@ -211,7 +211,7 @@ def together(browser: Browser, address: str, n_tabs: int) -> None:
         tab.goto(f"{address}/?batch={batch}", wait_until="commit")
         opened.append((batch, tab))
     for batch, tab in opened:
-        tab.get_by_text(f"batches {batch}, KV").first.wait_for(timeout=300_000)
+        tab.get_by_text(f"batch {batch}, paged KV").first.wait_for(timeout=300_000)
     print(f"{n_tabs} tabs at once, none mixed: all drawn after {time.perf_counter() - start:.1f} s")
 
 

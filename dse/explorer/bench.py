@@ -170,25 +170,26 @@ def badge(row: Row) -> str:
     return f"measured, within {within:.0%}"
 
 
+#: in what designs are alike or not: what it is called, and a design's own in words
+_WAYS: dict[str, Callable[[Row], str]] = {
+    "devices": lambda row: f"{row.request.work.n_devices:,} x {device_text(row.request)}",
+    "models": lambda row: kept.numbered(row.request.model_text, row.request.model),
+    "weights": lambda row: f"{row.request.work.weights or f'{row.request.work.weights_bits}-bit'} weights",
+    "batches": lambda row: f"batch {row.request.work.batch:,}",
+    "KV allocation": lambda row: f"{row.request.work.admission} KV",
+    "timing model": lambda row: f"{row.result['model_kind']} times",
+    "memory rule": lambda row: f"memory as a {row.result['memory']} counts",
+}
+
+
 def alike(rows: Sequence[Row]) -> tuple[str, list[str]]:
     """In what the designs are alike, and in what, beside their KV formats, they differ: for titles of figures."""
-    asked = [row.request for row in rows]
-    ways: dict[str, Callable[[Request], str]] = {
-        "devices": lambda r: f"{r.work.n_devices:,} x {device_text(r)}",
-        "models": lambda r: r.model_text,
-        "weights": lambda r: r.work.weights or f"{r.work.weights_bits} bits",
-        "batches": lambda r: f"{r.work.batch:,}",
-        "KV allocation": lambda r: r.work.admission,
-    }
-    same, other = [], []
-    for what, way in ways.items():
-        found = list(dict.fromkeys(way(each) for each in asked))
+    same: list[str] = []
+    other: list[str] = []
+    for what, words in _WAYS.items():
+        found = {words(row) for row in rows}
         if len(found) == 1:
-            same.append(found[0] if what in ("devices", "models") else f"{what} {found[0]}")
+            same += found
         else:
             other.append(what)
-    kinds = list(dict.fromkeys(row.result["model_kind"] for row in rows))
-    rules = list(dict.fromkeys(row.result["memory"] for row in rows))
-    for what, found in (("timing model", kinds), ("memory rule", rules)):
-        (same if len(found) == 1 else other).append(f"{what} {found[0]}" if len(found) == 1 else what)
     return ", ".join(same), other

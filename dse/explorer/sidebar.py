@@ -196,7 +196,7 @@ def _workload(wrong: Mapping[str, list[str]]) -> None:
     st.session_state[_PRESET] = None
     st.selectbox(
         "Preset", list(presets.PRESETS), key=_PRESET, on_change=preset, placeholder="choose a kind of use",
-        help="Sets lengths, batch and limits to those of a kind of use.",
+        help="Sets lengths, batch and limits to those of a kind of use: assumed, but for the mean lengths of traces.",
         format_func=lambda name: f"{name}: {presets.PRESETS[name].text}",
     )  # fmt: skip
     for field in shared.SCENARIO_FIRST:

@@ -278,11 +278,11 @@ def test_tabs_at_once_each_show_their_own(profile, server):
     try:
         for n, tab in tabs.items():
             tab.set_default_timeout(4 * WAIT_MS)
-            address = f"start?batch={n}" if n % 5 == 0 else f"front?front_batches=1+to+{n}+step+1"
+            address = f"?batch={n}" if n % 5 == 0 else f"front?front_batches=1+to+{n}+step+1"
             tab.goto(f"{server}/{address}", wait_until="commit")
         for n, tab in tabs.items():
             if n % 5 == 0:
-                tab.get_by_text(f"batches {n:,}, KV").wait_for()
+                tab.get_by_text(f"batch {n:,}, paged KV").wait_for()
             else:
                 tab.get_by_text(f"{5 * 4 * n:,} designs: more than start by themselves").wait_for()
                 assert f"1+to+{n}+step" in tab.url
