@@ -78,8 +78,8 @@ def main(first: str = PAGES[0].path) -> None:
         page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
     )
     benches.append(bench.of(values, state.tray()))
-    opened.run()  # before the sidebar: what a reader changed a field for is there sooner
     sidebar.draw(benches[0])
+    opened.run()
     if _SEEN not in st.session_state:
         st.session_state[_SEEN] = True
         gc.unfreeze()

@@ -201,7 +201,7 @@ def show_compared(name: str, sha256: str, names: tuple[str, ...], how: How, addr
         table = measure_view.compared(found)
         shown = table.assign(output_error=100 * table["output_error"])[list(_COLUMNS)].rename(columns=_COLUMNS)
         event: Any = st.dataframe(
-            shown.round(3), hide_index=True, key="lab-compared", on_select="rerun", selection_mode="multi-row"
+            shown.round(4), hide_index=True, key="lab-compared", on_select="rerun", selection_mode="multi-row"
         )
         picked = [names[at] for at in event["selection"]["rows"]] or list(names)
         content = measure_view.measurement_of(held, found)
