@@ -125,6 +125,7 @@ def test_d_from_which_batch_on(hand):
 def test_e_a_number_changed_with_the_old_one_beside(hand):
     hand.link("Compare")
     hand.button("Duplicate")
+    sync_api.expect(hand.page.get_by_test_id("stSidebar").get_by_role("radio")).to_have_count(4)  # the copy is chosen
     hand.fill("Tensor parallel", "2", role="spinbutton")
     sync_api.expect(hand.card(1)).to_contain_text("h200, qwen3-32b, KV fp16")
     sync_api.expect(hand.card(2)).to_contain_text("2 x h200, qwen3-32b, KV fp16, tp 2")
