@@ -15,7 +15,7 @@ __version__ = "0.2.0"
 _FUNCTIONS = (
     "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
     "front", "grid", "load", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
-    "sensitivity", "sweep", "units",
+    "sensitivity", "simulate", "sweep", "units",
 )  # fmt: skip
 #: those that a package has the name of
 _PACKAGES = ("model", "report", "sweep")

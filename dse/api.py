@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from dse.questions.load import Load
     from dse.questions.need import Need, NeedBits
     from dse.questions.sensitivity import Sensitivity
+    from dse.serving.steady_state import Batching
     from dse.sweep.pareto.designs import DesignFront
     from dse.sweep.run import Stored
 
 __all__ = [
     "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
     "front", "grid", "load", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
-    "sensitivity", "sweep", "units",
+    "sensitivity", "simulate", "sweep", "units",
 ]  # fmt: skip
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
@@ -374,6 +375,46 @@ def load(
     values = quantizer if value_quantizer is None else value_quantizer
     plan, work = _plan(model, quantizer, values), _workload(workload, asked)
     return module.under_load(_device(device), plan, work, module.LOADS if loads is None else loads)
+
+
+def simulate(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    value_quantizer: Quantizer | None = None,
+    trace: str | Path | None = None,
+    rate: float | str | None = None,
+    n_requests: int | None = None,
+    batching: "Batching" = "continuous",
+    chunk_tokens: int = 512,
+    prompt_step_tokens: int = 2048,
+    seed: int = 1,
+    **asked: Any,
+) -> dict[str, Any]:
+    """Serve requests one by one, seeded: what `dse simulate --json` prints, in SI base units.
+
+    `trace` is a shipped trace's name or a CSV file, None for the workload's lengths; `rate` requests per second, a
+    share of the rate that holds ("70%"), "trace" or "full".
+
+    >>> found = dse.simulate("h200", "qwen3-32b", "fp8", trace="azure-conv", rate="50%", n_requests=200)
+    >>> found["n_requests"], found["ttft_s"]["p50"] < found["ttft_s"]["p99"]
+    (200, True)
+
+    Raises InputError and SpecError for names and values, a prefix, a token policy, requests none of which fits.
+    """
+    from dse.report import simulation
+    from dse.serving.arrivals import Traffic
+
+    values = quantizer if value_quantizer is None else value_quantizer
+    ask = Traffic(None if trace is None else str(trace), None if rate is None else str(rate), n_requests, seed)
+    work = _workload(workload, asked)
+    work.refuse_idle()
+    return simulation.serve(
+        _device(device), _plan(model, quantizer, values), work, ask, batching, chunk_tokens,
+        prompt_step_tokens=prompt_step_tokens,
+    )[0]  # fmt: skip
 
 
 def devices(

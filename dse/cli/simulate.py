@@ -53,7 +53,7 @@ from dse.cli.unused import refuse
 @model_options
 @bits_options
 @click.option("--json", "as_json", is_flag=True, help="Print every number as JSON, in SI base units.")
-@click.option("--out", metavar="DIR", help="Write tables, JSON and the figure over time there.")
+@click.option("--out", metavar="DIR", help="Write tables, JSON and the figures there.")
 def simulate(
     device: str,
     model: str,
@@ -92,8 +92,8 @@ def simulate(
     """
     from dse.model import kv_layout as plan
     from dse.report import simulation as report_simulation
-    from dse.serving import arrivals as simulate_requests
     from dse.serving import simulator
+    from dse.serving.arrivals import Traffic
     from dse.specs import catalog
     from dse.specs.measurements import bits_from
     from dse.specs.workload import Workload
@@ -125,17 +125,10 @@ def simulate(
         from dse.core import files
 
         files.prepare(out)
-    ask = simulate_requests.Traffic(trace, rate, n_requests, seed)
-    requests = simulate_requests.requests_of(
-        ask, work, progress_bar,
-        lambda found: simulate_requests.rate_that_holds(
-            spec, kv, work, found, batching, chunk_tokens,  # type: ignore[arg-type]
-        ),
+    result, run = report_simulation.serve(
+        spec, kv, work, Traffic(trace, rate, n_requests, seed), batching, chunk_tokens,  # type: ignore[arg-type]
+        progress_bar, prompt_step_tokens,
     )  # fmt: skip
-    result, run = report_simulation.evaluate(
-        spec, kv, work, requests, batching, chunk_tokens, progress_bar, prompt_step_tokens,  # type: ignore[arg-type]
-    )  # fmt: skip
-    result = {**result, "trace": trace, "seed": seed, "arrivals": ask.arrivals}
     written = report_simulation.write(out, result, run, command_line()) if out is not None else []
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))

@@ -21,6 +21,7 @@ _STYLE = """<style>
     [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0; }
     [data-testid=stMain] h2 { font-size: 1.3rem !important; }
     [data-testid=stMainBlockContainer] { padding-top: 3.5rem; }
+    [data-testid=stMain] [data-testid=stVerticalBlock] { row-gap: 0.6rem; }
 }
 </style>"""
 #: session key: there from a session's second run on

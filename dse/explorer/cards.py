@@ -266,18 +266,26 @@ def _outcome(bench: Bench, result: Mapping[str, Any]) -> str:
 
 
 def table(bench: Bench) -> pd.DataFrame:
-    """The designs as a table, a row each."""
+    """The designs as a table, a row each: what a narrow screen shows first comes first."""
     found = []
     for row in bench.rows:
-        cells = {"design": row.name, "how sure": benches.badge(row)}
+        cells = {"design": row.name}
         if row.asked is not None and row.answer is not None:
-            cells.update({"what": benches.line(row.asked), "fits": verdict(row.result)})
             for name, label in SHOWN.items():
                 cells[label] = shown(name, row.result)
                 if name in LIMITS and is_met(name, row.result, bench.values) is False:
                     cells[label] += " (misses the limit)"
-        found.append(cells)
-    return pd.DataFrame(found)
+            cells.update({"Fits": _fits(row.result), "What": benches.line(row.asked)})
+        found.append({**cells, "How sure": benches.badge(row)})
+    order = ["design", SHOWN["throughput_tokens_per_s"], "How sure", "Fits", *SHOWN.values(), "What"]
+    return pd.DataFrame(found).reindex(columns=list(dict.fromkeys(order)))
+
+
+def _fits(result: Mapping[str, Any]) -> str:
+    """`verdict` in the few words of a cell."""
+    if not result["feasible"]:
+        return "no"
+    return "all" if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,}"
 
 
 def likeness(rows: Sequence[Row]) -> tuple[str, str]:

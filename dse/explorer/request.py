@@ -155,13 +155,14 @@ def _words(name: str, value: Any) -> list[str]:
     return [f"--{option}", str(value)]
 
 
-def command(request: Request) -> str:
-    """The command line that prints what the page shows. Raises InputError."""
+def command(request: Request, without: Collection[str] = ()) -> str:
+    """The command line that prints what the page shows, but for some fields of the workload. Raises InputError."""
     words = ["dse", "point", "--device", request.device_text, "--model", request.model_text]
     key, value = (spec.name for spec in request.quantizer_specs())
     words += ["--quantizer", key] if key == value else ["--key-quantizer", key, "--value-quantizer", value]
     for name, given in _given(request).items():
-        words += _words(name, given)
+        if name not in without:
+            words += _words(name, given)
     if request.measurements_file:
         words += ["--measurements", request.measurements_file.name]
     return shlex.join(words)
@@ -178,17 +179,18 @@ def work_arguments(request: Request, without: Collection[str] = ()) -> list[str]
     return [f"{name}={given!r}" for name, given in _given(request).items() if name not in without]
 
 
-def python(request: Request) -> str:
-    """The same in Python: a script that ends with `result`, a dictionary in SI base units. Raises InputError."""
+def python(request: Request, name: str = "evaluate", more: Sequence[str] = (), without: Collection[str] = ()) -> str:
+    """A script that ends with `result`: what `dse.NAME` gives of the design, in SI base units; `more` are arguments of
+    its own. Raises InputError."""
     own = request.measurements_file
 
     def stored(name: str) -> str:
         return f"dse.quantizer({name!r}, measurements={own.name!r})" if own else repr(name)
 
     key, value = (spec.name for spec in request.quantizer_specs())
-    return call("evaluate", [
+    return call(name, [
         repr(request.device_text), repr(request.model_text), stored(key),
-        *([f"value_quantizer={stored(value)}"] if value != key else []), *work_arguments(request),
+        *([f"value_quantizer={stored(value)}"] if value != key else []), *more, *work_arguments(request, without),
     ])  # fmt: skip
 
 

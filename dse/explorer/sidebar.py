@@ -114,6 +114,7 @@ def _designs(bench: Bench, history: tray.History) -> None:
             "Down", "Move the chosen design down.", lambda: act(lambda now: now.moved(1)),
             disabled=bench.at == len(rows) - 1,
         )  # fmt: skip
+    with st.container(horizontal=True, gap="xsmall"):
         _button("Undo", "Take back the last change.", lambda: _step(history, -1), disabled=not history.can(-1))
         _button("Redo", "Change it again.", lambda: _step(history, 1), disabled=not history.can(1))
         _button("Reset", "Back to the designs and the workload of a first visit.", _reset)

@@ -298,20 +298,38 @@ def view(
     The histogram is of all its tokens and sequences. Raises InputError for what the dump does not have.
     """
     of = about_of(held, how)
-    own, _, _ = measure_errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
-    x = measure_errors.by_head(own[side], of.n_heads)[:, head]
+    own, before = _head(held, spec, of, layer, side, head, first_token)
     thresholds, _ = thresholds_of(held, spec, how)
     settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
     outcome = measure.quantize(spec, layer, own, settings)[side]
-    before = measure_errors.exact(x)
     after = measure_errors.by_head(outcome.seen, settings.n_heads)[:, head].astype(np.float64)
-    if not 0 <= first_token < before.shape[1]:
-        raise InputError(f"first token = {first_token:,}: must be 0 to {before.shape[1] - 1:,}: that is what is there")
     window = slice(first_token, first_token + n_tokens)
     return View(
         before[0, window].astype(np.float32), after[0, window].astype(np.float32), first_token, before.shape[1],
         histogram(before, after), _marks(thresholds, layer, side, after),
     )  # fmt: skip
+
+
+def before(
+    held: Held, spec: QuantizerSpec, how: How, layer: int, side: Side, head: int, first_token: int, n_tokens: int
+) -> np.ndarray:
+    """The tokens of one head that `view` shows, as the quantizer is given them: no kernel runs.
+
+    Raises InputError for what the dump does not have.
+    """
+    _, found = _head(held, spec, about_of(held, how), layer, side, head, first_token)
+    return found[0, first_token : first_token + n_tokens].astype(np.float32)
+
+
+def _head(
+    held: Held, spec: QuantizerSpec, of: About, layer: int, side: Side, head: int, first_token: int
+) -> tuple[dict[Side, np.ndarray], np.ndarray]:
+    """A layer as the quantizer defines it, and its head's values [batch, tokens, channels]."""
+    own, _, _ = measure_errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
+    found = measure_errors.exact(measure_errors.by_head(own[side], of.n_heads)[:, head])
+    if not 0 <= first_token < found.shape[1]:
+        raise InputError(f"first token = {first_token:,}: must be 0 to {found.shape[1] - 1:,}: that is what is there")
+    return own, found
 
 
 def _layer(held: Held, of: About, layer: int, side: Side, head: int) -> dict[Side, np.ndarray]:

@@ -19,6 +19,7 @@ from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
+from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
 from dse.serving.at_rate import at_rate as serving_at_rate
 from dse.serving.requests import Lengths, Requests
 from dse.serving.simulator import Simulation
@@ -69,7 +70,6 @@ def evaluate(
     at_rate = None if offered is None else serving_at_rate(
         device, plan, work, lengths.moments, offered, batching, chunk_tokens
     )  # fmt: skip
-    per_token = (run.finish_s - run.first_s) / served.output_tokens
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
     # nothing is admitted later to a static batch: what its requests will need is reserved
@@ -90,7 +90,7 @@ def evaluate(
         "duration_s": duration, "requests_per_s": len(served.arrival_s) / duration,
         "throughput_tokens_per_s": run.n_tokens / duration,
         "saturated_tokens_per_s": run.saturated_tokens_per_s if offered is None else None,
-        "ttft_s": _spread(run.first_s - served.arrival_s + own_s), "tpot_s": _spread(per_token),
+        "host_prompt_s": own_s, "ttft_s": _spread(_first_s(run, own_s)), "tpot_s": _spread(_per_token_s(run)),
         "token_gap_s": _gaps(run), "latency_s": latency, "queueing_s": _spread(run.start_s - served.arrival_s),
         "queueing_thirds_s": thirds,
         "mean_running": run.mean_running, "peak_running": run.peak_running,
@@ -107,6 +107,27 @@ def evaluate(
     return result, run
 
 
+def serve(
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    ask: Traffic,
+    batching: serving.Batching = "continuous",
+    chunk_tokens: int = serving.CHUNK_TOKENS,
+    progress: Callable[..., Any] | None = None,
+    prompt_step_tokens: int = simulate.PROMPT_STEP_TOKENS,
+) -> tuple[dict[str, Any], Simulation]:
+    """All numbers of the run of what is asked for, as `evaluate`, with where its requests come from; and the run.
+
+    Raises InputError and LimitError for requests or a workload that cannot be simulated.
+    """
+    requests = requests_of(
+        ask, work, progress, lambda found: rate_that_holds(device, plan, work, found, batching, chunk_tokens)
+    )
+    result, run = evaluate(device, plan, work, requests, batching, chunk_tokens, progress, prompt_step_tokens)
+    return {**result, "trace": ask.trace, "seed": ask.seed, "arrivals": ask.arrivals}, run
+
+
 def lowered_of(device: HardwareSpec, plan: KvPlan, work: Workload) -> Mapping[str, Any]:
     """What a point says of this design whatever its batch and lengths."""
     return Point(device, plan, work).lowered.results
@@ -120,6 +141,16 @@ def _overloaded(thirds: list[float], span_s: float) -> bool:
 def _grows(thirds: list[float], latency_s: float) -> bool:
     """Whether requests wait longer and longer: a line that grows steadily gives thirds as 1 to 3 to 5."""
     return len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2] > max(2 * thirds[0], 0.1 * latency_s)
+
+
+def _first_s(run: Simulation, own_s: float) -> NDArray[np.float64]:
+    """Time to first token of each request, with a server's own time before it."""
+    return run.first_s - run.requests.arrival_s + own_s
+
+
+def _per_token_s(run: Simulation) -> NDArray[np.float64]:
+    """Time per output token of each request, mean over its tokens."""
+    return (run.finish_s - run.first_s) / run.requests.output_tokens
 
 
 def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
@@ -277,20 +308,34 @@ def latency_table(result: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame([{"name": name, **result[name]} for _, name in _LATENCIES])
 
 
+def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.DataFrame:
+    """A row per percent of the requests, 1 to 99: the times that so many of them do not exceed; seconds.
+
+    `name` is what the figure calls the design: by default its device, model and quantizer.
+    """
+    shares = np.arange(1, 100) / 100
+    return pd.DataFrame({
+        "design": name or f"{result['device']}, {result['model']}, {result['quantizer']}", "share": shares,
+        "ttft_s": np.quantile(_first_s(run, result["host_prompt_s"]), shares, method="inverted_cdf"),
+        "tpot_s": np.quantile(_per_token_s(run), shares, method="inverted_cdf"),
+    })  # fmt: skip
+
+
 def write(out: str, result: dict[str, Any], run: Simulation, command: str, static: str = "auto") -> list[str]:
-    """Tables, JSON and the figure, made by `command`, into directory `out`; paths. Raises InputError, OutputError."""
+    """Tables, JSON and the figures, made by `command`, into directory `out`; paths. Raises InputError, OutputError."""
     report_static.check(static)
     folder = files.prepare(out)
-    table = samples_table(result, run)
-    chart = FIGURES["simulation"].chart(table)
+    table, waits = samples_table(result, run), waits_table(result, run)
+    charts = {"simulation": FIGURES["simulation"].chart(table), "waits": FIGURES["waits"].chart(waits)}
     with report_static.painter(static) as brush:
-        images = brush.images(chart, command)
+        images = {name: brush.images(chart, command) for name, chart in charts.items()}
     contents = {
         "simulation.json": json.dumps(result, indent=2, allow_nan=False).encode(),
         "over_time.csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "latencies.csv": latency_table(result).to_csv(index=False, lineterminator="\n").encode(),
-        **{f"simulation.{kind}": content for kind, content in images.items()},
-        "simulation.html": export(chart, "html", command),
+        "waits.csv": waits.to_csv(index=False, lineterminator="\n").encode(),
+        **{f"{name}.{kind}": content for name, found in images.items() for kind, content in found.items()},
+        **{f"{name}.html": export(chart, "html", command) for name, chart in charts.items()},
     }
     for name, content in contents.items():
         files.write(folder / name, content)

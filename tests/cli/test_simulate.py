@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from dse.report import simulation as report_simulation
 from dse.serving import arrivals as simulate_requests
 from dse.serving import simulator as simulate
 from dse.serving import trace_tables as traffic_tables
-from dse.serving.requests import Moments
+from dse.serving.requests import Moments, Requests
 from dse.specs.workload import Workload
 
 BASE = ("--device", "a100-80gb", "--model", "opt-6.7b", "--model-kind", "ideal")
@@ -214,14 +215,33 @@ def test_out_writes_tables_and_the_figure(tmp_path):
     outcome = run(*SMALL, "--rate", "20", "--out", str(tmp_path / "run"))
     assert outcome.exit_code == 0, outcome.output
     written = {path.name for path in (tmp_path / "run").iterdir()}
-    assert written == {"simulation.json", "over_time.csv", "latencies.csv", "simulation.html",
-                       "simulation.png", "simulation.svg", "simulation.pdf"}  # fmt: skip
+    figures = {f"{name}.{kind}" for name in ("simulation", "waits") for kind in ("html", "png", "svg", "pdf")}
+    assert written == {"simulation.json", "over_time.csv", "latencies.csv", "waits.csv", *figures}
     rows = list(csv.DictReader((tmp_path / "run" / "over_time.csv").open()))
     assert 0 < len(rows) <= simulate.MAX_SAMPLES
     assert all(float(row["used_bytes"]) <= float(row["free_bytes"]) for row in rows)
     found = json.loads((tmp_path / "run" / "simulation.json").read_text())
     latencies = {row["name"]: row for row in csv.DictReader((tmp_path / "run" / "latencies.csv").open())}
     assert float(latencies["ttft_s"]["p99"]) == found["ttft_s"]["p99"]
+    waits = list(csv.DictReader((tmp_path / "run" / "waits.csv").open()))
+    assert [float(row["share"]) for row in waits] == [percent / 100 for percent in range(1, 100)]
+    for row in waits:
+        if row["share"] in ("0.5", "0.9", "0.99"):
+            percentile = f"p{float(row['share']):.0%}".removesuffix("%")
+            assert float(row["ttft_s"]) == found["ttft_s"][percentile]
+            assert float(row["tpot_s"]) == found["tpot_s"][percentile]
+
+
+def test_waits_of_three_requests_by_hand():
+    """One of three waits a second, one two, one four: of 33 % it is 1, of 34 to 66 % it is 2, above it 4."""
+    served = Requests(np.zeros(3), np.ones(3, np.int64), np.array([1, 2, 4]))
+    run = SimpleNamespace(requests=served, first_s=np.array([3.0, 0.0, 1.0]), finish_s=np.array([5.0, 1.0, 2.0]))
+    found = report_simulation.waits_table(
+        {"device": "D", "model": "M", "quantizer": "Q", "host_prompt_s": 1.0}, run
+    ).set_index("share")  # fmt: skip
+    assert found["ttft_s"].tolist() == [1.0] * 33 + [2.0] * 33 + [4.0] * 33
+    assert found["tpot_s"].tolist() == [0.25] * 33 + [0.5] * 33 + [2.0] * 33
+    assert set(found["design"]) == {"D, M, Q"}
 
 
 def test_the_figure_shows_numbers_of_its_table(sketch):

@@ -423,26 +423,36 @@ def show_numbers(found: Measured, asked: Asked) -> None:
 
 @st.fragment(parallel=True)
 def show_view(name: str, asked: Asked, address: str) -> None:
-    """One head: its histogram, and its tokens before, after, and their difference."""
+    """One head: its tokens before, drawn at once; after, their difference, and its histogram as the quantizer ends."""
     place = f"layer {asked.layer:,}, head {asked.head:,}, {asked.side}s"
-    with widgets.said(), st.spinner(_WAIT):
+    with widgets.said():
         held = dump_of(name)
-        found = cached_view(held, replace(asked, error=ERROR.default))
         made = MadeBy(command(held, asked), python(held, asked, "view"), address)
+        before = measure_view.before(held, quantizers.parse(asked.quantizer), *_place(asked))[:, :MAX_CHANNELS]
+        colours = charts.scale("value", "", before)
+
+        def draw(when: str, part: Any, what: str, colours: Any) -> None:
+            chart = charts.values(part, asked.first, what, colours, f"{when[0].upper()}{when[1:]}, {place}")
+            beside.show(f"map-{when}", chart, partial(frame, part, asked.first), made, figure.map_of(chart))
+
+        draw("before", before, "value", colours)
+        with st.spinner(_WAIT):
+            found = cached_view(held, replace(asked, error=ERROR.default))
+        last = asked.first + len(before) - 1
+        st.caption(
+            f"Tokens {asked.first:,} to {last:,} of {found.n_tokens:,}; colours of both maps span the values before."
+        )
+        after = found.after[:, :MAX_CHANNELS]
+        draw("after", after, "value", colours)
+        off = abs(after - before)
+        draw("error", off, "absolute error", charts.scale("absolute error", "", off, 0))
         chart = charts.histogram(found.histogram, found.marks, f"Values before and after, {place}")
         beside.show("histogram", chart, lambda: found.histogram, made, figure.fitted(chart))
-        before, after = found.before[:, :MAX_CHANNELS], found.after[:, :MAX_CHANNELS]
-        last = found.first_token + len(before) - 1
-        st.caption(f"Tokens {found.first_token:,} to {last:,} of {found.n_tokens:,}.")
-        both = charts.scale("value", "", before, after)
-        off = abs(after - before)
-        parts = {
-            "before": (before, "value", both), "after": (after, "value", both),
-            "error": (off, "absolute error", charts.scale("absolute error", "", off, 0)),
-        }  # fmt: skip
-        for when, (part, what, colours) in parts.items():
-            chart = charts.values(part, found.first_token, what, colours, f"{when[0].upper()}{when[1:]}, {place}")
-            beside.show(f"map-{when}", chart, partial(frame, part, found.first_token), made, figure.map_of(chart))
+
+
+def _place(asked: Asked) -> tuple[How, int, Any, int, int, int]:
+    """What of a dump is looked at closely, as `dse.measure.lab` takes it."""
+    return asked.how, asked.layer, asked.side, asked.head, asked.first, MAX_TOKENS
 
 
 def frame(part: Any, first_token: int) -> pd.DataFrame:
@@ -464,10 +474,7 @@ def cached_measured(_held: Held, asked: Asked) -> Measured:
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
 def cached_view(_held: Held, asked: Asked) -> View:
     """One head of the dump. Raises DseError."""
-    return measure_view.view(
-        _held, quantizers.parse(asked.quantizer), asked.how, asked.layer, asked.side, asked.head, asked.first,
-        MAX_TOKENS,
-    )  # fmt: skip
+    return measure_view.view(_held, quantizers.parse(asked.quantizer), *_place(asked))
 
 
 def command(held: Held, asked: Asked) -> str:

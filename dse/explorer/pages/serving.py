@@ -1,4 +1,7 @@
-"""The serving page: what requests wait as the designs of the tray are asked for more of them a second."""
+"""The serving page: what requests wait as the designs of the tray are asked for more of them a second.
+
+In closed form for requests all alike; below it one by one, simulated, with the lengths of a trace where one is chosen.
+"""
 
 import shlex
 from collections.abc import Mapping
@@ -8,7 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
+from dse.core.errors import DseError, InputError
 from dse.explorer import cards, figure, request, state, widgets
 from dse.explorer import downloads as beside
 from dse.explorer.bench import Bench
@@ -18,15 +21,35 @@ from dse.figures import FIGURES
 from dse.figures.load_times import TIMES
 from dse.questions import load
 from dse.questions.load import Load
+from dse.report import simulation
 from dse.report.present import number
+from dse.serving import arrivals, trace_tables
+from dse.serving.steady_state import CHUNK_TOKENS
+from dse.specs.workload import ASKED
 
 PAGE = "serving"
 RATE = Field(
     "rate", "Requests per second", "number", None, low=0.0001, high=1_000_000, step=1,
     placeholder="any", help="How many requests come a second: the table then says what they wait.",
 )  # fmt: skip
+#: lengths that are simulated: the workload's, all alike
+ALIKE = "workload"
+#: of the rate that the weakest design holds, where no rate is given
+SHARE_OF_WEAKEST = 0.7
+SIMULATED = Field(
+    "simulated", "Simulate one by one", "choice", None, choices=lambda: [ALIKE, *trace_tables.files()],
+    placeholder="nothing: closed form alone",
+    titles=lambda name: "requests of the workload, all alike" if name == ALIKE else f"lengths of {name}",
+    help="Requests that come at random, drawn with the same seed for every design, served step by step.",
+)  # fmt: skip
+N_REQUESTS = Field(
+    "requests", "Requests simulated", "whole", 1000, low=10, high=20_000, step=1000,
+    help="1,000 take 1 to 3 seconds a design; a 99th percentile wants some thousands.",
+)  # fmt: skip
 #: what the page asks for beside the designs and the workload
-FIELDS = (RATE,)
+FIELDS = (RATE, SIMULATED, N_REQUESTS)
+#: fields of a workload that `dse simulate` does not take: a batch says how many run at once, rounds say nothing here
+_NOT_SIMULATED = ("max_num_seqs", "rounds")
 
 
 def render(bench: Bench) -> None:
@@ -45,8 +68,13 @@ def render(bench: Bench) -> None:
             widgets.lines([f"{row.name}: no rate holds: nothing fits, or its groups of devices step together"])
         else:
             found[row.name] = answer
-    if not found:
-        return
+    if found:
+        _in_closed_form(bench, found, rate)
+    _one_by_one(bench, rate)
+
+
+def _in_closed_form(bench: Bench, found: Mapping[str, Load], rate: float | None) -> None:
+    """Means against the rate, a line a design."""
     asked = [row for row in bench.answered if row.name in found]
     same, other = cards.likeness(asked)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
@@ -62,6 +90,71 @@ def render(bench: Bench) -> None:
             beside.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one))
     st.caption("Requests of equal lengths come at random; each line goes up to 0.9 of what a full server serves.")
     st.dataframe(at(found, rate), hide_index=True)
+
+
+def _one_by_one(bench: Bench, rate: float | None) -> None:
+    """The same designs simulated: what shares of the requests wait."""
+    st.subheader("One by one", anchor=False)
+    with st.container(horizontal=True):
+        lengths = widgets.draw(SIMULATED, width=320)
+        n_requests = widgets.draw(N_REQUESTS, width=220)
+    if lengths is None:
+        st.caption("Percentiles, lengths of a trace, memory page by page: choose what to simulate.")
+        return
+    trace = None if lengths == ALIKE else lengths
+    held: dict[str, tuple[Request, float]] = {}
+    for row in bench.answered:
+        try:
+            one = simulated(row.request)
+            held[row.name] = one, rate or cached_rate(one, trace, n_requests)
+        except DseError as error:
+            widgets.lines([f"{row.name}: {line}" for line in error.lines()])
+    if not held:
+        return
+    per_s = rate or float(f"{SHARE_OF_WEAKEST * min(own for _, own in held.values()):.3g}")
+    found: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
+    bar = st.progress(0.0)
+    for i, (name, (one, _)) in enumerate(held.items()):
+        bar.progress(i / len(held), text=widgets.escaped(f"{name}: {n_requests:,} requests"))
+        try:
+            found[name] = cached_run(one, trace, per_s, n_requests, name)
+        except DseError as error:
+            widgets.lines([f"{name}: {line}" for line in error.lines()])
+    bar.empty()
+    if not found:
+        return
+    made = beside.MadeBy(
+        "\n".join(simulate_command(held[name][0], trace, per_s, n_requests) for name in found),
+        "\n\n".join(simulate_python(held[name][0], trace, per_s, n_requests) for name in found),
+        state.address(PAGE, bench.values),
+    )  # fmt: skip
+    table = pd.concat([waits for _, waits in found.values()], ignore_index=True)
+    chart = FIGURES["waits"].chart(table, {"limits": limits(bench.values), "notes": []})
+    for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
+        with place:
+            title = f"Share of the requests by {panel.title}"
+            one_panel = replace(chart, panels=(panel,), title=title)
+            beside.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
+    whose = "the rate given" if rate else f"{SHARE_OF_WEAKEST:.0%} of what the design that holds least can hold"
+    st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {whose}.")
+    st.dataframe(pd.DataFrame([_percentiles(name, run) for name, (run, _) in found.items()]), hide_index=True)
+
+
+def _percentiles(name: str, run: Mapping[str, Any]) -> dict[str, str]:
+    """A run as a row: what requests wait, what runs, what memory holds."""
+    shares = ("p50", "p90", "p99")
+    shown = {"design": name} | {
+        f"{words}, {', '.join(shares)}": "; ".join(number(run[key][share], "s") for share in shares)
+        for key, words in (("ttft_s", "to first token"), ("tpot_s", "per output token"))
+    }  # fmt: skip
+    held = run["peak_used_bytes"] / run["free_bytes"]
+    says = "the line grows as long as they come" if run["is_stable"] is False else "holds"
+    if run["n_rejected"]:
+        says += f"; {run['n_rejected']:,} too long for its memory"
+    return shown | {
+        "output tokens/s": f"{run['throughput_tokens_per_s']:,.4g}", "run at once": f"{run['mean_running']:.3g}",
+        "memory, at most": f"{held:.0%}", "sent back": f"{run['n_preempted']:,}", "says": says,
+    }  # fmt: skip
 
 
 def limits(values: Mapping[str, Any]) -> dict[str, float]:
@@ -96,6 +189,53 @@ def cached_load(asked: Request, name: str) -> Load:
     return load.under_load(asked.device_spec(), asked.plan(), asked.work, name=name)
 
 
+def simulated(asked: Request) -> Request:
+    """The design as `dse simulate` takes it. Raises InputError for what is not simulated."""
+    work = asked.work
+    if work.prompt_chunk_tokens != 1:
+        raise InputError(f"prompt-chunk = {work.prompt_chunk_tokens}: requests are simulated with 1 only: leave it out")
+    least = min(work.batch, work.max_num_seqs or work.batch)
+    usual = {name: ASKED[name].default for name in _NOT_SIMULATED}
+    return replace(asked, work=replace(work, batch=least, **usual))
+
+
+@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_rate(asked: Request, trace: str | None, n_requests: int) -> float:
+    """Requests per second that a design holds in steady state. Raises DseError."""
+    requests = arrivals.requests_of(arrivals.Traffic(trace, arrivals.FULL, n_requests), asked.work)
+    device, plan = asked.device_spec(), asked.plan()
+    return arrivals.rate_that_holds(device, plan, asked.work, requests, "continuous", CHUNK_TOKENS)
+
+
+@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+def cached_run(
+    asked: Request, trace: str | None, per_s: float, n_requests: int, name: str
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """A simulated run: its numbers, and what shares of the requests wait. Raises DseError."""
+    ask = arrivals.Traffic(trace, str(per_s), n_requests)
+    result, run = simulation.serve(asked.device_spec(), asked.plan(), asked.work, ask)
+    return result, simulation.waits_table(result, run, name)
+
+
+def simulate_command(asked: Request, trace: str | None, per_s: float, n_requests: int) -> str:
+    """The command line that simulates the same. Raises InputError."""
+    words = [*shlex.split(request.command(asked, _unused(asked, trace)))[2:], *(["--trace", trace] if trace else [])]
+    return shlex.join(["dse", "simulate", *words, "--rate", str(per_s), "--requests", str(n_requests)])
+
+
+def simulate_python(asked: Request, trace: str | None, per_s: float, n_requests: int) -> str:
+    """The same in Python, ending with `result`. Raises InputError."""
+    given = {"trace": trace, "rate": per_s, "n_requests": n_requests}
+    more = [f"{name}={value!r}" for name, value in given.items() if value]
+    return request.python(asked, "simulate", more, _unused(asked, trace))
+
+
+def _unused(asked: Request, trace: str | None) -> tuple[str, ...]:
+    """Fields of the workload that `dse simulate` refuses, since they would change nothing."""
+    lengths = ("input_tokens", "output_tokens") if trace else ()
+    return (*lengths, "page_tokens") if asked.work.admission == "reserve" else lengths
+
+
 def command(asked: Request) -> str:
     """The command line that prints the same. Raises InputError."""
     return shlex.join(["dse", "ask", "load", *shlex.split(request.command(asked))[2:]])
@@ -103,8 +243,4 @@ def command(asked: Request) -> str:
 
 def python(asked: Request) -> str:
     """The same in Python, ending with `result`. Raises InputError."""
-    key, value = (spec.name for spec in asked.quantizer_specs())
-    return request.call("load", [
-        repr(asked.device_text), repr(asked.model_text), repr(key),
-        *([f"value_quantizer={value!r}"] if value != key else []), *request.work_arguments(asked),
-    ])  # fmt: skip
+    return request.python(asked, "load")

@@ -1,0 +1,78 @@
+"""The page "Serving" without a browser: designs under load in closed form, and the same simulated one by one."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from dse.cli import main as cli
+from dse.core.errors import InputError
+from dse.explorer import request
+from dse.explorer.pages import serving as page
+from explorer_page import opened, wrong
+
+
+def _asked(**changed):
+    values = {"device": "a100-80gb", "model": "llama2-7b", "quantizer": "fp8"}
+    asked = request.of(values)
+    return replace(asked, work=replace(asked.work, batch=16, input_tokens=200, output_tokens=50, **changed))
+
+
+def test_nothing_is_simulated_unasked():
+    app = opened("serving")
+    assert not app.exception
+    assert len(app.dataframe) == 1
+    assert any("choose what to simulate" in text.value for text in app.caption)
+
+
+def test_all_designs_serve_the_same_requests():
+    app = opened("serving", simulated="azure-conv", requests="50", rate="0.5")
+    assert not app.exception
+    assert wrong(app) == []
+    table = app.dataframe[1].value
+    assert table["design"].tolist() == app.dataframe[0].value["design"].tolist()
+    assert len(table) == 3
+    assert set(table["says"]) == {"holds"}
+    assert any("The same 50 requests for each design, 0.5 a second: the rate given." in text.value
+               for text in app.caption)  # fmt: skip
+    app.selectbox(key="simulated").select(page.ALIKE).run()
+    assert not app.exception
+    assert app.dataframe[1].value["to first token, p50, p90, p99"].tolist() != table["to first token, p50, p90, p99"].tolist()
+
+
+def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
+    app = opened("serving", simulated="workload", requests="40", input="1024", output="64")
+    rates = []
+    for row in ({}, {"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"}):
+        one = request.of({"input": 1024, **row})
+        work = replace(one.work, input_tokens=1024, output_tokens=64)
+        rates.append(page.cached_rate(replace(one, work=work), None, 40))
+    asked = float(f"{0.7 * min(rates):.3g}")
+    assert any(f", {asked:.4g} a second: 70%" in text.value for text in app.caption)
+
+
+@pytest.mark.parametrize("trace", [None, "azure-code"])
+@pytest.mark.parametrize("changed", [{}, {"admission": "reserve", "page_tokens": 32}, {"rounds": 3, "max_num_seqs": 4}])
+def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
+    asked = page.simulated(_asked(**changed))
+    ours, waits = page.cached_run(asked, trace, 2.0, 30, "x")
+    words = shlex.split(page.simulate_command(asked, trace, 2.0, 30))
+    outcome = CliRunner().invoke(cli.cli, [*words[1:], "--json"])
+    assert outcome.exit_code == 0, outcome.output
+    assert json.loads(outcome.output) == ours
+    space = {}
+    exec(page.simulate_python(asked, trace, 2.0, 30), space)
+    assert space["result"] == ours
+    assert waits["design"].unique().tolist() == ["x"]
+    if "max_num_seqs" in changed:
+        assert ours["peak_running"] <= 4
+
+
+def test_what_is_not_simulated_is_said_in_a_line():
+    with pytest.raises(InputError, match="prompt-chunk = 512"):
+        page.simulated(_asked(prompt_chunk_tokens=512))
+    app = opened("serving", simulated="workload", requests="20", prefix="128")
+    assert not app.exception
+    assert all("prefix = 128" in line for line in wrong(app))
