@@ -68,8 +68,8 @@ def render(bench: Bench) -> None:
     st.markdown(f"**In the tray now.**{escaped(same)}")
     st.dataframe(cards.table(bench), hide_index=True)
     st.caption(
-        "How sure: measured, the kernels were timed, and 8 of 10 measurements should lie so near; assumed, some were not "
-        "timed; peak rates, what the data sheet allows."
+        "How sure: measured, the kernels were timed, and 8 of 10 measurements should lie so near; assumed, some were "
+        "not timed; peak rates, what the data sheet allows."
     )
 
 
