@@ -269,7 +269,7 @@ def table(bench: Bench) -> pd.DataFrame:
     """The designs as a table, a row each: what a narrow screen shows first comes first."""
     found = []
     for row in bench.rows:
-        cells = {"design": row.name}
+        cells = {"Design": row.name}
         if row.asked is not None and row.answer is not None:
             for name, label in SHOWN.items():
                 cells[label] = shown(name, row.result)
@@ -277,7 +277,7 @@ def table(bench: Bench) -> pd.DataFrame:
                     cells[label] += " (misses the limit)"
             cells.update({"Fits": _fits(row.result), "What": benches.line(row.asked)})
         found.append({**cells, "How sure": benches.badge(row)})
-    order = ["design", SHOWN["throughput_tokens_per_s"], "How sure", "Fits", *SHOWN.values(), "What"]
+    order = ["Design", SHOWN["throughput_tokens_per_s"], "How sure", "Fits", *SHOWN.values(), "What"]
     return pd.DataFrame(found).reindex(columns=list(dict.fromkeys(order)))
 
 

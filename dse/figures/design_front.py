@@ -20,7 +20,7 @@ OTHERS = "other designs"
 #: what a front of one objective is drawn against
 PLACE = "row of the front"
 #: units that say little of a number without its name
-_COUNTED = ("", "1", "sequence", "token", "bit")
+_COUNTED = ("", "1", "sequence", "token", "bit", "device")
 #: from this ratio of largest to smallest on, an axis is logarithmic; and by powers of ten
 _LOG, _DECADES = 20.0, 1000.0
 MAX_FRONT = 5000

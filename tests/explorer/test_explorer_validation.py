@@ -36,9 +36,19 @@ def test_the_page_runs_and_follows_its_widgets(rows):
     shown = {metric.label[2:]: metric.value for metric in app.metric}
     assert shown == {verdict: f"{n:,}" for verdict, n in validate.counts(rows).items() if n}
     app.selectbox(key="validation_document").select("Oaken")
-    app.selectbox(key="validation_device").select("H200").run()
+    app.selectbox(key="validation_device").select("B200").run()
     assert not app.exception
+    assert app.query_params["validation_device"] == "B200"
     assert app.query_params["validation_document"] == "Oaken"
     app.text_input(key="validation_words").set_value("no such claim").run()
     assert not app.exception
     assert "No claim is left" in app.info[0].value
+
+
+def test_kernels_are_of_the_design_device_unless_another_is_chosen(rows):
+    assert "choose a device" not in said(opened("validation"))
+    other = opened("validation", designs="device.mi300x")
+    assert "No times of MI300X were fitted: choose a device." in said(other)
+    other.selectbox(key="validation_device").select("H200").run()
+    assert not other.exception
+    assert "choose a device" not in said(other)

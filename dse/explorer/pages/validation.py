@@ -40,12 +40,15 @@ WORDS = Field(
     help="Show only claims whose name, place or text holds these words.",
 )  # fmt: skip
 SILICON_DEVICE = Field(
-    "validation_device", "Device", "choice", "A100-80GB",
-    choices=lambda: list(dict.fromkeys(row.device for row in validate_silicon.recorded_rows())),
-    help="Devices whose kernels were measured by others and fitted here.",
+    "validation_device", "Device", "choice", None, choices=lambda: _measured_devices(),
+    placeholder="that of the design", help="Devices whose kernels were measured by others and fitted here.",
 )  # fmt: skip
 #: what the page asks for
 FIELDS = (DOCUMENT, VERDICTS, WORDS, SILICON_DEVICE)
+
+
+def _measured_devices() -> list[str]:
+    return list(dict.fromkeys(row.device for row in validate_silicon.recorded_rows()))
 
 
 def render(bench: Bench) -> None:
@@ -54,7 +57,7 @@ def render(bench: Bench) -> None:
     st.title("Validation", anchor=False)
     st.caption("What do papers print and what was measured on silicon, and what does this tool say?")
     show_nearest(bench)
-    show_silicon(values)
+    show_silicon(bench)
     show_claims(values)
 
 
@@ -151,12 +154,18 @@ def show_chosen(values: dict[str, Any]) -> None:
 
 
 @part
-def show_silicon(_: dict[str, Any]) -> None:
-    """Errors of fitted kernels on times that the fits did not see."""
+def show_silicon(bench: Bench) -> None:
+    """Errors of fitted kernels on times that the fits did not see: of the design's device unless another is chosen."""
     st.subheader("Measured kernels", anchor=False)
     values = state.follow()
     widgets.draw(SILICON_DEVICE)
-    device = values[SILICON_DEVICE.key]
+    own = bench.current.asked.device_spec().name if bench.current.asked else None
+    device = values[SILICON_DEVICE.key] or own
+    if device not in _measured_devices():
+        st.caption(
+            widgets.escaped(f"No times of {device or 'a design without an answer'} were fitted: choose a device.")
+        )
+        return
     table = pd.DataFrame([asdict(row) for row in validate_silicon.recorded_rows(device)])
     chart = FIGURES["silicon_errors"].chart(table)
     made = MadeBy(
