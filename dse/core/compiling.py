@@ -91,8 +91,14 @@ def jit(function: Formula) -> Callable[..., Any]:
 
 @cache
 def array(function: Formula) -> Callable[..., Any]:
-    """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53."""
-    return registered().vectorize(function)
+    """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53.
+
+    Wide vectors compute both sides of a branch and keep one: a division by zero on the other is no news.
+    """
+    import numpy as np
+
+    compiled: Callable[..., Any] = registered().vectorize(function)
+    return np.errstate(divide="ignore", invalid="ignore")(compiled)
 
 
 def sources() -> list[Path]:
