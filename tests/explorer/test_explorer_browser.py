@@ -341,7 +341,7 @@ def test_the_start_is_one_screen_of_a_phone(page, server):
     last = page.get_by_text("How sure: measured")
     last.wait_for()
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
-    page.wait_for_function("document.querySelector('[data-testid=stSidebar]') === null")  # it folds away
+    page.wait_for_selector("[data-testid=stSidebar][data-collapsed=true]", state="attached")  # it folds away
     idle(page)
     heights = []
     while len(heights) < 3 or len({*heights[-3:]}) > 1:  # the table takes its height some time after its canvas

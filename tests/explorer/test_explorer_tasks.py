@@ -64,6 +64,7 @@ class Hand:
 
     def give(self, field, name, content):
         self.n_actions += 1
+        sync_api.expect(field).to_have_count(1)  # one that was used gives way to a new one
         field.set_input_files({"name": name, "mimeType": "application/octet-stream", "buffer": content})
         idle(self.page)
 
