@@ -196,7 +196,7 @@ def _files_of(fields: Sequence[Field], query: Mapping[str, list[str]]) -> tuple[
 
 
 def put(values: Mapping[str, Any]) -> None:
-    """Set fields for the next run: from a callback, or before `st.rerun` or `go` ("load this point into What if")."""
+    """Set fields for the next run: from a callback, or before `st.rerun` or `go` (a point into the tray)."""
     st.session_state.setdefault(_PUT, {}).update(values)
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
@@ -72,6 +72,31 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile
             sync_api.expect(again.get_by_role("textbox", name=name)).to_have_value(text)
     finally:
         again.close()
+
+
+#: where a figure shows a point of a line, as the browser's window counts
+_PLACE = """([figure, name, at]) => {
+    const plot = document.querySelector(`.st-key-${figure} .js-plotly-plot`);
+    const trace = plot.data.find(trace => trace.name === name && trace.x.length > at);
+    const {xaxis, yaxis} = plot._fullLayout, place = plot.getBoundingClientRect();
+    return [place.left + xaxis._offset + xaxis.d2p(trace.x[at]), place.top + yaxis._offset + yaxis.d2p(trace.y[at])];
+}"""
+
+
+@pytest.mark.parametrize(("address", "figure", "line", "at", "added"), [
+    ("compare", "throughput", "fp16", 8, "own_batch.256"),
+    (f"front?{SMALL}", "front", "H100", 0, "device.h100~"),
+])  # fmt: skip
+def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line, at, added):
+    page.goto(f"{server}/{address}")
+    wait_for_figure(page, figure, FIRST_MS)
+    page.locator(f".st-key-{figure}").scroll_into_view_if_needed()
+    idle(page)
+    page.mouse.click(*page.evaluate(_PLACE, [figure, line, at]))
+    page.get_by_text("In the tray: 1 more.").wait_for()
+    page.wait_for_url("**designs=**")
+    designs = parse_qs(urlsplit(page.url).query)["designs"][0].split("~~")
+    assert designs[-1].startswith(added)
 
 
 def test_a_long_sweep_shows_how_far_it_is_and_ends_when_told(page, server):

@@ -8,6 +8,7 @@ import pytest
 
 from dse.cli import main as cli
 from dse.core import errors
+from dse.explorer import bench as benches
 from dse.explorer import cards, names, request, sidebar, tray, uploads
 from dse.explorer import common_fields as shared
 from dse.explorer.pages import compare
@@ -291,3 +292,15 @@ def test_bars_add_up_to_the_total():
     assert sum(part.x[0] for part in parts) == sum(result[name] for name in design_bars.MEMORY)
     assert parts[-1].base[0] + parts[-1].x[0] == sum(part.x[0] for part in parts)
     assert mark.x == (result["capacity_bytes"],)
+
+
+def test_a_point_of_the_throughput_figure_is_its_design_with_that_batch():
+    designs = tray.Tray((tray.Design(), tray.Design("Mine", {"quantizer": "fp8"})))
+    here = benches.of({field.key: field.default for field in (*shared.DESIGN, *shared.SCENARIO)}, designs)
+    drawn = compare.cached_lines(tuple((row.name, request.any_batch(row.request)) for row in here.answered))
+    line = next(series for series in drawn.panels[0].series if series.name == "Mine" and 256.0 in series.x)
+    y = line.y[line.x.index(256.0)]
+    found = compare.at(here.answered, designs, drawn, 256.0, y)
+    assert found == tray.Design("", {"quantizer": "fp8", "own_batch": 256})
+    assert compare.at(here.answered, designs, drawn, 64.0, line.y[line.x.index(64.0)]) is None  # there already
+    assert compare.at(here.answered, designs, drawn, 256.0, y / 2) is None  # no point

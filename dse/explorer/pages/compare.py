@@ -10,7 +10,8 @@ import streamlit as st
 
 from dse.core import units
 from dse.core.errors import DseError
-from dse.explorer import cards, figure, names, request, state, tray
+from dse.explorer import cards, figure, names, request, sidebar, state, tray
+from dse.explorer import common_fields as shared
 from dse.explorer import downloads as beside
 from dse.explorer.bench import Bench, Row
 from dse.explorer.downloads import MadeBy
@@ -163,7 +164,7 @@ def _said(chart: Chart, other: str) -> Chart:
 
 @st.fragment(parallel=True)
 def show_curve(rows: Sequence[Row], made: MadeBy, other: str) -> None:
-    """Throughput against batch; a single design beside the same without quantization."""
+    """Throughput against batch, a click on which adds the design with that batch; a single design beside 16 bits."""
     named = [(row.name, row.request) for row in rows]
     if len(named) == 1:
         plain = request.unquantized(named[0][1])
@@ -172,7 +173,21 @@ def show_curve(rows: Sequence[Row], made: MadeBy, other: str) -> None:
     curves = tuple((name, request.any_batch(asked)) for name, asked in named)
     drawn = _said(cached_lines(curves), other)
     chart = figure.chosen(drawn, [row.result for row in rows], [row.name for row in rows])
-    beside.show("throughput", chart, partial(_curves, curves), made)
+    event = beside.show("throughput", chart, partial(_curves, curves), made, on_select="rerun", selection_mode="points")
+    st.caption("Click a point to add the design with that batch to the tray.")
+    place = beside.clicked("throughput", event)
+    if place and (design := at(rows, state.tray(), drawn, *place)):
+        sidebar.add(design)
+        st.rerun()
+
+
+def at(rows: Sequence[Row], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.Design | None:
+    """The design of the tray whose line has a point there, with its batch; None where that is as it is, or none has."""
+    lines_there = {series.name for series in drawn.panels[0].series if (x, y) in zip(series.x, series.y, strict=True)}
+    row = next((row for row in rows if row.name in lines_there), None)
+    if row is None or row.request.work.batch == round(x):
+        return None
+    return tray.Design(values={**designs.designs[row.at].values, shared.OWN_BATCH.key: round(x)})
 
 
 @st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})

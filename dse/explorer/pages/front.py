@@ -649,19 +649,11 @@ def draw(shown: DesignFront, made: MadeBy, asked: Asked, bench: Bench) -> None:
         on_select="rerun", selection_mode="points",
     )  # fmt: skip
     st.caption("Click a design of the front to add it to the tray.")
-    clicked = event["selection"]["points"] if event else []
-    place = (float(clicked[0]["x"]), float(clicked[0]["y"])) if clicked else None
-    if place is not None and place != st.session_state.get(_CLICKED):
-        row = at(shown, *place)
-        if row is not None:
-            sidebar.add(*added(loaded(row, asked), bench.values))
-            st.session_state[_CLICKED] = place
-            st.rerun()
-    st.session_state[_CLICKED] = place
-
-
-#: session key: the point that was clicked last, which stays chosen in the figure
-_CLICKED = "front clicked"
+    place = beside.clicked("front", event)
+    row = at(shown, *place) if place else None
+    if row is not None:
+        sidebar.add(*added(loaded(row, asked), bench.values))
+        st.rerun()
 
 
 def added(found: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.Design, dict[str, Any]]:
@@ -748,7 +740,7 @@ def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:
 
 
 def loaded(row: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-    """Fields of What if for a design of what was asked."""
+    """Fields of a design of the tray for a point of what was asked."""
     sweep = asked.sweep()
     given = {name: row[name] for name in sweep.axis if name in row and not pd.isna(row[name])}
     key = _quantizer(given, asked, "key_quantizer" if "key_quantizer" in given else "quantizer")
