@@ -152,7 +152,8 @@ def error_notes(table: pd.DataFrame) -> tuple[str, ...]:
     data = table["measured_on"].dropna()
     if data.empty:
         return ()
-    return (f"Errors (SQNR, of packed elements) were measured on {_names(data)}, not on these models.",)
+    files = data.map(lambda name: name.partition(",")[0])  # of all layers, or of packed layers alone
+    return (f"Errors measured on {_names(files)}, not on these models.",)
 
 
 def _names(values: pd.Series) -> str:
