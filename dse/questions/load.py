@@ -16,9 +16,10 @@ from dse.specs.workload import Workload
 #: shares of what a server that is always full serves; above the last the closed form does not hold
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 COLUMNS = (
-    "design", "load", "requests_per_s", "tokens_per_s", "tpot_s", "ttft_s", "running_requests", "prompt_share",
+    "design", "load", "requests_per_s", "tokens_per_s", "tpot_s", "ttft_s", "place_wait_s", "running_requests",
+    "prompt_share",
 )  # fmt: skip
-_HEAD = ("load", "requests/s", "token/s", "ms per token", "s to the first", "decode at once")
+_HEAD = ("load", "requests/s", "token/s", "ms per token", "s to the first", "s for a place", "decode at once")
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ class Load:
         for row in self.rows:
             cells = (
                 f"{row['load']:.2f}", f"{row['requests_per_s']:.4g}", f"{row['tokens_per_s']:,.4g}",
-                f"{1e3 * row['tpot_s']:.4g}", f"{row['ttft_s']:.4g}", f"{row['running_requests']:.3g}",
+                f"{1e3 * row['tpot_s']:.4g}", f"{row['ttft_s']:.4g}", f"{row['place_wait_s']:.3f}",
+                f"{row['running_requests']:.3g}",
             )  # fmt: skip
             lines.append("".join(f"{cell:>16}" for cell in cells))
         end = (
             f"A full server serves {self.full_requests_per_s:.4g} requests/s; requests of equal lengths come at random."
+            "\nFor a place: of the time to the first, until one of those at once has ended."
         )
         if not self.rows:
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
@@ -97,8 +100,11 @@ def under_load(
         rate = load * full
         found = at_rate(device, plan, work, moments, rate)
         if found is not None:
-            values = (name, load, rate, rate * work.output_tokens, found.tpot_s, found.ttft_s, found.running)
-            rows.append(dict(zip(COLUMNS, (*values, found.prompt_share), strict=True)))
+            values = (
+                name, load, rate, rate * work.output_tokens, found.tpot_s, found.ttft_s, found.place_wait_s,
+                found.running, found.prompt_share,
+            )  # fmt: skip
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
     context = (
         f"{device.name}, {plan.model.name}, {plan.quantizer_name}, at most {work.batch:,} requests of "
         f"{work.input_tokens:,} + {work.output_tokens:,} tokens at once"

@@ -8,7 +8,7 @@ from dse.model import kv_layout
 from dse.model.formulas import steady
 from dse.serving import simulator, steady_state
 from dse.serving import trace_tables as traces
-from dse.serving.at_rate import at_rate
+from dse.serving.at_rate import _full_share, at_rate
 from dse.serving.requests import Lengths, Requests
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
@@ -27,6 +27,9 @@ def test_formulas_by_hand():
     assert steady.prompt_queue_s(2.0, 0.25, 0.0625, 0.030) == pytest.approx(0.125 + 0.015)
     # M/M/1 at the same rate waits twice as long: E[p^2] = 2 E[p]^2
     assert steady.prompt_queue_s(2.0, 0.25, 0.125, 0.0) == pytest.approx(0.25)
+    # M/M/1, 2 a second of 4: its place is taken and none waits for 0.5 * 0.5; the wait is 0.5 / (4 - 2); M/D/1 half
+    assert steady.place_queue_s(2.0, 4.0, 0.25, 1.0) == pytest.approx(0.25)
+    assert steady.place_queue_s(2.0, 4.0, 0.25, 0.0) == pytest.approx(0.125)
     # 0.4 s until a first token bring 0.1 s of prompts, these 0.025 s, and so on
     assert steady.backlog_s(0.4, 0.25) == pytest.approx(0.4 * (0.25 + 0.25**2 + 0.25**3 + 0.25**4), rel=5e-3)
 
@@ -50,6 +53,24 @@ def test_it_is_near_the_simulator(kind, batching, load):
     assert ours.tpot_s == pytest.approx(tpot_s, rel=0.10)
     assert ours.ttft_s - own_s == pytest.approx((run.first_s - run.requests.arrival_s).mean(), rel=0.25)
     assert ours.running == pytest.approx(run.mean_running, rel=0.12)
+
+
+def test_the_share_in_which_all_places_are_taken_by_hand():
+    """Erlang: two places of one request a second each, one a second comes: 1, 1, 1/2, then halves: 1/3, 1/3, 1/6."""
+    assert _full_share(1.0, 2, float) == pytest.approx(1 / 6)
+    assert _full_share(1e-9, 50, float) < 1e-12  # 50 at once never happens
+
+
+@pytest.mark.parametrize("places", [1, 4, 16])
+def test_the_wait_for_one_of_few_places_is_near_the_simulators(places):
+    work = Workload(batch=places, admission="paged")
+    moments = steady_state.FixedLengths(1024, 256)
+    rate = 0.9 * steady_state.steady(DEVICE, KV, work, moments)["requests_per_s"]
+    ours = at_rate(DEVICE, KV, work, moments, rate)
+    run = simulator.run(DEVICE, KV, work, requests("", rate, 20_000))
+    queueing_s = (run.start_s - run.requests.arrival_s).mean()
+    assert ours.place_wait_s == pytest.approx(queueing_s, rel=0.2)
+    assert ours.place_wait_s < ours.ttft_s
 
 
 def test_a_rate_that_does_not_hold_has_no_times():

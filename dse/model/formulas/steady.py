@@ -106,3 +106,13 @@ def backlog_s(first_s, prompt_share):
     """Time that the prompts take that came in the `first_s` until a first token, and in that time: where prompts go
     before decode steps, the second token waits for them."""
     return first_s * prompt_share / (1 - prompt_share)
+
+
+@formula("s", "full_share * load / (1 - load)^2 / rate * (1 + cv^2) / 2, load = rate / full_per_s",
+         "docs/explanation/model.md, At a rate: birth-death chain, scaled as by Allen and Cunneen (1990)")  # fmt: skip
+def place_queue_s(requests_per_s, full_per_s, full_share, squared_variation):
+    """Wait for a place, mean over requests. All places are taken and none waits for `full_share` of the time, while
+    they are taken `full_per_s` requests end a second; variation is that of the time in a place. requests_per_s <
+    full_per_s."""
+    load = requests_per_s / full_per_s
+    return full_share * load / (1 - load) ** 2 / requests_per_s * (1 + squared_variation) / 2
