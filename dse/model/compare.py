@@ -8,7 +8,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain, Interval
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ENDS
-from dse.specs.quantity import ASSUMED, BY_KIND, Quantity
+from dse.specs.quantity import ASSUMED, Quantity
 from dse.specs.workload import Workload
 
 #: numbers of a device that bear on one design and not on another: rates of packing and unpacking, starts, links
@@ -35,8 +35,9 @@ class Comparison:
     def gain(self, first: Case, second: Case) -> Gain | None:
         """How many times as good the first is as the second; None where one of them does not run.
 
-        Errors are those of `uncertainty.gain`, and the ranges of the assumed numbers of `VARIED`, each at half and at
-        twice its value for both designs of one device, for one at a time of two devices.
+        Errors are those of `uncertainty.gain`, and the ranges of the assumed numbers of `VARIED`, each at both ends of
+        its range (half and twice its value, where it has none of its own) for both designs of one device, for one at a
+        time of two devices.
         """
         base = self._results(first), self._results(second)
         if any(results.get(self.column) is None for results in base):
@@ -62,7 +63,7 @@ class Comparison:
                         for case, results, is_on in zip((first, second), base, side, strict=True)
                     ]
                     ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
-                yield Interval(min(ratios), max(ratios), f"{name} is assumed, half to twice")
+                yield Interval(min(ratios), max(ratios), f"{name} is assumed, in its range")
 
     def _kernels(
         self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]], usual: float
@@ -94,8 +95,8 @@ class Comparison:
         if key not in self._varied:
             number = device.rate(name.removesuffix("_rate")) if name.endswith("_rate") else getattr(device, name)
             varied = [
-                Quantity(value=factor * number.value, unit=number.unit, source="half to twice", kind=ASSUMED)
-                for factor in BY_KIND[ASSUMED]
+                Quantity(value=factor * number.value, unit=number.unit, source="end of its range", kind=ASSUMED)
+                for factor in number.factors
             ]
             # the device itself is kept, so that no other comes to its place in memory
             self._varied[key] = (*(device.model_copy(update={name: one}) for one in varied), device)

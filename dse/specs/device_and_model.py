@@ -68,6 +68,8 @@ GPU_PATHS: dict[str, Path] = {"nqkv": "materialised", "oaken": "materialised"}
 #: elements per second and core of GPUs whose clock is not known: 13.7 a cycle
 #: (docs/explanation/calibration.md, Shipped FP8 fits) at Hopper's 1.83 GHz; assumed for every core until calibrated
 FUSED_ELEMENTS_PER_S_PER_CORE = 25e9
+#: of the memory's pace at 4 bits an element, what kernels of 3 elements a cycle and core unpack on an H100: 0.1
+SLOWEST_PACE = 0.1
 
 
 def _family(name: str) -> str:
@@ -246,12 +248,12 @@ class HardwareSpec(Spec):
                 kind=ASSUMED,
                 source="assumed: 25 G element/s a core, as measured for FP8 decode attention on Hopper",
             )
+        pace = units.BITS_PER_BYTE * self.memory_bandwidth.si / 4
         return Quantity(
-            value=units.BITS_PER_BYTE * self.memory_bandwidth.si / 4,
-            unit="element/s",
-            kind=ASSUMED,
-            source="assumed: keeps pace with the memory at 4 bits an element; give fused_rate or n_cores",
-        )
+            value=pace, low=SLOWEST_PACE * pace, high=2 * pace, unit="element/s", kind=ASSUMED,
+            source="assumed: keeps pace with the memory at 4 bits an element, down to a tenth of it; give fused_rate "
+            "or n_cores",
+        )  # fmt: skip
 
     def quantities(self) -> dict[str, Quantity]:
         """Every number by field name, the assumed rate included where the file gives none."""
