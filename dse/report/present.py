@@ -92,7 +92,7 @@ def point_text(
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
         lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
     if not result["feasible"]:
-        lines += ["", f"Does not fit: {result['infeasible_reason']}"]
+        lines += ["", f"Does not fit: {result['infeasible_reason']}", f"Room comes from {_room_comes_from(result)}"]
     for title in SECTIONS:
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if result["n_devices"] == 1:
@@ -136,6 +136,14 @@ def point_text(
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def _room_comes_from(result: dict[str, Any]) -> str:
+    """What to change where not even one request fits."""
+    weights = "fewer bits for weights (--weights)"
+    if result["free_bytes"] < 0:
+        return f"{weights} or more devices (--tp)"
+    return f"a shorter request (--input, --output), fewer bits for it (--quantizer), {weights} or more devices (--tp)"
 
 
 def kernels(point: Point) -> list[dict[str, Any]]:

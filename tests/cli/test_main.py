@@ -291,6 +291,10 @@ def test_too_large_is_a_result(run):
     code, out, err = run("point", "--device", "oaken-hbm", "--model", "mixtral-8x7b")
     assert (code, err) == (0, "")
     assert "Does not fit: weights need 93.41 GB, 13.41 GB more than the 80 GB" in out
+    assert "\nRoom comes from fewer bits for weights (--weights) or more devices (--tp)\n" in out
+    out = run("point", "--device", "mi300x", "--model", "llama3.1-8b", "--input", "5000000")[1]
+    assert "\nDoes not fit: one request of 5,001,024 tokens needs 655.5 GB" in out
+    assert "\nRoom comes from a shorter request (--input, --output), fewer bits for it (--quantizer), fewer" in out
 
 
 @pytest.mark.parametrize("name", [name for name, unit in point.RESULT_UNITS.items() if unit])
