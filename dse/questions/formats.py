@@ -13,7 +13,7 @@ from dse.model import uncertainty
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing
-from dse.questions.common import THROUGHPUT, Design, Progress, Result, sure_text
+from dse.questions.common import THROUGHPUT, Answer, Design, Progress, Result, sure_text
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.implementation import GENERIC
@@ -76,7 +76,7 @@ def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Formats:
+class Formats(Answer):
     """The answer: 16 bits first, then every other format, those with most throughput first."""
 
     device: str
