@@ -122,6 +122,8 @@ class Formats(Answer):
             said += self._errors(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
+        elif slower := self._slower():
+            said = [slower]
         elif near := _nearest(others):
             assert near.gain
             said = [f"No format surely pays here: {near.name} gives {_gain(near.gain)} the throughput of {PLAIN}"
@@ -138,6 +140,21 @@ class Formats(Answer):
             own = sorted(room, key=lambda one: not self._is_own(one))
             said.append(f"Only room, no throughput: {_several([one.name for one in own])}.")
         return " ".join(said)
+
+    def _slower(self) -> str:
+        """What to say where every format that runs is slower than 16 bits; "" where one is not, or none runs."""
+        ratios = {one.name: one.gain for one in self.formats[1:] if one.gain}
+        least = max(ratios, key=lambda name: ratios[name].ratio, default=None)
+        if least is None or ratios[least].ratio >= 1:
+            return ""
+        near = _nearest(self.formats[1:])
+        start = self._from() if near and near.name == least else ""
+        who = (
+            f"all that run are slower than {PLAIN}, {least} least"
+            if len(ratios) > 1
+            else f"{least} is slower than {PLAIN}"
+        )
+        return f"No format pays here: {who}, at {_gain(ratios[least])} its throughput{start}."
 
     def _is_own(self, one: Format) -> bool:
         """True for a format whose kernel the chosen stack has."""
