@@ -97,6 +97,8 @@ def point_text(
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
+        if result["kv_bytes_per_token_beyond_windows"] == result["kv_bytes_per_token"]:
+            shown = [row for row in shown if row[1] != "kv_bytes_per_token_beyond_windows"]
         if result["state_bytes"] is None:
             shown = [row for row in shown if row[1] != "state_bytes"]
         if not result["power_s"]:
