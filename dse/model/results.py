@@ -192,7 +192,7 @@ RESULTS: dict[str, Result] = {result.name: result for result in (
     _r("effective_bandwidth_bytes_per_s", "B/s", NUMBER, "effective bandwidth",
        line=("Throughput", 9, "effective bandwidth"), reads=("memory_bandwidth",)),
     _r("effective_capacity_bytes", "B", NUMBER, "effective capacity",
-       line=("Throughput", 10, "effective capacity (all the memory)"), reads=("memory_capacity",)),
+       line=("Throughput", 10, "effective capacity, by the data sheet"), reads=("memory_capacity",)),
     _r("byte_energy_low", "1", NUMBER, "measured over predicted energy of bytes, low", reads=("energy_per_byte",)),
     _r("byte_energy_high", "1", NUMBER, "measured over predicted energy of bytes, high", reads=("energy_per_byte",)),
     _r("flop_energy_low", "1", NUMBER, "measured over predicted energy of operations, low", reads=("energy_per_flop",)),
