@@ -47,8 +47,8 @@ class _Face(ModuleType):
         return getattr(importlib.import_module("dse.api"), name)
 
     def __dir__(self) -> list[str]:
-        """The public names."""
-        return sorted({*super().__dir__(), *_FUNCTIONS})
+        """The public names, and those that every module has."""
+        return sorted({*(name for name in super().__dir__() if name.startswith("__")), *_FUNCTIONS})
 
 
 sys.modules[__name__].__class__ = _Face

@@ -123,7 +123,7 @@ def evaluate(
 
     Raises InputError and SpecError for names and values, LimitError beyond what can be counted.
     """
-    work = _workload(workload, asked)
+    work = _workload(workload, asked, own=evaluate.__kwdefaults__)
     values = quantizer if value_quantizer is None else value_quantizer
     return design_point.evaluate(_device(device), _plan(model, quantizer, values), work)
 
@@ -196,7 +196,8 @@ def front(
 
     `at_most` and `at_least` are limits such as `["decode_step_s=0.05"]` in base units; `by` makes a front for each
     value of a column, of which `only(COLUMN=VALUE)` takes one. `objectives` says both senses at once, as in
-    `{"power_w": "min"}`, in the order of a figure's axes. `units` are base units of columns of your own.
+    `{"power_w": "min"}`, in the order of a figure's axes. One name may stand for a list of it. `units` are base units
+    of columns of your own.
 
     >>> table = dse.sweep({"device": ["a100-80gb", "h100"], "model": "llama2-13b", "batch": [16, 64]})
     >>> dse.front(table, maximize=["throughput_tokens_per_s"]).table["device"].tolist()
@@ -210,20 +211,20 @@ def front(
     from dse.sweep.run import Stored
 
     if objectives is None:
-        objectives = pareto.objectives_of(maximize, minimize)
+        objectives = pareto.objectives_of(_list(maximize), _list(minimize))
     elif maximize or minimize:
         raise InputError("objectives: cannot stand beside maximize and minimize: give one of both")
     for name, sense in objectives.items():
         if sense not in ("max", "min"):
             raise InputError(f"objectives: {show(name)} = {show(sense)}: must be max or min")
     senses: Any = dict(objectives)
-    within = limits.parse(at_most, at_least)
+    within = limits.parse(_list(at_most), _list(at_least))
     place = designs.folder if isinstance(designs, Stored) else designs
     if not isinstance(place, str | Path):
-        return of.of_table(place, senses, by, units=units, limits=within)
+        return of.of_table(place, senses, _list(by), units=units, limits=within)
     if units is not None:
         raise InputError("units: are for a table: a file's columns are results and axes")
-    return of.of_file(place, senses, by, limits=within)
+    return of.of_file(place, senses, _list(by), limits=within)
 
 
 def formats(
@@ -246,7 +247,9 @@ def formats(
     """
     from dse.questions import formats as module
 
-    return module.formats(_device(device), _model(model), _workload(workload, asked), formats)
+    return module.formats(
+        _device(device), _model(model), _workload(workload, asked), None if formats is None else _list(formats)
+    )  # fmt: skip
 
 
 def crossover(
@@ -274,7 +277,9 @@ def crossover(
     """
     from dse.questions import common, crossing
 
-    work = _workload(workload, asked, searched={"batch": "batches", "input_tokens": "inputs"})
+    work = _workload(
+        workload, asked, searched={"batch": "batches", "input_tokens": "inputs"}, own=crossover.__kwdefaults__
+    )
     return crossing.crossing(
         _design(device, model, quantizer), _design(device, model, against), work,
         common.measure(measure, crossing.MEASURES), crossing.BATCHES if batches is None else batches,
@@ -310,14 +315,14 @@ def need(
     """
     from dse.questions import need as needs
 
-    goal, work = needs.target(throughput, step_ms), _workload(workload, asked)
+    goal, work = needs.target(throughput, step_ms), _workload(workload, asked, own=need.__kwdefaults__)
     if what != "bits":
         if quantizers is not None:
             raise InputError(f"quantizers: have no effect on {show(what)}: give one quantizer")
         return needs.smallest(_design(device, model, quantizer or "fp16"), work, what, goal)
     if quantizer is not None:
         raise InputError("quantizer: has no effect on bits: give quantizers to choose from")
-    names = needs.CANDIDATES if quantizers is None else quantizers
+    names = needs.CANDIDATES if quantizers is None else _list(quantizers)
     return needs.most_bits([_design(device, model, name) for name in names], work, goal)
 
 
@@ -346,9 +351,10 @@ def sensitivity(
     from dse.questions import sensitivity as module
 
     designs = [_design(device, model, name) for name in (quantizer, against) if name is not None]
+    work = _workload(workload, asked, own=sensitivity.__kwdefaults__)
     return module.sensitivity(
-        designs[0], _workload(workload, asked), common.measure(measure), designs[1] if against is not None else None,
-        ranges, as_measured=[module.with_measured_bits(design) for design in designs],
+        designs[0], work, common.measure(measure), designs[1] if against is not None else None,
+        _list(ranges), as_measured=[module.with_measured_bits(design) for design in designs],
     )  # fmt: skip
 
 
@@ -373,7 +379,7 @@ def load(
     from dse.questions import load as module
 
     values = quantizer if value_quantizer is None else value_quantizer
-    plan, work = _plan(model, quantizer, values), _workload(workload, asked)
+    plan, work = _plan(model, quantizer, values), _workload(workload, asked, own=load.__kwdefaults__)
     return module.under_load(_device(device), plan, work, module.LOADS if loads is None else loads)
 
 
@@ -409,7 +415,7 @@ def simulate(
 
     values = quantizer if value_quantizer is None else value_quantizer
     ask = Traffic(None if trace is None else str(trace), None if rate is None else str(rate), n_requests, seed)
-    work = _workload(workload, asked)
+    work = _workload(workload, asked, own=simulate.__kwdefaults__)
     work.refuse_idle()
     return simulation.serve(
         _device(device), _plan(model, quantizer, values), work, ask, batching, chunk_tokens,
@@ -436,9 +442,8 @@ def devices(
     from dse.questions import devices as module
 
     searched = dict.fromkeys(("tp", "pp", "pp_batches"), "most")
-    return module.devices(
-        _device(device), _plan(model, quantizer, quantizer), _workload(workload, asked, searched), most
-    )  # fmt: skip
+    work = _workload(workload, asked, searched, devices.__kwdefaults__)
+    return module.devices(_device(device), _plan(model, quantizer, quantizer), work, most)
 
 
 def best_map(
@@ -465,8 +470,10 @@ def best_map(
     from dse.questions import best_map as module
     from dse.questions import common
 
-    work = _workload(workload, asked, searched={"batch": "batches", "input_tokens": "inputs"})
-    names = module.QUANTIZERS if quantizers is None else quantizers
+    work = _workload(
+        workload, asked, searched={"batch": "batches", "input_tokens": "inputs"}, own=best_map.__kwdefaults__
+    )
+    names = module.QUANTIZERS if quantizers is None else _list(quantizers)
     return module.best_map(
         [_design(device, model, name) for name in names], work, common.measure(measure),
         module.BATCHES if batches is None else batches, module.INPUTS if inputs is None else inputs,
@@ -490,7 +497,7 @@ def operations(
     """
     from dse.questions.operations import decode_step
 
-    shape, kinds = _model(model), [_quantizer(name) for name in quantizers]
+    shape, kinds = _model(model), [_quantizer(name) for name in _list(quantizers)]
     plans = [kv_layout.build(shape, kind, kind) for kind in kinds]
     return decode_step(_device(device), plans, _workload(workload, asked))
 
@@ -591,9 +598,15 @@ def _design(device: Device, model: Model, quantizer: Quantizer) -> "Design":
 
 
 def _workload(
-    workload: Workload | None, asked: Mapping[str, Any], searched: Mapping[str, str] | None = None
+    workload: Workload | None,
+    asked: Mapping[str, Any],
+    searched: Mapping[str, str] | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> Workload:
-    """The workload given, or one of the fields `asked`; a question gives fields that it searches by other names."""
+    """The workload given, or one of the fields `asked`; a question gives fields that it searches by other names.
+
+    `own` are arguments that a function takes beside fields: a wrong name may have meant one of them.
+    """
     if workload is not None and asked:
         raise InputError(f"workload: cannot stand beside {show(next(iter(asked)))}: give one of both")
     known = Workload.__dataclass_fields__
@@ -601,7 +614,7 @@ def _workload(
         if searched and name in searched:
             raise InputError(f"{name}: is what the question searches: give {searched[name]}")
         if name not in known:
-            raise InputError(f"unknown {show(name)}: {did_you_mean(name, known)}")
+            raise InputError(f"unknown {show(name)}: {did_you_mean(name, [*known, *(own or {})])}")
     return workload or Workload(**asked)
 
 

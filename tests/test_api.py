@@ -29,7 +29,7 @@ def test_the_examples_in_the_docstrings_are_true():
 
 
 def test_every_public_name_is_there():
-    assert {*api.__all__} == {*dse._FUNCTIONS} <= {*dir(dse)}
+    assert {*api.__all__} == {*dse._FUNCTIONS} == {name for name in dir(dse) if not name.startswith("__")}
     for name in api.__all__:
         assert getattr(dse, name) is not None
 
@@ -122,7 +122,8 @@ def test_a_grid_holds_what_evaluate_gives():
 )
 def test_every_answer_has_a_text_and_a_figure(question, arguments, options):
     answer = getattr(dse, question)(*arguments, **options)
-    assert answer.text()
+    assert len(answer.text()) > 20
+    assert str(answer) == answer.text()
     assert isinstance(dse.plot(answer), plotly.graph_objects.Figure)
 
 
@@ -135,6 +136,22 @@ def test_sensitivity_is_that_of_the_command(capsys):
     answer = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
     assert capsys.readouterr().out == answer.text() + "\n"
     assert "stored_bits" in answer.text()
+
+
+def test_answers_without_a_figure_print_as_their_text():
+    waits = dse.load("h200", "qwen3-32b", "fp8", batch=8, admission="paged")
+    splits = dse.devices("h100", "llama3.1-8b", batch=4, most=2)
+    assert (str(waits), str(splits)) == (waits.text(), splits.text())
+
+
+def test_one_name_stands_for_a_list_of_it():
+    table = dse.grid(["h100", "h200"], "llama2-7b", batch=[1, 8])
+    found = dse.front(table, maximize="throughput_tokens_per_s", by="device", at_most="batch=1")
+    same = dse.front(table, maximize=["throughput_tokens_per_s"], by=["device"], at_most=["batch=1"])
+    assert found.table["device"].tolist() == same.table["device"].tolist() == ["H100", "H200"]
+    assert found.table["batch"].tolist() == [1, 1]
+    one = dse.formats("h100", "llama2-7b", "fp8", batch=4)
+    assert [format.name for format in one.formats] == ["fp16", "fp8"]
 
 
 def test_a_front_of_a_table_of_one_s_own_keeps_the_order_of_its_objectives():
@@ -163,6 +180,10 @@ def test_a_front_of_a_stored_sweep(tmp_path):
 def test_what_is_not_known_is_refused_in_one_line():
     with pytest.raises(InputError, match=r"unknown 'batches'.*batch"):
         dse.evaluate("h100", "llama2-7b", batches=3)
+    with pytest.raises(InputError, match="unknown 'input': did you mean input_tokens"):
+        dse.evaluate("h100", "llama2-7b", input=8192)
+    with pytest.raises(InputError, match="unknown 'requests': did you mean n_requests"):
+        dse.simulate("h100", "llama2-7b", requests=500)
     with pytest.raises(InputError, match="cannot stand beside"):
         dse.evaluate("h100", "llama2-7b", "fp16", dse.Workload(), batch=3)
     with pytest.raises(AttributeError, match="nothing"):

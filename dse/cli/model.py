@@ -105,7 +105,7 @@ def add(
     name = source.name + (mark if found.name.endswith(mark) else "") if name is None else name
     path = new_file(out or f"{name.lower()}.toml", force)
     found = found.model_copy(update={"name": name, "title": name, "source": source.source})
-    text = model_file.text(found, source.revision)
+    text = model_file.text(found, source.revision, by="dse model add")
     read_back = catalog.model_from(specfile.parse(str(path), text))  # refuses a name that no file may have
     files.write(path, text.encode())
     rows = listing.show(str(path))

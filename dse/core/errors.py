@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 MAX_LINE = 300
 MAX_VALUE = 80
+#: letters from which on a word may be the start of a name
+MIN_START = 3
 
 
 class DseError(Exception):
@@ -87,11 +89,16 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
-    """'did you mean a, b?' for the nearest known names, those of one slip first, else the list of all of them."""
-    names = {name.lower(): name for name in sorted(known)}
-    slips = [name for lower, name in names.items() if is_one_slip(word.lower(), lower)]
-    near = [names[found] for found in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.6)]
-    hits = list(dict.fromkeys([*slips, *near]))[: max(n, len(slips))]
+    """'did you mean a, b?' for the nearest known names, else the list of all of them.
+
+    Names that go on as the word does come first, the shortest of them before others; then those of one slip.
+    """
+    names, typed = {name.lower(): name for name in sorted(known)}, word.lower()
+    goes_on = [lower for lower in names if len(typed) >= MIN_START and lower.startswith(typed)]
+    longer = [names[lower] for lower in sorted(goes_on, key=len)[:n]]
+    slips = [name for lower, name in names.items() if is_one_slip(typed, lower)]
+    near = [names[found] for found in difflib.get_close_matches(typed, names, n=n, cutoff=0.6)]
+    hits = list(dict.fromkeys([*longer, *slips, *near]))[: max(n, len(slips))]
     return f"did you mean {', '.join(hits)}?" if hits else f"known: {', '.join(names.values())}"
 
 

@@ -195,6 +195,15 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             },
         ),
         _note(
+            "kv_bytes_per_token_beyond_windows", results["kv_bytes_per_token_beyond_windows"],
+            "kv_bytes_per_token of the layers without a window, which alone grow once all windows are full",
+            "docs/explanation/model.md, KV bytes", n_tokens=n, **{
+                f"{g.place}_bytes_per_layer_{g.n_stored_layers}_layers": _token_bytes(point, t, n)
+                for g, t in zip(plan.groups, design.tensors, strict=False)
+                if window_of(t, point.made.limits) == NO_LIMIT
+            },
+        ),
+        _note(
             "state_bytes", results["state_bytes"], "sum over layers of what they keep of a request of any length",
             "docs/explanation/model.md, KV bytes", **{
                 f"bytes_per_layer_{n_layers}_layers": layer.state_bytes

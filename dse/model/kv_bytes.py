@@ -337,6 +337,8 @@ class Contents(NamedTuple):
     page_tail_bits: float
     #: mean over the tokens, summed over the layers
     kv_bytes_per_token: float
+    #: of layers without a window alone: what tokens add once all windows are full
+    kv_bytes_per_token_beyond_windows: float
     #: constant states, whatever the length; nan: there are none
     state_bytes: float
 
@@ -346,7 +348,7 @@ def contents_of(design, made):
     """Tokens and bits of one sequence at its final length; no bits without a cache."""
     n, unit, has_cache = design.input_tokens + design.output_tokens, 8 * design.model.den, design.load.has_cache
     limits, padding, n_layers, stored, read = made.limits, 0, 0, 0, 0
-    per_token, states = 0.0, 0
+    per_token, beyond, states = 0.0, 0.0, 0
     for g in design.tensors:
         if g.side == STATES:
             states += g.n_stored_layers * g.once_bits * has_cache
@@ -356,7 +358,10 @@ def contents_of(design, made):
             unused = padding_bits(g, kept, design.load.page_tokens)
             padding += g.n_stored_layers * unused
             bits = bits_of(g, kept) + kept * g.index_bits
-            per_token += g.n_stored_layers * ((bits + unused) / (unit_of(design) * kept))
+            added = g.n_stored_layers * ((bits + unused) / (unit_of(design) * kept))
+            per_token += added
+            if window_of(g, limits) == NO_LIMIT:
+                beyond += added
         if g.side == KEYS:
             n_layers += g.n_read_layers
             stored += g.n_read_layers * kept
@@ -364,6 +369,6 @@ def contents_of(design, made):
     return Contents(
         stored / n_layers, read / n_layers,
         effective_bits.stored_bits((made.final_bits - states) / unit, made.n_elements),
-        padding / (design.model.den * made.n_elements), per_token,
+        padding / (design.model.den * made.n_elements), per_token, beyond,
         states / unit_of(design) if states else math.nan,
     )  # fmt: skip

@@ -9,7 +9,17 @@ import pandas as pd
 from dse.core.errors import InputError, LimitError
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
-from dse.questions.common import THROUGHPUT, Design, Measure, Progress, assumption_text, context, each, sure_text
+from dse.questions.common import (
+    THROUGHPUT,
+    Answer,
+    Design,
+    Measure,
+    Progress,
+    assumption_text,
+    context,
+    each,
+    sure_text,
+)
 from dse.specs.workload import Workload
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -41,7 +51,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class BestMap:
+class BestMap(Answer):
     """The answer: a cell for each batch and prompt length, batches fastest."""
 
     measure: Measure

@@ -29,6 +29,17 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 TIE = 1e-9
 
 
+class Answer:
+    """What a question finds; printed, it is its text."""
+
+    def text(self) -> str:
+        """The answer as people read it."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.text()
+
+
 @dataclass(frozen=True)
 class Design:
     """A device with a model laid out under its quantizers."""

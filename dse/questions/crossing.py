@@ -14,6 +14,7 @@ from dse.model.uncertainty import Gain
 from dse.questions.common import (
     THROUGHPUT,
     TIE,
+    Answer,
     Design,
     Measure,
     Progress,
@@ -256,7 +257,7 @@ def runs(verdict: Callable[[int], str], is_sure: Callable[[int, int], bool], low
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Crossing(Answer):
     """The answer: a line of runs for each prompt (along the batch) and for each batch (along the prompt)."""
 
     new: str

@@ -9,7 +9,7 @@ from dse.model import evaluate, uncertainty
 from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
-from dse.questions.common import sure_text
+from dse.questions.common import Answer, sure_text
 from dse.specs import deployment
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_DEVICES, Workload
@@ -28,7 +28,7 @@ _HEAD = (
 
 
 @dataclass(frozen=True)
-class Devices:
+class Devices(Answer):
     """Results by split, fewest devices first; of as many devices the fastest first, what does not fit last."""
 
     question: str

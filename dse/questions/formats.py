@@ -13,7 +13,7 @@ from dse.model import uncertainty
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing
-from dse.questions.common import THROUGHPUT, Design, Progress, Result, sure_text
+from dse.questions.common import THROUGHPUT, Answer, Design, Progress, Result, sure_text
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.implementation import GENERIC
@@ -76,7 +76,7 @@ def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Formats:
+class Formats(Answer):
     """The answer: 16 bits first, then every other format, those with most throughput first."""
 
     device: str
@@ -122,6 +122,8 @@ class Formats:
             said += self._errors(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
+        elif slower := self._slower():
+            said = [slower]
         elif near := _nearest(others):
             assert near.gain
             said = [f"No format surely pays here: {near.name} gives {_gain(near.gain)} the throughput of {PLAIN}"
@@ -138,6 +140,21 @@ class Formats:
             own = sorted(room, key=lambda one: not self._is_own(one))
             said.append(f"Only room, no throughput: {_several([one.name for one in own])}.")
         return " ".join(said)
+
+    def _slower(self) -> str:
+        """What to say where every format that runs is slower than 16 bits; "" where one is not, or none runs."""
+        ratios = {one.name: one.gain for one in self.formats[1:] if one.gain}
+        least = max(ratios, key=lambda name: ratios[name].ratio, default=None)
+        if least is None or ratios[least].ratio >= 1:
+            return ""
+        near = _nearest(self.formats[1:])
+        start = self._from() if near and near.name == least else ""
+        who = (
+            f"all that run are slower than {PLAIN}, {least} least"
+            if len(ratios) > 1
+            else f"{least} is slower than {PLAIN}"
+        )
+        return f"No format pays here: {who}, at {_gain(ratios[least])} its throughput{start}."
 
     def _is_own(self, one: Format) -> bool:
         """True for a format whose kernel the chosen stack has."""

@@ -8,6 +8,7 @@ import pandas as pd
 
 from dse.core.errors import InputError, show
 from dse.model.kv_layout import KvPlan
+from dse.questions.common import Answer
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths, steady
 from dse.specs.device_and_model import HardwareSpec
@@ -23,7 +24,7 @@ _HEAD = ("load", "requests/s", "token/s", "ms per token", "s to the first", "s f
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(Answer):
     """Means over requests, a row a load; `full_requests_per_s` is that of a full server, None where nothing fits."""
 
     design: str

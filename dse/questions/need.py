@@ -19,6 +19,7 @@ from dse.model import evaluate as point
 from dse.model import lower, uncertainty
 from dse.questions.common import (
     MEASURES,
+    Answer,
     Design,
     Measure,
     Progress,
@@ -92,7 +93,7 @@ def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> T
 
 
 @dataclass(frozen=True)
-class Need:
+class Need(Answer):
     """The answer for a number of the device. `value` is None where no value meets the target."""
 
     what: str
@@ -346,7 +347,7 @@ def _number(key: int) -> float:
 
 
 @dataclass(frozen=True)
-class NeedBits:
+class NeedBits(Answer):
     """The answer for bits: every candidate, the most stored bits first. `best` is None where none meets the target."""
 
     target: Target

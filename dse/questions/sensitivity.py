@@ -16,6 +16,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
     THROUGHPUT,
+    Answer,
     Design,
     Measure,
     Progress,
@@ -91,7 +92,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Answer):
     """The answer: effects, the largest first."""
 
     measure: Measure

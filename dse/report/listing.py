@@ -13,6 +13,7 @@ from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
 from dse.model import kv_layout as plan
+from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
 from dse.specs import catalog, servers
@@ -35,7 +36,8 @@ _OF_SHAPES = "32 heads of 128"
 _READABLE = {
     "capacity_bytes": ("capacity", "B"), "bandwidth_bytes_per_s": ("bandwidth", "B/s"),
     "peak_flops_per_s": ("peak FP16", "FLOP/s"), "board_power_w": ("power", "W"),
-    "kv_bytes_per_token_fp16": ("KV per token, FP16", "B"), "n_parameters": ("parameters", ""),
+    "kv_bytes_per_token_fp16": ("KV per token, FP16", "B"),
+    "kv_bytes_beyond_windows_fp16": ("beyond windows", "B"), "n_parameters": ("parameters", ""),
     "n_layers": ("layers", ""), "n_q_heads": ("query heads", ""), "n_kv_heads": ("KV heads", ""),
     "head_dim": ("head dim", ""), "window_tokens": ("window", "token"), "effective_bits": ("bits", ""),
     "in_engines": ("in engines", ""),
@@ -131,6 +133,7 @@ def list_models() -> Rows:
             "n_q_heads": model.n_q_heads, "n_kv_heads": first.n_kv_heads, "head_dim": first.key_dim,
             "window_tokens": min(windows, default=None),
             "kv_bytes_per_token_fp16": _kv_bytes_per_token(model),
+            "kv_bytes_beyond_windows_fp16": kv_bytes_beyond_windows(model) if windows else None,
             "title": model.title + _layers_in_short(model),
         })  # fmt: skip
     return sorted(rows, key=lambda row: (row["family"], row["n_parameters"], row["name"]))
@@ -150,6 +153,14 @@ def _kv_bytes_per_token(model: ModelSpec) -> int:
     """Bytes of a token over all layers in FP16, indexes included."""
     fp16 = parse("fp16")
     return (plan.build(model, fp16, fp16).bits(1) + model.index_bits) // units.BITS_PER_BYTE
+
+
+def kv_bytes_beyond_windows(model: ModelSpec) -> int:
+    """The same of the layers without a window: what a token adds once all windows are full."""
+    fp16 = parse("fp16")
+    groups = plan.build(model, fp16, fp16).groups
+    grows = sum(g.n_stored_layers * g.full_bits for g in groups if g.window_tokens == NO_LIMIT)
+    return (grows + model.index_bits) // units.BITS_PER_BYTE
 
 
 def _layers_in_short(model: ModelSpec) -> str:

@@ -33,15 +33,12 @@ def text() -> str:
 
 def _line(name: str, kv_bytes: int) -> str:
     model = catalog.model(name)
-    windows = sum(
-        2 * layer.n_layers * layer.n_kv_heads * (layer.key_dim + layer.value_dim)
-        for layer in model.layers if layer.window and layer.stored
-    )  # fmt: skip
     published = f"{model.published_parameters:,}" if model.published_parameters else "-"
     printed = f"{PUBLISHED_BYTES[name][0]:,} ({PUBLISHED_BYTES[name][1]})" if name in PUBLISHED_BYTES else "-"
     cells = [
-        listing.family(name), name, f"{model.parameters:,}", published, f"{kv_bytes:,}", f"{kv_bytes - windows:,}",
-        f"{model.state_bytes:,}" if model.state_bytes else "-", printed, model.source,
+        listing.family(name), name, f"{model.parameters:,}", published, f"{kv_bytes:,}",
+        f"{listing.kv_bytes_beyond_windows(model):,}", f"{model.state_bytes:,}" if model.state_bytes else "-", printed,
+        model.source,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
 

@@ -52,6 +52,15 @@ def _of_section(name: str, value: Any) -> str:
     return "none" if name == "free_bytes" and value < 0 else number(value, RESULT_UNITS[name])
 
 
+def _line_of(label: str, name: str, result: dict[str, Any], model: ModelSpec) -> str:
+    """A line of a section, with whose count of memory it is, or how far the model was made to go."""
+    if name == "capacity_bytes":
+        label += ", as the driver reports it" if result["memory"] == "server" else ", by the data sheet"
+    text = _of_section(name, result[name])
+    made_for = made_for_positions(model, result[name]) if name == "max_context_tokens" else ""
+    return line(label, f"{text} ({made_for})" if made_for else text)
+
+
 def line(label: str, text: str) -> str:
     """A line of a section: what it is, and its number in a column where the label leaves room for it."""
     return f"  {label:<39} {text}"
@@ -92,11 +101,13 @@ def point_text(
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
         lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
     if not result["feasible"]:
-        lines += ["", f"Does not fit: {result['infeasible_reason']}"]
+        lines += ["", f"Does not fit: {result['infeasible_reason']}", f"Room comes from {_room_comes_from(result)}"]
     for title in SECTIONS:
         shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
         if result["n_devices"] == 1:
             shown = [row for row in shown if row[1] != "collective_s"]
+        if result["kv_bytes_per_token_beyond_windows"] == result["kv_bytes_per_token"]:
+            shown = [row for row in shown if row[1] != "kv_bytes_per_token_beyond_windows"]
         if result["state_bytes"] is None:
             shown = [row for row in shown if row[1] != "state_bytes"]
         if not result["power_s"]:
@@ -107,7 +118,7 @@ def point_text(
             shown = [row for row in shown if row[1] not in OF_SERVER]
         if shown:
             lines += ["", title]
-            lines += [line(label, _of_section(name, result[name])) for label, name in shown]
+            lines += [_line_of(label, name, result, plan.model) for label, name in shown]
         if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
             lines.append(
                 f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
@@ -136,6 +147,14 @@ def point_text(
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def _room_comes_from(result: dict[str, Any]) -> str:
+    """What to change where not even one request fits."""
+    weights = "fewer bits for weights (--weights)"
+    if result["free_bytes"] < 0:
+        return f"{weights} or more devices (--tp)"
+    return f"a shorter request (--input, --output), fewer bits for it (--quantizer), {weights} or more devices (--tp)"
 
 
 def kernels(point: Point) -> list[dict[str, Any]]:
@@ -192,6 +211,12 @@ def how_sure(result: dict[str, Any]) -> list[str]:
         at = RESULTS[name].line
         lines.append(line(at[2] if at and name in uncertainty.ENERGY_PARTS else RESULTS[name].title, " to ".join(ends)))
     return ["", "How sure: 8 of 10 measurements lie within (`--explain RESULT` says why)", *lines] if lines else []
+
+
+def made_for_positions(model: ModelSpec, n_tokens: int | None) -> str:
+    """What to add to a context longer than the model's positions; nothing otherwise."""
+    most = model.max_position_tokens
+    return f"model: {most:,} positions" if most and (n_tokens or 0) > most else ""
 
 
 def position_note(model: ModelSpec, n_tokens: int) -> list[str]:

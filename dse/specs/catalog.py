@@ -129,6 +129,20 @@ def _is_path(name: str) -> bool:
     return name.lower().endswith((".toml", ".json")) or os.sep in name or os.path.exists(name)
 
 
+def _file_like(name: str) -> str:
+    """Of a path that is not there: the file that has this name but for capitals and a missing ending; else ""."""
+    folder, wanted = os.path.split(name)
+    if not wanted or os.path.exists(name):
+        return ""
+    try:
+        found = sorted(os.listdir(folder or "."))
+    except (OSError, ValueError):
+        return ""
+    meant = [f"{wanted}{ending}".lower() for ending in ("", ".toml", ".json")]
+    like = (one for one in found if one.lower() in meant and one.lower().endswith((".toml", ".json")))
+    return next((os.path.join(folder, one) for one in like), "")
+
+
 def _find_device(name: str) -> str | Path:
     shipped = device_files().get(name.strip().lower())
     if shipped:
@@ -137,6 +151,8 @@ def _find_device(name: str) -> str | Path:
     meant = None if os.path.isfile(name) else device_names.meant(name, known)
     if meant:
         return device_files()[meant]
+    if here := _file_like(name):
+        raise InputError(f"unknown device {show(name)}: did you mean the file {here}?")
     if name and _is_path(name):
         return name
     raise InputError(f"unknown device {show(name)}: {device_names.near(name, known)}; or give the path of a file")
@@ -229,6 +245,8 @@ def model(name: str) -> specs.ModelSpec:
     """
     if shipped := shipped_model_file(name):
         return _shipped_model(shipped)
+    if here := _file_like(name):
+        raise InputError(f"unknown model {show(name)}: did you mean the file {here}?")
     if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
         return model_from(specfile.read(name))
     near = did_you_mean(name.rpartition("/")[2], [*model_files(), *model_names.ALSO])

@@ -7,15 +7,13 @@ is never guessed: it is answered by the names that are one letter away.
 import re
 from functools import cache
 
-from dse.core.errors import did_you_mean, is_one_slip
+from dse.core.errors import MIN_START, did_you_mean, is_one_slip
 
 #: makers, series, and what all devices of a series are called
 IGNORED = frozenset({
     "nvidia", "amd", "google", "intel", "habana", "aws", "amazon", "apple", "geforce", "rtx", "instinct", "radeon",
     "tensor", "core", "gpu", "cloud", "hgx",
 })  # fmt: skip
-#: letters that say which series a device is of
-MIN_START = 3
 #: other names of shipped devices; 80 GB of an H100 are the SXM5 board's unless the name says PCIe
 ALSO = {
     "h100-sxm": "h100",

@@ -1,4 +1,4 @@
-"""A model file of counted sizes: any decoder that the reader of config.json understands, made by `dse model export`.
+"""A model file of counted sizes: any decoder that the reader of config.json understands, made by a command.
 
 Where `ModelFile` computes a uniform decoder from its shape, this one carries what was counted: layers of several
 shapes, latent attention, indexes, parameters. Equal layers stand together; `repeat` says how often the layers listed
@@ -102,9 +102,9 @@ def _line(name: str, value: object) -> str:
     return f"{name} = {json.dumps(value, ensure_ascii=False)}"
 
 
-def text(model: ModelSpec, revision: str = "", published: Quantity | None = None) -> str:
-    """The TOML text of a file that gives this model again. Defaults are left out."""
-    lines = [f"# {model.title}: counted from its config.json by `dse model export`.", _line("name", model.name)]
+def text(model: ModelSpec, revision: str = "", published: Quantity | None = None, by: str = "dse model export") -> str:
+    """The TOML text of a file that gives this model again, made by the command `by`. Defaults are left out."""
+    lines = [f"# {model.title}: counted from its config.json by `{by}`.", _line("name", model.name)]
     lines += [_line("title", model.title), _line("source", model.source)]
     if revision:
         lines.append(_line("revision", revision))

@@ -98,6 +98,10 @@ def _example(base: str) -> str:
 def _check_bounds(quantity: Quantity, base: str, low: float, high: float, whole: bool, slip: float) -> Quantity:
     if quantity.unit not in units.UNITS or units.base_of(quantity.unit) != base:
         known = {unit.lower().replace("/", ""): unit for unit in units.units_of(base)}
+        if quantity.unit == "1":
+            raise ValueError(
+                f'has no unit: unit must be one of {", ".join(known.values())}, such as "{_example(base)}"'
+            )
         near = difflib.get_close_matches(quantity.unit.lower().replace("/", ""), known, n=1, cutoff=0.7)
         hint = f"; did you mean {known[near[0]]}?" if near else ""
         raise ValueError(f"unit must be one of {', '.join(known.values())}, not {show(quantity.unit)}{hint}")

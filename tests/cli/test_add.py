@@ -46,6 +46,15 @@ def test_a_directory_becomes_a_model_file(run, tmp_path):
     assert code == 0
     assert (json.loads(out)["model"], json.loads(out)["kv_bytes_per_token"]) == ("Tiny-Gemma", 139_264)
     assert str(tmp_path) not in Path("tiny-gemma.toml").read_text()
+    assert (
+        Path("tiny-gemma.toml")
+        .read_text()
+        .startswith("# Tiny-Gemma: counted from its config.json by `dse model add`.\n")
+    )
+    assert (
+        run("model", "export", CONFIGS / "gemma-3-4b.json", "--name", "x", "--source", "y", "--out", "x.toml")[0] == 0
+    )
+    assert Path("x.toml").read_text().startswith("# x: counted from its config.json by `dse model export`.\n")
 
 
 @pytest.mark.parametrize("config", ["qwen3-8b", "deepseek-v2-lite", "gemma-3n-e4b", "mixtral-8x7b", "falcon-7b"])
@@ -233,7 +242,7 @@ def test_what_is_given_is_not_borrowed(run):
         (["x"], ["memory, bandwidth, flops: not given", '--memory "80 GB"']),
         (["x", *NUMBERS[:4]], ["flops: not given", '--flops "989 TFLOP/s"']),
         (["x", *NUMBERS, "--memory", "80 XB"], ["memory = '80 XB'", "unit must be one of"]),
-        (["x", *NUMBERS, "--memory", "80"], ["memory = '80'", "unit must be one of"]),
+        (["x", *NUMBERS, "--memory", "80"], ["memory = '80': has no unit: unit must be one of", 'such as "80 GB"']),
         (["x", *NUMBERS, "--memory", "-80 GB"], ["memory = '-80 GB'", "must be 1 MB to 10 PB"]),
         (["x", *NUMBERS, "--bandwidth", "3.35 B/s"], ["bandwidth = '3.35 B/s'", "did you mean 3.35 TB/s?"]),
         (["x", *NUMBERS, "--flops", "nan"], ["flops = 'nan'", "312 TFLOP/s"]),
@@ -306,3 +315,16 @@ def test_a_model_read_as_another_type_is_called_so(run, tmp_path, monkeypatch):
     assert code == 0
     assert out.startswith("ouro-as-llama: 2 layers")
     assert [path.name for path in tmp_path.glob("*.toml")] == ["ouro-as-llama.toml"]
+
+
+@pytest.mark.parametrize("name", ["my-gpu", "My-gpu.TOML", "./MY-GPU"])
+def test_a_file_whose_name_differs_by_capitals_or_its_ending_is_suggested(run, name):
+    assert run("device", "add", "My-GPU", *NUMBERS, "--out", "My-GPU.toml")[0] == 0
+    file = "./My-GPU.toml" if name.startswith("./") else "My-GPU.toml"
+    assert run("point", "--device", name, "--model", "llama3.1-8b") == (
+        2, "", f"error: unknown device '{name}': did you mean the file {file}?\n",
+    )  # fmt: skip
+    assert run("point", "--device", "h100", "--model", name)[2] == (
+        f"error: unknown model '{name}': did you mean the file {file}?\n"
+    )
+    assert run("point", "--device", "My-GPU.toml", "--model", "llama3.1-8b")[0] == 0

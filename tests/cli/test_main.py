@@ -287,10 +287,24 @@ def test_a_point_names_assumed_numbers_by_what_they_reach(run):
     assert "USD per request\n" in out
 
 
+def test_memory_says_who_counts_it_and_a_context_what_the_model_was_made_for(run):
+    out = run("point", "--device", "h200", "--model", "llama3.1-8b")[1]
+    assert "  device memory, as the driver reports it 150.1 GB" in out
+    assert "  effective capacity, by the data sheet   141 GB" in out
+    assert "  longest context, all requests at once   890,009 tokens (model: 131,072 positions)\n" in out
+    out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--memory", "paper", "--batch", "64")[1]
+    assert "  device memory, by the data sheet        141 GB" in out
+    assert "positions" not in out
+
+
 def test_too_large_is_a_result(run):
     code, out, err = run("point", "--device", "oaken-hbm", "--model", "mixtral-8x7b")
     assert (code, err) == (0, "")
     assert "Does not fit: weights need 93.41 GB, 13.41 GB more than the 80 GB" in out
+    assert "\nRoom comes from fewer bits for weights (--weights) or more devices (--tp)\n" in out
+    out = run("point", "--device", "mi300x", "--model", "llama3.1-8b", "--input", "5000000")[1]
+    assert "\nDoes not fit: one request of 5,001,024 tokens needs 655.5 GB" in out
+    assert "\nRoom comes from a shorter request (--input, --output), fewer bits for it (--quantizer), fewer" in out
 
 
 @pytest.mark.parametrize("name", [name for name, unit in point.RESULT_UNITS.items() if unit])

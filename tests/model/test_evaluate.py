@@ -159,7 +159,9 @@ def test_grouped_queries_with_all_heads_are_mha_and_a_wide_window_is_none():
     work = {"batch": 4, "input_tokens": 100, "output_tokens": 300}
     a, b = at(device(), plain, **work), at(device(), wide, **work)
     assert a["max_context_tokens"] is not None
-    assert {**b, "max_context_tokens": a["max_context_tokens"]} == a
+    beyond = "kv_bytes_per_token_beyond_windows"  # these two tell what happens once it is full
+    assert (a[beyond], b[beyond]) == (a["kv_bytes_per_token"], 0)
+    assert {**b, "max_context_tokens": a["max_context_tokens"], beyond: a[beyond]} == a
 
 
 def test_past_its_window_a_layer_stops_growing():

@@ -65,6 +65,8 @@ def test_names_are_those_of_servers():
     assert weights.parse(" NVFP4_experts ") is weights.FORMATS["nvfp4-experts"]
     with pytest.raises(InputError, match=r"weights = 'fp9': is not known: did you mean"):
         weights.parse("fp9")
+    with pytest.raises(InputError, match=r"'mxfp4': is not known: did you mean mxfp4-experts, nvfp4\?"):
+        weights.parse("mxfp4")
 
 
 @pytest.mark.parametrize(

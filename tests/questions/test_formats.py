@@ -65,7 +65,25 @@ def test_the_first_batch_at_which_it_is_ahead_is_the_first_of_all():
     assert found.from_batch == ahead[0] > 1
     assert ahead == list(range(ahead[0], module.LAST_BATCH + 1))
     assert f"from a batch of {ahead[0]} on" in found.answer()
-    assert "No format surely pays here" in found.answer()
+    gain = found.formats[1].gain
+    assert gain.ratio < 1
+    said = f"No format pays here: fp8 is slower than fp16, at {gain.ratio:.2f} times (80 % interval {gain.low:.2f} to "
+    assert found.answer().startswith(f"{said}{gain.high:.2f}) its throughput; it is ahead from a batch of")
+
+
+def with_gains(found, **ratios):
+    """The answer with other gains, that no format surely has."""
+    changed = [replace(one, verdict="no", gain=one.gain._replace(ratio=ratios[one.name])) for one in found.formats[1:]]
+    return replace(found, formats=(found.formats[0], *changed), from_batch=None, from_input=None)
+
+
+def test_a_format_that_is_slower_is_not_put_forward(found):
+    slower = with_gains(found, fp8=0.5, qserve=0.74, int8_per_token_head=0.6).answer()
+    assert slower.startswith(
+        "No format pays here: all that run are slower than fp16, qserve least, at 0.74 times (80 %"
+    )
+    open_ = with_gains(found, fp8=1.01, qserve=0.74, int8_per_token_head=0.6).answer()
+    assert open_.startswith("No format surely pays here: fp8 gives 1.01 times (80 % interval")
 
 
 def test_by_default_known_kernels_of_the_stack_and_reasons_for_all_others():

@@ -241,3 +241,60 @@ def test_shipped_files_are_what_the_reader_finds(name):
         assert getattr(shipped, field) == getattr(found, field), field
     if shipped.published_parameters:
         assert shipped.parameters == pytest.approx(shipped.published_parameters, rel=0.03)
+
+
+IGNORED = "quantization_config ignored: "
+OPEN = "weights count 16 bits unless --weights says otherwise"
+FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+EXPERTS_ALONE = [
+    "re:.*self_attn.*",
+    "re:.*shared_experts.*",
+    "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+    "re:.*lm_head.*",
+]
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "weights"),
+    [
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, {}, "mxfp4-experts"),
+        (FP8_BLOCK, {}, "fp8-block"),
+        (FP8_BLOCK | {"modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}, {}, "fp8-block"),
+        (FP8_BLOCK | {"modules_to_not_convert": ["model.layers.0.self_attn.o_proj"]}, {}, ""),
+        (FP8_BLOCK, {"expert_dtype": "fp4"}, ""),  # DeepSeek-V4: its experts are FP4
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, {}, ""),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, {}, "fp8"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, {}, ""),
+        ({"quant_algo": "FP8", "quant_method": "modelopt", "ignore": ["lm_head"]}, {}, "fp8"),
+        ({"quant_algo": "NVFP4", "quant_method": "modelopt", "ignore": ["lm_head"]}, {}, "nvfp4"),
+        ({"quant_algo": "NVFP4", "quant_method": "modelopt", "ignore": ["model.layers.0.self_attn*"]}, {}, ""),
+        ({"quant_algo": "MIXED_PRECISION", "quant_method": "modelopt"}, {}, ""),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, "int4"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {}, ""),
+        ({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "ignore": EXPERTS_ALONE}, {},
+         "mxfp4-experts"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": EXPERTS_ALONE}, {}, ""),
+        ("fp8", {}, ""),
+    ],
+)  # fmt: skip
+def test_the_note_names_the_weights_as_they_were_released(config, more, weights):
+    llama = OURO | {"model_type": "llama", "quantization_config": config} | more
+    (note,) = [note for note in hf_config.from_document(document(llama)).notes if "quantization" in note]
+    assert note.startswith(IGNORED + (f"--weights {weights} counts weights as it has them (" if weights else OPEN))
+
+
+@needs_package
+@pytest.mark.parametrize(
+    ("name", "config", "weights"),
+    [
+        ("gpt-oss-120b", "openai--gpt-oss-120b", "mxfp4-experts"), ("kimi-k3", SHIPPED["kimi-k3"], "mxfp4-experts"),
+        ("deepseek-v3", "deepseek-ai--DeepSeek-V3", "fp8-block"), ("kimi-k2.5", "moonshotai--Kimi-K2.5", ""),
+        ("kimi-k2", "moonshotai--Kimi-K2-Instruct", "fp8-block"), ("gemma-4-31b", SHIPPED["gemma-4-31b"], ""),
+        ("deepseek-v4-pro", SHIPPED["deepseek-v4-pro"], ""),
+    ],
+)  # fmt: skip
+def test_shipped_files_name_the_weights_that_the_reader_finds(name, config, weights):
+    models = catalog.model(name), catalog.model(str(FOLDER / f"{config}_config.json"))
+    shipped, found = ([note for note in model.notes if IGNORED in note] for model in models)
+    assert shipped == found
+    assert (f"--weights {weights} " if weights else OPEN) in shipped[0]

@@ -262,7 +262,8 @@ def same_but(a, b, *names):
     return {k: v for k, v in a.items() if k not in names} == {k: v for k, v in b.items() if k not in names}
 
 
-OWN = ("tokens", "assumptions", "max_context_tokens")
+#: what a limit that is not reached changes all the same: what it is called, and what happens beyond it
+OWN = ("tokens", "assumptions", "max_context_tokens", "kv_bytes_per_token_beyond_windows")
 
 
 @given(PLANS, st.integers(1, 9), st.integers(1, 80), st.integers(1, 60), st.sampled_from(["reserve", "paged"]))

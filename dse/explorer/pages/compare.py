@@ -21,7 +21,7 @@ from dse.explorer.widgets import escaped, lines, problem
 from dse.figures import design_bars
 from dse.figures.drawing.chart import Chart
 from dse.model.results import RESULT_UNITS
-from dse.report.present import change, number, position_note
+from dse.report.present import change, made_for_positions, number, position_note
 from dse.specs import tokens as token_policies
 
 PAGE = "compare"
@@ -267,8 +267,7 @@ def _limits(name: str, asked: Request, result: Mapping[str, Any]) -> str:
     if name in ("measured_error", "sqnr_db") and "(synthetic)" in (result["measured_on"] or ""):
         return "synthetic data"
     if name == "max_context_tokens":
-        most = asked.model_spec().max_position_tokens
-        return f"model: {most:,} positions" if most and (result[name] or 0) > most else ""
+        return made_for_positions(asked.model_spec(), result[name])
     return ""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import show
+from dse.specs.huggingface import released
 
 if TYPE_CHECKING:
     from dse.specs.huggingface.keys import Keys
@@ -168,8 +169,8 @@ class Shape:
 def read_model_type(keys: "Keys") -> str:
     """The model type; notes what is ignored, and refuses what is no decoder with attention in every layer."""
     for place in (keys.data, keys.document.data):
-        if place.get("quantization_config") is not None:
-            keys.note("quantization_config ignored: the chosen scheme sets the stored bits")
+        if (quantized := place.get("quantization_config")) is not None:
+            keys.note(released.note(quantized, has_own_experts="expert_dtype" in place))
         for name in ("auto_map", "trust_remote_code"):
             if place.get(name):
                 keys.note(f"{name} ignored: the model's own code is never run")
