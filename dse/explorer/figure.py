@@ -17,6 +17,8 @@ TEXT_PX = 13
 SMALL_PX = 11
 #: characters of a category from which on it takes two lines
 _LONG = 30
+#: width of a letter of `SMALL_PX`
+_LETTER_PX = 6.2
 #: height of a line of a chart of categories
 LINE_PX = 18
 #: characters of the numbers of an axis beside long names, which leave little room
@@ -103,6 +105,16 @@ def tall(chart: Chart, legend_px: int = 0, is_named: bool = False) -> dict[str, 
     if sum(map(len, across["ticktext"])) > _MANY:  # every other one, the middle among them: what a phone has room for
         first = len(across["tickvals"]) // 2 % 2
         across.update(tickvals=across["tickvals"][first::2], ticktext=across["ticktext"][first::2])
+    return found
+
+
+def bars(chart: Chart, height: int, legend_px: int, names: Sequence[str]) -> dict[str, Any]:
+    """`fitted` for bars with `names` beside them, in letters that leave the bars room on a phone."""
+    found = fitted(chart, height, legend_px)
+    layout = found["layout"]
+    layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""})
+    layout["margin"]["l"] = _GAP_PX + round(_LETTER_PX * max(map(len, names)))
+    layout["legend"].update(x=0, xref="container")
     return found
 
 
