@@ -26,8 +26,8 @@ _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
 CLEAR = "rgba(0,0,0,0)"
-#: between the legend and the frame, and between the numbers of an axis and its title
-_GAP_PX = 8
+#: between the legend and the frame, and between the numbers of the axis below and its title; of the axis on the left
+_GAP_PX, _LEFT_GAP_PX = 8, 16
 
 
 def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
@@ -164,6 +164,8 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
             axis.pop(colour)
         axis.update(domain=[0, 1], tickfont={"size": TEXT_PX})
         axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
+    layout["yaxis"]["title"].update(standoff=_LEFT_GAP_PX)
+    layout["yaxis"].update(automargin=True)  # where its numbers are long
     recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
     return recoloured
 
