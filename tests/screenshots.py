@@ -1,4 +1,4 @@
-"""Pictures of every page of the explorer, to be looked at: `python tests/screenshots.py [PAGE ...]`.
+"""Pictures of every page of the explorer, to be looked at: `PYTHONPATH=. python tests/screenshots.py [PAGE ...]`.
 
 Each page at desktop and phone width, light and dark, whole, into screenshots/, which git ignores. Says which part of
 a page is wider than the screen.

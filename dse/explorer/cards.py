@@ -101,7 +101,7 @@ def numbers(bench: Bench, row: Row) -> list[str]:
     for name, label in SHOWN.items():
         if result[name] is None:
             continue
-        said = [escaped(f"({ends})") if (ends := _ends(name, result)) else ""]
+        said = [escaped(ends) if (ends := _ends(name, result)) else ""]
         if row.at != bench.answered[0].at and isinstance(first[name], int | float) and first[name]:
             said.append(escaped(f"{change(result[name], first[name])}"))
         said += [_note(name, result), limit_text(name, result, bench.values)]
@@ -129,10 +129,16 @@ def _digits(value: float) -> str:
 
 
 def _ends(name: str, result: Mapping[str, Any]) -> str:
-    """The ends of a number's interval, in its unit; empty where it has none."""
+    """The ends of a number's interval, in its unit; empty where it has none.
+
+    A number at peak rates is not within them: they are what devices reach of these rates.
+    """
     ends = uncertainty.known_ends(result, name)
+    if not ends:
+        return ""
     _, size = _unit(name)
-    return " to ".join(_digits(end / size) for end in ends) if ends else ""
+    text = " to ".join(_digits(end / size) for end in ends)
+    return f"at peak rates (likely {text})" if result["model_kind"] == "ideal" else f"({text})"
 
 
 def _note(name: str, result: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ TEXT_PX = 13
 SMALL_PX = 11
 #: characters of a category from which on it takes two lines
 _LONG = 30
+#: width of a letter of `SMALL_PX`
+_LETTER_PX = 6.2
 #: height of a line of a chart of categories
 LINE_PX = 18
 #: characters of the numbers of an axis beside long names, which leave little room
@@ -24,8 +26,8 @@ _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
 CLEAR = "rgba(0,0,0,0)"
-#: between the legend and the frame, and between the numbers of an axis and its title
-_GAP_PX = 8
+#: between the legend and the frame, and between the numbers of the axis below and its title; of the axis on the left
+_GAP_PX, _LEFT_GAP_PX = 8, 16
 
 
 def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
@@ -106,6 +108,16 @@ def tall(chart: Chart, legend_px: int = 0, is_named: bool = False) -> dict[str, 
     return found
 
 
+def bars(chart: Chart, height: int, legend_px: int, names: Sequence[str]) -> dict[str, Any]:
+    """`fitted` for bars with `names` beside them, in letters that leave the bars room on a phone."""
+    found = fitted(chart, height, legend_px)
+    layout = found["layout"]
+    layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""})
+    layout["margin"]["l"] = _GAP_PX + round(_LETTER_PX * max(map(len, names)))
+    layout["legend"].update(x=0, xref="container")
+    return found
+
+
 def cells(chart: Chart) -> dict[str, Any]:
     """`fitted` for a map of light cells with letters in them: black in both themes, on two lines for a phone."""
     found = fitted(chart, HEIGHT // 3 + 2 * round(LINE_PX * len(chart.panels[0].y.ticks)))
@@ -152,6 +164,8 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
             axis.pop(colour)
         axis.update(domain=[0, 1], tickfont={"size": TEXT_PX})
         axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
+    layout["yaxis"]["title"].update(standoff=_LEFT_GAP_PX)
+    layout["yaxis"].update(automargin=True)  # where its numbers are long
     recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
     return recoloured
 

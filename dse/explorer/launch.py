@@ -1,6 +1,7 @@
 """Start the explorer with the settings of `.streamlit/config.toml`, wherever it is started."""
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -37,6 +39,12 @@ SETTINGS: dict[str, str | int | bool | list[str]] = {
 SCRIPT = Path(__file__).parent / "script" / "start.py"
 #: until the browser has opened the first page, whose server should not be busy with other pages
 _FIRST_PAGE_S = 5
+#: loggers of Streamlit, and what each says of work that no browser has asked for
+_UNASKED = {
+    "streamlit.runtime.scriptrunner_utils.script_run_context": "missing ScriptRunContext",
+    "streamlit.runtime.state.session_state_proxy": "Session state does not function",
+    "streamlit.runtime.caching.cache_data_api": "No runtime found",
+}
 #: after a signal to end; less than who sends it waits
 END_S = 1.0
 
@@ -79,6 +87,25 @@ def check(args: list[str]) -> None:
         print(f"warning: whoever reaches {address} can use the explorer", file=sys.stderr)
 
 
+@contextlib.contextmanager
+def unasked() -> Iterator[None]:
+    """Work that this thread does before a browser asks: that none has is no news; other warnings, and threads, are."""
+    own = threading.get_ident()
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return record.thread != own or _UNASKED[record.name] not in record.getMessage()
+
+    loggers = [logging.getLogger(name) for name in _UNASKED]
+    for logger in loggers:
+        logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_news)
+
+
+@unasked()
 def _warm() -> None:
     """Answer the designs of a first visit, while the server starts and the browser opens; then import all pages."""
     from dse.explorer import app as main
@@ -116,7 +143,8 @@ def run(args: list[str]) -> None:
     from streamlit.web import cli
 
     # imported here, in one thread: a library half imported by another would look broken to Streamlit
-    from dse.explorer import figure, request  # noqa: F401
+    with unasked():
+        from dse.explorer import figure, request  # noqa: F401
 
     threading.Thread(target=_warm, daemon=True).start()
     _end_in_time()

@@ -170,13 +170,17 @@ def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) ->
 
 
 def _hover(name: str, row: pd.Series, units: Mapping[str, str]) -> str:
-    """A title, and every value of the row that is there, with its unit."""
+    """A title, and every value of the row that is there, in the unit people see; of counts the title says it."""
     parts = []
-    for name, value in row.items():
+    for column, value in row.items():
         if value is None or pd.isna(value) or value == "":
             continue
-        is_number = not isinstance(value, str | bool | np.bool_)
-        parts.append(f"{title(str(name))}: {human(value, units.get(str(name), ''), 6) if is_number else value}")
+        said = value
+        if not isinstance(value, str | bool | np.bool_):
+            unit = units.get(str(column), "")
+            shown, size = shown_unit(str(column), unit)
+            said = human(value / size, shown) if size != 1 else human(value, "" if unit in _COUNTED else shown)
+        parts.append(f"{title(str(column))}: {said}")
     return hover_box(name, parts)
 
 

@@ -210,7 +210,9 @@ def how_sure(result: dict[str, Any]) -> list[str]:
         ends = [number(result[name] * end, unit) for end in (found[name].low, found[name].high)]
         at = RESULTS[name].line
         lines.append(line(at[2] if at and name in uncertainty.ENERGY_PARTS else RESULTS[name].title, " to ".join(ends)))
-    return ["", "How sure: 8 of 10 measurements lie within (`--explain RESULT` says why)", *lines] if lines else []
+    at_peak = "the times above are at peak rates; " if result["model_kind"] == "ideal" else ""
+    head = f"How sure: {at_peak}8 of 10 measurements lie within (`--explain RESULT` says why)"
+    return ["", head, *lines] if lines else []
 
 
 def made_for_positions(model: ModelSpec, n_tokens: int | None) -> str:

@@ -38,6 +38,18 @@ def downloaded(page, button):
     return Path(caught.value.path())
 
 
+def test_the_title_of_an_axis_stands_clear_of_its_numbers(page, server):
+    page.goto(f"{server}/serving")
+    for figure in ("load-tpot_s", "load-ttft_s"):
+        wait_for_figure(page, figure)
+        gap_px = page.evaluate(
+            """name => { const find = what => [...document.querySelectorAll(`.st-key-${name} ${what}`)]
+                .map(e => e.getBoundingClientRect());
+            return Math.min(...find('.ytick text').map(e => e.left)) - find('.ytitle')[0].right; }""", figure,
+        )  # fmt: skip
+        assert gap_px > 5
+
+
 def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile):
     page.goto(f"{server}/front?{SMALL}")
     wait_for_figure(page, "front", FIRST_MS)

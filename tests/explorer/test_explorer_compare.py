@@ -304,3 +304,17 @@ def test_a_point_of_the_throughput_figure_is_its_design_with_that_batch():
     assert found == tray.Design("", {"quantizer": "fp8", "own_batch": 256})
     assert compare.at(here.answered, designs, drawn, 64.0, line.y[line.x.index(64.0)]) is None  # there already
     assert compare.at(here.answered, designs, drawn, 256.0, y / 2) is None  # no point
+
+
+@pytest.mark.parametrize(
+    ("names", "beside"),
+    [
+        (("a design of 22 letters", "b"), ["b", "a design of 22 letters"]),
+        (("a design of 23 letters.", "b"), ["2", "1"]),
+        (("alone",), [""]),
+    ],
+)
+def test_bars_have_their_names_beside_them_where_all_are_short(names, beside):
+    text = "~~".join(f"name.{name}" for name in names)
+    drawn = [json.loads(chart.proto.spec) for chart in opened("compare", designs=text).get("plotly_chart")[:2]]
+    assert [one["layout"]["yaxis"]["ticktext"] for one in drawn] == [beside] * 2

@@ -131,6 +131,10 @@ def test_limits_are_those_of_the_command_line(asked):
         ("kv_bytes = 40 GB", ["kv_bytes=40000000000"]),
         ("batch=8;", ["batch=8"]),
         ("Error of the attention output = 20%", ["measured_error=0.2"]),
+        (
+            "Throughput = 1000; Total time = 2; Largest batch = 8; measured_error = 0.1",
+            ["throughput_tokens_per_s=1000", "total_s=2", "max_batch=8", "measured_error=0.1"],
+        ),
         ("throughput = 1000 token/s; largest batch = 8 sequences", ["throughput_tokens_per_s=1000", "max_batch=8"]),
     ],
 )
@@ -141,13 +145,22 @@ def test_limits_take_words_and_units(text, limits):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("sped = 1", "known: "),
-        ("decode_step = 1", "did you mean decode_step_s"),
+        ("sped = 1", "write NAME = NUMBER UNIT; ..., such as Decode step = 50 ms"),
+        ("decode_step = 1", "such as Decode step"),
+        ("decode_stp_s = 1", "such as Decode step"),
+        ("= 1", "write NAME = NUMBER UNIT; ..., such as Decode step = 50 ms"),
+        (
+            "error < 10%",
+            "'error < 10%': write NAME = NUMBER UNIT; ..., such as Mean squared error or Error of the attention output",
+        ),
+        ("Error of the attention output = 10", "output = 10: say the unit, for example 10 %"),
+        ("Time per output token, steady server = 50", "steady server = 50: say the unit, for example 50 ms"),
+        ("Memory capacity = 80", "Memory capacity = 80: say the unit, for example 80 GB"),
         ("decode_step_s = 50 GB", "its unit one of s, ms"),
         ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),
-        ("decode_step_s = fast", "must be COLUMN=NUMBER"),
-        ("decode_step_s", "must be COLUMN=NUMBER"),
-        ("quantizer = 1", "at most 'quantizer'"),
+        ("decode_step_s = fast", "must be a number, its unit one of s, ms"),
+        ("decode_step_s", "write NAME = NUMBER UNIT; ..., such as Decode step"),
+        ("quantizer = 1", "at most 'quantizer = 1': write NAME = NUMBER UNIT"),
     ],
 )
 def test_bad_limits_are_said_in_a_line(text, part):

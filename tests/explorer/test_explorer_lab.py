@@ -96,6 +96,22 @@ def test_the_page_runs_and_follows_its_widgets():
     assert not app.exception
 
 
+def test_without_a_choice_the_first_that_is_compared_is_looked_at_closely(sample):
+    """FP8 has eight bits; NQKV four, and 16 bits for each block."""
+    app = opened("lab")
+    assert [app.dataframe[0].value["quantizer"][0], app.selectbox(key="lab_quantizer").placeholder] == [
+        "fp8", "fp8, the first compared",
+    ]  # fmt: skip
+    assert app.metric[0].value == "8 bit"
+    app.text_input(key="lab_compared").set_value("nqkv:block=64; fp8").run()
+    assert not app.exception
+    assert app.metric[0].value == "4.25 bit"
+    assert "lab_quantizer" not in app.query_params
+    app.text_input(key="lab_parameters").set_value("block=128").run()
+    assert app.metric[0].value == "4.125 bit"
+    assert lab.closely({"lab_compared": " ; ", "lab_quantizer": None}) == "fp8"
+
+
 def test_what_was_measured_joins_the_tray_by_one_click(sample):
     """Errors on the card are those of this dump: its file holds what `dse measure` would write."""
     app = opened("lab", lab_compared="nqkv; kivi:bits=4")

@@ -1,5 +1,7 @@
 """How the explorer is started."""
 
+import logging
+import threading
 import tomllib
 from pathlib import Path
 
@@ -52,3 +54,25 @@ def test_no_folder_of_pages_stands_beside_a_script():
     for script in (launch.SCRIPT, ROOT / "app.py"):
         assert script.is_file()
         assert not (script.parent / "pages").exists()
+
+
+def test_only_what_streamlit_says_of_work_that_no_browser_asked_for_is_unheard(caplog):
+    context = logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context")
+    missing = "Thread '%s': missing ScriptRunContext! This warning can be ignored when running in bare mode."
+    with launch.unasked():
+        context.warning(missing, "warm")
+        logging.getLogger("streamlit.runtime.caching.cache_data_api").warning("No runtime found, using Memory")
+        context.warning("a browser is gone")
+        other = threading.Thread(target=context.warning, args=(missing, "another"))
+        other.start()
+        other.join()
+    context.warning(missing, "after")
+    heard = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert heard == ["a browser is gone", "Thread 'another'", "Thread 'after'"]
+
+
+def test_warming_up_says_nothing(caplog, monkeypatch):
+    """With Streamlit as it is: its loggers and its words are those that are known here."""
+    monkeypatch.setattr(launch, "_FIRST_PAGE_S", 0)
+    launch._warm()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("streamlit")] == []

@@ -77,3 +77,21 @@ def test_what_is_not_simulated_is_said_in_a_line():
     app = opened("serving", simulated="workload", requests="20", prefix="128")
     assert not app.exception
     assert all("prefix = 128" in line for line in wrong(app))
+
+
+def test_without_a_rate_the_table_has_one_rate_for_all_designs():
+    """Each at a share of its own, what holds more would look slower."""
+    app = opened("serving")
+    table = app.dataframe[0].value
+    quantizers = ["fp16", "fp8", "int4_per_token_head"]
+    assert table["design"].tolist() == quantizers
+    full = [page.cached_load(request.of({"quantizer": one}), one).full_requests_per_s for one in quantizers]
+    asked = f"{0.7 * min(full):.3g}"
+    assert table["requests/s"].tolist() == [asked] * 3
+    assert table["of a full server"].tolist() == [f"{0.7 * min(full) / each:.0%}" for each in full]
+    said = f"In the table {asked} requests a second come to each design: 70% of what the design that holds least can"
+    assert any(said in text.value for text in app.caption)
+    app.number_input(key="rate").set_value(0.5).run()
+    assert app.dataframe[0].value["requests/s"].tolist() == ["0.5"] * 3
+    assert any("In the table 0.5 requests a second come to each design: the rate given." in text.value
+               for text in app.caption)  # fmt: skip

@@ -141,19 +141,25 @@ def delta_of(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> 
     return change(value, base)
 
 
-#: pixels of the bars: of a bar, of an entry of the legend above (a row each for parts of a step), of the axis below
+#: pixels of the bars: of a bar, of an entry of the legend above (a row each on a phone), of the axis below
 _BAR_PX, _ENTRY_PX, _AXIS_PX = 44, 24, 55
+#: letters of a name that a phone has room for beside a bar
+_SHORT = 22
 
 
 def show_bars(rows: Sequence[Row], made: MadeBy, other: str) -> None:
-    """Memory and step time, a bar a design."""
+    """Memory and step time, a bar a design: with its name beside it where all names are short, else with a number."""
     shown = [(row.name, row.result) for row in rows]
-    memory, step = (_said(chart, other) for chart in (design_bars.memory(shown), design_bars.step_time(shown)))
-    legend_px = _ENTRY_PX * len(step.legend())
+    is_named = len(rows) > 1 and max(len(row.name) for row in rows) <= _SHORT
+    charts = (design_bars.memory(shown, is_named), design_bars.step_time(shown, is_named))
+    memory, step = (_said(chart, other) for chart in charts)
+    legend_px = _ENTRY_PX * max(len(memory.legend()), len(step.legend()))
     height = legend_px + _AXIS_PX + _BAR_PX * len(rows)
     for place, name, chart in zip(st.columns(2), ("memory_bars", "step"), (memory, step), strict=True):
         with place:
             drawn = figure.fitted(chart, height, legend_px)
+            if is_named:
+                drawn = figure.bars(chart, height, legend_px, [row.name for row in rows])
             beside.show(name, chart, partial(design_bars.table, shown), made, drawn=drawn)
 
 

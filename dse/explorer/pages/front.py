@@ -3,12 +3,13 @@
 Axes, objectives and conditions are texts as people write them; the same can be had as a sweep file.
 """
 
+import difflib
 import json
 import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -65,9 +66,11 @@ _WAYS = ("step", "factor", "count")
 #: columns of numbers that are chosen, not found
 COUNTED = tuple(sorted(pareto_designs.COUNTS))
 _LIMITS = (
-    "Results by their words above or their names, numbers with a unit or in base units, semicolons between: "
-    "measured_error = 20 %; Decode step = 50 ms; kv_bytes = 40 GB."
+    "Results by their words above, numbers with their unit, semicolons between: Error of the attention output = 20 %; "
+    "Decode step = 50 ms. Names of columns take base units too: measured_error = 0.2."
 )
+#: from this share of common letters on, a name is taken for another that is misspelled
+_ALIKE = 0.85
 _HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`, `1 TB/s to 4 TB/s count 7`."
 
 
@@ -144,30 +147,37 @@ def _more(text: str, values: Mapping[str, Any]) -> None:
 
 
 def limits_of(text: str, kind: str) -> list[str]:
-    """Limits of a field, `NAME = NUMBER; NAME = NUMBER`, as the command line takes them: in base units.
+    """Limits of a field, `NAME = NUMBER UNIT; ...`, as the command line takes them: in base units.
 
-    A column goes by its name or its words, a number has a unit or is in base units. Raises InputError.
+    A column goes by its words or its name. A number without a unit is in base units behind a name, as in conditions;
+    behind words it needs its unit where people see another than the base unit. Raises InputError.
     """
-    found = []
-    for item in text.split(";"):
-        name, _, number = (piece.strip() for piece in item.partition("="))
-        if not item.strip():
-            continue
-        name = names.column(name, RESULT_UNITS)
-        if name not in (*objective_names(), *COUNTED):
-            raise InputError(f"{kind} {show(name)}: {did_you_mean(name, (*objective_names(), *COUNTED))}")
+    found, known = [], (*objective_names(), *COUNTED)
+    for item in filter(None, map(str.strip, text.split(";"))):
+        said, equals, number = (piece.strip() for piece in item.partition("="))
+        name = names.column(said, known)
+        if not equals or name not in known:
+            raise InputError(f"{kind} {show(item)}: write NAME = NUMBER UNIT; ..., such as {_nearest(item, known)}")
+        base = RESULT_UNITS.get(name, "B/s" if name.endswith("bandwidth") else "B")
+        shown, size = point_names.shown_unit(name, base)
+        sizes = {base: 1.0, shown: size, **{each: units.to_base(1, each) for each in units.units_of(base)}}
         value, unit = _NUMBER_AND_UNIT.match(number).groups()  # type: ignore[union-attr]  # it matches any text
-        if value and unit:
-            base = RESULT_UNITS.get(name, "B/s" if name.endswith("bandwidth") else "B")
-            shown, size = point_names.shown_unit(name, base)
-            known = {base: 1.0, shown: size, **{each: units.to_base(1, each) for each in units.units_of(base)}}
-            if unit not in known or not _NUMBER.fullmatch(value):
-                among = ", ".join(filter(None, known))
-                raise InputError(f"{kind} {name} = {show(number)}: must be a number, its unit one of {among}")
-            number = f"{float(value) * known[unit]:.12g}"
-        pareto_limits.parse([f"{name}={number}"])
-        found.append(f"{name}={number}")
+        if not _NUMBER.fullmatch(value) or (unit and unit not in sizes):
+            among = ", ".join(filter(None, sizes))
+            raise InputError(f"{kind} {said} = {show(number)}: must be a number, its unit one of {among}")
+        if not unit and size != 1 and said != name:
+            raise InputError(f"{said} = {value}: say the unit, for example {value} {shown}")
+        found.append(f"{name}={float(value) * sizes[unit]:.12g}" if unit else f"{name}={value}")
     return found
+
+
+def _nearest(item: str, known: Sequence[str]) -> str:
+    """The words of the columns that a limit may mean: those that hold what it names, else those spelled like it."""
+    said = re.split("[<>=]", item)[0].strip().lower()
+    words = {spelled: names.words(name) for name in known for spelled in (name, names.words(name).lower())}
+    near = [words[spelled] for spelled in words if said and said in words[spelled].lower()]
+    near = near or [words[spelled] for spelled in difflib.get_close_matches(said, words, cutoff=_ALIKE)]
+    return " or ".join(list(dict.fromkeys(near))[:3]) or "Decode step = 50 ms"
 
 
 def _limited(kind: str) -> Any:

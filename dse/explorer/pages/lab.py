@@ -68,12 +68,12 @@ DATA = Field(
     help="Keys and values as a cache holds them. The sample is made up, no language model's.",
 )  # fmt: skip
 QUANTIZER = replace(
-    shared.FAMILY, key="lab_quantizer", default="oaken", choices=lambda: list(measure.RUN), clears="lab_parameters",
-    help="Run by its bit-exact kernel, on every layer.",
+    shared.FAMILY, key="lab_quantizer", default=None, choices=lambda: list(measure.RUN), clears="lab_parameters",
+    placeholder="the first compared", help="Run by its bit-exact kernel, on every layer.",
 )  # fmt: skip
 PARAMETERS = replace(
     shared.PARAMETERS, key="lab_parameters",
-    check=lambda text, values: quantizers.parse(f"{values.get('lab_quantizer') or QUANTIZER.default}:{text}"),
+    check=lambda text, values: quantizers.parse(f"{closely(values).partition(':')[0]}:{text}"),
 )  # fmt: skip
 ERROR = Field(
     "lab_error", "Error shown", "choice", "sqnr_db", choices=lambda: list(ERRORS),
@@ -99,6 +99,14 @@ COMPARED = Field(
     placeholder="fp8; kivi:bits=4,group=32",
     help="Quantizers with semicolons between, each with its parameters behind a colon. All run on the whole dump.",
 )  # fmt: skip
+
+
+def closely(values: Mapping[str, Any]) -> str:
+    """The quantizer of the field, or the first that is compared, with its parameters; "compared" may be empty."""
+    compared = values.get(COMPARED.key) or COMPARED.default
+    return values.get(QUANTIZER.key) or [*compared_of(compared), *compared_of(COMPARED.default)][0]
+
+
 PATH = Field(
     "lab_path", "Path of a dump on this machine", "text", "", placeholder="/data/keys.safetensors",
     help="A file that is too large to load: it is read where it lies, a layer at a time. Only where the explorer "
@@ -162,11 +170,13 @@ def render(bench: Bench) -> None:
             show_compared(values[DATA.key], held.sha256, names, how_of(values), address)
     st.subheader("One of them, closely", anchor=False)
     thirds = st.columns(3)
-    for i, field in enumerate((QUANTIZER, SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)):
+    one = closely(values)
+    named = replace(QUANTIZER, placeholder=f"{one}, {QUANTIZER.placeholder}")
+    for i, field in enumerate((named, SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)):
         with thirds[i % 3]:
             widgets.draw(field)
             if field is PARAMETERS:
-                st.caption(widgets.escaped(f"Defaults: {request.family_defaults(values[QUANTIZER.key])}"))
+                st.caption(widgets.escaped(f"Defaults: {request.family_defaults(one.partition(':')[0])}"))
     with widgets.said():
         asked = of(values, held)
         show_measured(values[DATA.key], asked, address)
@@ -245,8 +255,8 @@ def designs_of(values: Mapping[str, Any], picked: Sequence[str], label: str) -> 
 
 def of(values: dict[str, Any], held: Held) -> Asked:
     """What the fields ask of a dump. Raises InputError."""
-    text = values[PARAMETERS.key].strip()
-    spec = quantizers.parse(f"{values[QUANTIZER.key]}:{text}" if text else values[QUANTIZER.key])
+    text, name = values[PARAMETERS.key].strip(), closely(values)
+    spec = quantizers.parse(f"{name.partition(':')[0]}:{text}" if text else name)
     return Asked(
         held.sha256, spec.name, how_of(values), values[SIDE.key], values[LAYER.key], values[HEAD.key],
         values[FIRST.key], values[ERROR.key],

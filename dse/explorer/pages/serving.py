@@ -4,7 +4,7 @@ In closed form for requests all alike; below it one by one, simulated, with the 
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -89,7 +89,19 @@ def _in_closed_form(bench: Bench, found: Mapping[str, Load], rate: float | None)
             one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
             beside.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one))
     st.caption("Requests of equal lengths come at random; each line goes up to 0.9 of what a full server serves.")
-    st.dataframe(at(found, rate), hide_index=True)
+    per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
+    st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
+    st.dataframe(at(found, per_s), hide_index=True)
+
+
+def _of_weakest(held: Iterable[float]) -> float:
+    """The rate for all designs where none is given, by what each of them holds: short, as a reader would type it."""
+    return float(f"{SHARE_OF_WEAKEST * min(held):.3g}")
+
+
+def _whose(rate: float | None) -> str:
+    """Where the rate comes from, in words."""
+    return "the rate given" if rate else f"{SHARE_OF_WEAKEST:.0%} of what the design that holds least can hold"
 
 
 def _one_by_one(bench: Bench, rate: float | None) -> None:
@@ -111,7 +123,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
             widgets.lines([f"{row.name}: {line}" for line in error.lines()])
     if not held:
         return
-    per_s = rate or float(f"{SHARE_OF_WEAKEST * min(own for _, own in held.values()):.3g}")
+    per_s = rate or _of_weakest(own for _, own in held.values())
     found: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
     bar = st.progress(0.0)
     for i, (name, (one, _)) in enumerate(held.items()):
@@ -135,8 +147,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
             title = f"Share of the requests by {panel.title}"
             one_panel = replace(chart, panels=(panel,), title=title)
             beside.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
-    whose = "the rate given" if rate else f"{SHARE_OF_WEAKEST:.0%} of what the design that holds least can hold"
-    st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {whose}.")
+    st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {_whose(rate)}.")
     st.dataframe(pd.DataFrame([_percentiles(name, run) for name, (run, _) in found.items()]), hide_index=True)
 
 
@@ -163,14 +174,13 @@ def limits(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: values[field.key] / size for name, (field, size) in wanted.items() if values[field.key]}
 
 
-def at(found: Mapping[str, Load], rate: float | None) -> pd.DataFrame:
-    """What each design gives at a rate; at half of what it serves when full, where no rate is given."""
+def at(found: Mapping[str, Load], per_s: float) -> pd.DataFrame:
+    """What each design gives at the same requests per second."""
     rows = []
     for name, answer in found.items():
         full = answer.full_requests_per_s or 0.0
-        own = rate if rate is not None else full / 2
-        shown = {"design": name, "requests/s": f"{own:.4g}", "of a full server": f"{own / full:.0%}"}
-        row = answer.at(own)
+        shown = {"design": name, "requests/s": f"{per_s:.4g}", "of a full server": f"{per_s / full:.0%}"}
+        row = answer.at(per_s)
         if row is None:
             most = answer.rows[-1]["requests_per_s"]
             shown["says"] = f"too many: waits stay short up to {most:.3g} requests/s; a full server serves {full:.3g}"

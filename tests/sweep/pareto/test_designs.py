@@ -298,6 +298,22 @@ def test_figures_and_pages_call_a_result_by_one_name_and_unit():
     assert "decode step: 100 ms" in chart.panels[0].series[-1].hover[0]
 
 
+def test_hover_boxes_say_a_design_in_the_words_and_units_of_the_axes():
+    table = pd.DataFrame({
+        "tp": [1, 2], "batch": [128, 256], "input_tokens": [10240, 10240], "kv_bytes": [21474836480, 42949672960],
+        "measured_error": [0.0712458, 0.05], "usd_per_million_tokens": [0.123456, 0.3],
+    })  # fmt: skip
+    found = pareto_designs.of_table(table, {"measured_error": "min", "usd_per_million_tokens": "min"}, ["tp"])
+    hovers = [series.hover[0] for series in report_figure.chart_of(found).panels[0].series if series.hover]
+    assert [text.split("\n")[0] for text in hovers] == [
+        "knee of tensor parallel 1", "knee of tensor parallel 2", "tensor parallel 1", "tensor parallel 2"
+    ]  # fmt: skip
+    assert hovers[2].split("\n")[1:] == [
+        "tensor parallel: 1", "batch: 128", "prompt: 10,240, KV cache of the batch: 21.47 GB",
+        "error of the attention output: 7.125 %", "cost of a million tokens: 0.1235 USD per million tokens",
+    ]  # fmt: skip
+
+
 def test_json_has_no_number_that_json_does_not_know(run, tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("name,fast,slow,other,more\na,1,0.1,nan,1\nb,2,0.05,inf,-inf\n")
