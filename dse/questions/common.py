@@ -1,5 +1,6 @@
 """What all questions share: designs, measures, what a tie is, and progress."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -29,12 +30,12 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 TIE = 1e-9
 
 
-class Answer:
+class Answer(ABC):
     """What a question finds; printed, it is its text."""
 
+    @abstractmethod
     def text(self) -> str:
         """The answer as people read it."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.text()
