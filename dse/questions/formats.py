@@ -202,7 +202,10 @@ class Formats(Answer):
     def notes(self) -> tuple[str, ...]:
         """What intervals and errors are, what is left out, what is assumed."""
         data = [one.result["measured_on"] for one in self.formats if one.result["measured_on"]]
-        found = [f"In brackets: 80 % intervals; sure: the chance that {PLAIN} is beaten, or beats it."]
+        within = "80 % intervals"
+        if self.formats[0].result["model_kind"] == "ideal":
+            within = "what devices likely reach (80 %) of the peak rates before them"
+        found = [f"In brackets: {within}; sure: the chance that {PLAIN} is beaten, or beats it."]
         if data:
             found.append(f"Errors of the attention output: on {data[0]}, not on this model.")
         if any(one.marks for one in self.formats):

@@ -166,3 +166,21 @@ def test_bad_names_are_refused():
                         (["fp8_ds_mla"], "latent")):  # fmt: skip
         with pytest.raises(InputError, match=said):
             module.formats(H200, QWEN, WORK, names)
+
+
+def test_where_neither_kernels_nor_cores_are_known_no_format_pays_for_sure():
+    """An M4 Max has neither: what it unpacks may be a tenth of what is assumed; its intervals are below its rates."""
+    work = Workload(batch=8, input_tokens=4096, admission="paged")
+    found = module.formats(
+        catalog.device("m4-max"), catalog.model("llama3.1-8b"), work, ["q8_0", "q4_0"], has_starts=False
+    )
+    assert {one.verdict for one in found.formats[1:]} == {"open"}
+    assert all(one.gain.low < 1 < one.gain.ratio and one.gain.confidence < 0.6 for one in found.formats[1:])
+    assert found.notes()[0].startswith("In brackets: what devices likely reach (80 %) of the peak rates before them")
+
+
+@pytest.mark.parametrize(("device", "runs"), [("mi300x", "vllm-rocm"), ("mi355x", "vllm-rocm"), ("h200", "vllm")])
+def test_fp8_runs_by_vllm_on_gpus_of_both_vendors(device, runs):
+    assert catalog.implementation(catalog.device(device), "fp8", "vllm", "").name == runs
+    assert catalog.implementation(catalog.device("m4-max"), "q8_0", None, "").name == "llama.cpp"
+    assert catalog.implementation(catalog.device("mi210"), "fp8", "vllm", "") is None  # no FP8 arithmetic
