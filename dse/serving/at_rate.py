@@ -23,8 +23,8 @@ from dse.specs.workload import Workload
 
 #: halvings of the interval in which the number of requests that decode lies
 N_HALVINGS = 20
-#: shares of the time that change no wait
-NEGLIGIBLE = 1e-12
+#: share of the time that changes no wait
+NEGLIGIBLE = 1e-6
 
 
 class AtRate(NamedTuple):
@@ -132,13 +132,15 @@ def _full_share(requests_per_s: float, places: int, ended_per_s: Callable[[int],
     """Share of the time in which all places are taken and no request waits for one.
 
     Requests come at random and end as fast as those that run let them: a birth-death chain, summed from the full
-    places down, as far as it matters.
+    places down, as far as it matters; 0 where that is hardly ever.
     """
     load = requests_per_s / ended_per_s(places)
     term, total = 1.0, 1.0 / (1.0 - load)  # all taken, with any number waiting
     for n in range(places, 0, -1):
         term *= ended_per_s(n) / requests_per_s
         total += term
-        if term < NEGLIGIBLE * total or total > 1 / NEGLIGIBLE:
+        if total > 1 / NEGLIGIBLE:
+            return 0.0
+        if term < NEGLIGIBLE * total:
             break
     return 1.0 / total
