@@ -9,6 +9,8 @@ _WORDS = "stopped"
 
 #: what is still to be said; whether the next press ends the process at once
 _words, _is_last = _WORDS, True
+#: Ctrl-C was pressed since a command began
+_pressed = False
 
 
 def install() -> None:
@@ -23,8 +25,8 @@ def install() -> None:
 
 def begin() -> None:
     """A command begins: the next press raises KeyboardInterrupt, so that it can say what it keeps."""
-    global _words, _is_last
-    _words, _is_last = _WORDS, False
+    global _words, _is_last, _pressed
+    _words, _is_last, _pressed = _WORDS, False, False
 
 
 def words(line: str) -> None:
@@ -35,12 +37,20 @@ def words(line: str) -> None:
 
 def was_pressed() -> bool:
     """Whether Ctrl-C was pressed since `begin`: imports can turn its KeyboardInterrupt into another error."""
-    return _is_last
+    return _pressed
+
+
+def look() -> None:
+    """Raise KeyboardInterrupt where Ctrl-C was pressed: long work goes on where it was raised in a finalizer, whose
+    errors Python ignores."""
+    if _pressed:
+        raise KeyboardInterrupt
 
 
 def say() -> None:
     """Say that the command was stopped, once; it ends now, and further presses change nothing."""
-    global _words
+    global _words, _pressed
+    _pressed = False
     if signal.getsignal(signal.SIGINT) is _press:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # else the interpreter ends by the signal, not with the status
     line, _words = _words, ""
@@ -49,9 +59,9 @@ def say() -> None:
 
 
 def _press(number: int, frame: object) -> None:
-    global _is_last
+    global _is_last, _pressed
     if not _is_last:
-        _is_last = True
+        _is_last = _pressed = True
         raise KeyboardInterrupt
     if _words:
         os.write(2, f"{_words}\n".encode())

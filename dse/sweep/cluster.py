@@ -25,6 +25,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from dse.core import interrupt
 from dse.core.errors import ClusterError, DseError, InputError, OutputError, clean, install, show
 from dse.sweep import parts as sweep_parts
 from dse.sweep import run as sweep_run
@@ -309,6 +310,7 @@ def _round(
                     sweep_worker.make_part, packed, number, wanted, key=f"{run}-{number}", pure=False
                 )
                 running[number].add_done_callback(lambda future, number=number: ended.put(number))
+            interrupt.look()
             progress(sum(part.last - part.first for part in manifest.parts.values()), sweep.n_points)
             try:
                 number = ended.get(timeout=LOOK_S)

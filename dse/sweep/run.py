@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from dse.core import files
+from dse.core import files, interrupt
 from dse.core.errors import DseError, InputError, LimitError, OutputError, show
 from dse.core.units import human
 from dse.model.results import FLAGS
@@ -323,6 +323,7 @@ def write_parts(
                 if not running:
                     break
                 done, running = wait(running, LOOK_S, FIRST_COMPLETED)
+                interrupt.look()
                 progress(before + counter.total, sweep.n_points)
                 for future in done:
                     future.result()

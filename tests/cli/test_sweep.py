@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from dse.cli import main as cli
+from dse.core import interrupt
+from dse.sweep import parts as sweep_parts
 from dse.sweep import spec as sweep_spec
 from dse.sweep import store as sweep_store
 
@@ -161,6 +163,20 @@ parts.make_part = lambda *given: time.sleep(1) or make_part(*given)
 from dse.__main__ import main
 main()
 """
+
+
+def test_ctrl_c_whose_error_is_lost_in_a_finalizer(run, monkeypatch):
+    """Python ignores errors of finalizers, a KeyboardInterrupt among them: the sweep stops all the same."""
+    make_part = sweep_parts.make_part
+
+    def pressed(*given):
+        monkeypatch.setattr(interrupt, "_pressed", True)
+        return make_part(*given)
+
+    monkeypatch.setattr(sweep_parts, "make_part", pressed)
+    Path("spec.toml").write_text(SPEC.replace("factor = 4", "step = 1"))
+    status, _, err = run("sweep", "spec.toml", "--out", "out", "--threads", "1")
+    assert (status, err) == (130, "stopped: finished parts are kept: `dse sweep spec.toml --out out` goes on\n")
 
 
 def test_ctrl_c_in_a_process_of_its_own(run):

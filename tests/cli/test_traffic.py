@@ -73,7 +73,7 @@ def test_nothing_fits():
 
 
 @pytest.mark.parametrize(("args", "text"), [
-    (["azure"], "did you mean azure-conv"),
+    (["azure"], "did you mean azure-code, azure-conv"),
     (["none.csv"], "cannot be read: no such file"),
     (["azure-conv", "--device", "h100"], "model is missing"),
     (["azure-conv", "--model", "opt-125m"], "device is missing"),

@@ -63,7 +63,7 @@ def test_ignored_stays_ignored():
 
 def test_an_import_that_turns_it_into_another_error(monkeypatch, capsys):
     def broken(**words):
-        interrupt._is_last = True  # as a press does
+        interrupt._pressed = True  # as a press does
         raise ImportError("numpy could not be loaded")
 
     monkeypatch.setattr(cli.cli, "main", broken)
