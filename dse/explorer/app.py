@@ -24,6 +24,8 @@ _STYLE = """<style>
     [data-testid=stMain] [data-testid=stVerticalBlock] { row-gap: 0.6rem; }
 }
 </style>"""
+#: what is in memory is kept out of searches for garbage
+_is_frozen = False
 #: session key: there from a session's second run on
 _SEEN = "explorer seen"
 
@@ -60,8 +62,10 @@ def main(first: str = PAGES[0].path) -> None:
     second. What is there when a run begins is kept out of that, but for the first run of each session: it finds what
     sessions before have left.
     """
-    if not gc.get_freeze_count():
+    global _is_frozen
+    if not _is_frozen:  # asking gc for it would count all objects
         gc.freeze()
+        _is_frozen = True
     st.set_page_config(page_title=_TITLE, layout="wide")
     benches: list[Bench] = []
     shown = {
@@ -84,6 +88,7 @@ def main(first: str = PAGES[0].path) -> None:
     if _SEEN not in st.session_state:
         st.session_state[_SEEN] = True
         gc.unfreeze()
+        _is_frozen = False
 
 
 def _render(page: Page, benches: list[Bench]) -> None:
