@@ -493,7 +493,7 @@ class Job:
 #: rows that the browser gets
 MAX_ROWS = 2000
 #: seconds between two looks at a running sweep; and that a page waits for one that is about to end
-LOOK_S, FIRST_LOOK_S = 0.5, 0.1
+LOOK_S, FIRST_LOOK_S = 0.5, 1.0
 #: seconds without progress from which on the page says what takes so long
 PATIENCE_S = 3.0
 #: session key: the sweep that runs or has run

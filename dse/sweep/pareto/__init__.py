@@ -14,6 +14,8 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+#: up to so many rows the plain function takes less time than compiling it, or loading it
+_FEW = 256
 #: from so many rows on, most are rejected by comparing them with a few good ones first
 _LONG = 100_000
 #: rows of the sample that good ones are taken from, and the most that are taken
@@ -172,6 +174,10 @@ def _front_of_minima(columns: Sequence[Floats]) -> Mask:
         return keep
     if len(columns) == 1:
         keep[columns[0] == columns[0].min()] = True
+        return keep
+    if n <= _FEW:
+        plain = pareto_kernels.front_of_many.function  # type: ignore[attr-defined]
+        plain(np.column_stack(columns), _lexicographic(columns), keep, np.empty(n, np.int64))
         return keep
     if len(columns) == 2:
         x, y = columns

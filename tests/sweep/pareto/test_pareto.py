@@ -21,9 +21,11 @@ def rows_of(values, signs):
     return keep
 
 
-# rejecting rows by a few good ones: off, and on for nearly every table, with a second look at what is left
-@pytest.mark.parametrize(("long", "sample"), [(10**9, 4096), (30, 4096), (30, 8)])
-def test_a_front_is_what_the_definition_says(long, sample, monkeypatch):
+# rejecting rows by a few good ones: off, and on for nearly every table, with a second look at what is left; then by the
+# plain function that few rows take
+@pytest.mark.parametrize(("long", "sample", "few"), [(10**9, 4096, 0), (30, 4096, 0), (30, 8, 0), (10**9, 4096, 256)])
+def test_a_front_is_what_the_definition_says(long, sample, few, monkeypatch):
+    monkeypatch.setattr(pareto, "_FEW", few)
     monkeypatch.setattr(pareto, "_LONG", long)
     monkeypatch.setattr(pareto, "_SAMPLE_ROWS", sample)
     rng = np.random.default_rng(1)
