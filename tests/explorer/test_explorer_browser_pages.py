@@ -54,6 +54,7 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile
     page.goto(f"{server}/front?{SMALL}")
     wait_for_figure(page, "front", FIRST_MS)
     page.get_by_text("of 24 designs are on the front").wait_for()
+    idle(page)
     field = page.get_by_role("textbox", name="Of the front show only")
     field.fill('device == "H100"')
     field.press("Enter")
@@ -61,6 +62,7 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile
     page.wait_for_function(
         "document.querySelector('.st-key-front .js-plotly-plot').data.every(t => !String(t.name).includes('A100'))"
     )
+    idle(page)
     limit = page.get_by_role("textbox", name="At most")
     limit.fill("Decode step = 20 ms")
     limit.press("Enter")
