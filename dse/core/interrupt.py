@@ -21,6 +21,7 @@ def install() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _press)
+        sys.unraisablehook = _ignored
 
 
 def begin() -> None:
@@ -41,8 +42,8 @@ def was_pressed() -> bool:
 
 
 def look() -> None:
-    """Raise KeyboardInterrupt where Ctrl-C was pressed: long work goes on where it was raised in a finalizer, whose
-    errors Python ignores."""
+    """Raise KeyboardInterrupt where Ctrl-C was pressed: long work goes on where it was raised in a finalizer or a
+    callback of compiled code, whose errors Python ignores."""
     if _pressed:
         raise KeyboardInterrupt
 
@@ -56,6 +57,12 @@ def say() -> None:
     line, _words = _words, ""
     if line:
         print(line, file=sys.stderr)
+
+
+def _ignored(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Errors that Python ignores are told as ever, but for a press in a callback of compiled code: `look` finds it."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
 
 
 def _press(number: int, frame: object) -> None:

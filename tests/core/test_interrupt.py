@@ -46,6 +46,21 @@ def test_after_the_line_nothing_more_is_said():
     assert ended(script) == (130, "stopped\n")
 
 
+@pytest.mark.parametrize(("raised", "said"), [(PRESS, ""), ("raise ValueError('odd')", "ValueError: odd")])
+def test_in_a_finalizer_a_press_is_found_later_and_another_error_is_told(raised, said):
+    script = (
+        "interrupt.install(); interrupt.begin()\n"
+        f"class Held:\n    def __del__(self):\n        {raised.strip()}\n"
+        "held = Held(); del held\n"
+        "try:\n    interrupt.look()\n    os._exit(7)\n"
+        "except KeyboardInterrupt:\n    os._exit(130)"
+    )
+    status, err = ended(script)
+    assert status == (7 if said else 130)
+    assert said in err
+    assert bool(err) == bool(said)
+
+
 def test_a_command_that_is_stopped(monkeypatch, capsys):
     def stopped(**words):
         raise KeyboardInterrupt
