@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import dask
+import distributed  # noqa: F401  its defaults are among dask's settings before a test changes one and puts it back
 import psutil
 import pytest
 
