@@ -37,7 +37,7 @@ def chart(source: Source) -> Chart:
                 Series("limit", "line", (limit, limit), (0.0, 1.0), style.GREY, "dot", marker="", is_note=True)
             )
         panels.append(Panel(name, x, shares, tuple(series)))
-    title = source.about.get("title", "How long requests wait")
+    title = "How long requests wait" + (f": {next(iter(looks))}" if len(looks) == 1 else "")
     return Chart(title, tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ())))
 
 
