@@ -175,9 +175,17 @@ def choose(place, label, option):
     idle(place.page)
 
 
+#: true once the page's script has not run for 100 ms; Streamlit's own sign that it runs appears only after half a second
+_STILL = """asked => {
+    const runs = document.querySelector('[data-testid=stApp]')?.dataset.testScriptState !== 'notRunning';
+    if (runs || window.still?.asked !== asked) window.still = {asked, since: performance.now()};
+    return !runs && performance.now() - window.still.since > 100;
+}"""
+
+
 def idle(page):
-    """Wait until the page's script has ended."""
-    page.get_by_test_id("stStatusWidget").wait_for(state="detached")
+    """Wait until the page's script has ended, and no other begins at once."""
+    page.wait_for_function(_STILL, arg=time.monotonic(), polling=25)
 
 
 def opened_as(kind, path):
