@@ -175,7 +175,7 @@ def choose(place, label, option):
     idle(place.page)
 
 
-#: true once the page's script has not run for 100 ms; Streamlit's own sign that it runs appears only after half a second
+#: true once the page's script has not run for 100 ms; Streamlit's own sign that it runs appears half a second late
 _STILL = """asked => {
     const runs = document.querySelector('[data-testid=stApp]')?.dataset.testScriptState !== 'notRunning';
     if (runs || window.still?.asked !== asked) window.still = {asked, since: performance.now()};
