@@ -50,6 +50,7 @@ def batch_field(page):
 
 
 def set_batch(page, value):
+    idle(page)  # a run that ends would take back what is being typed
     field = batch_field(page)
     field.fill(str(value))
     field.press("Enter")
@@ -125,6 +126,7 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
         page.wait_for_url("**batch=**")
 
     def set_to(batch):
+        idle(page)
         batch_field(page).fill(str(batch))
         batch_field(page).press("Enter")
         page.wait_for_url(f"**batch={batch}")

@@ -97,6 +97,15 @@ _PLACE = """([figure, name, at]) => {
 }"""
 
 
+def settled(page, script, argument):
+    """What a script finds, once it finds the same again a while later: a table takes its height after it is drawn."""
+    last, found = None, page.evaluate(script, argument)
+    while found != last:
+        page.wait_for_timeout(400)
+        last, found = found, page.evaluate(script, argument)
+    return found
+
+
 @pytest.mark.parametrize(("address", "figure", "line", "at", "added"), [
     ("compare", "throughput", "fp16", 8, "own_batch.256"),
     (f"front?{SMALL}", "front", "H100", 0, "device.h100~"),
@@ -106,7 +115,10 @@ def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line,
     wait_for_figure(page, figure, FIRST_MS)
     page.locator(f".st-key-{figure}").scroll_into_view_if_needed()
     idle(page)
-    page.mouse.click(*page.evaluate(_PLACE, [figure, line, at]))
+    place = settled(page, _PLACE, [figure, line, at])
+    page.mouse.move(*place)
+    page.locator(f".st-key-{figure} .hoverlayer .hovertext").first.wait_for()  # it has seen which point is meant
+    page.mouse.click(*place)
     page.get_by_text("In the tray: 1 more.").wait_for()
     page.wait_for_url("**designs=**")
     designs = parse_qs(urlsplit(page.url).query)["designs"][0].split("~~")
