@@ -250,7 +250,7 @@ def _bar(n_points: int) -> Iterator[Callable[[int, int], None]]:
         yield progress
 
 
-@click.command(short_help="The designs of a sweep or a table that no other beats.")
+@click.command(short_help="The front of a sweep or a table: the designs that no other beats.")
 @click.argument("source", metavar="DIR|TABLE")
 @click.option("--maximize", metavar="A,B", help="Columns of which more is better.")
 @click.option("--minimize", metavar="C,D", help="Columns of which less is better.")

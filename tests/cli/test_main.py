@@ -90,6 +90,14 @@ def test_bad_command(run, args):
     assert_one_line(run(*args), 2)
 
 
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("reprt", "did you mean report?"), ("front", "did you mean pareto?"), ("Trace", "did you mean traffic, simulate?"),
+    ("a(", "known: app, ask, "),
+])  # fmt: skip
+def test_an_unknown_command_names_those_of_a_near_name_or_that_say_the_word(run, typed, meant):
+    assert_one_line(run(typed), 2, f"unknown command '{typed}': {meant}")
+
+
 def bad_files():
     """(text or bytes of a device file, what the message must name)."""
     ok = DEVICE

@@ -76,16 +76,6 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
     """The front as a table for the terminal: what varies, the objectives, knees marked."""
     from dse.core.units import human
 
-    aims = ", ".join(f"{sense}imize {name}" for name, sense in found.objectives.items())
-    group = f", a front for each {', '.join(found.by)}" if found.by else ""
-    missing = f", {found.n_missing:,} left out" if found.n_missing else ""
-    if found.limits and found.n_beyond is not None:
-        missing += f", {found.n_beyond:,} beyond the limits or without a value there"
-    group += f"; within {', '.join(map(str, found.limits))}" if found.limits else ""
-    head = (
-        f"front: {len(found.table):,} of {found.n_rows:,} designs "
-        f"({found.n_feasible:,} feasible{missing}); {aims}{group}"
-    )
     columns = list(dict.fromkeys((*found.design, *found.objectives, *(limit.column for limit in found.limits))))
 
     known, chances = sure.intervals(found), sure.chances(found)
@@ -114,4 +104,4 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
     body = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     rest = len(found.table) - len(shown)
     tail = [f"... and {rest:,} more: --out writes all of them"] if rest > 0 else []
-    return "\n".join([head, *body, *tail])
+    return "\n".join([str(found), *body, *tail])

@@ -37,9 +37,9 @@ READERS = 2
 CLOUD_ROWS = 3000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DesignFront:
-    """The designs that no other beats.
+    """The designs that no other beats; printed, how many they are, and of what.
 
     `table` holds their whole rows in the order they came; `row` their places in it from 0; `knee` marks, for each
     group, the one closest to being best in everything (`knees`). `cloud` are some of the other designs, objectives
@@ -63,6 +63,18 @@ class DesignFront:
     limits: tuple[Limit, ...] = ()
     #: feasible rows beyond the limits; None where a sweep kept its front alone, under other limits than these
     n_beyond: int | None = 0
+
+    def __repr__(self) -> str:
+        missing = f", {self.n_missing:,} left out" if self.n_missing else ""
+        if self.limits and self.n_beyond is not None:
+            missing += f", {self.n_beyond:,} beyond the limits or without a value there"
+        aims = ", ".join(f"{sense}imize {name}" for name, sense in self.objectives.items())
+        group = f", a front for each {', '.join(self.by)}" if self.by else ""
+        group += f"; within {', '.join(map(str, self.limits))}" if self.limits else ""
+        return (
+            f"front: {len(self.table):,} of {self.n_rows:,} designs "
+            f"({self.n_feasible:,} feasible{missing}); {aims}{group}"
+        )
 
     def only(self, **values: Any) -> "DesignFront":
         """The fronts of the groups with these values of columns of `by`. Raises InputError for others, or for none.

@@ -206,7 +206,8 @@ def test_a_front_of_nothing(tmp_path):
     table = pd.DataFrame({"device": ["a"], "cost": [1.0], "speed": [2.0], "feasible": [False]})
     found = pareto_designs.of_table(table, {"cost": "min", "speed": "max"}, ["device"])
     assert (len(found.table), found.n_rows, found.n_feasible) == (0, 1, 0)
-    assert report_front.text(found).startswith("front: 0 of 1 designs")
+    assert str(found) == "front: 0 of 1 designs (0 feasible); minimize cost, maximize speed, a front for each device"
+    assert report_front.text(found).startswith(f"{found}\n")
     assert report_front.to_json(found)["front"] == []
     report_front.write(found, str(tmp_path / "out"), "dse pareto", "matplotlib")
     with pytest.raises(InputError, match="none given"):
