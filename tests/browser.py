@@ -25,6 +25,8 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get
 
 START_S = 60
 WAIT_MS = 30_000
+#: the first sweep of a process, and the first run of a quantizer, may compile what they need
+FIRST_MS = 240_000
 #: options of every page: no animations, each of whose pictures the processor would draw while a page is waited for
 STILL = {"reduced_motion": "reduce"}
 ROOT = Path(__file__).parents[1]
@@ -185,7 +187,7 @@ _STILL = """asked => {
 
 def idle(page):
     """Wait until the page's script has ended, and no other begins at once."""
-    page.wait_for_function(_STILL, arg=time.monotonic(), polling=25)
+    page.wait_for_function(_STILL, arg=time.monotonic(), polling=25, timeout=FIRST_MS)
 
 
 def opened_as(kind, path):

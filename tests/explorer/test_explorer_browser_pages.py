@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from browser import (
+    FIRST_MS,
     ROOT,
     STILL,
     dump_bytes,
@@ -24,8 +25,6 @@ from dse.explorer import common_fields as shared
 
 pytestmark = needs_browser
 
-#: the first sweep of a process, and the first run of a quantizer, may compile what they need
-FIRST_MS = 240_000
 SMALL = (
     "quantizer=fp16&front_batches=16,64&front_tps=&front_inputs=1024&front_outputs=512,2048&front_quantizers=fp16;fp8"
     "&front_devices=a100-80gb;h100;h200&front_models=llama2-7b&front_minimize=decode_step_s&front_by=device&front_at_most="
@@ -144,15 +143,16 @@ def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, serve
     uploader(page).set_input_files(bad)
     page.get_by_text("bad.npz: ").wait_for()
     sync_api.expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    idle(page)  # until then what gave way to something new still stands beside it
     good = tmp_path / "own.npz"
     good.write_bytes(dump_bytes())
     sync_api.expect(uploader(page)).to_have_count(1)
     uploader(page).set_input_files(good)
     page.get_by_test_id("stText").filter(has_text="own.npz, 1 layers").wait_for()
-    sync_api.expect(page.get_by_text("Synthetic data")).to_have_count(0)
     for name in ("bits", "errors", "histogram", "map-before", "map-after", "map-error"):
         wait_for_figure(page, name, FIRST_MS)
     idle(page)
+    sync_api.expect(page.get_by_text("Synthetic data")).to_have_count(0)
     assert "lab_data=own.npz%40loaded" in page.url
     place = open_beside(page, "histogram")
     assert "own.npz" in place.get_by_test_id("stCode").first.inner_text()
@@ -179,8 +179,8 @@ _MARKUP = """() => [...document.querySelectorAll('[data-testid=stApp] *')].filte
 
 def load(page, name, text, said):
     """Give the uploader a file of that very name, and wait for what the page says of it."""
-    sync_api.expect(uploader(page, "stSidebar")).to_have_count(1)
     idle(page)
+    sync_api.expect(uploader(page, "stSidebar")).to_have_count(1)
     uploader(page, "stSidebar").set_input_files({"name": name, "mimeType": "text/plain", "buffer": text.encode()})
     page.get_by_text(said).first.wait_for()
     idle(page)
@@ -235,6 +235,7 @@ def test_a_dump_says_nothing_as_markup(page, server):
     page.get_by_text("The address held values").wait_for()
     wait_for_figure(page, "map-error", FIRST_MS)
     page.get_by_text("Load a KV dump").click()
+    idle(page)
     sync_api.expect(uploader(page)).to_have_count(1)
     file = {"name": f"{FILE}.npz", "mimeType": "application/zip", "buffer": dump_bytes(HOSTILE)}
     uploader(page).set_input_files(file)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from browser import (
+    FIRST_MS,
     ROOT,
     STILL,
     choose,
@@ -23,8 +24,6 @@ from browser import (
 )  # fmt: skip
 
 pytestmark = needs_browser
-#: the first run of a quantizer may compile what it needs
-FIRST_MS = 240_000
 
 
 class Hand:
