@@ -743,10 +743,17 @@ def _borrowed(point: Point) -> str:
     places = lower.fits_used(point.plan, point.paths, point.work, stack)
     found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
     said = [f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"]
-    codes = dict.fromkeys(lower.sparse_code(point.plan, point.paths, g.shape_index) for g in point.plan.groups)
-    lacking = ", ".join(code for code in codes if code and f"sparse.{code}" not in places)
+    shapes = dict.fromkeys(g.shape_index for g in point.plan.groups)
+    own = {
+        lower.sparse_code(point.plan, point.paths, i): lower.sparse_place(point.plan, point.paths, stack, i)
+        for i in shapes
+    }
+    lacking = {code: place for code, place in own.items() if code != (place or "")}
     if lacking:
-        said = [*(said if found else ()), f"of {lacking} layers none were measured: attention's stand in"]
+        stand_ins = [
+            f"of {code} layers none were measured: {place or 'attention'}'s stand in" for code, place in lacking.items()
+        ]
+        said = [*(said if found else ()), *stand_ins]
     return "; ".join(said)
 
 

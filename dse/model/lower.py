@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import get_args
 
 from dse.core import units
 from dse.core.errors import InputError, show
@@ -36,7 +37,7 @@ from dse.specs.stack import (
     HostFit,
     LatentCode,
     PackedFit,
-    SparseFit,
+    SparseCode,
     StackSpec,
     served,
 )  # fmt: skip
@@ -298,12 +299,13 @@ def kernels_of(
         return (), nothing, nothing
     terms = stack.attention_terms()
     n_cores, q_heads = n_cores_of(device), plan.model.n_q_heads
-    sparse = [sparse_fit(plan, paths, stack, shape) for shape in range(len(plan.layers))]
+    places = [sparse_place(plan, paths, stack, shape) for shape in range(len(plan.layers))]
+    sparse = [stack.sparse[place] if place else None for place in places]
     measured = [fit or latent for fit in sparse]
     plain_rates = [0.0 if fit else terms["core_rate_per_s"] for fit in measured]
     plain_of = [1 / rate if rate else 0.0 for rate in plain_rates]
     core_rates = [
-        core_rate(device, stack, g, paths[g.place], stored_as_measured(g, paths, stack, sparse[g.shape_index], latent))
+        core_rate(device, stack, g, paths[g.place], stored_as_measured(g, paths, stack, places[g.shape_index], latent))
         if g.layout.needs_unpacking else plain_rates[g.shape_index]
         for g in plan.groups
     ]  # fmt: skip
@@ -368,19 +370,25 @@ def sparse_code(plan: KvPlan, paths: Mapping[str, str], shape: int) -> str:
     return kind and kind + ("_fp8" if codes == {"fp8"} else "")
 
 
-def sparse_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, shape: int) -> SparseFit | None:
-    """The kernels of `sparse_code`, where they were measured."""
-    if stack is None or stack.attention is None:
+def sparse_place(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, shape: int) -> SparseCode | None:
+    """The measured kernels that stand for `sparse_code`: its own, else those of such layers in other bits, so that
+    formats are compared over the same kernels; None where neither was measured."""
+    code = sparse_code(plan, paths, shape)
+    if not code or stack is None or stack.attention is None:
         return None
-    return stack.sparse.get(sparse_code(plan, paths, shape))  # type: ignore[call-overload, no-any-return]
+    others: tuple[SparseCode, ...] = get_args(SparseCode)
+    near = sorted((one for one in others if one.removesuffix("_fp8") == code.removesuffix("_fp8")), key=code.__ne__)
+    return next((one for one in near if one in stack.sparse), None)
 
 
 def stored_as_measured(
-    group: TensorGroup, paths: Mapping[str, str], stack: StackSpec, sparse: SparseFit | None, latent: GemmFit | None
+    group: TensorGroup, paths: Mapping[str, str], stack: StackSpec, sparse: str | None, latent: GemmFit | None
 ) -> bool:  # fmt: skip
     """True where a fit knows keys and values as they are stored: what unpacks them is part of it."""
     code = kv_code(group)
-    return paths[group.place] == "fused" and (code == "fp8" if sparse else bool(latent) and code in stack.latent)
+    if sparse:
+        return paths[group.place] == "fused" and code == "fp8" and sparse.endswith("_fp8")
+    return paths[group.place] == "fused" and bool(latent) and code in stack.latent
 
 
 def n_cores_of(device: HardwareSpec) -> int:
@@ -432,11 +440,11 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
     if has_experts(plan.model, work):
         places.add(f"experts.{weights.expert_code}")
     if stack.attention:
-        sparse = [sparse_code(plan, paths, g.shape_index) for g in plan.groups]
-        places |= {f"sparse.{code}" for code in sparse} | {f"prompt.{prompt_code(plan.model)}"}
-        if any(code not in stack.sparse for code in sparse) or not sparse:
+        sparse = [sparse_place(plan, paths, stack, g.shape_index) for g in plan.groups]
+        places |= {f"sparse.{place}" for place in sparse} | {f"prompt.{prompt_code(plan.model)}"}
+        others = [g for g, place in zip(plan.groups, sparse, strict=True) if not place]
+        if others or not sparse:
             places.add(f"latent.{latent}" if latent else "attention")
-        others = [g for g, code in zip(plan.groups, sparse, strict=True) if code not in stack.sparse]
         packed = {kv_code(g) for g in others if paths[g.place] == "fused" and g.layout.needs_unpacking}
         places |= {f"kv.{code}" for code in packed if not (latent and code in stack.latent)}
         places |= {f"state.{layer.state_code}" for layer in plan.model.layers if layer.state_code}
