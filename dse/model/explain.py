@@ -6,7 +6,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import CodeType, FrameType
@@ -28,6 +28,7 @@ from dse.model.kv_bytes import (
     stored_tokens,
     window_of,
 )
+from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.measured import how_measured
 from dse.model.operations import DECODE, PREFILL, decode_operations, prompt_operations, total_of
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
@@ -37,6 +38,7 @@ from dse.model.steady import last_pass
 from dse.model.step import experts_of, experts_s, one_prompt_s, peak_flops, product_peak, prompt_host_s, share_touched
 from dse.specs import servers
 from dse.specs import tokens as token_policies
+from dse.specs.device_and_model import LayerKV
 from dse.specs.stack import ServedStack
 
 T = TypeVar("T")
@@ -133,15 +135,18 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         shared_bytes = made.largest_shared_bits / point.unit
         own_bytes = made.sum_of_own_bits / work.output_tokens / point.unit
         rule = "at its mean size over the generation"
-    windows = {
-        f"window_tokens_{g.n_stored_layers}_layers": window_of(g, limits)
-        for g in design.tensors if window_of(g, limits) < NO_LIMIT
-    }  # fmt: skip
+    groups = tuple(zip(plan.groups, design.tensors, strict=False))  # constant states come after
+    windows = _of_groups(plan, (
+        (g, "window_tokens", window_of(t, limits))
+        for g, t in groups if g.which == "key" and window_of(t, limits) < NO_LIMIT
+    ))  # fmt: skip
     tokens = {
         "n_tokens": n, "prompt_kept_tokens": min(limits.prompt_kept_tokens, work.input_tokens),
         "dropped_tokens": limits.dropped_tokens, **windows,
     }  # fmt: skip
-    of_layer = {f"{g.place}_bits_per_packed_token_layers_{g.n_stored_layers}": g.packed_bits / den for g in plan.groups}
+    of_layer = _of_groups(plan, ((g, f"{g.place}_packed_token_bits", g.packed_bits / den) for g in plan.groups))
+    n_stages = design.deployment.n_stages
+    pipeline = {"n_stages": n_stages} if n_stages > 1 else {}
     server, is_server = servers.of(point.stack_name), bool(design.memory.is_server)
     memory: dict[str, Any] = {
         "memory_capacity_bytes": device.capacity_bytes, "usable_frac": device.usable_frac.si,
@@ -168,7 +173,7 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
         _note(
             "effective_bits", results["effective_bits"], "element-weighted mean of what the methods' papers count",
             plan.key_quantizer.family.source,
-            **{f"{g.place}_bits": float(g.layout.effective_bits) for g in plan.groups},
+            **_of_groups(plan, ((g, f"{g.place}_bits", float(g.layout.effective_bits)) for g in plan.groups)),
         ),
         _note(
             "page_tail_bits", results["page_tail_bits"],
@@ -182,33 +187,30 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             "bytes the memory takes for one new token / bytes packed, slices of a head rounded up to bursts; none "
             "without an engine or a burst", "docs/explanation/model.md, KV bytes",
             burst_bytes=device.kv_burst.count if device.kv_burst else None,
-            **{f"{g.which}_slice_bytes": ", ".join(
-                f"{bits / (point.unit * g.layout.shape.n_heads):g}" for bits in g.streams
-            ) for g in plan.groups if g.burst_row_bits},
+            **_of_groups(plan, (
+                (g, f"{g.place}_slice_bytes", ", ".join(
+                    f"{bits / (point.unit * g.layout.shape.n_heads):g}" for bits in g.streams
+                )) for g in plan.groups if g.burst_row_bits
+            )),
         ),
         _note(
             "kv_bytes_per_token", results["kv_bytes_per_token"],
             "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding included",
-            "docs/explanation/model.md, KV bytes", n_tokens=n, **{
-                f"{g.place}_bytes_per_layer_{g.n_stored_layers}_layers": _token_bytes(point, t, n)
-                for g, t in zip(plan.groups, design.tensors, strict=False)  # states come after
-            },
+            "docs/explanation/model.md, KV bytes", n_tokens=n,
+            **_of_groups(plan, ((g, f"{g.place}_bytes", _token_bytes(point, t, n)) for g, t in groups)),
         ),
         _note(
             "kv_bytes_per_token_beyond_windows", results["kv_bytes_per_token_beyond_windows"],
             "kv_bytes_per_token of the layers without a window, which alone grow once all windows are full",
-            "docs/explanation/model.md, KV bytes", n_tokens=n, **{
-                f"{g.place}_bytes_per_layer_{g.n_stored_layers}_layers": _token_bytes(point, t, n)
-                for g, t in zip(plan.groups, design.tensors, strict=False)
-                if window_of(t, point.made.limits) == NO_LIMIT
-            },
+            "docs/explanation/model.md, KV bytes", n_tokens=n, **_of_groups(plan, (
+                (g, f"{g.place}_bytes", _token_bytes(point, t, n))
+                for g, t in groups if window_of(t, limits) == NO_LIMIT
+            )),
         ),
         _note(
-            "state_bytes", results["state_bytes"], "sum over layers of what they keep of a request of any length",
-            "docs/explanation/model.md, KV bytes", **{
-                f"bytes_per_layer_{n_layers}_layers": layer.state_bytes
-                for layer, n_layers in plan.layers if layer.state_bytes
-            },
+            "state_bytes", results["state_bytes"],
+            "sum over layers of what they keep of a request of any length" + (" / n_stages" if pipeline else ""),
+            "docs/explanation/model.md, KV bytes", **pipeline, **_states(point),
         ),
         _note(
             "weight_bytes", point.weight_bytes, "ceil(sum of parameters * bits / 8)",
@@ -299,6 +301,51 @@ def _memory_notes(point: Point, results: dict[str, Any]) -> list[Step]:
             **_tiles(point),
         ),
     ]  # fmt: skip
+
+
+def _kind(layer: LayerKV) -> str:
+    """What users call such layers: by their window, their state or how they choose what they read."""
+    return f"window_{layer.window}" if layer.window else layer.state_code or layer.sparse_kind or "full"
+
+
+def _of_layers(rows: Sequence[tuple[tuple[str, ...], int, str, float | str]]) -> dict[str, float | str]:
+    """Terms that count for each of some layers, from rows of (words, number of layers, term, value).
+
+    The name says of how many layers and, in as few words as tell all values apart, of which; equal ones count together.
+    """
+    n_most = max((len(words) for words, *_ in rows), default=1)
+    for n_words in range(1, n_most + 1):
+        found: dict[tuple[str, ...], dict[float | str, int]] = {}
+        for words, n_layers, term, value in rows:
+            counts = found.setdefault((*words[:n_words][::-1], "layers", term), {})
+            counts[value] = counts.get(value, 0) + n_layers
+        if all(len(counts) == 1 for counts in found.values()):
+            break
+    return {
+        f"each_of_{n_layers}_{'_'.join(filter(None, name))}": value
+        for name, counts in found.items() for value, n_layers in counts.items()
+    }  # fmt: skip
+
+
+def _of_groups(plan: KvPlan, rows: Iterable[tuple[TensorGroup, str, float | str]]) -> dict[str, float | str]:
+    """The same of groups of keys or values: by kind, of the model's first two layers or not, heads, and at last by an
+    index that no other layers have."""
+
+    def words(g: TensorGroup) -> tuple[str, ...]:
+        layer, first = plan.layers[g.shape_index][0], "first" if g.layout.shape.shallow else ""
+        return _kind(layer), first, f"with_{layer.n_kv_heads}_heads_of_{layer.key_dim}", f"shape_{g.shape_index}"
+
+    return _of_layers([(words(g), g.n_stored_layers, term, value) for g, term, value in rows])
+
+
+def _states(point: Point) -> dict[str, float | str]:
+    """Bytes that each layer keeps of a request of any length, by its kind or that of the layers it stands beside."""
+    kind, rows = "", []
+    for layer in point.plan.model.layers:
+        kind = kind if layer.joined else _kind(layer)
+        if layer.state_bytes:
+            rows.append(((kind, f"state_{layer.state_bytes}"), layer.n_layers, "state_bytes", layer.state_bytes))
+    return _of_layers(rows)
 
 
 def _token_bytes(point: Point, g: Tensor, n_tokens: int) -> float:

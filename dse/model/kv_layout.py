@@ -131,7 +131,7 @@ class KvPlan:
         """Bits of one sequence by part, of which each group stores so many tokens; page padding left out."""
         parts = {part: Fraction(0) for part in PARTS}
         for g, kept in zip(self.groups, kept_tokens, strict=True):
-            for part, bits in g.layout.ledger(kept).items():
+            for part, bits in g.layout.ledger(kept, self.layers[g.shape_index][0].tokens_per_entry).items():
                 parts[part] += g.n_stored_layers * bits / self.token_shards
         return parts
 

@@ -95,17 +95,18 @@ class TensorLayout:
     def full_bits_per_token(self) -> int:
         return FP16_BITS * self.shape.n_elements
 
-    def ledger(self, n_tokens: int) -> dict[str, Fraction]:
-        """Bits by part of one layer and sequence that keeps `n_tokens`."""
+    def ledger(self, n_tokens: int, tokens_per_entry: int = 1) -> dict[str, Fraction]:
+        """Bits by part of one layer and sequence that keeps `n_tokens`, each its part of an entry that it shares."""
         parts = dict.fromkeys(PARTS, Fraction(0))
         packed = packed_tokens(n_tokens, self.step, self.residual)
         for part, bits in self.packed.items():
             parts[part] += packed * Fraction(bits)
         parts["full_precision"] += (n_tokens - packed) * self.full_bits_per_token
-        for part, bits in self.once.items():
-            parts[part] += bits * (n_tokens > 0)
         for part, pool_bits in self.pool.items():
             parts[part] += Fraction(pool_bits) * (packed > 0)
+        parts = {part: bits / tokens_per_entry for part, bits in parts.items()}
+        for part, bits in self.once.items():
+            parts[part] += bits * (n_tokens > 0)
         return parts
 
     @property
