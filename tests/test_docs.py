@@ -58,11 +58,18 @@ a,vllm,0.16.0,meta-llama/Llama-3.1-8B-Instruct,h100_sxm,bf16,1024,1024,16,1,9.5
 """
 
 
+def new_model():
+    """A config.json of a model_type that nobody knows, with a key that nobody knows."""
+    known = json.loads((ROOT / "tests/golden/hf_configs/qwen3-30b-a3b.json").read_text())
+    return json.dumps(known | {"model_type": "new", "loops": 4})
+
+
 def give(text, folder):
     """Write what the commands of a page take as the reader's own."""
     texts = {
         "my-times.csv": times, "times.csv": times, "my-servers.csv": lambda: SERVERS, "my-gpu.toml": own_gpu,
         "path/to/config.json": (ROOT / "tests/golden/hf_configs/mistral-7b-v0.1.json").read_text,
+        "new-model/config.json": new_model,
     }  # fmt: skip
     if "sweep.toml" in text and "# sweep.toml" not in text:
         (folder / "sweep.toml").write_text(blocks(ROOT / "docs/how-to/sweep.md", "toml")[0])

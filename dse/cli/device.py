@@ -96,7 +96,7 @@ def add(
     content = device_file.text(name, given, borrowed)
     found = catalog.device_from(specfile.parse(str(path), content))
     files.write(path, content.encode())
-    warnings = found.warnings()
+    warnings = [*found.warnings(), *(borrowed.warnings if borrowed else ())]
     if name.lower() in catalog.device_files():
         warnings.append(f"a device {name.lower()} ships: --device {name.lower()} still means that one")
     left_out = [one for one in _NUMBERS if one.without and getattr(found, one.field) is None]

@@ -210,11 +210,67 @@ def test_the_rest_is_borrowed(run):
     assert found.dequant_path == other.dequant_path
     assert found.board_power.value == 700
     assert (found.board_power.kind, found.board_power.source) == ("assumed", "as h100: NVIDIA H100 data sheet, SXM5")
-    # in proportion: to the memory 120 of 80, to the peak 1200 of 989, to the cores 264 of 132
-    assert found.reported_memory.value == pytest.approx(79.19 * 120 / 80, rel=1e-5)
+    # in proportion: to the peak 1200 of 989, to the cores 264 of 132
     assert found.peak_flops_fp8.value == pytest.approx(1979 * 1200 / 989, rel=1e-5)
     assert found.fused_rate.value == pytest.approx(2 * other.fused_rate.value)
     assert found.usd_per_hour is None
+
+
+def test_no_more_memory_is_reported_than_was_given(run):
+    """A B300's driver reports 287.7 of the 270 GB of its data sheet, an L40S's 44.4 GiB of 48 GB."""
+    asked = ["--memory", "288 GB", *NUMBERS[2:]]
+    assert run("device", "add", "x", *asked, "--like", "b300")[0] == 0
+    found = catalog.device("x.toml")
+    assert found.reported_bytes == 288 * 10**9
+    assert found.reported_memory.kind == "assumed"
+    assert found.reported_memory.source.startswith(
+        "the memory as given, no more: b300 reports 267.9 GiB where its file says 270 GB"
+    )
+    assert run("device", "add", "y", *NUMBERS, "--like", "l40s")[0] == 0
+    assert catalog.device("y.toml").reported_memory.value == pytest.approx(44.4 * 120 / 48)
+    assert run("device", "add", "z", *NUMBERS, "--reported-memory", "130 GB", "--like", "b300")[0] == 0
+    assert catalog.device("z.toml").reported_bytes == 130 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("power", "idle_w", "pj_per_flop"),
+    [
+        # 15 % of 1,400 W; 1,400 - 210 - 48 pJ/B of 8 TB/s = 806 W over 2.5 PFLOP/s
+        (["--power", "1400 W"], 210, 0.3224),
+        # as b300, 1,100 W: 1,100 - 165 - 384 = 551 W
+        ([], 165, 0.2204),
+    ],
+)
+def test_assumed_energies_follow_from_the_board_power(run, power, idle_w, pj_per_flop):
+    asked = ["--memory", "288 GB", "--bandwidth", "8 TB/s", "--flops", "2.5 PFLOP/s", *power, "--like", "b300"]
+    assert run("device", "add", "x", *asked)[0] == 0
+    found, other = catalog.device("x.toml"), catalog.device("b300")
+    assert (found.idle_power.value, found.energy_per_flop.value) == pytest.approx((idle_w, pj_per_flop))
+    drawn_w = found.idle_power.si + found.energy_per_byte.si * 8e12 + found.energy_per_flop.si * 2.5e15
+    assert drawn_w == pytest.approx(found.board_power.si)
+    for field in ("idle_power", "energy_per_flop"):
+        theirs = getattr(other, field).source.removeprefix("assumed: ")
+        assert getattr(found, field).source == f"by the rule of the shipped devices: {theirs}"
+        assert getattr(found, field).kind == "assumed"
+
+
+def test_measured_energies_are_kept_and_said_to_be(run):
+    assert run("device", "add", "x", *NUMBERS, "--power", "900 W", "--like", "h200")[0] == 0
+    found, other = catalog.device("x.toml"), catalog.device("h200")
+    for field in ("idle_power", "energy_per_flop"):
+        assert getattr(found, field).si == getattr(other, field).si
+        assert getattr(found, field).source.startswith("as h200, measured there and kept whatever the board power: ")
+
+
+def test_a_board_power_too_small_for_its_memory_has_no_energy_by_parts(run):
+    """15 % of 200 W and 48 pJ/B of 4 TB/s: 30 + 192 W."""
+    _, out, _ = run("device", "add", "x", *NUMBERS, "--power", "200 W", "--like", "b300")
+    warning = "no energy by parts: idling and memory alone would draw 222 W of board_power 200 W"
+    assert f"\nWarning: {warning}\n" in out
+    assert catalog.device("x.toml").energy_per_flop is None
+    _, out, _ = run("point", "--device", "./x.toml", "--model", "llama3.1-8b", "--json")
+    assert json.loads(out)["joules_per_token"] > 0
+    assert json.loads(out)["idle_joules_per_token"] is None
 
 
 @pytest.mark.parametrize("like", sorted(name for name in catalog.device_files() if name != "2xa100-80gb"))
@@ -226,7 +282,9 @@ def test_every_shipped_device_can_lend(run, like):
     assert found.stacks == other.stacks
     for name, number in found.quantities().items():
         theirs = getattr(other, name) or number
-        assert theirs.unit == number.unit or name in ("memory_capacity", "memory_bandwidth", "peak_flops")
+        in_given_units = name in ("memory_capacity", "memory_bandwidth", "peak_flops", "reported_memory")
+        assert theirs.unit == number.unit or in_given_units
+    assert found.reported_bytes <= 120 * 10**9
     assert found.implementations == other.implementations
 
 
@@ -314,6 +372,8 @@ def test_a_model_read_as_another_type_is_called_so(run, tmp_path, monkeypatch):
     code, out, _ = run("model", "add", "ouro", "--assume-like", "llama")
     assert code == 0
     assert out.startswith("ouro-as-llama: 2 layers")
+    assert "\nnote: model_type 'ouro' unknown: read as llama, assumed\n" in out
+    assert "counted as for llama" not in out
     assert [path.name for path in tmp_path.glob("*.toml")] == ["ouro-as-llama.toml"]
 
 

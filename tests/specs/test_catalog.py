@@ -11,7 +11,7 @@ import pytest
 import hwspecs
 from dse.core import specfile, units
 from dse.core.errors import InputError, SpecError
-from dse.specs import catalog
+from dse.specs import catalog, device_file
 from dse.specs import device_and_model as specs
 
 DEVICE_FILES = sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
@@ -366,3 +366,19 @@ def test_wrong_changes_are_one_line(text, message):
         catalog.device(text)
     assert message in str(caught.value)
     assert len(caught.value.lines()) == 1
+
+
+def test_energies_that_files_say_to_assume_by_rule_are_those_of_the_rule():
+    """The files print three digits; `dse device add` computes by the same words."""
+    seen = set()
+    for name in catalog.device_files():
+        device = catalog.device(name)
+        if device.idle_power and device.idle_power.source.endswith(device_file._IDLE_RULE):
+            assert device.idle_power.si == pytest.approx(0.15 * device.board_power.si, rel=3e-3), name
+            seen.add("idle")
+        if device.energy_per_flop and device.energy_per_flop.source.endswith(device_file._FLOP_RULE):
+            drawn_w = device.idle_power.si + device.energy_per_byte.si * device.memory_bandwidth.si
+            drawn_w += device.energy_per_flop.si * device.peak_flops.si
+            assert drawn_w == pytest.approx(device.board_power.si, rel=3e-3), name
+            seen.add("operations")
+    assert seen == {"idle", "operations"}

@@ -66,11 +66,9 @@ def from_document(document: Document) -> ModelSpec:
     transformers library and the published files of the models in tests/golden/hf_configs.
     """
     keys = Keys(document)
-    own_type = hf_params.read_model_type(keys)
+    own_type = hf_params.read_model_type(keys, ASSUMED_LIKE.get())
     is_known = own_type in hf_params.RULES or not own_type
     like = "" if is_known else ASSUMED_LIKE.get()
-    if like:
-        keys.note(f"model_type {show(own_type)} is unknown: read as {like}, assumed")
     model_type = like or own_type
     rules = hf_params.read_rules(keys, model_type)
     keys.defaults = rules.defaults

@@ -166,8 +166,11 @@ class Shape:
     extra: int  # parameters outside the layers that one family alone has
 
 
-def read_model_type(keys: "Keys") -> str:
-    """The model type; notes what is ignored, and refuses what is no decoder with attention in every layer."""
+def read_model_type(keys: "Keys", like: str = "") -> str:
+    """The model type; notes what is ignored, and refuses what is no decoder with attention in every layer.
+
+    A type that is not known is noted with what stands in for it: `like` where given, else Llama.
+    """
     for place in (keys.data, keys.document.data):
         if (quantized := place.get("quantization_config")) is not None:
             keys.note(released.note(quantized, has_own_experts="expert_dtype" in place))
@@ -194,7 +197,8 @@ def read_model_type(keys: "Keys") -> str:
     if NOT_DECODERS.fullmatch(value):
         keys.bad("model_type", "a decoder-only model with attention in every layer")
     elif value not in RULES:
-        keys.note(f"model_type {show(value)} unknown: parameters counted as for llama")
+        instead = f"read as {like}, assumed" if like else "parameters counted as for llama"
+        keys.note(f"model_type {show(value)} unknown: {instead}")
     for name in ("num_nextn_predict_layers", "num_mtp_modules"):
         if (keys.whole([name], 0, 10_000, 0) or 0) > 0:
             keys.note(f"{name} ignored: multi-token prediction layers are not counted")
