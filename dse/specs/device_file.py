@@ -136,8 +136,6 @@ def _as(stem: str, field: str, value: Quantity, other: HardwareSpec, given: dict
         base: Quantity | None = getattr(other, leader)
         if base is None:
             return None
-        if field == "reported_memory" and value.si > base.si:
-            return _all_reported(stem, value, base, given[leader])
         factor, how = given[leader].si / base.si, f"as {stem}, in proportion to {leader}"
     elif field in ("idle_power", "energy_per_flop") and "board_power" in given:
         how = f"as {stem}, {value.kind} there and kept whatever the board power"
@@ -149,18 +147,6 @@ def _as(stem: str, field: str, value: Quantity, other: HardwareSpec, given: dict
         "value": _rounded(value.value, factor), "source": source if len(source) <= 500 else source[:497] + "...",
         "kind": ASSUMED, **ends,
     })  # fmt: skip
-
-
-def _all_reported(stem: str, value: Quantity, base: Quantity, memory: Quantity) -> Quantity:
-    """The given memory as what the driver reports: a device never reports more than it was said to have.
-
-    The other device reports more than its data sheet prints, whose GB are then nearer GiB: no measure of this one's.
-    """
-    source = (
-        f"the memory as given, no more: {stem} reports {value.value:g} {value.unit} where its file says "
-        f"{base.value:g} {base.unit}, GB that stand for nearly as many GiB"
-    )
-    return memory.model_copy(update={"source": source, "kind": ASSUMED})
 
 
 def _rounded(value: float, factor: float) -> float:
