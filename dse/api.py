@@ -430,15 +430,17 @@ def devices(
     quantizer: Quantizer = "fp16",
     workload: Workload | None = None,
     *,
-    most: int = 16,
+    most: int | None = None,
     **asked: Any,
 ) -> "Devices":
     """Every split of a model by tp and pp over up to `most` devices, and the fewest that hold the whole batch.
 
+    By default up to 16, or as many as the device's file lets share work, where those are fewer.
+
     >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
     4
 
-    Raises InputError and SpecError for names and values, and for a device without links.
+    Raises InputError and SpecError for names and values, and for more devices than the device's file allows.
     """
     from dse.questions import devices as module
 

@@ -267,10 +267,10 @@ def load(
 
 
 @ask.command(short_help="How many devices does a batch need, and how split?")
-@click.option("--most", type=WHOLE, default=16, show_default=True, help="Devices at most.")
+@click.option("--most", type=WHOLE, help="Devices at most; default: 16, or fewer where the device's file says so.")
 @question_options("tp", "pp", "pp_batches", "out", "static")
 def devices(
-    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, most: int,
+    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, most: int | None,
     bits: str, measurements: str | None, as_json: bool, **work: Any,
 ) -> None:  # fmt: skip
     """Every split of a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
