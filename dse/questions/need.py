@@ -417,7 +417,9 @@ class NeedBits(Answer):
         if self.best is None:
             lines.append(f"  cannot be met: {self.why()}")
         else:
-            lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}")
+            chance = measure.chance(self.best, self.target.value)
+            sure = "" if chance is None else f", which meets it with a chance of {sure_text(chance)}"
+            lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}{sure}")
             lines.append(f"  what stops more: {self.why()}")
         width = max(len(r["quantizer"]) for r in self.candidates)
         lines += ["", "  In percent: the chance that a measurement meets it."]
