@@ -6,6 +6,7 @@ Everything else is as given. A target is a throughput to reach, or a step time t
 import math
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -26,11 +27,14 @@ from dse.questions.common import (
     Result,
     assumption_text,
     context,
+    design,
     each,
     sure_text,
     with_number,
 )
-from dse.specs.device_and_model import HardwareSpec
+from dse.questions.formats import PLAIN
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import Workload
 
 What = Literal["bandwidth", "capacity", "flops", "bits"]
@@ -413,7 +417,9 @@ class NeedBits(Answer):
         if self.best is None:
             lines.append(f"  cannot be met: {self.why()}")
         else:
-            lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}")
+            chance = measure.chance(self.best, self.target.value)
+            sure = "" if chance is None else f", which meets it with a chance of {sure_text(chance)}"
+            lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}{sure}")
             lines.append(f"  what stops more: {self.why()}")
         width = max(len(r["quantizer"]) for r in self.candidates)
         lines += ["", "  In percent: the chance that a measurement meets it."]
@@ -435,12 +441,20 @@ def _top(candidates: Sequence[Result], target: Target) -> Result:
     return min(runs, key=lambda r: sign * (target.measure.value(r) or 0.0)) if runs else candidates[-1]
 
 
-#: quantizers that bits are chosen from by default: families for any head dimension, KIVI and SinkQ in their other width
-CANDIDATES = (
-    *(name for name, family in quantizers.FAMILIES.items() if family.by_default),
-    "kivi:bits=4",
-    "sinkq:bits=4",
-)
+#: what bits are chosen from by default: every family, KIVI and SinkQ in their other width too
+CANDIDATES = (*quantizers.FAMILIES, "kivi:bits=4", "sinkq:bits=4")
+
+
+def candidates(device: HardwareSpec, model: ModelSpec, bits: Bits = CLOSED) -> list[Design]:
+    """A design for each of CANDIDATES but those that cannot store the model's heads, or take more than 16 bits there.
+
+    More bits than nothing compressed has do not mean less error: XQuant stores the inputs of layers in place of KV.
+    """
+    plain, found = design(device, model, PLAIN).plan.effective_bits, []
+    for name in CANDIDATES:
+        with suppress(InputError):
+            found.append(design(device, model, name, bits=bits))
+    return [one for one in found if one.plan.effective_bits <= plain]
 
 
 def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress: Progress | None = None) -> NeedBits:
