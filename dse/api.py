@@ -302,7 +302,7 @@ def need(
     """The smallest "bandwidth", "capacity" or "flops" of a device for a target, or the most "bits" that meet it.
 
     The target is a `throughput` in token/s or a `step_ms` of the whole batch. For bits, `quantizers` are those to
-    choose from (default: every family that may store the model's heads in 16 bits or fewer). `value` is None where
+    choose from (default: 16 bits, and those that `formats` compares with them). `value` is None where
     nothing meets the target, and `why()` says why.
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
@@ -323,7 +323,7 @@ def need(
     if quantizer is not None:
         raise InputError("quantizer: has no effect on bits: give quantizers to choose from")
     if quantizers is None:
-        return needs.most_bits(needs.candidates(_device(device), _model(model)), work, goal)
+        return needs.most_bits(needs.candidates(_device(device), _model(model), work), work, goal)
     return needs.most_bits([_design(device, model, name) for name in _list(quantizers)], work, goal)
 
 

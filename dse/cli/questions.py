@@ -137,7 +137,7 @@ def cross(
     "--step-ms", type=float, metavar="X", help="Target: a decode step of the whole batch in at most so many ms."
 )
 @click.option(
-    "--quantizers", metavar="A,B", help="For bits: quantizers to choose from; default: all that suit the model."
+    "--quantizers", metavar="A,B", help="For bits: quantizers to choose from; default: those of `ask formats`."
 )
 @question_options()
 def need(
@@ -166,7 +166,7 @@ def need(
             raise InputError("bits = measured: not every family is measured: name some with --quantizers")
         names = split_list("quantizers", quantizers)
         designs = [common.design(spec, lm, name, bits=source) for name in names] if names else (
-            needs.candidates(spec, lm, source))  # fmt: skip
+            needs.candidates(spec, lm, point, source))  # fmt: skip
         found = needs.most_bits(designs, point, goal, progress_bar)
     else:
         one = common.design(spec, lm, key_quantizer or quantizer, value_quantizer or quantizer, source)

@@ -6,18 +6,17 @@ Everything else is as given. A target is a throughput to reach, or a step time t
 import math
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import pandas as pd
 
-from dse import quantizers
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import evaluate as point
 from dse.model import lower, uncertainty
+from dse.questions import formats
 from dse.questions.common import (
     MEASURES,
     Answer,
@@ -32,7 +31,6 @@ from dse.questions.common import (
     sure_text,
     with_number,
 )
-from dse.questions.formats import PLAIN
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import Workload
@@ -441,20 +439,15 @@ def _top(candidates: Sequence[Result], target: Target) -> Result:
     return min(runs, key=lambda r: sign * (target.measure.value(r) or 0.0)) if runs else candidates[-1]
 
 
-#: what bits are chosen from by default: every family, KIVI and SinkQ in their other width too
-CANDIDATES = (*quantizers.FAMILIES, "kivi:bits=4", "sinkq:bits=4")
+#: formats that are chosen from in another width too
+WIDER = {"kivi": "kivi:bits=4", "sinkq": "sinkq:bits=4"}
 
 
-def candidates(device: HardwareSpec, model: ModelSpec, bits: Bits = CLOSED) -> list[Design]:
-    """A design for each of CANDIDATES but those that cannot store the model's heads, or take more than 16 bits there.
-
-    More bits than nothing compressed has do not mean less error: XQuant stores the inputs of layers in place of KV.
-    """
-    plain, found = design(device, model, PLAIN).plan.effective_bits, []
-    for name in CANDIDATES:
-        with suppress(InputError):
-            found.append(design(device, model, name, bits=bits))
-    return [one for one in found if one.plan.effective_bits <= plain]
+def candidates(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[Design]:
+    """What bits are chosen from by default: 16 bits, and every format that `formats` compares with them."""
+    known = [one.name for one in formats.candidates(device, model, work, bits)[0]]
+    names = [formats.PLAIN, *known, *(wide for name, wide in WIDER.items() if name in known)]
+    return [design(device, model, name, bits=bits) for name in names]
 
 
 def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress: Progress | None = None) -> NeedBits:

@@ -281,14 +281,16 @@ def test_more_never_hurts(quantizer, admission, batch, what, share, factor):
     assert high >= low * (1 - 1e-12)
 
 
-def test_bits_are_chosen_by_default_from_every_format_that_suits_the_model():
-    """NVFP4 meets what FP8 misses: 4 bits and a scale of 8 a block of 16. XQuant would take more than 16 bits."""
+def test_bits_are_chosen_by_default_from_what_formats_compares():
+    """NVFP4 meets what FP8 misses: 4 bits and a scale of 8 a block of 16."""
     b300, llama = catalog.device("b300"), catalog.model("llama3.1-70b")
-    names = {one.name for one in need.candidates(b300, llama)}
-    assert names >= {"fp8", "nvfp4", "fp8_per_token_head", "turboquant_3bit_nc", "q4_0", "kivi", "kivi:bits=4"}
-    assert not names & {"xquant", "fp8_ds_mla"}  # the latter for one latent head alone
     work = Workload(batch=256, input_tokens=8192, admission="paged", weights="fp8")
-    found = need.most_bits(need.candidates(b300, llama), work, need.target(1200.0, None))
+    designs = need.candidates(b300, llama, work)
+    names = [one.name for one in designs]
+    assert names[0] == "fp16"
+    assert {*names} >= {"fp8", "nvfp4", "fp8_per_token_head", "turboquant_3bit_nc", "kivi", "kivi:bits=4"}
+    assert not {*names} & {"xquant", "fp8_ds_mla", "int8"}  # of no kernel; for one latent head; of no kernel there
+    found = need.most_bits(designs, work, need.target(1200.0, None))
     told = formats.formats(b300, llama, work, ["nvfp4", "fp8"], has_starts=False).formats[1:]
     rates = {one.name: one.result["throughput_tokens_per_s"] for one in told}
     assert rates["fp8"] < 1200 <= rates["nvfp4"] == found.best["throughput_tokens_per_s"]
