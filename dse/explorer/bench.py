@@ -141,9 +141,12 @@ def format_text(asked: Request) -> str:
 
 def line(asked: Request) -> str:
     """A design in a line, without the workload that all have."""
-    device = asked.work.devices_text(device_text(asked))
+    n, work = asked.work.n_devices, asked.work
+    device = f"{n:,} x {device_text(asked)}" if n > 1 else device_text(asked)
     parts = [device, kept.numbered(asked.model_text, asked.model), f"KV {format_text(asked)}"]
-    return ", ".join([*parts, *asked.work.ways()])
+    layout = [f"{name} {getattr(work, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(work, name) > 1]
+    weights = work.weights or (f"{work.weights_bits}-bit weights" if work.weights_bits != 16 else "")
+    return ", ".join([*parts, *layout, *([weights] if weights else [])])
 
 
 #: assumed numbers with which times do not count as measured: kernels of nobody, of another shape, of another device
@@ -171,7 +174,7 @@ def badge(row: Row) -> str:
 _WAYS: dict[str, Callable[[Row], str]] = {
     "devices": lambda row: f"{row.request.work.n_devices:,} x {device_text(row.request)}",
     "models": lambda row: kept.numbered(row.request.model_text, row.request.model),
-    "weights": lambda row: row.request.work.weights_text,
+    "weights": lambda row: f"{row.request.work.weights or f'{row.request.work.weights_bits}-bit'} weights",
     "batches": lambda row: f"batch {row.request.work.batch:,}",
     "KV allocation": lambda row: f"{row.request.work.admission} KV",
     "timing model": lambda row: f"{row.result['model_kind']} times",
