@@ -302,14 +302,14 @@ def need(
     """The smallest "bandwidth", "capacity" or "flops" of a device for a target, or the most "bits" that meet it.
 
     The target is a `throughput` in token/s or a `step_ms` of the whole batch. For bits, `quantizers` are those to
-    choose from (default: families for any head dimension). `value` is None where nothing meets the target, and `why()`
-    says why.
+    choose from (default: 16 bits, and those that `formats` compares with them). `value` is None where
+    nothing meets the target, and `why()` says why.
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
     '9.407 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
-    'qserve'
+    'nvfp4'
 
     Raises InputError and SpecError for names and values.
     """
@@ -322,8 +322,9 @@ def need(
         return needs.smallest(_design(device, model, quantizer or "fp16"), work, what, goal)
     if quantizer is not None:
         raise InputError("quantizer: has no effect on bits: give quantizers to choose from")
-    names = needs.CANDIDATES if quantizers is None else _list(quantizers)
-    return needs.most_bits([_design(device, model, name) for name in names], work, goal)
+    if quantizers is None:
+        return needs.most_bits(needs.candidates(_device(device), _model(model), work), work, goal)
+    return needs.most_bits([_design(device, model, name) for name in _list(quantizers)], work, goal)
 
 
 def sensitivity(
@@ -429,15 +430,17 @@ def devices(
     quantizer: Quantizer = "fp16",
     workload: Workload | None = None,
     *,
-    most: int = 16,
+    most: int | None = None,
     **asked: Any,
 ) -> "Devices":
     """Every split of a model by tp and pp over up to `most` devices, and the fewest that hold the whole batch.
 
+    By default up to 16, or as many as the device's file lets share work, where those are fewer.
+
     >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
     4
 
-    Raises InputError and SpecError for names and values, and for a device without links.
+    Raises InputError and SpecError for names and values, and for more devices than the device's file allows.
     """
     from dse.questions import devices as module
 

@@ -136,7 +136,9 @@ def cross(
 @click.option(
     "--step-ms", type=float, metavar="X", help="Target: a decode step of the whole batch in at most so many ms."
 )
-@click.option("--quantizers", metavar="A,B", help="For bits: quantizers to choose from; default: all families.")
+@click.option(
+    "--quantizers", metavar="A,B", help="For bits: quantizers to choose from; default: those of `ask formats`."
+)
 @question_options()
 def need(
     what: str, device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None,
@@ -162,8 +164,9 @@ def need(
     if what == "bits":
         if bits == "measured" and quantizers is None:
             raise InputError("bits = measured: not every family is measured: name some with --quantizers")
-        names = split_list("quantizers", quantizers) or list(needs.CANDIDATES)
-        designs = [common.design(spec, lm, name, bits=source) for name in names]
+        names = split_list("quantizers", quantizers)
+        designs = [common.design(spec, lm, name, bits=source) for name in names] if names else (
+            needs.candidates(spec, lm, point, source))  # fmt: skip
         found = needs.most_bits(designs, point, goal, progress_bar)
     else:
         one = common.design(spec, lm, key_quantizer or quantizer, value_quantizer or quantizer, source)
@@ -264,10 +267,10 @@ def load(
 
 
 @ask.command(short_help="How many devices does a batch need, and how split?")
-@click.option("--most", type=WHOLE, default=16, show_default=True, help="Devices at most.")
+@click.option("--most", type=WHOLE, help="Devices at most; default: 16, or fewer where the device's file says so.")
 @question_options("tp", "pp", "pp_batches", "out", "static")
 def devices(
-    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, most: int,
+    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, most: int | None,
     bits: str, measurements: str | None, as_json: bool, **work: Any,
 ) -> None:  # fmt: skip
     """Every split of a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.

@@ -141,12 +141,9 @@ def format_text(asked: Request) -> str:
 
 def line(asked: Request) -> str:
     """A design in a line, without the workload that all have."""
-    n, work = asked.work.n_devices, asked.work
-    device = f"{n:,} x {device_text(asked)}" if n > 1 else device_text(asked)
+    device = asked.work.devices_text(device_text(asked))
     parts = [device, kept.numbered(asked.model_text, asked.model), f"KV {format_text(asked)}"]
-    layout = [f"{name} {getattr(work, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(work, name) > 1]
-    weights = work.weights or (f"{work.weights_bits}-bit weights" if work.weights_bits != 16 else "")
-    return ", ".join([*parts, *layout, *([weights] if weights else [])])
+    return ", ".join([*parts, *asked.work.ways()])
 
 
 #: assumed numbers with which times do not count as measured: kernels of nobody, of another shape, of another device
@@ -174,7 +171,7 @@ def badge(row: Row) -> str:
 _WAYS: dict[str, Callable[[Row], str]] = {
     "devices": lambda row: f"{row.request.work.n_devices:,} x {device_text(row.request)}",
     "models": lambda row: kept.numbered(row.request.model_text, row.request.model),
-    "weights": lambda row: f"{row.request.work.weights or f'{row.request.work.weights_bits}-bit'} weights",
+    "weights": lambda row: row.request.work.weights_text,
     "batches": lambda row: f"batch {row.request.work.batch:,}",
     "KV allocation": lambda row: f"{row.request.work.admission} KV",
     "timing model": lambda row: f"{row.result['model_kind']} times",

@@ -169,7 +169,7 @@ class Family:
     #: what a measurement can put in place of nominal values: (value, count of, counted in)
     realised: tuple[tuple[str, str, str], ...] = ()
     note: str = ""
-    #: taken where no quantizers are named: `dse ask need bits`, the report's table of bits
+    #: taken by the report's table of bits where no quantizers are named
     by_default: bool = True
     #: for one latent (MLA) head alone
     latent: bool = False

@@ -227,9 +227,10 @@ SURE_NOTE = "Intervals: 8 of 10 measurements should lie inside (docs/explanation
 
 
 def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Result) -> str:
-    """Device, model and what of the workload a question keeps fixed, as the head of a text or a figure's note."""
+    """Devices, model and what of the workload a question keeps fixed, as the head of a text or a figure's note."""
     how = f"calibrated model, {result['stack']}" if result["stack"] else "ideal model"
-    return f"{device.name}, {model.name}, {work.output_tokens:,} out, {work.admission}, {how}"
+    kept = [work.devices_text(device.name), model.name, *work.ways()]
+    return ", ".join([*kept, f"{work.output_tokens:,} out", work.admission, how])
 
 
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:

@@ -10,7 +10,7 @@ from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
 from dse.questions.common import Answer, sure_text
-from dse.specs import deployment
+from dse.specs import deployment, links
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_DEVICES, Workload
 
@@ -35,6 +35,8 @@ class Devices(Answer):
     splits: tuple[dict[str, Any], ...]
     #: how much faster the answer is than the next split on as many devices; None where there is none
     sure: Gain | None = None
+    #: why no more devices are tried, where fewer than MOST_DEVICES are by the device's file; else ""
+    note: str = ""
 
     @property
     def fewest(self) -> dict[str, Any] | None:
@@ -51,7 +53,7 @@ class Devices(Answer):
         fewest, sure = self.fewest, self.sure
         return {
             "fewest_devices": fewest["n_devices"] if fewest else None, "sure_of_split": sure and sure.confidence,
-            "splits": told,
+            "note": self.note, "splits": told,
         }  # fmt: skip
 
     def text(self) -> str:
@@ -70,9 +72,12 @@ class Devices(Answer):
                 usd = split["usd_per_million_tokens"]
                 cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
             lines.append("".join(f"{cell:>14}" for cell in cells))
+        if self.note:
+            lines += ["", self.note]
         fewest = self.fewest
         if fewest is None:
-            return "\n".join([*lines, "", "On none of them the whole batch fits at once: ask for more with --most."])
+            more = "" if self.note else ": ask for more with --most"
+            return "\n".join([*lines, "", f"On none of them the whole batch fits at once{more}."])
         how = " ".join(f"--{name} {fewest[name]}" for name in ("tp", "pp") if fewest[name] > 1) or "as it is"
         answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"
         if sure := self.sure:
@@ -84,13 +89,17 @@ def _size(n_bytes: int) -> str:
     return units.human(n_bytes, "B", 4)
 
 
-def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int = MOST_DEVICES) -> Devices:
+def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None = None) -> Devices:
     """Every split of the model by tp and pp over up to `most` devices, with its results.
 
-    The rest of the deployment is as in `work`. Raises InputError for `most`, and for a device without links where the
-    batch does not fit on one.
+    None: up to MOST_DEVICES, or fewer where the device's file lets no more share work. The rest of the deployment is as
+    in `work`. Raises InputError for `most`, and where it is given and the file does not let so many share work.
     """
-    if isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
+    note = ""
+    if most is None:
+        most, lacks = links.most_devices(device, MOST_DEVICES)
+        note = f"Up to {most} {'devices' if most > 1 else 'device'}: {lacks}." if lacks else ""
+    elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
     model, found = plan.model, []
     for pp in range(1, most + 1):
@@ -100,13 +109,17 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int = MOST
                 deployment.check(model, asked)
             except InputError:
                 continue
-            found.append(evaluate.evaluate(device, plan, asked))
+            try:
+                found.append(evaluate.evaluate(device, plan, asked))
+            except InputError as error:
+                allowed, lacks = links.most_devices(device, most)
+                raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
     found.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
     question = (
         f"How many {device.name} does {model.name} with {plan.quantizer_name} need for "
         f"{work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
-    answer = Devices(question, tuple(found))
+    answer = Devices(question, tuple(found), note=note)
     if (best := answer.fewest) is None:
         return answer
     same = [split for split in found if split["feasible"] and split["n_devices"] == best["n_devices"]]

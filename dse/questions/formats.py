@@ -122,12 +122,8 @@ class Formats(Answer):
             said += self._errors(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
-        elif slower := self._slower():
-            said = [slower]
         elif near := _nearest(others):
-            assert near.gain
-            said = [f"No format surely pays here: {near.name} gives {_gain(near.gain)} the throughput of {PLAIN}"
-                    f"{self._from()}."]  # fmt: skip
+            said = [self._unsure(near)]
         elif self.formats[0].verdict == "out":
             said = [f"No format runs here: {self.formats[0].result['infeasible_reason']}."]
         else:
@@ -141,20 +137,21 @@ class Formats(Answer):
             said.append(f"Only room, no throughput: {_several([one.name for one in own])}.")
         return " ".join(said)
 
-    def _slower(self) -> str:
-        """What to say where every format that runs is slower than 16 bits; "" where one is not, or none runs."""
-        ratios = {one.name: one.gain for one in self.formats[1:] if one.gain}
-        least = max(ratios, key=lambda name: ratios[name].ratio, default=None)
-        if least is None or ratios[least].ratio >= 1:
-            return ""
-        near = _nearest(self.formats[1:])
-        start = self._from() if near and near.name == least else ""
-        who = (
-            f"all that run are slower than {PLAIN}, {least} least"
-            if len(ratios) > 1
-            else f"{least} is slower than {PLAIN}"
-        )
-        return f"No format pays here: {who}, at {_gain(ratios[least])} its throughput{start}."
+    def _unsure(self, near: Format) -> str:
+        """What to say where no format surely pays, of the one with the largest gain."""
+        gain = near.gain
+        assert gain
+        if gain.ratio < 1:
+            n_run = sum(one.gain is not None for one in self.formats)
+            who = f"all that run are slower than {PLAIN}, {near.name} least" if n_run > 1 else (
+                f"{near.name} is slower than {PLAIN}")  # fmt: skip
+            return f"No format pays here: {who}, at {_gain(gain)} its throughput{self._from()}."
+        if gain.confidence < 0.5:  # the range reaches far below what is computed, and hardly above it
+            at = "at peak rates" if near.result["model_kind"] == "ideal" else "as computed"
+            sure = f"it is only {sure_text(gain.confidence)} sure that it gives more at all"
+            gives = f"{gain.ratio:.2f} times the throughput of {PLAIN} {at}"
+            return f"No format surely pays here: {near.name} may, with {gives}, but {sure}."
+        return f"No format surely pays here: {near.name} gives {_gain(gain)} the throughput of {PLAIN}{self._from()}."
 
     def _is_own(self, one: Format) -> bool:
         """True for a format whose kernel the chosen stack has."""
@@ -188,7 +185,7 @@ class Formats(Answer):
         """The table, then the answer."""
         lines = [f"Which KV format pays on {self.device}?",
                  f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in", ""]  # fmt: skip
-        cells = [[*SHOWN], *(shown_row(one) for one in self.formats)]
+        cells = [[*self.heads()], *(shown_row(one) for one in self.formats)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(SHOWN))]
         for row in cells:
             padded = (
@@ -198,6 +195,11 @@ class Formats(Answer):
             lines.append("  " + "  ".join(padded).rstrip())
         told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
         return "\n".join([*lines, "", told[0], "", *told[1:]])
+
+    def heads(self) -> tuple[str, ...]:
+        """`SHOWN` as a table heads it: of several devices the bytes of a token are one device's share."""
+        is_shared = self.formats[0].result["n_devices"] > 1
+        return tuple(f"{name}, a device" if is_shared and name == "KV B/token" else name for name in SHOWN)
 
     def notes(self) -> tuple[str, ...]:
         """What intervals and errors are, what is left out, what is assumed."""
@@ -288,13 +290,14 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
 
 
 def _nearest(formats: Iterable[Format]) -> Format | None:
-    """The format with the largest gain; of measured kernels where any has one."""
-    with_gain = [(not one.marks, one.gain.ratio, one) for one in formats if one.gain]
-    return max(with_gain, key=lambda at: at[:2])[2] if with_gain else None
+    """The format with the largest gain."""
+    return max((one for one in formats if one.gain), key=lambda one: one.gain.ratio if one.gain else 0.0, default=None)
 
 
 def _best(formats: Iterable[Format]) -> Format | None:
-    return _nearest(one for one in formats if one.verdict == "pays")
+    """The format with the largest gain of those that pay; of measured kernels where any does."""
+    paying = [one for one in formats if one.verdict == "pays"]
+    return _nearest([one for one in paying if not one.marks] or paying)
 
 
 def candidates(

@@ -106,8 +106,8 @@ def under_load(
                 found.running, found.prompt_share,
             )  # fmt: skip
             rows.append(dict(zip(COLUMNS, values, strict=True)))
+    design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(), plan.quantizer_name])
     context = (
-        f"{device.name}, {plan.model.name}, {plan.quantizer_name}, at most {work.batch:,} requests of "
-        f"{work.input_tokens:,} + {work.output_tokens:,} tokens at once"
+        f"{design}, at most {work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens at once"
     )
     return Load(name, context, full, tuple(rows))

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dse import quantizers
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import evaluate as point
 from dse.model import lower, uncertainty
+from dse.questions import formats
 from dse.questions.common import (
     MEASURES,
     Answer,
@@ -26,11 +26,13 @@ from dse.questions.common import (
     Result,
     assumption_text,
     context,
+    design,
     each,
     sure_text,
     with_number,
 )
-from dse.specs.device_and_model import HardwareSpec
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import Workload
 
 What = Literal["bandwidth", "capacity", "flops", "bits"]
@@ -413,7 +415,9 @@ class NeedBits(Answer):
         if self.best is None:
             lines.append(f"  cannot be met: {self.why()}")
         else:
-            lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}")
+            chance = measure.chance(self.best, self.target.value)
+            sure = "" if chance is None else f", which meets it with a chance of {sure_text(chance)}"
+            lines.append(f"  {self.best['stored_bits']:.4g} bits: {self.best['quantizer']}{sure}")
             lines.append(f"  what stops more: {self.why()}")
         width = max(len(r["quantizer"]) for r in self.candidates)
         lines += ["", "  In percent: the chance that a measurement meets it."]
@@ -435,12 +439,15 @@ def _top(candidates: Sequence[Result], target: Target) -> Result:
     return min(runs, key=lambda r: sign * (target.measure.value(r) or 0.0)) if runs else candidates[-1]
 
 
-#: quantizers that bits are chosen from by default: families for any head dimension, KIVI and SinkQ in their other width
-CANDIDATES = (
-    *(name for name, family in quantizers.FAMILIES.items() if family.by_default),
-    "kivi:bits=4",
-    "sinkq:bits=4",
-)
+#: formats that are chosen from in another width too
+WIDER = {"kivi": "kivi:bits=4", "sinkq": "sinkq:bits=4"}
+
+
+def candidates(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[Design]:
+    """What bits are chosen from by default: 16 bits, and every format that `formats` compares with them."""
+    known = [one.name for one in formats.candidates(device, model, work, bits)[0]]
+    names = [formats.PLAIN, *known, *(wide for name, wide in WIDER.items() if name in known)]
+    return [design(device, model, name, bits=bits) for name in names]
 
 
 def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress: Progress | None = None) -> NeedBits:

@@ -62,7 +62,7 @@ def page(
         first_head=HEAD,
         pays=pays,
         why_not=why_not,
-        formats_head=formats.SHOWN,
+        formats_head=pays.heads() if pays else (),
         formats=[formats.shown_row(one) for one in pays.formats] if pays else [],
         drawn_by=drawn_by,
         figures=REPORT.values(),

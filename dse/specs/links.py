@@ -166,11 +166,24 @@ def send_terms(device: "HardwareSpec", n_devices: int) -> LinkTerms:
     """
     links, bandwidth, start_s = device.links, device.link_bandwidth, ASSUMED_START_S
     if links and n_devices > links.node_devices.count:
-        bandwidth, start_s = links.inter_node_bandwidth, INTER_NODE_START_S
+        bandwidth, start_s = _inter_node(device, links, n_devices), INTER_NODE_START_S
     if bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
     source = "assumed: a start, and the bytes at the bandwidth of the link"
     return LinkTerms(start_s, bandwidth.si, 0.0, kind=ASSUMED, source=source)
+
+
+def most_devices(device: "HardwareSpec", most: int) -> tuple[int, str]:
+    """How many devices, up to `most`, the device's file lets share work in every way, and what it lacks for one more
+    ("": nothing)."""
+    for n_devices in range(2, most + 1):
+        try:
+            for kind in COLLECTIVES:
+                terms(device, kind, n_devices)
+            send_terms(device, n_devices)
+        except InputError as error:
+            return n_devices - 1, str(error)
+    return most, ""
 
 
 def _assumed(device: "HardwareSpec", kind: Collective, n_devices: int) -> LinkTerms:
@@ -183,13 +196,20 @@ def _assumed(device: "HardwareSpec", kind: Collective, n_devices: int) -> LinkTe
     return found._replace(kind=ASSUMED, source=source)
 
 
-def _between_nodes(device: "HardwareSpec", links: LinksSpec, kind: Collective, n_devices: int) -> LinkTerms:
-    """Inside each node as there, then between nodes: every device with its peers, for its part of the tensor."""
+def _inter_node(device: "HardwareSpec", links: LinksSpec, n_devices: int) -> Bandwidth:
+    """The bandwidth between nodes. Raises InputError where the file has none for so many devices."""
     if links.inter_node_bandwidth is None:
+        count = links.node_devices.count
         raise InputError(
-            f"device {device.name} has {links.node_devices.count} devices a node, not {n_devices}: add "
+            f"device {device.name} has {count} device{'s' if count > 1 else ''} a node, not {n_devices}: add "
             "links.inter_node_bandwidth to its file"
         )
+    return links.inter_node_bandwidth
+
+
+def _between_nodes(device: "HardwareSpec", links: LinksSpec, kind: Collective, n_devices: int) -> LinkTerms:
+    """Inside each node as there, then between nodes: every device with its peers, for its part of the tensor."""
+    between = _inter_node(device, links, n_devices)
     in_node = links.node_devices.count
     n_nodes = -(-n_devices // in_node)
     inside = terms(device, kind, in_node) if in_node > 1 else LinkTerms(0.0, math.inf, 0.0)
@@ -197,7 +217,7 @@ def _between_nodes(device: "HardwareSpec", links: LinksSpec, kind: Collective, n
     stays, leaves = 1.0, sent_share(kind, n_nodes) / in_node
     if kind == "all_to_all":
         stays, leaves = in_node / n_devices, (n_devices - in_node) / n_devices
-    per_byte_s = stays / inside.bytes_per_s + leaves / links.inter_node_bandwidth.si
+    per_byte_s = stays / inside.bytes_per_s + leaves / between.si
     exchanges = (2 if kind == "all_reduce" else 1) * (n_nodes - 1)
     return LinkTerms(
         inside.start_s + exchanges * INTER_NODE_START_S, 1 / per_byte_s, inside.chunk_share, kind=ASSUMED,

@@ -297,6 +297,20 @@ class Workload:
         """Devices that serve it together."""
         return self.tp * self.pp
 
+    def devices_text(self, device: str) -> str:
+        """How a line names the devices: 8 x H200; one by its name alone."""
+        return f"{self.n_devices:,} x {device}" if self.n_devices > 1 else device
+
+    @property
+    def weights_text(self) -> str:
+        """How a line names the weights: fp8 weights, or by their bits."""
+        return f"{self.weights or f'{self.weights_bits}-bit'} weights"
+
+    def ways(self) -> list[str]:
+        """How the model is split over devices and its weights are stored, where not the default: tp 8, fp8 weights."""
+        split = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(self, name) > 1]
+        return [*split, *([self.weights_text] if self.weights or self.weights_bits != 16 else [])]
+
     @property
     def final_tokens(self) -> int:
         """Context of a request after its last token."""

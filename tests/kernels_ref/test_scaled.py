@@ -12,8 +12,7 @@ import naive_scaled
 from bits import digest, golden, on_threads, same_bits, without_compilation
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.questions.need import CANDIDATES
-from kernels_ref import GGML_TYPES, SCALED_TYPES, mx, nvfp4
+from kernels_ref import SCALED_TYPES, mx, nvfp4
 from kernels_ref.cache import RowCache
 from kernels_ref.conformance.blocks import packed_of
 from kernels_ref.mx import MX, RULES_OF
@@ -274,10 +273,6 @@ def test_parameters_that_are_refused():
         mx.encode(np.zeros((2, 33), np.float32), "mxfp8")
     with pytest.raises(InputError, match=r"rule = 'vllm': must be one of floor, ceil"):
         quantizers.parse("mxfp4:rule=vllm")
-
-
-def test_questions_take_them_where_they_are_named():
-    assert not {*SCALED_TYPES, *GGML_TYPES} & set(CANDIDATES)
 
 
 def stored(n_rows, channels):

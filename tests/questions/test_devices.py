@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from dse import quantizers
 from dse.model import kv_layout
 from dse.questions.devices import devices
@@ -46,6 +48,39 @@ def test_the_command_prints_the_table_and_says_what_to_do(run):
     low, high = found["splits"][-1]["intervals"]["throughput_tokens_per_s"]
     assert low < found["splits"][-1]["throughput_tokens_per_s"] < high
     assert found["splits"][0]["intervals"] == {}  # does not fit
+
+
+@pytest.mark.parametrize(
+    ("device", "most", "lacks"),
+    [("h20", 8, "has 8 devices a node, not"), ("dgx-spark", 2, "has 2 devices a node, not"),
+     ("gh200-96gb", 1, "has 1 device a node, not"), ("m3-ultra", 1, "has no link_bandwidth")],
+)  # fmt: skip
+def test_by_default_as_many_as_the_device_file_allows(run, device, most, lacks):
+    ask = ["ask", "devices", "--device", device, "--model", "llama3.1-8b", "--quantizer", "fp8", "--batch", "16"]
+    code, out, err = run(*ask)
+    assert (code, err) == (0, "")
+    assert f"\nUp to {most} device" in out
+    assert lacks in out
+    code, by_hand, _ = run(*ask, "--most", str(most))
+    assert code == 0
+    assert [line for line in out.splitlines() if not line.startswith("Up to")] == [
+        *by_hand.splitlines()[:-1], "", by_hand.splitlines()[-1]
+    ]  # fmt: skip
+    code, out, err = run(*ask, "--most", "16")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert lacks in err
+    assert err.endswith(f"or ask for --most {most}\n")
+
+
+def test_by_default_up_to_sixteen_where_nothing_is_missing():
+    found = answer(most=None)
+    assert max(split["n_devices"] for split in found.splits) == 16
+    assert found.note == found.to_json()["note"] == ""
+
+
+def test_where_the_file_allows_no_more_the_answer_asks_for_none(run):
+    _, out, _ = run("ask", "devices", "--device", "m3-ultra", "--model", "llama3.1-405b")
+    assert out.endswith("On none of them the whole batch fits at once.\n")
 
 
 def test_bad_input_is_one_line(run):

@@ -15,7 +15,7 @@ from dse.figures.plot import answer as report_figure
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.model.compare import Comparison
-from dse.questions import best_map, common, crossing, need, sensitivity
+from dse.questions import best_map, common, crossing, formats, need, sensitivity
 from dse.specs import catalog, measurements
 from dse.specs.workload import Workload
 
@@ -279,6 +279,23 @@ def test_more_never_hurts(quantizer, admission, batch, what, share, factor):
         for s in (share, share * factor)
     )
     assert high >= low * (1 - 1e-12)
+
+
+def test_bits_are_chosen_by_default_from_what_formats_compares():
+    """NVFP4 meets what FP8 misses: 4 bits and a scale of 8 a block of 16."""
+    b300, llama = catalog.device("b300"), catalog.model("llama3.1-70b")
+    work = Workload(batch=256, input_tokens=8192, admission="paged", weights="fp8")
+    designs = need.candidates(b300, llama, work)
+    names = [one.name for one in designs]
+    assert names[0] == "fp16"
+    assert {*names} >= {"fp8", "nvfp4", "fp8_per_token_head", "turboquant_3bit_nc", "kivi", "kivi:bits=4"}
+    assert not {*names} & {"xquant", "fp8_ds_mla", "int8"}  # of no kernel; for one latent head; of no kernel there
+    found = need.most_bits(designs, work, need.target(1200.0, None))
+    told = formats.formats(b300, llama, work, ["nvfp4", "fp8"], has_starts=False).formats[1:]
+    rates = {one.name: one.result["throughput_tokens_per_s"] for one in told}
+    assert rates["fp8"] < 1200 <= rates["nvfp4"] == found.best["throughput_tokens_per_s"]
+    assert found.best["quantizer"] == "nvfp4"
+    assert found.best["stored_bits"] == pytest.approx(4.5, rel=1e-5)  # beside them one scale of a whole tensor
 
 
 def test_most_bits_are_the_first_that_meet():

@@ -62,9 +62,9 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
         with places[i % 2]:
             beside.show(_PANELS[i], one, answer.table, made, drawn=figure.tall(one, is_named=True))
     rows = [formats.shown_row(each) for each in answer.formats]
-    table = pd.DataFrame(rows, columns=list(formats.SHOWN))
+    table = pd.DataFrame(rows, columns=list(answer.heads()))
     event: Any = st.dataframe(
-        table[[*_FIRST, *(name for name in formats.SHOWN if name not in _FIRST)]], hide_index=True, key="formats-table",
+        table[[*_FIRST, *(name for name in table if name not in _FIRST)]], hide_index=True, key="formats-table",
         on_select="rerun", selection_mode="multi-row",
     )  # fmt: skip
     picked = [str(table["format"].iloc[at]) for at in event["selection"]["rows"]]
