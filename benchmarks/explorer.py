@@ -31,11 +31,7 @@ st.container(key="card-1").text(n)
 st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="memory_bars")
 """
 #: pages by their address, and a figure of each that follows the batch
-FIGURES = (
-    ("compare", "memory_bars"),
-    ("compare", "throughput"),
-    ("roofline", "operations"),
-)
+FIGURES = (("compare", "memory_bars"), ("compare", "throughput"), ("roofline", "operations"))
 FIELD, CARD = "Batch (requests)", ".st-key-card-1"
 #: notes when a key goes down, and the frame after what `read` gives is another
 WATCH = """read => {
@@ -65,8 +61,11 @@ def serve(*command: str, root: Path = ROOT) -> tuple[subprocess.Popen[bytes], st
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, "-m", *command, "--server.port", str(port), "--server.headless", "true"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(root)}, cwd=root,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=root,
+    )
     address = f"http://127.0.0.1:{port}"
     while process.poll() is None:
         try:

@@ -59,9 +59,10 @@ def numpy_kivi(x: np.ndarray) -> Any:
 def references(small: np.ndarray) -> dict[str, Callable[[], Any]]:
     """Other implementations, on the small part."""
     found: dict[str, Callable[[], Any]] = {
-        "numpy NF4": lambda: numpy_nf4(small), "numpy INT8": lambda: numpy_int8(small),
+        "numpy NF4": lambda: numpy_nf4(small),
+        "numpy INT8": lambda: numpy_int8(small),
         "numpy KIVI-2 keys": lambda: numpy_kivi(small),
-    }  # fmt: skip
+    }
     if importlib.util.find_spec("torch"):
         import torch
 

@@ -16,10 +16,19 @@ COMMANDS = {
     "dse --help": ["-m", "dse", "--help"],
     "dse point": ["-m", "dse", "point", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi"],
     "dse point, 32K out": [
-        "-m", "dse", "point", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "sinkq:group=32",
-        "--output", "32768",
+        "-m",
+        "dse",
+        "point",
+        "--device",
+        "a100-80gb",
+        "--model",
+        "llama2-7b",
+        "--quantizer",
+        "sinkq:group=32",
+        "--output",
+        "32768",
     ],
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -29,17 +29,18 @@ from dse.sweep import sweeps as sweep
 #: 3 models x 64 prompts x 2 outputs x 40 bandwidths x 4096 batches = 63 million points. Most do not fit at once: with
 #: reserved memory waves of two sizes are evaluated, with paged memory one.
 AXES: dict[str, Any] = {
-    "device": "h100", "model_kind": "ideal", "model": ["llama2-7b", "llama2-13b", "llama3-8b"],
-    "input_tokens": {"from": 128, "to": 8192, "step": 128}, "output_tokens": [128, 1024],
+    "device": "h100",
+    "model_kind": "ideal",
+    "model": ["llama2-7b", "llama2-13b", "llama3-8b"],
+    "input_tokens": {"from": 128, "to": 8192, "step": 128},
+    "output_tokens": [128, 1024],
     "memory_bandwidth": {"from": "1 TB/s", "to": "8 TB/s", "count": 40},
-}  # fmt: skip
+}
 #: splits of the model over devices
 SEVERAL = {"tp": [2, 4], "pp": [1, 2]}
 MANY = {"from": 1, "to": 4096, "step": 1}
 #: to Parquet, with the columns that sweeps keep by default: 16 million points
-TO_DISK = {
-    **AXES, "batch": {"from": 1, "to": 1021, "step": 1},
-}  # fmt: skip
+TO_DISK = {**AXES, "batch": {"from": 1, "to": 1021, "step": 1}}
 
 
 def numpy_points(n_points: int) -> Callable[[], None]:
@@ -90,8 +91,10 @@ def main() -> None:
     args = parser.parse_args()
     runs: dict[str, tuple[int, Callable[[], Any]]] = {}
     for name, kind, quantizer, admission, more in (
-        ("fp16, paged", "ideal", "fp16", "paged", {}), ("fp16, reserved", "ideal", "fp16", "reserve", {}),
-        ("qserve, paged", "ideal", "qserve", "paged", {}), ("kivi, reserved", "ideal", "kivi", "reserve", {}),
+        ("fp16, paged", "ideal", "fp16", "paged", {}),
+        ("fp16, reserved", "ideal", "fp16", "reserve", {}),
+        ("qserve, paged", "ideal", "qserve", "paged", {}),
+        ("kivi, reserved", "ideal", "kivi", "reserve", {}),
         ("calibrated fp16, paged", "calibrated", "fp16", "paged", {}),
         ("calibrated fp16, reserved", "calibrated", "fp16", "reserve", {}),
         ("calibrated fp8, reserved", "calibrated", "fp8", "reserve", {}),
@@ -104,14 +107,15 @@ def main() -> None:
         ("calibrated several devices, fp8", "calibrated", "fp8", "paged", SEVERAL),
         ("no cache", "ideal", "fp16", "reserve", {"kv_cache": False}),
         ("calibrated no cache", "calibrated", "fp16", "reserve", {"kv_cache": False}),
-    ):  # fmt: skip
+    ):
         spec = {**AXES, "model_kind": kind, "quantizer": quantizer, "admission": admission, "batch": MANY, **more}
         grid = sweep_grid.of_sweep(sweep_spec.from_dict({"axes": spec}))
         for threads in sorted({1, args.threads}):
             buffers = [np.zeros((len(many.SCANNED), sweep_grid.BUFFER_POINTS)) for _ in range(threads)]
             runs[f"reduced, {name}, {threads} threads"] = (
-                grid.n_points, lambda grid=grid, threads=threads: sweep_grid.scan(grid, threads)
-            )  # fmt: skip
+                grid.n_points,
+                lambda grid=grid, threads=threads: sweep_grid.scan(grid, threads),
+            )
             runs[f"columns, {name}, {threads} threads"] = (
                 grid.n_points,
                 lambda grid=grid, threads=threads, buffers=buffers: sweep_grid.scan(grid, threads, buffers),

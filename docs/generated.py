@@ -25,9 +25,12 @@ ROOT = Path(__file__).parents[1]
 #: how rows of `dse show` begin that are no numbers of the device itself
 FITS = ("stacks.", "links.", "server.", "implementation.")
 KINDS = {
-    "datasheet": "printed by the vendor", "published": "printed in a paper or by others", "measured": "measured",
-    "derived": "follows from other numbers", "assumed": "assumed: nobody printed it",
-}  # fmt: skip
+    "datasheet": "printed by the vendor",
+    "published": "printed in a paper or by others",
+    "measured": "measured",
+    "derived": "follows from other numbers",
+    "assumed": "assumed: nobody printed it",
+}
 
 
 def cell(text: object) -> str:
@@ -96,10 +99,15 @@ def cli_page() -> str:
 def results_page() -> str:
     """Every result with its unit, its words, and the numbers of a device that it reads."""
     rows = [
-        [f'<a id="{one.name}"></a>`{one.name}`', cell(one.unit or "-"), cell(one.title), (one.line or ("-",))[0],
-         cell(_asked(one.name) or ", ".join(dict.fromkeys(one.reads[:6])) + (", ..." if len(one.reads) > 6 else ""))]
+        [
+            f'<a id="{one.name}"></a>`{one.name}`',
+            cell(one.unit or "-"),
+            cell(one.title),
+            (one.line or ("-",))[0],
+            cell(_asked(one.name) or ", ".join(dict.fromkeys(one.reads[:6])) + (", ..." if len(one.reads) > 6 else "")),
+        ]
         for one in RESULTS.values()
-    ]  # fmt: skip
+    ]
     return (
         "# Results\n\nEvery result of a design: the keys of `dse point --json` and `dse.evaluate`, the columns of"
         " sweeps and"
@@ -150,8 +158,16 @@ def devices_page() -> str:
 
 def device_page(name: str) -> str:
     """All numbers of a device as `dse show` has them, with kind and source; fits apart, beneath."""
-    rows = [[f"`{row['name']}`", cell(_number(row["value"])), cell(row["unit"] or "-"), row["kind"] or "-",
-             cell(row["source"])] for row in listing.show(name)]  # fmt: skip
+    rows = [
+        [
+            f"`{row['name']}`",
+            cell(_number(row["value"])),
+            cell(row["unit"] or "-"),
+            row["kind"] or "-",
+            cell(row["source"]),
+        ]
+        for row in listing.show(name)
+    ]
     fits = [row for row in rows if row[0].strip("`").startswith(FITS)]
     heads = "number,value,unit,kind,source"
     page = (
@@ -170,8 +186,12 @@ def device_page(name: str) -> str:
 
 
 def _head(one: dict) -> list[str]:
-    shown = (("capacity_bytes", "B"), ("bandwidth_bytes_per_s", "B/s"), ("peak_flops_per_s", "FLOP/s"),
-             ("board_power_w", "W"))  # fmt: skip
+    shown = (
+        ("capacity_bytes", "B"),
+        ("bandwidth_bytes_per_s", "B/s"),
+        ("peak_flops_per_s", "FLOP/s"),
+        ("board_power_w", "W"),
+    )
     return ["-" if one[name] is None else cell(units.human(one[name], unit)) for name, unit in shown]
 
 
@@ -181,13 +201,24 @@ def _number(value: object) -> str:
 
 def formats_page() -> str:
     """Every quantizer, every implementation that runs one, every token policy, as `dse list` has them."""
-    quantizers = [[f"`{one['name']}`", f"{one['effective_bits']:.4g}" if one["effective_bits"] is not None else "-",
-                   cell(one["parameters"]), cell(one["in_engines"]), cell(one["source"])]
-                  for one in listing.list_quantizers()]  # fmt: skip
-    kernels = [[f"`{one['name']}`", *(cell(one[name]) for name in ("title", "methods", "runs on", "reaches"))]
-               for one in listing.list_implementations()]  # fmt: skip
-    policies = [[f"`{one['name']}`", *(cell(one[name]) for name in ("parameters", "source", "validity"))]
-                for one in listing.list_tokens()]  # fmt: skip
+    quantizers = [
+        [
+            f"`{one['name']}`",
+            f"{one['effective_bits']:.4g}" if one["effective_bits"] is not None else "-",
+            cell(one["parameters"]),
+            cell(one["in_engines"]),
+            cell(one["source"]),
+        ]
+        for one in listing.list_quantizers()
+    ]
+    kernels = [
+        [f"`{one['name']}`", *(cell(one[name]) for name in ("title", "methods", "runs on", "reaches"))]
+        for one in listing.list_implementations()
+    ]
+    policies = [
+        [f"`{one['name']}`", *(cell(one[name]) for name in ("parameters", "source", "validity"))]
+        for one in listing.list_tokens()
+    ]
     return (
         "# Formats, implementations, token policies\n\n## Formats\n\nKV quantizers and formats of engines with their"
         " parameters; bits are effective bits of Llama-2-7B's keys and values. [Bit by"
@@ -220,9 +251,12 @@ def notebooks() -> list[Path]:
 
 #: pages by their place in the site
 PAGES = {
-    "reference/cli.md": cli_page, "reference/results.md": results_page, "reference/formulas.md": formulas_page,
-    "reference/devices.md": devices_page, "reference/formats.md": formats_page,
-}  # fmt: skip
+    "reference/cli.md": cli_page,
+    "reference/results.md": results_page,
+    "reference/formulas.md": formulas_page,
+    "reference/devices.md": devices_page,
+    "reference/formats.md": formats_page,
+}
 
 
 def on_files(files: Any, config: Any) -> Any:

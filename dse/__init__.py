@@ -13,10 +13,32 @@ from typing import Any
 __version__ = "0.2.0"
 
 _FUNCTIONS = (
-    "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
-    "front", "grid", "load", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
-    "sensitivity", "simulate", "sweep", "units",
-)  # fmt: skip
+    "Workload",
+    "best_map",
+    "check",
+    "claims",
+    "crossover",
+    "device",
+    "devices",
+    "errors",
+    "evaluate",
+    "formats",
+    "front",
+    "grid",
+    "load",
+    "model",
+    "need",
+    "operations",
+    "plot",
+    "quantizer",
+    "report",
+    "report_table",
+    "results",
+    "sensitivity",
+    "simulate",
+    "sweep",
+    "units",
+)
 #: those that a package has the name of
 _PACKAGES = ("model", "report", "sweep")
 

@@ -38,10 +38,32 @@ if TYPE_CHECKING:
     from dse.sweep.run import Stored
 
 __all__ = [
-    "Workload", "best_map", "check", "claims", "crossover", "device", "devices", "errors", "evaluate", "formats",
-    "front", "grid", "load", "model", "need", "operations", "plot", "quantizer", "report", "report_table", "results",
-    "sensitivity", "simulate", "sweep", "units",
-]  # fmt: skip
+    "Workload",
+    "best_map",
+    "check",
+    "claims",
+    "crossover",
+    "device",
+    "devices",
+    "errors",
+    "evaluate",
+    "formats",
+    "front",
+    "grid",
+    "load",
+    "model",
+    "need",
+    "operations",
+    "plot",
+    "quantizer",
+    "report",
+    "report_table",
+    "results",
+    "sensitivity",
+    "simulate",
+    "sweep",
+    "units",
+]
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
 results = RESULTS
@@ -228,11 +250,7 @@ def front(
 
 
 def formats(
-    device: Device,
-    model: Model,
-    formats: Sequence[str] | None = None,
-    workload: Workload | None = None,
-    **asked: Any,
+    device: Device, model: Model, formats: Sequence[str] | None = None, workload: Workload | None = None, **asked: Any
 ) -> "Formats":
     """Which KV format pays on a device and stack: memory, time, error and energy of each, and its gain over 16 bits.
 
@@ -249,7 +267,7 @@ def formats(
 
     return module.formats(
         _device(device), _model(model), _workload(workload, asked), None if formats is None else _list(formats)
-    )  # fmt: skip
+    )
 
 
 def crossover(
@@ -281,10 +299,13 @@ def crossover(
         workload, asked, searched={"batch": "batches", "input_tokens": "inputs"}, own=crossover.__kwdefaults__
     )
     return crossing.crossing(
-        _design(device, model, quantizer), _design(device, model, against), work,
-        common.measure(measure, crossing.MEASURES), crossing.BATCHES if batches is None else batches,
+        _design(device, model, quantizer),
+        _design(device, model, against),
+        work,
+        common.measure(measure, crossing.MEASURES),
+        crossing.BATCHES if batches is None else batches,
         crossing.INPUTS if inputs is None else inputs,
-    )  # fmt: skip
+    )
 
 
 def need(
@@ -354,9 +375,13 @@ def sensitivity(
     designs = [_design(device, model, name) for name in (quantizer, against) if name is not None]
     work = _workload(workload, asked, own=sensitivity.__kwdefaults__)
     return module.sensitivity(
-        designs[0], work, common.measure(measure), designs[1] if against is not None else None,
-        _list(ranges), as_measured=[module.with_measured_bits(design) for design in designs],
-    )  # fmt: skip
+        designs[0],
+        work,
+        common.measure(measure),
+        designs[1] if against is not None else None,
+        _list(ranges),
+        as_measured=[module.with_measured_bits(design) for design in designs],
+    )
 
 
 def load(
@@ -419,9 +444,14 @@ def simulate(
     work = _workload(workload, asked, own=simulate.__kwdefaults__)
     work.refuse_idle()
     return simulation.serve(
-        _device(device), _plan(model, quantizer, values), work, ask, batching, chunk_tokens,
+        _device(device),
+        _plan(model, quantizer, values),
+        work,
+        ask,
+        batching,
+        chunk_tokens,
         prompt_step_tokens=prompt_step_tokens,
-    )[0]  # fmt: skip
+    )[0]
 
 
 def devices(
@@ -478,9 +508,12 @@ def best_map(
     )
     names = module.QUANTIZERS if quantizers is None else _list(quantizers)
     return module.best_map(
-        [_design(device, model, name) for name in names], work, common.measure(measure),
-        module.BATCHES if batches is None else batches, module.INPUTS if inputs is None else inputs,
-    )  # fmt: skip
+        [_design(device, model, name) for name in names],
+        work,
+        common.measure(measure),
+        module.BATCHES if batches is None else batches,
+        module.INPUTS if inputs is None else inputs,
+    )
 
 
 def operations(

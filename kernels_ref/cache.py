@@ -119,11 +119,18 @@ class KVCache(Stored):
         """Keys or values with their ledger, in one piece or one for each sequence. Views, or copies where need be."""
         return tuple(
             Packed(
-                piece.method, piece.shape, int(np.prod(piece.shape)), piece.buffers, piece.part_of,
-                piece.padding_bits, piece.counts, _once_bits(piece), self.n_heads,
+                piece.method,
+                piece.shape,
+                int(np.prod(piece.shape)),
+                piece.buffers,
+                piece.part_of,
+                piece.padding_bits,
+                piece.counts,
+                _once_bits(piece),
+                self.n_heads,
             )
             for piece in (self._pieces(side) if self._sides else ())
-        )  # fmt: skip
+        )
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values as attention sees them: FP16, new arrays of the layout that was appended.
@@ -248,11 +255,16 @@ class RowCache(KVCache):
         shape = self._shape(side) if self._flat else (1, *self._shape(side)[1:])
         return [
             Piece(
-                f"{side}.{b}.", own.method, shape, {name: growing.filled() for name, growing in own.growing.items()},
-                own.part_of, own.counts, own.padding_bits,
+                f"{side}.{b}.",
+                own.method,
+                shape,
+                {name: growing.filled() for name, growing in own.growing.items()},
+                own.part_of,
+                own.counts,
+                own.padding_bits,
             )
             for b, own in enumerate(self._sides[side])
-        ]  # fmt: skip
+        ]
 
     def _seen(self, side: Side) -> np.ndarray:
         sequences = self.packed(side)

@@ -25,8 +25,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: what numba raises when a cached file is damaged, foreign or from another version
 _CACHE_ERRORS = (
-    OSError, EOFError, ValueError, TypeError, AttributeError, ImportError, KeyError, IndexError, pickle.PickleError,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    KeyError,
+    IndexError,
+    pickle.PickleError,
+)
 
 prange = numba.prange
 

@@ -153,9 +153,17 @@ def quantize_keys(bits, group, width, saturate, words, scales, mins):
         scale = np.empty(n_channels, np.float32)
         for g in range(first, min(first + step, n_groups)):
             _quantize_key_group(
-                bits[h, g * group : (g + 1) * group], width, saturate, words[h, g * n_words : (g + 1) * n_words],
-                scales[h, g], mins[h, g], lowest, highest, base, scale,
-            )  # fmt: skip
+                bits[h, g * group : (g + 1) * group],
+                width,
+                saturate,
+                words[h, g * n_words : (g + 1) * n_words],
+                scales[h, g],
+                mins[h, g],
+                lowest,
+                highest,
+                base,
+                scale,
+            )
 
 
 @inner
@@ -188,9 +196,15 @@ def dequantize_keys(words, scales, mins, group, width, saturate, out):
         scale = np.empty(n_channels, np.float32)
         for g in range(first, min(first + step, n_groups)):
             _dequantize_key_group(
-                words[h, g * n_words : (g + 1) * n_words], width, limit, scales[h, g], mins[h, g], base, scale,
+                words[h, g * n_words : (g + 1) * n_words],
+                width,
+                limit,
+                scales[h, g],
+                mins[h, g],
+                base,
+                scale,
                 out[h, g * group : (g + 1) * group],
-            )  # fmt: skip
+            )
 
 
 @inner
@@ -233,9 +247,19 @@ def quantize_values(bits, group, width, saturate, words, scales, mins):
         for first in range(rows.start, rows.stop, n_rows):
             last = min(first + n_rows, rows.stop)
             _quantize_value_rows(
-                bits[first:last], group, width, saturate, words[first:last], scales[first:last], mins[first:last],
-                lowest, highest, base, scale, codes,
-            )  # fmt: skip
+                bits[first:last],
+                group,
+                width,
+                saturate,
+                words[first:last],
+                scales[first:last],
+                mins[first:last],
+                lowest,
+                highest,
+                base,
+                scale,
+                codes,
+            )
 
 
 @inner
@@ -281,9 +305,17 @@ def dequantize_values(words, scales, mins, group, width, saturate, out):
         for first in range(rows.start, rows.stop, n_rows):
             last = min(first + n_rows, rows.stop)
             _dequantize_value_rows(
-                words[first:last], scales[first:last], mins[first:last], group, width, limit, base, scale,
-                codes[: last - first], out[first:last],
-            )  # fmt: skip
+                words[first:last],
+                scales[first:last],
+                mins[first:last],
+                group,
+                width,
+                limit,
+                base,
+                scale,
+                codes[: last - first],
+                out[first:last],
+            )
 
 
 @dataclass(frozen=True)

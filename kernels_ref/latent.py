@@ -261,13 +261,15 @@ class Latent(RowMethod):
             )
         if self.format == "fp8":
             return (
-                Column("codes", np.uint8, LATENT, "payload"), Column("scale", np.float32, LATENT // 128, "scales"),
+                Column("codes", np.uint8, LATENT, "payload"),
+                Column("scale", np.float32, LATENT // 128, "scales"),
                 Column("rope", np.float16, ROPE, "payload"),
-            )  # fmt: skip
+            )
         return (
-            Column("codes", np.uint8, LATENT // 2, "payload"), Column("rope", np.uint8, ROPE, "payload"),
+            Column("codes", np.uint8, LATENT // 2, "payload"),
+            Column("rope", np.uint8, ROPE, "payload"),
             Column("scale", np.uint8, LATENT // 16, "scales"),
-        )  # fmt: skip
+        )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         codes, scale, rope = (buffers[name] for name in ("codes", "scale", "rope"))

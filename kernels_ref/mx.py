@@ -150,9 +150,13 @@ def _settings(name: str, rule: Rule) -> tuple[int, np.float32, int, np.uint32, n
     before = {"sglang": 1e-30, "vllm": 2.0**-126}.get(rule, 0.0) if name == "mxfp8" else 0.0
     after = 1e-10 if name == "fp4_mx_block16" else 0.0
     return (
-        RULES.index(rule), np.float32(LARGEST[element]), LARGEST_EXPONENT[element],
-        np.uint32(2 ** (22 - mantissa_bits)), np.float32(before), np.float32(after),
-    )  # fmt: skip
+        RULES.index(rule),
+        np.float32(LARGEST[element]),
+        LARGEST_EXPONENT[element],
+        np.uint32(2 ** (22 - mantissa_bits)),
+        np.float32(before),
+        np.float32(after),
+    )
 
 
 def scale_bytes(x: np.ndarray, name: Type, rule: Rule | None = None) -> np.ndarray:

@@ -270,9 +270,7 @@ def _tables(scale: float, code: Code) -> _Tables:
     every_code, every_scale = np.tile(np.arange(16, dtype=np.uint8), (256, 1)), np.arange(256, dtype=np.uint8)[:, None]
     values = decode(every_code, every_scale, scale, code)
     tables = blocks.Tables(
-        either[0],
-        blocks.starts_table(codes_of, either, int(code in _UNSIGNED_ZERO)),
-        blocks.value_table(values),
+        either[0], blocks.starts_table(codes_of, either, int(code in _UNSIGNED_ZERO)), blocks.value_table(values)
     )
     return _Tables(tables, either, _factors_back(factor))
 

@@ -403,9 +403,7 @@ def _nibbles(wide: np.ndarray, kept: Kept, turn: bool, rotated: np.ndarray) -> t
     n, head_dim = wide.shape
     packed, scales = np.empty(wide.size // 8, np.uint32), np.empty(n, np.float32)
     signs = _signs(rotation_block(head_dim))
-    _quantize_nibbles(
-        _NO_BITS, wide.reshape(-1), True, _KEPT[kept], turn, signs, head_dim, packed, scales, rotated
-    )  # fmt: skip
+    _quantize_nibbles(_NO_BITS, wide.reshape(-1), True, _KEPT[kept], turn, signs, head_dim, packed, scales, rotated)
     return packed.view(np.uint8).reshape(n, head_dim // 2), scales
 
 
@@ -479,9 +477,7 @@ class PerTokenHead(RowMethod):
         if self.format == "int4":
             signs = _signs(rotation_block(head_dim))
             packed = codes.reshape(-1).view(np.uint32)
-            _quantize_nibbles(
-                bits.reshape(-1), _NO_VALUES, False, 0, True, signs, head_dim, packed, scales, _NO_VALUES
-            )  # fmt: skip
+            _quantize_nibbles(bits.reshape(-1), _NO_VALUES, False, 0, True, signs, head_dim, packed, scales, _NO_VALUES)
         else:
             of_heads = bits.reshape(-1, head_dim), codes.reshape(-1, head_dim)
             _quantize_bytes(of_heads[0], np.float32(_LARGEST[self.format]), self.format == "fp8", of_heads[1], scales)
@@ -495,7 +491,7 @@ class PerTokenHead(RowMethod):
         else:
             _dequantize_bytes(
                 codes.reshape(-1, head_dim), scales, self.format == "fp8", _E4M3, bits.reshape(-1, head_dim)
-            )  # fmt: skip
+            )
 
     def slots(self, packed: Packed) -> np.ndarray:
         """vLLM's bytes of one side: uint8 [rows, heads, codes + 4], the scale after the codes."""

@@ -372,8 +372,9 @@ def _check_dim(head_dim: int, preset: Preset, side: Side) -> None:
         raise ValueError(problem)
 
 
-def _keys(bits: np.ndarray, wide: np.ndarray, head_dim: int, width: int, units: bool, packed: np.ndarray,
-          norms: np.ndarray) -> None:  # fmt: skip
+def _keys(
+    bits: np.ndarray, wide: np.ndarray, head_dim: int, width: int, units: bool, packed: np.ndarray, norms: np.ndarray
+) -> None:
     _quantize_keys(bits, wide, head_dim, width, codebook(width, head_dim)[1], units, packed, norms)
 
 
@@ -438,8 +439,9 @@ def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     return found
 
 
-def _of_keys(packed: np.ndarray, norms: np.ndarray, head_dim: int, width: int, bits: np.ndarray,
-             values: np.ndarray) -> None:  # fmt: skip
+def _of_keys(
+    packed: np.ndarray, norms: np.ndarray, head_dim: int, width: int, bits: np.ndarray, values: np.ndarray
+) -> None:
     centroids = codebook(width, head_dim)[0]
     squares = (centroids * centroids).astype(np.float64)
     _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, values)
@@ -478,8 +480,9 @@ class TurboQuant(RowMethod):
         if self.side == "key":
             return (*columns, *([Column("norm", np.float16, n_heads, "scales")] if self._width < 8 else []))
         columns += [
-            Column("scale", np.float16, n_heads, "scales"), Column("minimum", np.float16, n_heads, "zero_points")
-        ]  # fmt: skip
+            Column("scale", np.float16, n_heads, "scales"),
+            Column("minimum", np.float16, n_heads, "zero_points"),
+        ]
         if TURBOQUANT_TYPES[self.preset].padding_bytes(head_dim):
             columns.append(Column("pad", np.uint8, n_heads, "padding"))
         return tuple(columns)
@@ -516,6 +519,7 @@ def slots(key: Packed, value: Packed) -> np.ndarray:
     n_rows, n_heads = value.buffers["scale"].shape
     parts = [
         np.ascontiguousarray(buffer).view(np.uint8).reshape(n_rows, n_heads, -1)
-        for packed in (key, value) for buffer in packed.buffers.values()
-    ]  # fmt: skip
+        for packed in (key, value)
+        for buffer in packed.buffers.values()
+    ]
     return np.concatenate(parts, axis=2)

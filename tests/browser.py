@@ -62,9 +62,12 @@ def started(folder):
     command = [sys.executable, "-m", "dse", "app", "--", "--server.port", str(port), "--server.headless", "true"]
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=output, stderr=output,
+            command,
+            cwd=folder,
+            stdout=output,
+            stderr=output,
             env={**os.environ, "PYTHONPATH": path, "HOME": str(folder)},
-        )  # fmt: skip
+        )
     try:
         address = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + START_S

@@ -13,9 +13,13 @@ TIMEOUT_S = 60
 
 #: a design and a workload that tests change: one of the first generation's, whose numbers they know
 BASE = {
-    "device": "a100-80gb", "model": "llama2-7b", "quantizer": "oaken", "batch": "64", "input": "1024",
+    "device": "a100-80gb",
+    "model": "llama2-7b",
+    "quantizer": "oaken",
+    "batch": "64",
+    "input": "1024",
     "admission": "reserve",
-}  # fmt: skip
+}
 
 
 #: what is drawn only while it is open
@@ -96,12 +100,23 @@ def measured_file():
     """A measurement file whose tensors take 4 bits and whose attention output is off by 3/4."""
     tensors = [
         {
-            "name": f"layer0.{which}", "layer": 0, "which": which, "n_heads": 1, "head_dim": 2, "n_tokens": 4,
-            "n_elements": 8, "stored_bytes": 4, "ledger": {"payload": 32}, "counts": {}, "squared_error": 1.0,
-            "squared_signal": 100.0, "max_abs_error": 1.0,
+            "name": f"layer0.{which}",
+            "layer": 0,
+            "which": which,
+            "n_heads": 1,
+            "head_dim": 2,
+            "n_tokens": 4,
+            "n_elements": 8,
+            "stored_bytes": 4,
+            "ledger": {"payload": 32},
+            "counts": {},
+            "squared_error": 1.0,
+            "squared_signal": 100.0,
+            "max_abs_error": 1.0,
             "output": {"squared": 16.0, "squared_error": 9.0, "squared_error_both": 9.0},
-        } for which in ("key", "value")
-    ]  # fmt: skip
+        }
+        for which in ("key", "value")
+    ]
     data = {"name": "own.npz", "sha256": "0" * 64, "synthetic": False}
     return json.dumps(
         {"format": 1, "data": data, "methods": [{"quantizer": "oaken", "tensors": tensors}]}, indent=1

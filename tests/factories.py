@@ -26,12 +26,28 @@ from dse.sweep import spec as sweep_spec
 from dse.sweep.points import MISSING, Names
 
 QUANTIZERS = [
-    "fp16", "fp8", "int8", "int4", "nqkv:block=64", "qserve", "atom", "tender", "kvquant", "oaken",
-    "oaken:groups=2/2/90/6,outlier_bits=4", "kivi:bits=4,group=8,residual=16", "kivi:group=16,residual=32",
-    "sinkq:group=16,residual=8", "sinkq:group=32,residual=5,sinks=2,evicted=1",
-    "rotated:dim=2,index=5,group=32,residual=3", "gear:group=8,buffer=16",
-    "gear:group=8,buffer=8,chunk=24,outliers=0.03", "aquakv", "xquant:zero=full", "xquant:store=latent,group=16",
-]  # fmt: skip
+    "fp16",
+    "fp8",
+    "int8",
+    "int4",
+    "nqkv:block=64",
+    "qserve",
+    "atom",
+    "tender",
+    "kvquant",
+    "oaken",
+    "oaken:groups=2/2/90/6,outlier_bits=4",
+    "kivi:bits=4,group=8,residual=16",
+    "kivi:group=16,residual=32",
+    "sinkq:group=16,residual=8",
+    "sinkq:group=32,residual=5,sinks=2,evicted=1",
+    "rotated:dim=2,index=5,group=32,residual=3",
+    "gear:group=8,buffer=16",
+    "gear:group=8,buffer=8,chunk=24,outliers=0.03",
+    "aquakv",
+    "xquant:zero=full",
+    "xquant:store=latent,group=16",
+]
 
 
 def model(*layers, n_q_heads=8):
@@ -81,9 +97,15 @@ PLANS = st.builds(
 def point_of(kv, n_in=1, n_out=1, page=1, dequant_path="fused", **work):
     """A plan with its workload, on a device whose rates do not matter; `page` 1 counts tokens one by one."""
     work = Workload(
-        1, n_in, n_out, admission="paged", page_tokens=page, dequant_path=dequant_path, model_kind="ideal",
+        1,
+        n_in,
+        n_out,
+        admission="paged",
+        page_tokens=page,
+        dequant_path=dequant_path,
+        model_kind="ideal",
         **{"memory": "paper", **work},
-    )  # fmt: skip
+    )
     return evaluate.Point(catalog.device("a100-80gb"), kv, work)
 
 
@@ -131,8 +153,9 @@ class Sequence:
     def unpacked_elements(self, n):
         return sum(
             g.n_read_layers * g.n_elements * kv_bytes.reading_of(g, self.limits, n).packed
-            for g in self.design.tensors if g.is_packed
-        )  # fmt: skip
+            for g in self.design.tensors
+            if g.is_packed
+        )
 
     def peak_lengths(self, first, last, prefix, page):
         design = self.design._replace(load=self.design.load._replace(page_tokens=page))
@@ -177,11 +200,16 @@ def device(bandwidth=2e12, peak=312e12, capacity=80 * GB, fused=4e12, engine=Non
         return specs.Quantity(value=value, unit=unit, source="test", kind="assumed")
 
     return specs.HardwareSpec(
-        name="toy", memory_capacity=number(capacity, "B"), memory_bandwidth=number(bandwidth, "B/s"),
-        peak_flops=number(peak, "FLOP/s"), fused_rate=number(fused, "element/s"), board_power=number(400.0, "W"),
-        engine_rate=number(engine, "element/s") if engine else None, kernel_launch=number(launch, "s"),
+        name="toy",
+        memory_capacity=number(capacity, "B"),
+        memory_bandwidth=number(bandwidth, "B/s"),
+        peak_flops=number(peak, "FLOP/s"),
+        fused_rate=number(fused, "element/s"),
+        board_power=number(400.0, "W"),
+        engine_rate=number(engine, "element/s") if engine else None,
+        kernel_launch=number(launch, "s"),
         dequant_path={"default": "fused", **paths},
-    )  # fmt: skip
+    )
 
 
 def build(model_name, quantizer, value_quantizer=None):
@@ -346,16 +374,24 @@ def assert_one_line(result, status, *parts):
 
 #: read from configurations of aiconfigurator-core, whose bytes tests/specs/test_architectures.py has by hand
 SHIPPED = {
-    "qwen3.5-27b": "Qwen--Qwen3.5-27B", "qwen3.5-35b-a3b": "Qwen--Qwen3.5-35B-A3B",
-    "qwen3.5-122b-a10b": "Qwen--Qwen3.5-122B-A10B", "qwen3.5-397b-a17b": "Qwen--Qwen3.5-397B-A17B",
-    "qwen3.6-27b": "nvidia--Qwen3.6-27B-NVFP4", "qwen3.6-35b-a3b": "nvidia--Qwen3.6-35B-A3B-NVFP4",
-    "gemma-4-26b-a4b": "google--gemma-4-26B-A4B", "gemma-4-31b": "nvidia--Gemma-4-31B-IT-NVFP4",
-    "deepseek-v4-flash": "deepseek-ai--DeepSeek-V4-Flash", "deepseek-v4-pro": "deepseek-ai--DeepSeek-V4-Pro",
-    "glm-5.2": "zai-org--GLM-5.2", "kimi-k3": "moonshotai--Kimi-K3", "minimax-m3": "MiniMaxAI--MiniMax-M3",
+    "qwen3.5-27b": "Qwen--Qwen3.5-27B",
+    "qwen3.5-35b-a3b": "Qwen--Qwen3.5-35B-A3B",
+    "qwen3.5-122b-a10b": "Qwen--Qwen3.5-122B-A10B",
+    "qwen3.5-397b-a17b": "Qwen--Qwen3.5-397B-A17B",
+    "qwen3.6-27b": "nvidia--Qwen3.6-27B-NVFP4",
+    "qwen3.6-35b-a3b": "nvidia--Qwen3.6-35B-A3B-NVFP4",
+    "gemma-4-26b-a4b": "google--gemma-4-26B-A4B",
+    "gemma-4-31b": "nvidia--Gemma-4-31B-IT-NVFP4",
+    "deepseek-v4-flash": "deepseek-ai--DeepSeek-V4-Flash",
+    "deepseek-v4-pro": "deepseek-ai--DeepSeek-V4-Pro",
+    "glm-5.2": "zai-org--GLM-5.2",
+    "kimi-k3": "moonshotai--Kimi-K3",
+    "minimax-m3": "MiniMaxAI--MiniMax-M3",
     "nemotron-3-nano-30b-a3b": "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     "nemotron-3-super-120b-a12b": "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8",
     "nemotron-3-ultra-550b-a55b": "nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16",
     "nemotron-h-56b": "nvidia--Nemotron-H-56B-Base-8K",
     "llama-3.3-nemotron-super-49b": "nvidia--Llama-3_3-Nemotron-Super-49B-v1",
-    "mimo-v2-flash": "XiaomiMiMo--MiMo-V2-Flash", "step-3.7-flash": "stepfun-ai--Step-3.7-Flash",
-}  # fmt: skip
+    "mimo-v2-flash": "XiaomiMiMo--MiMo-V2-Flash",
+    "step-3.7-flash": "stepfun-ai--Step-3.7-Flash",
+}

@@ -18,9 +18,7 @@ for _module in pkgutil.iter_modules(formulas.__path__):
     importlib.import_module(f"dse.model.formulas.{_module.name}")
 importlib.import_module("dse.specs.tokens")
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted(
-    path for folder in ("dse", "kernels_ref", "hwspecs") for path in (ROOT / folder).rglob("*.py")
-)  # fmt: skip
+SOURCES = sorted(path for folder in ("dse", "kernels_ref", "hwspecs") for path in (ROOT / folder).rglob("*.py"))
 
 
 def test_imports_point_down(monkeypatch):
@@ -35,10 +33,13 @@ def test_a_list_of_names_hides_nothing_without_a_docstring():
     """Where a module has `__all__`, ruff's docstring rules look at the names in it alone."""
     bare = [
         f"{path}:{node.lineno}: {node.name}"
-        for path in SOURCES if "__all__" in (text := path.read_text()) for node in ast.parse(text).body
+        for path in SOURCES
+        if "__all__" in (text := path.read_text())
+        for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and not node.name.startswith("_") and not ast.get_docstring(node)
-    ]  # fmt: skip
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
     assert not bare
 
 
@@ -46,13 +47,17 @@ def test_no_test_file_imports_another():
     """What two of them need is in `factories.py` or the `conftest.py` of their folder."""
     imported = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
-        for path in sorted((ROOT / "tests").rglob("*.py")) for node in ast.walk(ast.parse(path.read_text()))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
         for name in (
-            [alias.name for alias in node.names] if isinstance(node, ast.Import)
-            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
         )
         if name.rpartition(".")[2].startswith("test_")
-    ]  # fmt: skip
+    ]
     assert not imported
 
 

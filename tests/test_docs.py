@@ -67,10 +67,13 @@ def new_model():
 def give(text, folder):
     """Write what the commands of a page take as the reader's own."""
     texts = {
-        "my-times.csv": times, "times.csv": times, "my-servers.csv": lambda: SERVERS, "my-gpu.toml": own_gpu,
+        "my-times.csv": times,
+        "times.csv": times,
+        "my-servers.csv": lambda: SERVERS,
+        "my-gpu.toml": own_gpu,
         "path/to/config.json": (ROOT / "tests/golden/hf_configs/mistral-7b-v0.1.json").read_text,
         "new-model/config.json": new_model,
-    }  # fmt: skip
+    }
     if "sweep.toml" in text and "# sweep.toml" not in text:
         (folder / "sweep.toml").write_text(blocks(ROOT / "docs/how-to/sweep.md", "toml")[0])
     for name, made in texts.items():
@@ -235,22 +238,32 @@ def test_readme_says_how_far_off_servers_are():
 
 
 def test_the_tutorial_compares_designs_by_their_numbers():
-    rows = re.findall(r"^\| ([\w-]+) \| (\w+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d,]+) \| (\w+) \|$",
-                      (ROOT / "docs/tutorial/index.md").read_text(), re.M)  # fmt: skip
+    rows = re.findall(
+        r"^\| ([\w-]+) \| (\w+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d,]+) \| (\w+) \|$",
+        (ROOT / "docs/tutorial/index.md").read_text(),
+        re.M,
+    )
     assert len(rows) == 4
     for device, quantizer, *said in rows:
         found = dse.evaluate(device, "llama2-13b", quantizer, batch=128, admission="paged")
         assert said == [
-            f"{found['max_batch']:.0f}", f"{found['running_batch']:.0f}", f"{found['decode_step_s'] * 1e3:.1f}",
-            f"{found['throughput_tokens_per_s']:,.0f}", found["bound"],
-        ]  # fmt: skip
+            f"{found['max_batch']:.0f}",
+            f"{found['running_batch']:.0f}",
+            f"{found['decode_step_s'] * 1e3:.1f}",
+            f"{found['throughput_tokens_per_s']:,.0f}",
+            found["bound"],
+        ]
 
 
 def test_code_names_pages_that_exist():
     """`docs/NAME.md` in sources and data; CHANGELOG.md says what was."""
     folders = ("dse", "kernels_ref", "hwspecs", "training", "notebooks")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*")
-             if path.suffix in (".py", ".toml", ".md", ".ipynb")]  # fmt: skip
+    files = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".toml", ".md", ".ipynb")
+    ]
     named = {(path, name) for path in files for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text())}
     assert named
     assert not {(str(path), name) for path, name in named if not (ROOT / name).exists()}
@@ -303,9 +316,11 @@ def test_cells_hold_no_mark_up():
 def test_notebook_pages_are_the_notebook(tmp_path):
     cells = [("markdown", "# T\n", []), ("code", "1 + 1", ["picture"]), ("markdown", "end", [])]
     path = tmp_path / "01_x.ipynb"
-    path.write_text(json.dumps({"cells": [
-        {"cell_type": kind, "source": [text], "metadata": {"tags": tags}} for kind, text, tags in cells
-    ]}))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {"cells": [{"cell_type": kind, "source": [text], "metadata": {"tags": tags}} for kind, text, tags in cells]}
+        )
+    )
     page = GENERATED.notebook_page(path)
     assert page.startswith("# T\n")
     assert "```python\n1 + 1\n```\n\n![The figure that this cell draws](../images/notebook-01_x.png)\n\nend\n" in page

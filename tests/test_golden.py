@@ -29,9 +29,24 @@ SHOWN_ROWS, SHOWN_RESULTS = 4, 12
 #: results of several devices, of servers and of formats of weights: designs here are kernels alone on one device, and
 #: these have tests of their own (tests/model/test_deployed.py, test_step.py)
 SINGLE = {
-    "collective_s", "dcp", "dp_attention", "ep", "expert_skew", "gpu_memory_utilization", "host_s", "max_num_seqs",
-    "memory", "n_devices", "pp", "pp_batches", "prompt_budget_tokens", "rounds", "strict_kernels", "tp", "weights",
-}  # fmt: skip
+    "collective_s",
+    "dcp",
+    "dp_attention",
+    "ep",
+    "expert_skew",
+    "gpu_memory_utilization",
+    "host_s",
+    "max_num_seqs",
+    "memory",
+    "n_devices",
+    "pp",
+    "pp_batches",
+    "prompt_budget_tokens",
+    "rounds",
+    "strict_kernels",
+    "tp",
+    "weights",
+}
 
 
 @lru_cache(maxsize=1)
@@ -69,14 +84,24 @@ def wrong(expected, actual, tolerance):
     """Results that differ, each as a line; those that came later have tests of their own."""
     return [
         f"  {name}: {expected[name]!r} expected, {actual.get(name)!r} found"
-        for name in expected if not same(expected[name], actual.get(name), tolerance)
-    ]  # fmt: skip
+        for name in expected
+        if not same(expected[name], actual.get(name), tolerance)
+    ]
 
 
 def asked(row):
     """The inputs of a design, but for those that are usual."""
-    usual = {"bits": "closed", "admission": "reserve", "page_tokens": 16, "prefix_tokens": 0, "weights_bits": 16,
-             "tokens": "full", "activation_bits": 16, "prompt_chunk_tokens": 1, "kv_cache": True}  # fmt: skip
+    usual = {
+        "bits": "closed",
+        "admission": "reserve",
+        "page_tokens": 16,
+        "prefix_tokens": 0,
+        "weights_bits": 16,
+        "tokens": "full",
+        "activation_bits": 16,
+        "prompt_chunk_tokens": 1,
+        "kv_cache": True,
+    }
     return ", ".join(f"{name}={v}" for name, v in row.items() if v is not None and v != usual.get(name))
 
 
@@ -178,16 +203,21 @@ def different(expected, actual, tolerance, at="output"):
         missing = [f"  {at}.{key}: is missing" for key in expected.keys() - actual.keys()]
         both = [key for key in expected if key in actual]
         return missing + [d for key in both for d in different(expected[key], actual[key], tolerance, f"{at}.{key}")]
-    if isinstance(expected, list) and isinstance(actual, list) and all(
-        isinstance(row, dict) and "name" in row for row in [*expected, *actual]
-    ):  # fmt: skip
+    if (
+        isinstance(expected, list)
+        and isinstance(actual, list)
+        and all(isinstance(row, dict) and "name" in row for row in [*expected, *actual])
+    ):
         names = {row.get("name") for row in expected if isinstance(row, dict)}
         if len(names) == len(expected):  # of `dse list`: what came later stands between
             actual = [row for row in actual if row["name"] in names]
         actual = actual[: len(expected)]  # rows of `dse show` that came later stand below
     if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
-        return [d for i, pair in enumerate(zip(expected, actual, strict=True))
-                for d in different(*pair, tolerance, f"{at}[{i}]")]  # fmt: skip
+        return [
+            d
+            for i, pair in enumerate(zip(expected, actual, strict=True))
+            for d in different(*pair, tolerance, f"{at}[{i}]")
+        ]
     if same(expected, actual, tolerance):
         return []
     return [f"  {at}: {str(expected)[:200]!r} expected, {str(actual)[:200]!r} found"]
@@ -219,10 +249,14 @@ def different_text(expected, actual, tolerance, at="output"):
     return [
         f"  {at}, line {i}:\n    {a[:400]} expected\n    {b[:400]} found"
         for i, (a, b) in enumerate(zip(old, new, strict=True), 1)
-        if a != b and not (NUMBER.split(a) == NUMBER.split(b) and all(
-            same(read(x), read(y), tolerance) for x, y in zip(NUMBER.findall(a), NUMBER.findall(b), strict=True)
-        ))
-    ]  # fmt: skip
+        if a != b
+        and not (
+            NUMBER.split(a) == NUMBER.split(b)
+            and all(
+                same(read(x), read(y), tolerance) for x, y in zip(NUMBER.findall(a), NUMBER.findall(b), strict=True)
+            )
+        )
+    ]
 
 
 def read_cell(text):
@@ -288,8 +322,9 @@ def test_explanations_show_every_number_that_they_did(part):
         assert numbers.keys() <= actual.keys()
         lines = [
             f"  {name}: {', '.join(map(repr, gone))} not shown"
-            for name in numbers if (gone := missing(numbers[name], actual[name], tolerance))
-        ]  # fmt: skip
+            for name in numbers
+            if (gone := missing(numbers[name], actual[name], tolerance))
+        ]
         if lines:
             found.append(["dse " + " ".join(argv), *lines])
     assert not found, shown(found, len(each))

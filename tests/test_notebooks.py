@@ -49,9 +49,10 @@ def run(path: Path, folder: Path) -> nbformat.NotebookNode:
     for spec in path.parent.glob("*.toml"):
         shutil.copy(spec, folder)
     env = {
-        **os.environ, "IPYTHONDIR": str(folder / ".ipython"),
+        **os.environ,
+        "IPYTHONDIR": str(folder / ".ipython"),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-    }  # fmt: skip
+    }
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,

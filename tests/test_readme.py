@@ -70,9 +70,12 @@ def test_ci_gives_each_command_its_own_files_and_environment(fails, tmp_path):
         (tools / name).chmod(0o755)
     path = os.pathsep.join([str(tools), os.environ["PATH"]])
     done = subprocess.run(
-        [project / ".ci" / "run"], capture_output=True, text=True, cwd=tmp_path,
+        [project / ".ci" / "run"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
         env={**os.environ, "PATH": path, "PYTHONPATH": "/there", "VIRTUAL_ENV": "/there"},
-    )  # fmt: skip
+    )
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     assert (done.returncode == 0) == (not fails), done.stderr
     notes[:2] = sorted(notes[:2])  # which run at the same time
@@ -94,8 +97,10 @@ def test_the_extra_of_the_tests_ends_every_skip_that_an_install_would():
     brought = {re.match(r"[\w.-]+", name)[0] for name in extras["test"]}
     others = {
         re.match(r"[\w.-]+", name)[0]
-        for extra, names in extras.items() if extra not in ("test", "train") for name in names
-    }  # fmt: skip
+        for extra, names in extras.items()
+        if extra not in ("test", "train")
+        for name in names
+    }
     assert others <= brought
     assert extras["train"] == ["torch"]  # numpy_torch.py stands in for it
     skipping = [path.name for path in (ROOT / "tests").rglob("*.py") if "import" + "orskip" in path.read_text()]
@@ -127,5 +132,8 @@ def test_the_script_for_hugging_face_takes_both_kinds_of_cache(release, tmp_path
     exec(compile(script, "own-dump.md", "exec"), {})
     found = measure_run.check("kv.npz", measure_run.Asked(), lambda items, **_: contextlib.nullcontext(items))
     assert (found["model"], found["rope"], found["n_layers"], found["problems"]) == (
-        "meta-llama/Llama-2-7b-hf", "after", 2, []
-    )  # fmt: skip
+        "meta-llama/Llama-2-7b-hf",
+        "after",
+        2,
+        [],
+    )

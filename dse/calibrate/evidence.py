@@ -33,27 +33,47 @@ UNITS = {"token/s": 1.0, "us": 1e-6, "ms": 1e-3, "request": 1.0, "bool": 1.0, "m
 RATES = ("token/s", "request", "token")
 #: how tables name keys and values -> quantizer; what is not here is taken as a quantizer's own name
 KV = {
-    "fp16": "fp16", "bf16": "fp16", "auto": "fp16", "": "fp16", "-": "fp16", "fp16 (int8 where faster)": "fp16",
-    "int8": "int8:granularity=tensor", "int4 per head": "qserve", "int4, keys per channel": "kivi:bits=4,group=128",
-    "int2, keys per channel": "kivi:bits=2,group=128", "turboquant 4 bit, vllm": "turboquant_4bit_nc@vllm-0.20",
-    "turboquant 4 bit, optimised": "turboquant_4bit_nc@vllm-53060", "int4": "atom",
-}  # fmt: skip
+    "fp16": "fp16",
+    "bf16": "fp16",
+    "auto": "fp16",
+    "": "fp16",
+    "-": "fp16",
+    "fp16 (int8 where faster)": "fp16",
+    "int8": "int8:granularity=tensor",
+    "int4 per head": "qserve",
+    "int4, keys per channel": "kivi:bits=4,group=128",
+    "int2, keys per channel": "kivi:bits=2,group=128",
+    "turboquant 4 bit, vllm": "turboquant_4bit_nc@vllm-0.20",
+    "turboquant 4 bit, optimised": "turboquant_4bit_nc@vllm-53060",
+    "int4": "atom",
+}
 #: how stacks' names begin -> software whose other kernels and server stand for it; and implementation of what it packs
 STACKS = {
-    "vllm": ("vllm", ""), "sglang": ("sglang", ""), "tensorrt-llm": ("trtllm", ""), "trt-llm": ("trtllm", ""),
-    "qserve": ("trtllm", "omniserve"), "lmdeploy": ("trtllm", "turbomind-2023-10"), 
+    "vllm": ("vllm", ""),
+    "sglang": ("sglang", ""),
+    "tensorrt-llm": ("trtllm", ""),
+    "trt-llm": ("trtllm", ""),
+    "qserve": ("trtllm", "omniserve"),
+    "lmdeploy": ("trtllm", "turbomind-2023-10"),
     "turbomind": ("trtllm", "turbomind"),
-    "bitdecoding": ("vllm", "bitdecoding"), "flashattention": ("vllm", ""), "atom": ("trtllm", "atom-released"),
+    "bitdecoding": ("vllm", "bitdecoding"),
+    "flashattention": ("vllm", ""),
+    "atom": ("trtllm", "atom-released"),
     "quarot": ("trtllm", "quarot-released"),
-}  # fmt: skip
+}
 #: (weights, activations) as tables name them -> fields of a workload
 WEIGHTS: dict[tuple[str, str], dict[str, Any]] = {
-    ("16", "16"): {"weights": "bf16"}, ("fp8", "fp8"): {"weights": "fp8"}, ("int4", "16"): {"weights": "int4"},
-    ("int8", "int8"): {"weights_bits": 8, "activation_bits": 8}, ("int8", "16"): {"weights_bits": 8},
-    ("fp8", "16"): {"weights_bits": 8}, ("int4", "int8"): {"weights_bits": 4, "activation_bits": 8},
-    ("int4", "int4"): {"weights_bits": 4, "activation_bits": 8}, ("mxfp4", "16"): {"weights": "mxfp4-experts"},
+    ("16", "16"): {"weights": "bf16"},
+    ("fp8", "fp8"): {"weights": "fp8"},
+    ("int4", "16"): {"weights": "int4"},
+    ("int8", "int8"): {"weights_bits": 8, "activation_bits": 8},
+    ("int8", "16"): {"weights_bits": 8},
+    ("fp8", "16"): {"weights_bits": 8},
+    ("int4", "int8"): {"weights_bits": 4, "activation_bits": 8},
+    ("int4", "int4"): {"weights_bits": 4, "activation_bits": 8},
+    ("mxfp4", "16"): {"weights": "mxfp4-experts"},
     ("nvfp4", "nvfp4"): {"weights": "nvfp4"},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -117,9 +137,16 @@ def _row(path: str, line: int, cells: dict[str, str]) -> Row:
     if base not in ("", "0", "1"):
         raise InputError(f"{path}:{line}: is_base = {show(base)}: must be 0 or 1")
     row = Row(
-        cells["id"], line, cells.get("group", ""), base == "1", cells.get("cls", ""), cells["quantity"], value,
-        cells["unit"], cells,
-    )  # fmt: skip
+        cells["id"],
+        line,
+        cells.get("group", ""),
+        base == "1",
+        cells.get("cls", ""),
+        cells["quantity"],
+        value,
+        cells["unit"],
+        cells,
+    )
     try:
         return _described(row, path)
     except DseError as error:
@@ -147,9 +174,15 @@ def _described(row: Row, path: str) -> Row:
         kv += f"@{implementation}"
     near = stack if release != KERNELS or stack in device.stacks else "vllm"
     work = Workload(
-        batch=batch, input_tokens=lengths[0], output_tokens=lengths[1], admission="reserve", tp=tp,
-        stack=f"{near}@{release}" if release else near, model_kind="calibrated", **_weights(cells, model),
-    )  # fmt: skip
+        batch=batch,
+        input_tokens=lengths[0],
+        output_tokens=lengths[1],
+        admission="reserve",
+        tp=tp,
+        stack=f"{near}@{release}" if release else near,
+        model_kind="calibrated",
+        **_weights(cells, model),
+    )
     return replace(row, device=device, model=model, kv=kv, work=work, is_open=is_open, marks=marks)
 
 
@@ -181,15 +214,22 @@ def _model(text: str) -> ModelSpec:
     heads = _HEADS.fullmatch(text)
     if not heads:
         return catalog.model("llama2-7b" if text.startswith("matrix product") else text)
-    n_q, n_kv, dim = (_bounded(name, n) for name, n in zip(("query heads", "KV heads", "dimension"), heads.groups(),
-                                                           strict=True))  # fmt: skip
+    n_q, n_kv, dim = (
+        _bounded(name, n) for name, n in zip(("query heads", "KV heads", "dimension"), heads.groups(), strict=True)
+    )
     if n_q % n_kv:
         raise InputError(f"model = {show(text)}: {n_kv} KV heads do not divide {n_q} query heads")
     layer = LayerKV(n_layers=1, n_kv_heads=n_kv, key_dim=dim, value_dim=dim, score_dim=2 * dim)
     return ModelSpec(
-        name=text, source="a table's own words", hidden_size=n_q * dim, vocab_size=1, n_q_heads=n_q, layers=(layer,),
-        dense_parameters=n_q * dim, activation_elements=n_q * dim,
-    )  # fmt: skip
+        name=text,
+        source="a table's own words",
+        hidden_size=n_q * dim,
+        vocab_size=1,
+        n_q_heads=n_q,
+        layers=(layer,),
+        dense_parameters=n_q * dim,
+        activation_elements=n_q * dim,
+    )
 
 
 def _kv(text: str, model: ModelSpec) -> str:
@@ -339,10 +379,17 @@ def _product(row: Row, **changes: Any) -> float:
     m, reach, weights = row.work.batch, point.design.stack, row.work.weight_format
     n_bytes = 2 * (m * k + m * n) + n * k * weights.dense_eighths / 64
     peak = reach.dense_peak_per_s or point.device.product_peak(row.work.activation_bits).si  # type: ignore[union-attr]
-    return float(calibrated.gemm_s(
-        calibrated.gemm_flops(m, n, k), n_bytes, reach.gemm_launch_s, reach.gemm_flops_frac, reach.gemm_memory_frac,
-        peak, point.device.memory_bandwidth.si,
-    ))  # fmt: skip
+    return float(
+        calibrated.gemm_s(
+            calibrated.gemm_flops(m, n, k),
+            n_bytes,
+            reach.gemm_launch_s,
+            reach.gemm_flops_frac,
+            reach.gemm_memory_frac,
+            peak,
+            point.device.memory_bandwidth.si,
+        )
+    )
 
 
 def _pool(row: Row, **changes: Any) -> float:
@@ -365,20 +412,30 @@ QUANTITIES: tuple[tuple[str, Callable[..., float], str], ...] = (
     ("output throughput at unlimited load", _unlimited, "tokens"),
     ("output throughput of 100 requests", _at_once, "tokens"),
     ("output throughput", _static, "tokens"),
-    ("time per output token", _step, "tokens"), ("median time per output token", _step, "tokens"),
-    ("inter-token latency", _step, "tokens"), ("slope of inter-token latency", _slope, "tokens"),
-    ("median time to first token", _first, "first"), ("first token latency", _first, "first"),
-    ("decode attention of one layer", _one_layer, "tokens"), ("time of one product", _product, "tokens"),
-    ("tokens in the pool", _pool, ""), ("batch of maximum", _best_batch, ""), ("out of memory", _fails, ""),
-)  # fmt: skip
+    ("time per output token", _step, "tokens"),
+    ("median time per output token", _step, "tokens"),
+    ("inter-token latency", _step, "tokens"),
+    ("slope of inter-token latency", _slope, "tokens"),
+    ("median time to first token", _first, "first"),
+    ("first token latency", _first, "first"),
+    ("decode attention of one layer", _one_layer, "tokens"),
+    ("time of one product", _product, "tokens"),
+    ("tokens in the pool", _pool, ""),
+    ("batch of maximum", _best_batch, ""),
+    ("out of memory", _fails, ""),
+)
 
 
 #: units of times, and of all else that is computed
 TIMES = ("us", "ms", "s")
 OWN_UNITS: dict[Callable[..., float], tuple[str, ...]] = {
-    **dict.fromkeys((_static, _unlimited, _at_once), ("token/s",)), _slope: ("ms/token",), _pool: ("token",),
-    _best_batch: ("request",), _fails: ("bool",), _step: (*TIMES, "ms/token"),
-}  # fmt: skip
+    **dict.fromkeys((_static, _unlimited, _at_once), ("token/s",)),
+    _slope: ("ms/token",),
+    _pool: ("token",),
+    _best_batch: ("request",),
+    _fails: ("bool",),
+    _step: (*TIMES, "ms/token"),
+}
 
 
 def formula_of(quantity: str) -> tuple[Callable[..., float], str]:

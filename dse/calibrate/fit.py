@@ -43,8 +43,12 @@ SHORTEST_S, LONGEST_LAUNCH_S = 0.3e-6, 200e-6
 BASE = ("launch", "split", "per_unit", "memory")
 OPTIONAL = ("core", "copy")
 #: where fits start, as multiples of the usual values; optional terms start at these values of their scale
-STARTS = ((1.0, 1.0, 1.0, 1.0, 0.2, 0.5), (0.5, 0.3, 0.4, 1.1, 1.0, 1.0), (1.5, 1.5, 1.5, 1.4, 0.5, 0.3),
-          (1.0, 1.0, 1.0, 1.1, 2.0, 0.5))  # fmt: skip
+STARTS = (
+    (1.0, 1.0, 1.0, 1.0, 0.2, 0.5),
+    (0.5, 0.3, 0.4, 1.1, 1.0, 1.0),
+    (1.5, 1.5, 1.5, 1.4, 0.5, 0.3),
+    (1.0, 1.0, 1.0, 1.1, 2.0, 0.5),
+)
 
 
 @dataclass
@@ -90,10 +94,10 @@ def check_units(table: Table, device: HardwareSpec) -> None:
             raise InputError(
                 f"{table.where(row)}: {TIME} = {table.columns[TIME][row]:g}: is {times:,.0f} times {why} than the "
                 f"bandwidth of {device.name} allows, as most rows: are the times in {unit}? give microseconds"
-                if why == "faster" else
-                f"{table.where(row)}: {TIME} = {table.columns[TIME][row]:g}: is {times:,.0f} times {why} than "
+                if why == "faster"
+                else f"{table.where(row)}: {TIME} = {table.columns[TIME][row]:g}: is {times:,.0f} times {why} than "
                 f"{device.name} at its peak, as most rows: are the times in {unit}? give microseconds"
-            )  # fmt: skip
+            )
 
 
 def choose(table: Table, stack: str | None) -> tuple[Table, str]:
@@ -214,9 +218,11 @@ def errors_by_class(rows: Problem, predicted: Floats, held: Mask, far: Mask) -> 
             off = np.abs(predicted[chosen] / rows.measured_s[chosen] - 1)
             naive = np.abs(rows.naive_s[chosen] / rows.measured_s[chosen] - 1)
             found[name] = {
-                "mean": float(off.mean()), "p90": float(np.percentile(off, 90)), "naive_mean": float(naive.mean()),
+                "mean": float(off.mean()),
+                "p90": float(np.percentile(off, 90)),
+                "naive_mean": float(naive.mean()),
                 "rows": int(chosen.sum()),
-            }  # fmt: skip
+            }
     return found
 
 
@@ -244,9 +250,7 @@ def _bounds(rows: Problem, point: Floats) -> list[str]:
     return found
 
 
-def fit_part(
-    part: str, table: Table, device: HardwareSpec, start: Floats | None = None
-) -> tuple[Outcome, Floats]:  # fmt: skip
+def fit_part(part: str, table: Table, device: HardwareSpec, start: Floats | None = None) -> tuple[Outcome, Floats]:
     """One part of a stack from the rows of one kind. Raises InputError where there are too few."""
     rows = problem(table, device)
     notes: list[str] = []
@@ -285,10 +289,22 @@ def fit_part(
         )
     value = dict(zip(rows.space.names, point, strict=True))
     outcome = Outcome(
-        part, _parameters(rows, point), int((~held & ~far).sum()), int((held & ~far).sum()), errors, left_out,
-        int(rows.in_cache.sum()), 1 / float(value["cache"]), problems, notes, "", table.take(~far),
-        rows.measured_s[~far], predicted[~far], held[~far],
-    )  # fmt: skip
+        part,
+        _parameters(rows, point),
+        int((~held & ~far).sum()),
+        int((held & ~far).sum()),
+        errors,
+        left_out,
+        int(rows.in_cache.sum()),
+        1 / float(value["cache"]),
+        problems,
+        notes,
+        "",
+        table.take(~far),
+        rows.measured_s[~far],
+        predicted[~far],
+        held[~far],
+    )
     return outcome, point
 
 
@@ -310,10 +326,17 @@ def point_of(stack: StackSpec) -> Floats:
     """The parameters of a stack's attention as a point of the space, to fit packed rows beside it."""
     terms = stack.attention_terms()
     core = terms["core_rate_per_s"]
-    return np.array([
-        terms["launch_s"] / SCALES["launch"], terms["split_s"] / SCALES["split"], terms["unit_s"] / SCALES["per_unit"],
-        1 / terms["memory_frac"], 1 / core / SCALES["core"] if core else 0.0, terms["copy_s"] / SCALES["copy"], 1.0,
-    ])  # fmt: skip
+    return np.array(
+        [
+            terms["launch_s"] / SCALES["launch"],
+            terms["split_s"] / SCALES["split"],
+            terms["unit_s"] / SCALES["per_unit"],
+            1 / terms["memory_frac"],
+            1 / core / SCALES["core"] if core else 0.0,
+            terms["copy_s"] / SCALES["copy"],
+            1.0,
+        ]
+    )
 
 
 def fit(table: Table, device: HardwareSpec, stack: str, progress: Callable[..., Any] | None = None) -> list[Outcome]:

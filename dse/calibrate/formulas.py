@@ -25,9 +25,15 @@ DECODE_ROWS = 256
 #: what a parameter is one of in the space that is searched, in SI units; `memory`, `core`, `flops` and `cache` are
 #: searched as their inverses, so that times are nearly linear in all of them
 SCALES = {
-    "launch": 1e-5, "split": 5e-6, "per_unit": 4e-6, "memory": 1.0, "core": 1 / 10e9, "copy": 5e-6, "cache": 1.0,
+    "launch": 1e-5,
+    "split": 5e-6,
+    "per_unit": 4e-6,
+    "memory": 1.0,
+    "core": 1 / 10e9,
+    "copy": 5e-6,
+    "cache": 1.0,
     "flops": 1.0,
-}  # fmt: skip
+}
 ATTENTION_SPACE = Space(
     ("launch", "split", "per_unit", "memory", "core", "copy", "cache"),
     usual=np.array([1.0, 0.8, 0.9, 1.15, 0.0, 0.0, 0.5]),
@@ -64,9 +70,14 @@ class Problem:
         """The rows where `mask` is true."""
         fixed = {name: value[mask] if isinstance(value, np.ndarray) else value for name, value in self.fixed.items()}
         return Problem(
-            self.kind, self.measured_s[mask], self.naive_s[mask], fixed, self.in_cache[mask], self.large[mask],
+            self.kind,
+            self.measured_s[mask],
+            self.naive_s[mask],
+            fixed,
+            self.in_cache[mask],
+            self.large[mask],
             self.serving[mask],
-        )  # fmt: skip
+        )
 
     def terms(self, parameters: Floats, cached: bool = True) -> dict[str, Any]:
         """A point of the space as arguments of the formula; rows in the cache see a faster memory if `cached`."""
@@ -104,10 +115,7 @@ def arguments(table: Table, device: HardwareSpec) -> dict[str, Any]:
     """Arguments of the formula that the table and the data sheet give, all but the fitted parameters."""
     if device.n_cores is None:
         raise InputError(f"device {device.name} has no n_cores: add the number of cores to its file")
-    rates = {
-        "bandwidth_bytes_per_s": device.memory_bandwidth.si,
-        "peak_flops_per_s": device.peak_flops.si,
-    }
+    rates = {"bandwidth_bytes_per_s": device.memory_bandwidth.si, "peak_flops_per_s": device.peak_flops.si}
     column = table.columns
     if table.kind == "gemm":
         m, n, k = column["m"], column["n"], column["k"]
@@ -144,7 +152,10 @@ def problem(table: Table, device: HardwareSpec) -> Problem:
     else:
         large = moved >= LARGE_BYTES
         serving = (
-            large & ~in_cache & (table.columns["batch"] >= SERVING_BATCH)
-            & (table.columns["kv_len_tokens"] >= SERVING_TOKENS) & (fixed["n_units"] >= SERVING_UNITS)
-        )  # fmt: skip
+            large
+            & ~in_cache
+            & (table.columns["batch"] >= SERVING_BATCH)
+            & (table.columns["kv_len_tokens"] >= SERVING_TOKENS)
+            & (fixed["n_units"] >= SERVING_UNITS)
+        )
     return Problem(table.kind, table.columns[TIME] * MICROSECOND, naive, fixed, in_cache, large, serving)

@@ -44,12 +44,16 @@ FIELDS = ("layer", "sequence", "prompt", "experts_prompt", "rounds_in_step")
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 #: rows that are no measurement of what they state: model, release, why
 SUSPECT = (
-    ("deepseek-v3", "1.2.0rc6.post3", "half the time of 1.2.0rc6.post2 in one and the same recipe: several tokens "
-     "a step (MTP), which rows do not state"),
+    (
+        "deepseek-v3",
+        "1.2.0rc6.post3",
+        "half the time of 1.2.0rc6.post2 in one and the same recipe: several tokens "
+        "a step (MTP), which rows do not state",
+    ),
     ("qwen3-235b-a22b", "0.12.0", "three times the time beside kernels of any other release: not run as graphs"),
     ("qwen3-32b", "1.3.0rc1", "times fall and rise with the load, by a factor of five"),
     ("qwen3-32b", "1.2.0rc6.post1", "three rows, half of their time unexplained"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,17 @@ class Features:
     def take(self, mask: NDArray[Any]) -> "Features":
         """The rows where `mask` is true."""
         return Features(
-            [row for row, keep in zip(self.rows, mask, strict=True) if keep], self.explained_s[mask],
-            self.prompts_s[mask], self.measured_s[mask], self.counts[mask], self.first_s[mask],
-            self.burst_s[mask], self.rounds[mask], self.first_measured_s[mask], self.is_mixture[mask],
-        )  # fmt: skip
+            [row for row, keep in zip(self.rows, mask, strict=True) if keep],
+            self.explained_s[mask],
+            self.prompts_s[mask],
+            self.measured_s[mask],
+            self.counts[mask],
+            self.first_s[mask],
+            self.burst_s[mask],
+            self.rounds[mask],
+            self.first_measured_s[mask],
+            self.is_mixture[mask],
+        )
 
     def of(self, **wanted: str) -> NDArray[np.bool_]:
         """Which rows have these fields."""
@@ -115,17 +126,37 @@ def features(rows: Iterable[Row]) -> Features:
             continue
         kept.append(row)
         prompts = (run.wave.prefill_s - point.terms.host_s) / output
-        numbers.append((explained, prompts, row.tpot_s, row.spec.n_layers, run.n, first,
-                        burst, row.work.rounds, row.ttft_s or np.nan, row.spec.n_experts > 1))  # fmt: skip
+        numbers.append(
+            (
+                explained,
+                prompts,
+                row.tpot_s,
+                row.spec.n_layers,
+                run.n,
+                first,
+                burst,
+                row.work.rounds,
+                row.ttft_s or np.nan,
+                row.spec.n_experts > 1,
+            )
+        )
     if not kept:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
     table = np.array(numbers, float)
     explained, prompts, measured = table[:, :3].T
     first, burst, rounds, first_measured = table[:, 5:9].T
     return Features(
-        kept, explained, prompts, measured, table[:, 3:5], first, burst, rounds, first_measured,
+        kept,
+        explained,
+        prompts,
+        measured,
+        table[:, 3:5],
+        first,
+        burst,
+        rounds,
+        first_measured,
         table[:, 9].astype(bool),
-    )  # fmt: skip
+    )
 
 
 def _weights(rows: Features) -> Floats:
@@ -241,10 +272,12 @@ def spread(rows: Features, tokens_s: Floats, firsts_s: Floats, at: tuple[float, 
     (low, high), (first_low, first_high) = np.quantile(ratio, at), np.quantile(first, at)
     numbers = [min(low, 1.0), max(high, 1.0), min(first_low, 1.0), max(first_high, 1.0)]
     return {
-        **{name: float(f"{number:.3g}") for name, number in zip(("low", "high", "first_low", "first_high"), numbers,
-                                                                strict=True)},
+        **{
+            name: float(f"{number:.3g}")
+            for name, number in zip(("low", "high", "first_low", "first_high"), numbers, strict=True)
+        },
         "n_points": len(ratio),
-    }  # fmt: skip
+    }
 
 
 def files_of(rows: Features, source: str) -> dict[str, str]:
@@ -258,8 +291,9 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
     unseen_s, unseen_first_s = left_out(rows)
     unseen = {
         kind: spread(rows.take(own), unseen_s[own], unseen_first_s[own], UNSEEN)
-        for kind, own in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture)) if own.any()
-    }  # fmt: skip
+        for kind, own in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture))
+        if own.any()
+    }
     names, found = names_of(rows), {}
     for stack, prompts in hosts.prompts.items():
 
@@ -270,13 +304,24 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             }
             cited = f"{source}; {said}"
             return {
-                **{name: {"value": float(f"{value:.4g}") if value > LEAST_US else 0.0, "unit": "us", "source": cited,
-                          "kind": "measured"}
-                   for name, value in numbers.items()},
-                "rounds_in_step": {"value": float(f"{prompts[2]:.4g}"), "unit": "1", "source": cited,
-                                   "kind": "measured"},
-                "n_points": n_points, "fitted_on": cited,
-            }  # fmt: skip
+                **{
+                    name: {
+                        "value": float(f"{value:.4g}") if value > LEAST_US else 0.0,
+                        "unit": "us",
+                        "source": cited,
+                        "kind": "measured",
+                    }
+                    for name, value in numbers.items()
+                },
+                "rounds_in_step": {
+                    "value": float(f"{prompts[2]:.4g}"),
+                    "unit": "1",
+                    "source": cited,
+                    "kind": "measured",
+                },
+                "n_points": n_points,
+                "fitted_on": cited,
+            }
 
         releases = {}
         for (name, release), values in hosts.releases.items():
@@ -286,12 +331,18 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             release_table = table(values, int(own.sum()), f"{stack} {release or 'without a release, 2025'}")
             release_table["models"] = {
                 model: spread(rows.take(mask), tokens_s[mask], firsts_s[mask], SEEN)
-                for model in sorted(set(names[own].tolist())) if (mask := own & (names == model)).sum() >= FEWEST_ROWS
-            }  # fmt: skip
+                for model in sorted(set(names[own].tolist()))
+                if (mask := own & (names == model)).sum() >= FEWEST_ROWS
+            }
             releases[release or UNKNOWN_RELEASE] = release_table
         everywhere = table(hosts.everywhere, len(rows.rows), "all stacks and releases")
-        data = {"name": stack, "title": TITLES.get(stack, stack), "host": everywhere, "unseen": unseen,
-                "releases": releases}  # fmt: skip
+        data = {
+            "name": stack,
+            "title": TITLES.get(stack, stack),
+            "host": everywhere,
+            "unseen": unseen,
+            "releases": releases,
+        }
         found[stack] = to_toml(data)
     return found
 
@@ -314,10 +365,14 @@ def run(source: str, out: str) -> dict[str, Any]:
         spec: ServerSpec = load(specfile.parse(f"{stack}.toml", written), ServerSpec)
         files.write(Path(out) / f"{stack}.toml", written.encode())
         for name, fit in (("all", spec.host), *spec.releases.items()):
-            parts.append({
-                "stack": stack, "release": name, "n_points": fit.n_points,
-                **{field: getattr(fit, field).si for field in FIELDS},
-            })  # fmt: skip
+            parts.append(
+                {
+                    "stack": stack,
+                    "release": name,
+                    "n_points": fit.n_points,
+                    **{field: getattr(fit, field).si for field in FIELDS},
+                }
+            )
     seen_s, _ = fit_all(rows).predict(rows)
     unseen_s, unseen_first_s = left_out(rows)
     honest = np.array([not is_suspect(row) for row in rows.rows])
@@ -325,12 +380,19 @@ def run(source: str, out: str) -> dict[str, Any]:
     for kind, own in (("dense", honest & ~rows.is_mixture), ("mixture", honest & rows.is_mixture)):
         if own.any():
             errors[kind] = {
-                "rows": int(own.sum()), "seen": _error(seen_s[own], rows.measured_s[own]),
+                "rows": int(own.sum()),
+                "seen": _error(seen_s[own], rows.measured_s[own]),
                 "unseen": _error(unseen_s[own], rows.measured_s[own]),
                 "unseen_first": _error(unseen_first_s[own], rows.first_measured_s[own]),
-            }  # fmt: skip
-    return {"table": source, "out": out, "rows": len(rows.rows), "suspect": int((~honest).sum()), "parts": parts,
-            "errors": errors}  # fmt: skip
+            }
+    return {
+        "table": source,
+        "out": out,
+        "rows": len(rows.rows),
+        "suspect": int((~honest).sum()),
+        "parts": parts,
+        "errors": errors,
+    }
 
 
 def _error(predicted: Floats, measured: Floats) -> dict[str, float]:

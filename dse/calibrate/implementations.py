@@ -92,8 +92,10 @@ def runs(row: Row, one: Implementation) -> bool:
         plan = row.point(batch=1).plan
     except DseError:
         return False
-    return any(g.implementation and g.implementation.name == one.name and g.quantizer.family.name in one.methods
-               for g in plan.groups)  # fmt: skip
+    return any(
+        g.implementation and g.implementation.name == one.name and g.quantizer.family.name in one.methods
+        for g in plan.groups
+    )
 
 
 def fit(one: Implementation, path: Path, rows: Sequence[Row], bases: dict[str, Row], names: Sequence[str]) -> Fitted:
@@ -109,8 +111,14 @@ def fit(one: Implementation, path: Path, rows: Sequence[Row], bases: dict[str, R
 
     def solved(some: Sequence[Row]) -> Floats:
         limits = np.log([LIMITS[name] for name in names]).T
-        found = least_squares(lambda x: errors(x, some), np.clip(start, *limits), bounds=limits, diff_step=1e-3,
-                              loss="soft_l1", f_scale=HUBER)  # fmt: skip
+        found = least_squares(
+            lambda x: errors(x, some),
+            np.clip(start, *limits),
+            bounds=limits,
+            diff_step=1e-3,
+            loss="soft_l1",
+            f_scale=HUBER,
+        )
         return np.asarray(found.x)
 
     best = solved(rows)
@@ -171,18 +179,22 @@ def write(found: Fitted, table: str, path: Path) -> None:
         value, low, high = (f"{number:.4g}" for number in numbers)
         text = block.sub(
             f'[{name}]\nvalue = {value}\nlow = {low}\nhigh = {high}\nunit = "{unit}"\nsource = "{note}"\n'
-            f'kind = "measured"\n\n', text,
-        )  # fmt: skip
+            f'kind = "measured"\n\n',
+            text,
+        )
     files.write(path, (text.rstrip() + "\n").encode())
 
 
 def _plain(found: Fitted) -> dict[str, Any]:
     return {
-        "name": found.name, "rows": found.n_rows,
+        "name": found.name,
+        "rows": found.n_rows,
         "numbers": {name: dict(zip(("value", "low", "high"), v, strict=True)) for name, v in found.values.items()},
-        "mean": found.mean, "left_out_mean": found.left_out_mean, "left_out_median": found.left_out_median,
+        "mean": found.mean,
+        "left_out_mean": found.left_out_mean,
+        "left_out_median": found.left_out_median,
         "not_told": list(found.unknown),
-    }  # fmt: skip
+    }
 
 
 def text(found: dict[str, Any]) -> str:

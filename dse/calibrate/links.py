@@ -144,9 +144,12 @@ def fit_library(kind: Collective, rows: Rows, link_bytes_per_s: float) -> LinkOu
     def parameters(point: Floats) -> dict[str, float]:
         start, step, slowness, growth, chunks = point
         return {
-            "start": start * _US, "step": step * _US, "rate": link_bytes_per_s / slowness, "rate_growth": growth,
+            "start": start * _US,
+            "step": step * _US,
+            "rate": link_bytes_per_s / slowness,
+            "rate_growth": growth,
             "chunk_share": chunks,
-        }  # fmt: skip
+        }
 
     def predict(point: Floats, rows: Rows) -> Floats:
         return predict_library(kind, parameters(point), rows)
@@ -165,10 +168,13 @@ def fit_custom(stack: str, rows: Rows, library: dict[str, float], link_bytes_per
 
     def fitted(with_split: bool) -> tuple[LinkOutcome, float]:
         return _outcome(
-            f"custom_all_reduce.{stack}", rows, CUSTOM_SPACE, (0, 1, 2, 3) if with_split else (0, 1, 2),
+            f"custom_all_reduce.{stack}",
+            rows,
+            CUSTOM_SPACE,
+            (0, 1, 2, 3) if with_split else (0, 1, 2),
             lambda point: parameters(point, with_split),
             lambda point, rows: predict_custom(parameters(point, with_split), library, rows),
-        )  # fmt: skip
+        )
 
     without = _loss(predict_library("all_reduce", library, rows), rows)
     one, one_loss = fitted(False)
@@ -185,11 +191,15 @@ def predict_library(kind: Collective, parameters: dict[str, float], rows: Rows) 
 def predict_custom(parameters: dict[str, float], library: dict[str, float], rows: Rows) -> Floats:
     """Seconds of every row's all-reduce by the faster of a stack's own kernels and the library."""
     p = parameters
-    return _predict([
-        with_custom(_library("all_reduce", library, n), n, p["start"], p["step"], p["direct_rate"],
-                    p.get("split_rate", 0.0))
-        for n in rows.n_devices.tolist()
-    ], rows)  # fmt: skip
+    return _predict(
+        [
+            with_custom(
+                _library("all_reduce", library, n), n, p["start"], p["step"], p["direct_rate"], p.get("split_rate", 0.0)
+            )
+            for n in rows.n_devices.tolist()
+        ],
+        rows,
+    )
 
 
 def _library(kind: Collective, p: dict[str, float], n_devices: int) -> LinkTerms:
@@ -208,9 +218,13 @@ def _loss(predicted: Floats, rows: Rows) -> float:
 
 
 def _outcome(
-    part: str, rows: Rows, space: Space, free: tuple[int, ...], parameters: Callable[[Floats], dict[str, float]],
+    part: str,
+    rows: Rows,
+    space: Space,
+    free: tuple[int, ...],
+    parameters: Callable[[Floats], dict[str, float]],
     predict: Callable[[Floats, Rows], Floats],
-) -> tuple[LinkOutcome, float]:  # fmt: skip
+) -> tuple[LinkOutcome, float]:
     """The fit to all rows, with errors on every fifth row by fits to the others; and its loss."""
     fold = np.arange(len(rows.n_bytes)) % HELD_OUT_ONE_IN
     off = np.empty(len(fold))
@@ -270,9 +284,10 @@ def with_links(data: dict[str, Any], outcomes: list[LinkOutcome]) -> dict[str, A
     """The device's data with the trusted fits as `links`; what stands there of nodes is kept."""
     node = {
         "value": max((outcome.n_devices for outcome in outcomes), default=MEASURED_NODE_DEVICES),
-        "unit": "device", "kind": "derived",
+        "unit": "device",
+        "kind": "derived",
         "source": "the most devices whose collectives were measured",
-    }  # fmt: skip
+    }
     old = data.get("links", {})
     links: dict[str, Any] = {"node_devices": old.get("node_devices", node)}
     if "inter_node_bandwidth" in old:
@@ -299,10 +314,16 @@ def run(source: str, device_name: str, out: str) -> dict[str, Any]:
     catalog.device_from(specfile.parse(out, written))
     files.write(Path(out), written.encode())
     parts = [
-        {"part": o.part, "trusted": o.trusted, "parameters": o.parameters, "n_points": o.n_points, "errors": o.errors,
-         "fitted_on": o.source}
+        {
+            "part": o.part,
+            "trusted": o.trusted,
+            "parameters": o.parameters,
+            "n_points": o.n_points,
+            "errors": o.errors,
+            "fitted_on": o.source,
+        }
         for o in outcomes
-    ]  # fmt: skip
+    ]
     return {"device": device.name, "table": source, "out": out, "parts": parts}
 
 

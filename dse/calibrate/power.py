@@ -99,9 +99,11 @@ class PowerOutcome:
 def _joined(parts: list[Rows]) -> Rows:
     return Rows(
         {name: np.concatenate([part.rates[name] for part in parts]) for name in parts[0].rates},
-        np.concatenate([part.power_w for part in parts]), np.concatenate([part.limit_w for part in parts]),
-        np.concatenate([part.tables for part in parts]), np.concatenate([part.shapes for part in parts]),
-    )  # fmt: skip
+        np.concatenate([part.power_w for part in parts]),
+        np.concatenate([part.limit_w for part in parts]),
+        np.concatenate([part.tables for part in parts]),
+        np.concatenate([part.shapes for part in parts]),
+    )
 
 
 def _check_power(place: str, values: Floats) -> None:
@@ -125,12 +127,14 @@ def from_csv(path: str, device: HardwareSpec) -> Rows:
         if name not in header:
             raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
     found = {
-        name: np.array([
-            calibrate_table.number(path, line, name, row[header.index(name)], high, False)
-            for line, row in zip(lines, cells, strict=True)
-        ])
+        name: np.array(
+            [
+                calibrate_table.number(path, line, name, row[header.index(name)], high, False)
+                for line, row in zip(lines, cells, strict=True)
+            ]
+        )
         for name, high in COLUMNS.items()
-    }  # fmt: skip
+    }
     formats = np.array([row[header.index("format")].strip() for row in cells])
     for line, code in zip(lines, formats, strict=True):
         if code not in FORMATS:
@@ -141,9 +145,12 @@ def from_csv(path: str, device: HardwareSpec) -> Rows:
     shapes = np.array([hash(pair) for pair in zip(found["n_bytes"], found["flops"], strict=True)])
     limit = device.board_power.si if device.board_power else np.inf
     rows = Rows(
-        _rates(formats, found["n_bytes"] / seconds, found["flops"] / seconds), found["power_w"],
-        np.full(len(seconds), limit), tables, shapes,
-    )  # fmt: skip
+        _rates(formats, found["n_bytes"] / seconds, found["flops"] / seconds),
+        found["power_w"],
+        np.full(len(seconds), limit),
+        tables,
+        shapes,
+    )
     return rows.take(seconds >= SHORTEST_S)
 
 
@@ -166,13 +173,16 @@ class Measured:
 
 
 _TABLES = (
-    ("gemm", "gemm_perf.parquet"), ("moe", "moe_perf.parquet"), ("attention", "generation_attention_perf.parquet"),
-)  # fmt: skip
+    ("gemm", "gemm_perf.parquet"),
+    ("moe", "moe_perf.parquet"),
+    ("attention", "generation_attention_perf.parquet"),
+)
 _CHECKOUT = "ai-dynamo/aiconfigurator (Apache-2.0; arXiv:2601.06288)"
 _SHAPE = {
-    "gemm": ["m", "n", "k"], "moe": served.EXPERT_SHAPE,
+    "gemm": ["m", "n", "k"],
+    "moe": served.EXPERT_SHAPE,
     "attention": ["batch_size", "step", "num_heads", "num_key_value_heads", "head_dim"],
-}  # fmt: skip
+}
 
 
 def from_package(source: str, device: HardwareSpec, stack: str) -> Measured:
@@ -316,9 +326,11 @@ def solved_attention(
     low = max(float(np.median((least_w - rest[long]) / rate[long])), 0.0)
     scale = _SCALE["byte"]
     space = Space(
-        ("byte", "before"), np.array([1.0, 4.0]), np.array([0.0, known["idle"] / _SCALE["idle"]]),
+        ("byte", "before"),
+        np.array([1.0, 4.0]),
+        np.array([0.0, known["idle"] / _SCALE["idle"]]),
         np.array([high / scale, float(rows.limit_w.max()) / _SCALE["idle"]]),
-    )  # fmt: skip
+    )
 
     def predict(point: Floats) -> Floats:
         found: Floats = share * (rest + point[0] * scale * rate) + (1 - share) * point[1] * _SCALE["idle"]
@@ -378,8 +390,11 @@ def fit(rows: Rows, source: str, measured: Measured | None = None) -> PowerOutco
             errors[f"attention {code}"] = {"median": median, "p90": p90, "rows": len(own)}
     return PowerOutcome(
         {name: _digits(value) for name, value in found.items()},
-        {name: (_digits(low), _digits(high)) for name, (low, high) in ends.items()}, len(rows), errors, source,
-    )  # fmt: skip
+        {name: (_digits(low), _digits(high)) for name, (low, high) in ends.items()},
+        len(rows),
+        errors,
+        source,
+    )
 
 
 def _decides(rows: Rows, name: str, found: dict[str, float]) -> bool:
@@ -404,9 +419,11 @@ def _ends(found: dict[str, float], others: list[dict[str, float]], share: float)
 
 
 _FIELDS = {
-    "idle": ("idle_power", "W"), "byte": ("energy_per_byte", "pJ/B"), "flop": ("energy_per_flop", "pJ/FLOP"),
+    "idle": ("idle_power", "W"),
+    "byte": ("energy_per_byte", "pJ/B"),
+    "flop": ("energy_per_flop", "pJ/FLOP"),
     "kv": ("energy_per_kv_byte", "pJ/B"),
-}  # fmt: skip
+}
 
 
 def fields(outcome: PowerOutcome) -> dict[str, Any]:
@@ -423,9 +440,13 @@ def fields(outcome: PowerOutcome) -> dict[str, Any]:
         field, unit = _FIELDS[kind]
         low, high = (float(f"{end / units.to_base(1, unit):.3g}") for end in outcome.ends[name])
         found[field + FORMATS.get(code, "")] = {
-            "value": float(f"{value / units.to_base(1, unit):.3g}"), "unit": unit, "source": source, "kind": "measured",
-            "low": low, "high": high,
-        }  # fmt: skip
+            "value": float(f"{value / units.to_base(1, unit):.3g}"),
+            "unit": unit,
+            "source": source,
+            "kind": "measured",
+            "low": low,
+            "high": high,
+        }
     return found
 
 
@@ -448,9 +469,15 @@ def run(source: str, device_name: str, stack: str | None, out: str) -> dict[str,
     catalog.device_from(specfile.parse(out, written))
     files.write(Path(out), written.encode())
     return {
-        "device": device.name, "table": source, "out": out, "parameters": outcome.parameters, "ends": outcome.ends,
-        "n_points": outcome.n_points, "errors": outcome.errors, "fitted_on": outcome.source,
-    }  # fmt: skip
+        "device": device.name,
+        "table": source,
+        "out": out,
+        "parameters": outcome.parameters,
+        "ends": outcome.ends,
+        "n_points": outcome.n_points,
+        "errors": outcome.errors,
+        "fitted_on": outcome.source,
+    }
 
 
 def text(found: dict[str, Any]) -> str:

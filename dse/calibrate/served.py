@@ -33,9 +33,11 @@ from dse.specs.stack import SERVED, GemmFit, HeadCode, LatentCode, StateCode, We
 _US = units.to_base(1, "us")
 #: launch in us; shares of the peaks as their inverses; us to choose among 1,000 tokens
 SPACE = Space(
-    ("launch", "memory", "flops", "index", "choice"), usual=np.array([5.0, 1.3, 1.5, 1.3, 0.1]),
-    low=np.array([0.3, 1.0, 1.0, 1.0, 0.0]), high=np.array([300.0, 50.0, 100.0, 50.0, 100.0]),
-)  # fmt: skip
+    ("launch", "memory", "flops", "index", "choice"),
+    usual=np.array([5.0, 1.3, 1.5, 1.3, 0.1]),
+    low=np.array([0.3, 1.0, 1.0, 1.0, 0.0]),
+    high=np.array([300.0, 50.0, 100.0, 50.0, 100.0]),
+)
 #: the parameters of SPACE that parts have; others: the first three
 _FREE = {"prompt": (0, 2), "state": (0, 1), "sparse": (0, 1, 2, 3, 4)}
 #: rows of decode steps and of prompts: tokens, and operations that keep a device busy
@@ -75,9 +77,12 @@ LATENT, LATENT_SCORE = 576, 576 + 512
 _STATES: dict[StateCode, str] = {"gdn": "linear_attention", "kda": "kda"}
 #: sparse layers -> the folder of their tables, and their names there
 _SPARSE: dict[str, str] = {
-    "dsa": "sparse_attention", "dsa_shared": "sparse_attention", "msa": "msa", "csa": "sparse_attention",
+    "dsa": "sparse_attention",
+    "dsa_shared": "sparse_attention",
+    "msa": "msa",
+    "csa": "sparse_attention",
     "hca": "sparse_attention",
-}  # fmt: skip
+}
 _TABLE_OF = {"dsa_shared": "dsa", "csa": "dsv4_csa", "hca": "dsv4_hca"}
 #: kernels that take a token into a state, and bytes of an element of what they keep
 CONVOLUTION, RECURRENCE, STATE_BYTES, CONV_BYTES = "causal_conv1d_update", "fused_recurrent", 4, 2
@@ -350,9 +355,14 @@ def _sparse(
         layer, b, s = sparse_layer(kind, model, int(heads)), batch[own], context[own]
         n_starts = 5 if layer.caches[0].is_latent else 2  # as `served_products` has them
         products_s[own] = (n_starts - 1) * product.launch.si + array(gemm_s)(
-            2 * layer.parameters * b, layer.parameters * _FORMATS[code][1], product.launch.si, product.flops_frac.si,
-            product.memory_frac.si, peak, bandwidth,
-        )  # fmt: skip
+            2 * layer.parameters * b,
+            layer.parameters * _FORMATS[code][1],
+            product.launch.si,
+            product.flops_frac.si,
+            product.memory_frac.si,
+            peak,
+            bandwidth,
+        )
         n_bytes[own] += 2 * b * heads * layer.caches[0].score_dim
         for cache in layer.caches:
             read = np.minimum(s, min(cache.window or np.inf, cache.read_limit_tokens or np.inf))
@@ -517,10 +527,18 @@ def run(
         for name in stacks:
             outcomes = fit(device, name)
             data = with_served(data, name, outcomes)
-            parts.extend({
-                "stack": name, "part": o.part, "trusted": o.trusted, "parameters": o.parameters,
-                "n_points": o.n_points, "errors": o.errors, "fitted_on": o.source,
-            } for o in outcomes)  # fmt: skip
+            parts.extend(
+                {
+                    "stack": name,
+                    "part": o.part,
+                    "trusted": o.trusted,
+                    "parameters": o.parameters,
+                    "n_points": o.n_points,
+                    "errors": o.errors,
+                    "fitted_on": o.source,
+                }
+                for o in outcomes
+            )
 
     if progress is None:
         every(names)

@@ -20,18 +20,18 @@ from dse.model.lower import DEFAULT_STACK
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
-from dse.specs.workload import (
-    MAX_BATCH,
-    MAX_DEVICES,
-    MAX_INPUT_TOKENS,
-    MAX_OUTPUT_TOKENS,
-    UTILIZATION,
-    Workload,
-)
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, UTILIZATION, Workload
 
 #: columns that must be there, and the largest value of those that are whole numbers
-NEEDED = {"id": 0, "backend": 0, "model_path": 0, "system": 0, "isl": MAX_INPUT_TOKENS, "osl": MAX_OUTPUT_TOKENS,
-          "batch_size": MAX_BATCH}  # fmt: skip
+NEEDED = {
+    "id": 0,
+    "backend": 0,
+    "model_path": 0,
+    "system": 0,
+    "isl": MAX_INPUT_TOKENS,
+    "osl": MAX_OUTPUT_TOKENS,
+    "batch_size": MAX_BATCH,
+}
 SPLITS = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
 TIMES = ("silicon_tpot_ms", "silicon_ttft_ms")
 MAX_MS = 1e8
@@ -52,9 +52,13 @@ TIGHT_WEIGHTS, TIGHT_SHARE = 0.95, 0.95
 UNKNOWN_RELEASE = "unknown"
 #: `precision` -> format of dense models, of mixtures, of models that are published in it
 _FORMATS = {
-    "fp8": ("fp8", "fp8-block"), "fp4": ("nvfp4", "nvfp4-experts"), "int4": ("int4", "int4-experts"),
-    "bf16": ("bf16", "bf16"), "fp16": ("bf16", "bf16"), "": ("bf16", "bf16"),
-}  # fmt: skip
+    "fp8": ("fp8", "fp8-block"),
+    "fp4": ("nvfp4", "nvfp4-experts"),
+    "int4": ("int4", "int4-experts"),
+    "bf16": ("bf16", "bf16"),
+    "fp16": ("bf16", "bf16"),
+    "": ("bf16", "bf16"),
+}
 #: times below this share, or above its inverse, of what is predicted are in another unit
 UNIT_SLIP = 100.0
 
@@ -141,21 +145,36 @@ def _row(path: str, line: int, cells: dict[str, str]) -> Row:
         cells.get("precision", "").lower(),
     )
     near = stack if stack in catalog.servers() else DEFAULT_STACK
-    given = (cells["id"], line, cells["model_path"], cells["system"], stack, release, precision, concurrency,
-             tp * n_groups * split["pp_size"])  # fmt: skip
+    given = (
+        cells["id"],
+        line,
+        cells["model_path"],
+        cells["system"],
+        stack,
+        release,
+        precision,
+        concurrency,
+        tp * n_groups * split["pp_size"],
+    )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])
         kv = _kv(cells.get("kv_cache_dtype", ""), precision, is_x)
         share = INFERENCEX_LENGTHS if is_x else 1.0
         work = Workload(
-            batch=concurrency, input_tokens=max(1, round(share * whole["isl"])),
+            batch=concurrency,
+            input_tokens=max(1, round(share * whole["isl"])),
             output_tokens=max(1, round(share * whole["osl"])),
             admission="reserve" if stack == RESERVING else "paged",
-            weights=_weights(place, cells, spec, precision), stack=f"{near}@{release or UNKNOWN_RELEASE}",
-            tp=tp * n_groups, ep=ep, pp=split["pp_size"], dp_attention=n_groups > 1, model_kind="calibrated",
+            weights=_weights(place, cells, spec, precision),
+            stack=f"{near}@{release or UNKNOWN_RELEASE}",
+            tp=tp * n_groups,
+            ep=ep,
+            pp=split["pp_size"],
+            dp_attention=n_groups > 1,
+            model_kind="calibrated",
             rounds=IN_STEP_ROUNDS if stack == "sglang" and not is_x else ROUNDS,
             max_num_seqs=max(concurrency - 1, 1) if stack == RESERVING and not is_x else None,
-        )  # fmt: skip
+        )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
         row = Row(*given, device, spec, work, kv, times[0], times[1], "", marks)
         return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))

@@ -73,9 +73,13 @@ def solve(
 
     # dogbox: a parameter that belongs on its bound ends there exactly (0 is an absent term)
     found = least_squares(
-        residuals, start[places], bounds=(space.low[places], space.high[places]), method="dogbox", loss=loss,
+        residuals,
+        start[places],
+        bounds=(space.low[places], space.high[places]),
+        method="dogbox",
+        loss=loss,
         f_scale=HUBER,
-    )  # fmt: skip
+    )
     return _with(start, places, found.x), float(found.cost)
 
 

@@ -22,9 +22,7 @@ Kind = Literal["attention", "gemm"]
 
 MAX_TABLE_BYTES = 64 * 2**20
 #: columns that must be there, with the largest value of each; the time is named apart
-ATTENTION = {
-    "batch": 2**24, "n_q_heads": 2**16, "n_kv_heads": 2**16, "head_dim": 2**16, "kv_len_tokens": 2**40,
-}  # fmt: skip
+ATTENTION = {"batch": 2**24, "n_q_heads": 2**16, "n_kv_heads": 2**16, "head_dim": 2**16, "kv_len_tokens": 2**40}
 GEMM = {"m": 2**31, "n": 2**31, "k": 2**31}
 TIME = "latency_us"
 MAX_TIME_US = 1e9
@@ -32,8 +30,10 @@ MAX_TIME_US = 1e9
 KV_DTYPES = {
     **dict.fromkeys(("bfloat16", "bf16", "float16", "fp16"), ("fp16", 16)),
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), ("fp8", 8)),
-    "int8": ("int8", 8), "int4": ("int4", 4), "int2": ("int2", 2),
-}  # fmt: skip
+    "int8": ("int8", 8),
+    "int4": ("int4", 4),
+    "int2": ("int2", 2),
+}
 
 _NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?\s*", re.ASCII)
 PACKAGE = "aiconfigurator-core"
@@ -62,9 +62,15 @@ class Table:
     def take(self, mask: NDArray[np.bool_]) -> "Table":
         """The rows where `mask` is true; the file's own cells stay behind."""
         return replace(
-            self, lines=self.lines[mask], columns={name: values[mask] for name, values in self.columns.items()},
-            codes=self.codes[mask], frameworks=self.frameworks[mask], versions=self.versions[mask], header=(), cells=(),
-        )  # fmt: skip
+            self,
+            lines=self.lines[mask],
+            columns={name: values[mask] for name, values in self.columns.items()},
+            codes=self.codes[mask],
+            frameworks=self.frameworks[mask],
+            versions=self.versions[mask],
+            header=(),
+            cells=(),
+        )
 
     def where(self, row: int) -> str:
         """FILE:LINE of a row."""
@@ -176,9 +182,17 @@ def read(path: str, timed: bool = True) -> Table:
         columns["kv_bytes"] = _kv_bytes(path, lines, columns, bits, header, cells)
         _check_heads(path, lines, columns)
     return Table(
-        path, kind, np.array(lines), columns, codes, _texts(header, cells, "framework"),
-        _texts(header, cells, "framework_version"), str(gpus[0]), tuple(header), tuple(tuple(row) for row in cells),
-    )  # fmt: skip
+        path,
+        kind,
+        np.array(lines),
+        columns,
+        codes,
+        _texts(header, cells, "framework"),
+        _texts(header, cells, "framework_version"),
+        str(gpus[0]),
+        tuple(header),
+        tuple(tuple(row) for row in cells),
+    )
 
 
 def _kv_codes(path: str, lines: list[int], names: NDArray[np.str_]) -> tuple[NDArray[np.str_], Floats]:
@@ -224,9 +238,16 @@ def elements(columns: dict[str, Floats]) -> Floats:
 
 #: device names here -> folders of the package
 _FOLDERS = {
-    "A100-80GB": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm", "L40S": "l40s",
-    "B300": "b300_sxm", "GB200": "gb200", "GB300": "gb300", "RTX-PRO-6000": "rtx_pro_6000_server",
-}  # fmt: skip
+    "A100-80GB": "a100_sxm",
+    "H100": "h100_sxm",
+    "H200": "h200_sxm",
+    "B200": "b200_sxm",
+    "L40S": "l40s",
+    "B300": "b300_sxm",
+    "GB200": "gb200",
+    "GB300": "gb300",
+    "RTX-PRO-6000": "rtx_pro_6000_server",
+}
 
 
 def _version_key(name: str) -> list[tuple[int, str]]:
@@ -283,9 +304,12 @@ def _attention_frame(frame: Any, stack: str) -> Table:
     most = frame.groupby("kv_cache_dtype")["kernel_source"].agg(lambda kernels: kernels.value_counts().index[0])
     frame = frame[frame["kernel_source"] == frame["kv_cache_dtype"].map(most)]
     columns = {
-        "batch": frame["batch_size"], "n_q_heads": frame["num_heads"], "n_kv_heads": frame["num_key_value_heads"],
-        "head_dim": frame["head_dim"], "kv_len_tokens": frame["isl"] + frame["step"],
-    }  # fmt: skip
+        "batch": frame["batch_size"],
+        "n_q_heads": frame["num_heads"],
+        "n_kv_heads": frame["num_key_value_heads"],
+        "head_dim": frame["head_dim"],
+        "kv_len_tokens": frame["isl"] + frame["step"],
+    }
     found = [KV_DTYPES[name] for name in frame["kv_cache_dtype"]]
     return _from_frame(frame, "attention", columns, found, stack)
 
@@ -306,7 +330,13 @@ def _from_frame(frame: Any, kind: Kind, columns: dict[str, Any], found: Sequence
     if not len(frame):
         raise ValueError("no row of a usable kind")
     table = Table(
-        PACKAGE, kind, np.arange(1, len(frame) + 1), numbers, np.array([code for code, _ in found]),
-        np.full(len(frame), stack), frame["version"].to_numpy(str), str(frame["device"].iloc[0]),
-    )  # fmt: skip
+        PACKAGE,
+        kind,
+        np.arange(1, len(frame) + 1),
+        numbers,
+        np.array([code for code, _ in found]),
+        np.full(len(frame), stack),
+        frame["version"].to_numpy(str),
+        str(frame["device"].iloc[0]),
+    )
     return table.take(good)

@@ -197,9 +197,13 @@ def run(
     files.write(picture, png)
     files.write(target, text.encode())
     return {
-        "device": device.name, "stack": name, "table": source, "out": str(target), "plot": str(plot),
+        "device": device.name,
+        "stack": name,
+        "table": source,
+        "out": str(target),
+        "plot": str(plot),
         "parts": [as_dict(outcome) for outcome in outcomes],
-    }  # fmt: skip
+    }
 
 
 def _check_name(name: str) -> None:
@@ -212,21 +216,39 @@ def _check_name(name: str) -> None:
 def as_dict(outcome: Outcome) -> dict[str, Any]:
     """An outcome as `--json` prints it: SI units, errors as shares."""
     return {
-        "part": outcome.part, "trusted": outcome.trusted, "problems": outcome.problems,
-        "parameters": shown(outcome), "n_points": outcome.n_points,
-        "n_held_out": outcome.n_held_out, "errors": outcome.errors, "left_out": outcome.left_out,
-        "n_in_cache": outcome.n_in_cache, "cache_factor": outcome.cache_factor, "notes": outcome.notes,
+        "part": outcome.part,
+        "trusted": outcome.trusted,
+        "problems": outcome.problems,
+        "parameters": shown(outcome),
+        "n_points": outcome.n_points,
+        "n_held_out": outcome.n_held_out,
+        "errors": outcome.errors,
+        "left_out": outcome.left_out,
+        "n_in_cache": outcome.n_in_cache,
+        "cache_factor": outcome.cache_factor,
+        "notes": outcome.notes,
         "fitted_on": origin(outcome.table),
-    }  # fmt: skip
+    }
 
 
 def points(outcomes: list[Outcome], device: str, stack: str) -> pd.DataFrame:
     """What the plot draws: a row per measured time, with the predicted one and whether the fit did not see it."""
-    return pd.concat([
-        pd.DataFrame({"device": device, "stack": stack, "part": o.part, "measured_s": o.measured_s,
-                      "predicted_s": o.predicted_s, "held_out": o.held_out})
-        for o in outcomes
-    ], ignore_index=True)  # fmt: skip
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "device": device,
+                    "stack": stack,
+                    "part": o.part,
+                    "measured_s": o.measured_s,
+                    "predicted_s": o.predicted_s,
+                    "held_out": o.held_out,
+                }
+            )
+            for o in outcomes
+        ],
+        ignore_index=True,
+    )
 
 
 def text(found: dict[str, Any]) -> str:

@@ -19,12 +19,16 @@ from dse.core.errors import InputError
     metavar="FILE.toml|DIR",
     help="Device file to write, with the fitted stack in it; for host and implementation a directory.",
 )
-@click.option("--kernel", default="attention", show_default=True,
-              type=click.Choice(["attention", "gemm", "links", "served", "host", "implementation", "power"]),
-              help="What to read from aiconfigurator-core (links: collectives; served: products by "
-              "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
-              "table; implementation: published measurements of quantised KV; power: J a byte and an operation, "
-              "idle power.")  # fmt: skip
+@click.option(
+    "--kernel",
+    default="attention",
+    show_default=True,
+    type=click.Choice(["attention", "gemm", "links", "served", "host", "implementation", "power"]),
+    help="What to read from aiconfigurator-core (links: collectives; served: products by "
+    "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
+    "table; implementation: published measurements of quantised KV; power: J a byte and an operation, "
+    "idle power.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print parameters and errors as JSON, in SI units.")
 def calibrate(table: str, device: str | None, stack: str | None, out: str, kernel: str, as_json: bool) -> None:
     """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.

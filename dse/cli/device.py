@@ -59,13 +59,7 @@ def _number_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def add(
-    name: str,
-    like: str | None,
-    datasheet: str | None,
-    out: str | None,
-    force: bool,
-    as_json: bool,
-    **texts: str | None,
+    name: str, like: str | None, datasheet: str | None, out: str | None, force: bool, as_json: bool, **texts: str | None
 ) -> None:
     """Write a device file that --device takes, from numbers with their units.
 
@@ -104,8 +98,15 @@ def add(
     if as_json:
         numbers = {field: _text(number) for field, number in given.items()}
         lent = borrowed and {"from": borrowed.name, "stacks_of": borrowed.stacks_of, "fields": list(borrowed.fields)}
-        document = {"device": name, "file": str(path), "given": numbers, "borrowed": lent,
-                    "left_out": [one.field for one in left_out], "warnings": warnings, "next": following}  # fmt: skip
+        document = {
+            "device": name,
+            "file": str(path),
+            "given": numbers,
+            "borrowed": lent,
+            "left_out": [one.field for one in left_out],
+            "warnings": warnings,
+            "next": following,
+        }
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
     click.echo(f"{name}: " + ", ".join(f"{field} {_text(number)}" for field, number in given.items()))

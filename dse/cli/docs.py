@@ -27,8 +27,11 @@ def build(root: Path) -> None:
         raise InputError(f"the documentation is not built, and mkdocs is not installed: {GET}")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"],  # with --quiet it would count no warnings
-        cwd=root, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=root,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith(("WARNING", "ERROR"))]
         raise OutputError(f"mkdocs: {' '.join(' '.join(said or [done.stderr]).split())}")

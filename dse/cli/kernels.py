@@ -18,12 +18,23 @@ def dump_options(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.command(short_help="Quantise a KV dump bit-exactly: bits and errors.")
 @click.argument("file")
-@click.option("--method", "methods", multiple=True, required=True, metavar="Q",
-              help="Quantizer with parameters, as for `dse point`; may be given several times.")  # fmt: skip
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    required=True,
+    metavar="Q",
+    help="Quantizer with parameters, as for `dse point`; may be given several times.",
+)
 @click.option("--thresholds", metavar="T.toml", help="Oaken's thresholds, from `dse thresholds`.")
 @click.option("--heads", type=WHOLE, default=1, show_default=True, help="Heads of tensors [tokens, channels].")
-@click.option("--nonfinite", default="raise", show_default=True, metavar="raise|replace",
-              help="What to do with NaN and infinities: refuse, or take them as 0 and +-65504.")  # fmt: skip
+@click.option(
+    "--nonfinite",
+    default="raise",
+    show_default=True,
+    metavar="raise|replace",
+    help="What to do with NaN and infinities: refuse, or take them as 0 and +-65504.",
+)
 @click.option("--out", metavar="DIR", help="Directory for the packed buffers and measurement.json.")
 @click.option("--synthetic", is_flag=True, help="Mark the measurement as one of synthetic data.")
 @dump_options
@@ -60,8 +71,13 @@ def quantize(
 @click.command(short_help="Profile Oaken's thresholds from KV dumps.")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--out", required=True, metavar="T.toml", help="File to write the thresholds to.")
-@click.option("--shares", default="4/90/6", show_default=True, metavar="A/B/C",
-              help="Shares of the groups in percent, outermost first.")  # fmt: skip
+@click.option(
+    "--shares",
+    default="4/90/6",
+    show_default=True,
+    metavar="A/B/C",
+    help="Shares of the groups in percent, outermost first.",
+)
 @click.option("--model", default="", help="The model that the dumps come from, for the record.")
 @dump_options
 @click.option("--json", "as_json", is_flag=True, help="Print the thresholds as JSON.")

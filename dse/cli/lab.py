@@ -16,16 +16,35 @@ from dse.core.errors import InputError, show
 @click.option("--side", default="key", show_default=True, metavar="key|value", help="Keys or values.")
 @click.option("--head", type=WHOLE, default=0, show_default=True, help="Head whose values are shown.")
 @click.option("--first", type=WHOLE, default=0, show_default=True, help="First token of the map of values.")
-@click.option("--error", default="sqnr_db", show_default=True, metavar="sqnr_db|mse|output_error|...",
-              help="Error of the map of layers and heads.")  # fmt: skip
+@click.option(
+    "--error",
+    default="sqnr_db",
+    show_default=True,
+    metavar="sqnr_db|mse|output_error|...",
+    help="Error of the map of layers and heads.",
+)
 @click.option("--heads", type=WHOLE, help="Heads of tensors [tokens, channels].")
-@click.option("--nonfinite", default="raise", show_default=True, metavar="raise|replace",
-              help="What to do with NaN and infinities: refuse, or take them as 0 and +-65504.")  # fmt: skip
+@click.option(
+    "--nonfinite",
+    default="raise",
+    show_default=True,
+    metavar="raise|replace",
+    help="What to do with NaN and infinities: refuse, or take them as 0 and +-65504.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def lab(
-    source: str | None, method: str, out: str, layer: int | None, side: str, head: int, first: int, error: str,
-    heads: int | None, nonfinite: str, as_json: bool,
-) -> None:  # fmt: skip
+    source: str | None,
+    method: str,
+    out: str,
+    layer: int | None,
+    side: str,
+    head: int,
+    first: int,
+    error: str,
+    heads: int | None,
+    nonfinite: str,
+    as_json: bool,
+) -> None:
     """What one quantizer does to a KV dump (default: the synthetic sample that ships), as tables for `dse plot`.
 
     Bits an element by part (bits.csv), errors by layer and head (errors.csv), and of one head the histogram with the

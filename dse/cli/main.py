@@ -25,7 +25,7 @@ from dse.cli.options import (
     split_list,
     work_option,
     workload_options,
-)  # fmt: skip
+)
 from dse.cli.plot import plot
 from dse.cli.questions import ask
 from dse.cli.ring import ring
@@ -121,9 +121,7 @@ def point(
     spec = catalog.device(device)
     source = bits_from(bits, measurements)
     kv = plan.build(
-        catalog.model(model),
-        source.required(key_quantizer or quantizer),
-        source.required(value_quantizer or quantizer),
+        catalog.model(model), source.required(key_quantizer or quantizer), source.required(value_quantizer or quantizer)
     )
     asked = Workload(**work)
     asked.refuse_idle()
@@ -145,8 +143,14 @@ def point(
     if as_json:
         room = with_room and {name: with_room[name] for name in design_point.ROOM_RESULTS}
         sure = uncertainty.as_numbers(result, point.stack)
-        document = {**result, "intervals": sure, "bit_ledger": ledger, "operations": each, "with_room": room,
-                    "kernels": present.kernels(point)}  # fmt: skip
+        document = {
+            **result,
+            "intervals": sure,
+            "bit_ledger": ledger,
+            "operations": each,
+            "with_room": room,
+            "kernels": present.kernels(point),
+        }
         click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         click.echo(present.point_text(result, spec, kv, ledger, device, with_room, present.kernels(point)))
@@ -162,9 +166,12 @@ def point(
 @click.option("--models", metavar="A,B", help="Models (names or files); default: the preset's.")
 @click.option("--quantizers", metavar="A,B", help="KV quantizers; default: those each device is evaluated with.")
 @click.option(
-    "--preset", default="today", show_default=True, metavar="today|oaken",
+    "--preset",
+    default="today",
+    show_default=True,
+    metavar="today|oaken",
     help="Where no device is named: models and GPUs of today, or the systems and models of Oaken's Figure 11.",
-)  # fmt: skip
+)
 @click.option("--batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128,256.")
 @work_option("input_tokens")
 @work_option("output_tokens")
@@ -245,8 +252,13 @@ def list_(kind: str, pattern: str, vendor: str, as_json: bool) -> None:
     """
     from dse.report import listing
 
-    kinds = {"devices": listing.list_devices, "models": listing.list_models, "quantizers": listing.list_quantizers,
-             "implementations": listing.list_implementations, "tokens": listing.list_tokens}  # fmt: skip
+    kinds = {
+        "devices": listing.list_devices,
+        "models": listing.list_models,
+        "quantizers": listing.list_quantizers,
+        "implementations": listing.list_implementations,
+        "tokens": listing.list_tokens,
+    }
     if kind not in kinds:
         raise InputError(f"unknown list {show(kind)}: {did_you_mean(kind, kinds)}")
     if vendor and kind != "devices":

@@ -25,28 +25,56 @@ MAX_LINES = 20
 @click.option("--check", "only_check", is_flag=True, help="Say what SOURCE holds and lacks, and stop.")
 @click.option("--thresholds", metavar="T.toml", help="Oaken's thresholds, from `dse thresholds`.")
 @click.option("--contexts", metavar="A,B", help="Context lengths; default: powers of two from 64, and the whole.")
-@click.option("--queries", type=WHOLE, default=16, show_default=True,
-              help="Queries of each head that attention is measured with; 0: no attention.")  # fmt: skip
-@click.option("--query-places", default="last", show_default=True, metavar="last|spread",
-              help="Where they stand: at the end, as in generation, or over the context, as in a prompt.")  # fmt: skip
+@click.option(
+    "--queries",
+    type=WHOLE,
+    default=16,
+    show_default=True,
+    help="Queries of each head that attention is measured with; 0: no attention.",
+)
+@click.option(
+    "--query-places",
+    default="last",
+    show_default=True,
+    metavar="last|spread",
+    help="Where they stand: at the end, as in generation, or over the context, as in a prompt.",
+)
 @click.option("--seed", type=WHOLE, default=0, show_default=True, help="Of queries drawn where none were dumped.")
 @click.option("--model", default="", help="The model that the dump comes from, for the record.")
 @click.option("--rope", metavar="after|before|none", help="Keys and queries after or before RoPE; none: no RoPE.")
 @click.option("--rope-theta", metavar="N", help="Base of RoPE, for keys before it.")
 @click.option("--heads", type=WHOLE, help="Heads of tensors [tokens, channels].")
-@click.option("--nonfinite", default="raise", show_default=True, metavar="raise|replace",
-              help="What to do with NaN and infinities: refuse, or take them as 0 and +-65504.")  # fmt: skip
+@click.option(
+    "--nonfinite",
+    default="raise",
+    show_default=True,
+    metavar="raise|replace",
+    help="What to do with NaN and infinities: refuse, or take them as 0 and +-65504.",
+)
 @click.option("--partial", is_flag=True, help="Take a dump that lacks layers, keys or values.")
 @click.option("--synthetic", is_flag=True, help="Mark the measurement as one of synthetic data.")
 @click.option("--max-bytes", type=WHOLE, default=MAX_BYTES, show_default=True, help="Largest size of one layer.")
-@click.option("--static", type=click.Choice(["auto", "kaleido", "matplotlib"]), default="auto", show_default=True,
-              help="What draws PNG, SVG and PDF.")  # fmt: skip
+@click.option(
+    "--static",
+    type=click.Choice(["auto", "kaleido", "matplotlib"]),
+    default="auto",
+    show_default=True,
+    help="What draws PNG, SVG and PDF.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.pass_context
 def measure(
-    ctx: click.Context, source: str | None, perplexity: bool, models: str | None, methods: str | None,
-    out: str | None, only_check: bool, static: str, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    source: str | None,
+    perplexity: bool,
+    models: str | None,
+    methods: str | None,
+    out: str | None,
+    only_check: bool,
+    static: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Measure what quantizers do to the keys and values of a KV dump, and to attention over them.
 
     For each layer, head and context length: signal-to-noise ratio, mean squared and largest error, cosine, error of the
@@ -110,7 +138,7 @@ def measure(
 
 def _perplexity(
     ctx: click.Context, source: str | None, models: str | None, methods: str | None, out: str | None, as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     """Score the language models and print a row a model and method."""
     used = {"perplexity", "models", "methods", "out", "as_json"}
     refuse({param.name or "": "with --perplexity" for param in ctx.command.params if param.name not in used})
@@ -133,8 +161,11 @@ def _check(ctx: click.Context, found: dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps(found, allow_nan=False))
     else:
         shape = "x".join(str(found[name]) for name in ("batch", "n_heads", "n_tokens", "head_dim"))
-        marks = [found["model"] or "no model name", f"RoPE: {found['rope'] or 'not said'}",
-                 "synthetic" if found["synthetic"] else ""]  # fmt: skip
+        marks = [
+            found["model"] or "no model name",
+            f"RoPE: {found['rope'] or 'not said'}",
+            "synthetic" if found["synthetic"] else "",
+        ]
         counts = (found["n_layers"], found["n_key_layers"], found["n_value_layers"], found["n_query_layers"])
         click.echo(clean(f"{found['file']}: {', '.join(mark for mark in marks if mark)}", 300))
         click.echo(
@@ -185,13 +216,29 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...]:
 @click.option("--sink-value", metavar="N", default="0.3", show_default=True, help="Size of their values.")
 @click.option("--tails", metavar="N", default="2", show_default=True, help="Weight of the tails; 0: a bell.")
 @click.option("--queries", type=WHOLE, default=0, show_default=True, help="Queries of the last tokens.")
-@click.option("--sink-pull", metavar="N", default="0", show_default=True,
-              help="Attention scores of sinks above those of other tokens, in nats.")  # fmt: skip
+@click.option(
+    "--sink-pull",
+    metavar="N",
+    default="0",
+    show_default=True,
+    help="Attention scores of sinks above those of other tokens, in nats.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def synthesize(
-    out: str, layers: int, heads: int, tokens: int, head_dim: int, seed: int, key_ranges: str | None,
-    value_ranges: str | None, outlier_channels: int | None, sinks: int, queries: int, as_json: bool, **numbers: str,
-) -> None:  # fmt: skip
+    out: str,
+    layers: int,
+    heads: int,
+    tokens: int,
+    head_dim: int,
+    seed: int,
+    key_ranges: str | None,
+    value_ranges: str | None,
+    outlier_channels: int | None,
+    sinks: int,
+    queries: int,
+    as_json: bool,
+    **numbers: str,
+) -> None:
     """Write a synthetic KV dump: ranges by layer, outlier channels, attention sinks, heavy tails, seeded.
 
     For tests and for what-ifs ("what if outliers doubled?"): every number is assumed, and the dump says of itself that
@@ -201,10 +248,18 @@ def synthesize(
     from dse.measure import synthetic_file as kv_sample_file
 
     recipe = kv_sample.Recipe(
-        layers, heads, tokens, head_dim, seed, _numbers("key-ranges", key_ranges),
-        _numbers("value-ranges", value_ranges), outlier_channels, n_sinks=sinks, n_queries=queries,
+        layers,
+        heads,
+        tokens,
+        head_dim,
+        seed,
+        _numbers("key-ranges", key_ranges),
+        _numbers("value-ranges", value_ranges),
+        outlier_channels,
+        n_sinks=sinks,
+        n_queries=queries,
         **{name: _number(name.replace("_", "-"), text) or 0.0 for name, text in numbers.items()},
-    )  # fmt: skip
+    )
     kv_sample_file.write(out, recipe, progress_bar)
     if as_json:
         click.echo(json.dumps({"out": out, "n_bytes": kv_sample_file.size(recipe), **kv_sample_file.about(recipe)}))

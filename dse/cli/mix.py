@@ -19,17 +19,31 @@ if TYPE_CHECKING:
 @click.option("--budget-bytes", type=WHOLE, help="Or most bytes of all measured keys and values.")
 @click.option("--max-error", metavar="E", help="Or the other way round: fewest bits at a relative error of at most E.")
 @click.option("--methods", metavar="A,B", help="Methods to choose from; default: all measured ones, and fp16.")
-@click.option("--objective", metavar="output_error|mse", help="Error of the attention output (default where measured) "
-              "or of keys and values.")  # fmt: skip
+@click.option(
+    "--objective",
+    metavar="output_error|mse",
+    help="Error of the attention output (default where measured) or of keys and values.",
+)
 @click.option("--context", type=WHOLE, help="Measured context whose errors and bits count; default: the longest.")
 @click.option("--out", metavar="FILE.toml", help="The plan, for --quantizer plan:FILE.toml.")
-@click.option("--figure", metavar="FILE", help="Error against bits of all plans: .pdf, .svg, .png, .html; .csv for "
-              "`dse plot mixed_plans`.")  # fmt: skip
+@click.option(
+    "--figure",
+    metavar="FILE",
+    help="Error against bits of all plans: .pdf, .svg, .png, .html; .csv for `dse plot mixed_plans`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def mix(
-    source: str, budget_bits: str | None, budget_bytes: int | None, max_error: str | None, methods: str | None,
-    objective: str | None, context: int | None, out: str | None, figure: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    source: str,
+    budget_bits: str | None,
+    budget_bytes: int | None,
+    max_error: str | None,
+    methods: str | None,
+    objective: str | None,
+    context: int | None,
+    out: str | None,
+    figure: str | None,
+    as_json: bool,
+) -> None:
     """Choose a quantizer for the keys and the values of each layer, so that the total error is least in a budget.
 
     DIR is the --out of `dse measure`. Exact, by dynamic programming. Squared errors relative to the signal of their

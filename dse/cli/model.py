@@ -113,9 +113,16 @@ def add(
     layers = listing.layers_by_kind(read_back)
     following = f"dse point --device h100 --model {as_typed(path)}"
     if as_json:
-        document = {"model": name, "file": str(path), "source": read_back.source,
-                    "n_layers": read_back.n_layers, **facts,
-                    "layers": layers, "notes": read_back.notes, "next": following}  # fmt: skip
+        document = {
+            "model": name,
+            "file": str(path),
+            "source": read_back.source,
+            "n_layers": read_back.n_layers,
+            **facts,
+            "layers": layers,
+            "notes": read_back.notes,
+            "next": following,
+        }
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
     click.echo(f"{name}: {read_back.n_layers} layers, from {read_back.source}")

@@ -161,9 +161,14 @@ def _assume_like(ctx: click.Context, param: click.Parameter, value: str) -> None
 def assume_like_option(function: F) -> F:
     """The option that says as what a config.json of an unknown model_type is read."""
     return click.option(
-        "--assume-like", default="", metavar="TYPE", expose_value=False, is_eager=True, callback=_assume_like,
+        "--assume-like",
+        default="",
+        metavar="TYPE",
+        expose_value=False,
+        is_eager=True,
+        callback=_assume_like,
         help="Read a config.json of an unknown model_type as one of this type, such as llama.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def lm_option(required: bool) -> Callable[[F], F]:
@@ -175,12 +180,14 @@ def lm_option(required: bool) -> Callable[[F], F]:
 
 def workload_options(function: F) -> F:
     """The options that describe a design point, shared by commands: what it is, and each field of its workload."""
-    return _all_of([
-        click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
-        lm_option(required=True),
-        *(quantizer_option(name) for name in _QUANTIZERS),
-        *(work_option(name) for name in workload.ASKED if name not in _OF_MODEL),
-    ])(function)  # fmt: skip
+    return _all_of(
+        [
+            click.option("--device", required=True, metavar="NAME|FILE", help="Device name or .toml file."),
+            lm_option(required=True),
+            *(quantizer_option(name) for name in _QUANTIZERS),
+            *(work_option(name) for name in workload.ASKED if name not in _OF_MODEL),
+        ]
+    )(function)
 
 
 def memory_options(function: F) -> F:

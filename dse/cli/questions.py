@@ -40,9 +40,12 @@ def question_options(*left_out: str) -> Callable[[Command], Command]:
 
     def add(function: Command) -> Command:
         function = click.option(
-            "--static", type=click.Choice(["auto", "kaleido", "matplotlib"]), default="auto", show_default=True,
+            "--static",
+            type=click.Choice(["auto", "kaleido", "matplotlib"]),
+            default="auto",
+            show_default=True,
             help="What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.",
-        )(function)  # fmt: skip
+        )(function)
         function = click.option("--out", metavar="DIR", help="Write figure and table into this directory.")(function)
         function = click.option("--json", "as_json", is_flag=True, help="Print as JSON, in SI base units.")(function)
         function = workload_options(model_options(bits_options(function)))
@@ -72,14 +75,23 @@ def _answer(answer: "Answer", as_json: bool, out: str | None, static: str) -> No
 
 @ask.command(short_help="Which KV format pays here: memory, time, error, energy of each over 16 bits.")
 @click.option(
-    "--formats", "names", metavar="A,B",
+    "--formats",
+    "names",
+    metavar="A,B",
     help="Formats to compare with 16 bits; default: all whose kernels the device and stack have, or code of papers.",
-)  # fmt: skip
+)
 @question_options("quantizer", "key_quantizer", "value_quantizer")
 def formats(
-    device: str, model: str, names: str | None, bits: str, measurements: str | None, as_json: bool, out: str | None,
-    static: str, **work: Any,
-) -> None:  # fmt: skip
+    device: str,
+    model: str,
+    names: str | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+    static: str,
+    **work: Any,
+) -> None:
     """Which KV format pays on a device and stack: what each takes and gives, and its gain over 16 bits, with intervals.
 
     A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
@@ -106,10 +118,22 @@ def formats(
 )
 @question_options("batch", "input_tokens")
 def cross(
-    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, against: str,
-    measure: str, batches: str | None, inputs: str | None, bits: str, measurements: str | None, as_json: bool,
-    out: str | None, static: str, **work: Any,
-) -> None:  # fmt: skip
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    against: str,
+    measure: str,
+    batches: str | None,
+    inputs: str | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+    static: str,
+    **work: Any,
+) -> None:
     """From which batch (at each prompt length) and from which prompt length (at each batch) does a quantizer pay?
 
     Every batch is decided and every prompt length, whole numbers. Where it pays the reason is named: a faster step, or
@@ -123,10 +147,14 @@ def cross(
     spec, lm, source = catalog.device(device), catalog.model(model), bits_from(bits, measurements)
     new = common.design(spec, lm, key_quantizer or quantizer, value_quantizer or quantizer, source)
     found = crossing.crossing(
-        new, common.design(spec, lm, against, bits=source), Workload(**work),
-        common.measure(measure, crossing.MEASURES), _numbers("batches", batches, crossing.BATCHES),
-        _numbers("inputs", inputs, crossing.INPUTS), progress_bar,
-    )  # fmt: skip
+        new,
+        common.design(spec, lm, against, bits=source),
+        Workload(**work),
+        common.measure(measure, crossing.MEASURES),
+        _numbers("batches", batches, crossing.BATCHES),
+        _numbers("inputs", inputs, crossing.INPUTS),
+        progress_bar,
+    )
     _answer(found, as_json, out, static)
 
 
@@ -141,10 +169,22 @@ def cross(
 )
 @question_options()
 def need(
-    what: str, device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None,
-    throughput: float | None, step_ms: float | None, quantizers: str | None, bits: str, measurements: str | None,
-    as_json: bool, out: str | None, static: str, **work: Any,
-) -> None:  # fmt: skip
+    what: str,
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    throughput: float | None,
+    step_ms: float | None,
+    quantizers: str | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+    static: str,
+    **work: Any,
+) -> None:
     """The smallest bandwidth, capacity or peak FLOP/s of a device that meets a target, and what stops a smaller one.
 
     All else is as the device has it. `need bits` names the quantizer with most stored bits that meets the target: how
@@ -165,8 +205,11 @@ def need(
         if bits == "measured" and quantizers is None:
             raise InputError("bits = measured: not every family is measured: name some with --quantizers")
         names = split_list("quantizers", quantizers)
-        designs = [common.design(spec, lm, name, bits=source) for name in names] if names else (
-            needs.candidates(spec, lm, point, source))  # fmt: skip
+        designs = (
+            [common.design(spec, lm, name, bits=source) for name in names]
+            if names
+            else (needs.candidates(spec, lm, point, source))
+        )
         found = needs.most_bits(designs, point, goal, progress_bar)
     else:
         one = common.design(spec, lm, key_quantizer or quantizer, value_quantizer or quantizer, source)
@@ -184,10 +227,21 @@ def need(
 )
 @question_options()
 def sensitivity(
-    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None,
-    against: str | None, measure: str, ranges: tuple[str, ...], bits: str, measurements: str | None, as_json: bool,
-    out: str | None, static: str, **work: Any,
-) -> None:  # fmt: skip
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    against: str | None,
+    measure: str,
+    ranges: tuple[str, ...],
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+    static: str,
+    **work: Any,
+) -> None:
     """Vary every number of the device that a result rests on inside its range, one at a time.
 
     Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
@@ -225,9 +279,19 @@ def sensitivity(
 @click.option("--inputs", metavar="512,8192", help="Prompt tokens; default: powers of two from 256 to 32,768.")
 @question_options("batch", "input_tokens", "quantizer", "key_quantizer", "value_quantizer")
 def map_(
-    device: str, model: str, quantizers: str | None, measure: str, batches: str | None, inputs: str | None, bits: str,
-    measurements: str | None, as_json: bool, out: str | None, static: str, **work: Any,
-) -> None:  # fmt: skip
+    device: str,
+    model: str,
+    quantizers: str | None,
+    measure: str,
+    batches: str | None,
+    inputs: str | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+    static: str,
+    **work: Any,
+) -> None:
     """Which of several quantizers is best at each batch and prompt length, and by how much over FP16? Ties name all."""
     from dse.questions import best_map, common
     from dse.specs import catalog
@@ -237,9 +301,13 @@ def map_(
     spec, lm, source = catalog.device(device), catalog.model(model), bits_from(bits, measurements)
     names = split_list("quantizers", quantizers) or list(best_map.QUANTIZERS)
     found = best_map.best_map(
-        [common.design(spec, lm, name, bits=source) for name in names], Workload(**work), common.measure(measure),
-        _numbers("batches", batches, best_map.BATCHES), _numbers("inputs", inputs, best_map.INPUTS), progress_bar,
-    )  # fmt: skip
+        [common.design(spec, lm, name, bits=source) for name in names],
+        Workload(**work),
+        common.measure(measure),
+        _numbers("batches", batches, best_map.BATCHES),
+        _numbers("inputs", inputs, best_map.INPUTS),
+        progress_bar,
+    )
     _answer(found, as_json, out, static)
 
 
@@ -247,9 +315,19 @@ def map_(
 @click.option("--loads", metavar="0.2,0.8", help="Shares of what a full server serves; default: ten from 0.05 to 0.9.")
 @question_options()
 def load(
-    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, loads: str | None,
-    bits: str, measurements: str | None, as_json: bool, out: str | None, static: str, **work: Any,
-) -> None:  # fmt: skip
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    loads: str | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    out: str | None,
+    static: str,
+    **work: Any,
+) -> None:
     """Time per output token and to the first of requests that come at random, at shares of what a full server serves.
 
     In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
@@ -270,9 +348,17 @@ def load(
 @click.option("--most", type=WHOLE, help="Devices at most; default: 16, or fewer where the device's file says so.")
 @question_options("tp", "pp", "pp_batches", "out", "static")
 def devices(
-    device: str, model: str, quantizer: str, key_quantizer: str | None, value_quantizer: str | None, most: int | None,
-    bits: str, measurements: str | None, as_json: bool, **work: Any,
-) -> None:  # fmt: skip
+    device: str,
+    model: str,
+    quantizer: str,
+    key_quantizer: str | None,
+    value_quantizer: str | None,
+    most: int | None,
+    bits: str,
+    measurements: str | None,
+    as_json: bool,
+    **work: Any,
+) -> None:
     """Every split of a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
 
     A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.

@@ -25,20 +25,35 @@ from dse.cli.unused import refuse
 @lm_option(required=True)
 @quantizer_options
 @click.option("--trace", metavar="azure-conv|azure-code|FILE", help="Whose lengths (and arrivals); default: all alike.")
-@click.option("--rate", metavar="R|70%|trace|full",
-              help="Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals (a "
-              "shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all at once "
-              "without one.")  # fmt: skip
+@click.option(
+    "--rate",
+    metavar="R|70%|trace|full",
+    help="Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals (a "
+    "shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all at once "
+    "without one.",
+)
 @click.option("--requests", "n_requests", type=WHOLE, metavar="N", help="How many; default: 10,000, or all of a FILE.")
 @work_option("input_tokens", help="Prompt tokens, without --trace.")
 @work_option("output_tokens", default=256, help="Generated tokens, without --trace.")
 @work_option("batch", default=256, help="Most requests that run at once.")
-@click.option("--batching", default="continuous", show_default=True, metavar="static|continuous|chunked",
-              help="Until the longest answer ends; replaced at once; with prompts in chunks.")  # fmt: skip
-@click.option("--chunk", "chunk_tokens", type=WHOLE, default=512, show_default=True,
-              help="Tokens of a step of chunked batching.")  # fmt: skip
-@click.option("--prompt-batch", "prompt_step_tokens", type=WHOLE, default=2048, show_default=True,
-              help="Tokens up to which whole prompts share a step; a longer one has its own.")  # fmt: skip
+@click.option(
+    "--batching",
+    default="continuous",
+    show_default=True,
+    metavar="static|continuous|chunked",
+    help="Until the longest answer ends; replaced at once; with prompts in chunks.",
+)
+@click.option(
+    "--chunk", "chunk_tokens", type=WHOLE, default=512, show_default=True, help="Tokens of a step of chunked batching."
+)
+@click.option(
+    "--prompt-batch",
+    "prompt_step_tokens",
+    type=WHOLE,
+    default=2048,
+    show_default=True,
+    help="Tokens up to which whole prompts share a step; a longer one has its own.",
+)
 @work_option(
     "admission", default="paged", help="Memory held from the start, or page by page; static batching reserves."
 )
@@ -99,11 +114,18 @@ def simulate(
     from dse.specs.workload import Workload
 
     work = Workload(
-        batch=batch, input_tokens=input_tokens, output_tokens=output_tokens, page_tokens=page_tokens,
-        admission=admission, dequant_path=dequant_path, model_kind=model_kind,  # type: ignore[arg-type]
-        weights_bits=weights_bits, activation_bits=activation_bits, stack=stack,  # type: ignore[arg-type]
+        batch=batch,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        page_tokens=page_tokens,
+        admission=admission,
+        dequant_path=dequant_path,
+        model_kind=model_kind,  # type: ignore[arg-type]
+        weights_bits=weights_bits,
+        activation_bits=activation_bits,
+        stack=stack,  # type: ignore[arg-type]
         **deployment,
-    )  # fmt: skip
+    )
     work.refuse_idle()
     simulator.check(work, 1 if n_requests is None else n_requests, batching, chunk_tokens, prompt_step_tokens)
     unused = {"prompt_step_tokens": "with --batching chunked"}
@@ -126,9 +148,15 @@ def simulate(
 
         files.prepare(out)
     result, run = report_simulation.serve(
-        spec, kv, work, Traffic(trace, rate, n_requests, seed), batching, chunk_tokens,  # type: ignore[arg-type]
-        progress_bar, prompt_step_tokens,
-    )  # fmt: skip
+        spec,
+        kv,
+        work,
+        Traffic(trace, rate, n_requests, seed),
+        batching,
+        chunk_tokens,  # type: ignore[arg-type]
+        progress_bar,
+        prompt_step_tokens,
+    )
     written = report_simulation.write(out, result, run, command_line()) if out is not None else []
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))

@@ -157,11 +157,17 @@ def _summary(done: Any, seconds: float, as_json: bool) -> str:
 
     manifest = done.manifest
     if as_json:
-        return json.dumps({
-            "out": str(done.folder), "n_points": done.spec["n_points"], "n_rows": done.n_rows,
-            "n_parts": manifest.n_parts, "n_parts_written": done.n_written,
-            "rows_by_infeasible_code": dict(enumerate(manifest.codes)), "set_aside": list(done.notes),
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "out": str(done.folder),
+                "n_points": done.spec["n_points"],
+                "n_rows": done.n_rows,
+                "n_parts": manifest.n_parts,
+                "n_parts_written": done.n_written,
+                "rows_by_infeasible_code": dict(enumerate(manifest.codes)),
+                "set_aside": list(done.notes),
+            }
+        )
     n_bytes = sum(path.stat().st_size for path in done.paths)
     from dse.core import units
 
@@ -237,9 +243,13 @@ def _bar(n_points: int) -> Iterator[Callable[[int, int], None]]:
     """A progress bar with points per second and the time left; nothing where standard error is no terminal."""
     start, first = time.monotonic(), [-1]
     with click.progressbar(
-        length=n_points, label="sweep", file=sys.stderr, hidden=not sys.stderr.isatty(), show_eta=True,
+        length=n_points,
+        label="sweep",
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        show_eta=True,
         item_show_func=lambda text: text,
-    ) as bar:  # fmt: skip
+    ) as bar:
 
         def progress(done: int, of: int) -> None:
             if first[0] < 0:
@@ -266,8 +276,13 @@ def _bar(n_points: int) -> Iterator[Callable[[int, int], None]]:
     "--json", "as_json", is_flag=True, help="Print the front as JSON, in SI base units; NaN and infinities as null."
 )
 @click.option("--out", metavar="DIR", help="Write the front as CSV, page and figures into this directory.")
-@click.option("--static", type=click.Choice(["auto", "kaleido", "matplotlib"]), default="auto", show_default=True,
-              help="What draws PNG, SVG and PDF.")  # fmt: skip
+@click.option(
+    "--static",
+    type=click.Choice(["auto", "kaleido", "matplotlib"]),
+    default="auto",
+    show_default=True,
+    help="What draws PNG, SVG and PDF.",
+)
 def pareto(
     source: str,
     maximize: str | None,

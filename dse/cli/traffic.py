@@ -16,7 +16,7 @@ from dse.cli.options import (
     quantizer_options,
     split_list,
     work_option,
-)  # fmt: skip
+)
 from dse.cli.unused import refuse
 from dse.core.errors import InputError
 
@@ -29,8 +29,12 @@ from dse.core.errors import InputError
 @work_option("weights_bits")
 @work_option("weights")
 @work_option("page_tokens")
-@click.option("--max-tokens", type=WHOLE, metavar="N",
-              help="Length reserved for each request; default: the model's longest, at least the trace's.")  # fmt: skip
+@click.option(
+    "--max-tokens",
+    type=WHOLE,
+    metavar="N",
+    help="Length reserved for each request; default: the model's longest, at least the trace's.",
+)
 @work_option("dequant_path")
 @click.option("--batch", "batches", metavar="16,32", help="Batch sizes; default: 16,32,64,128.")
 @memory_options
@@ -84,10 +88,14 @@ def traffic(
         sides = (quantizers.parse(name or quantizer) for name in (key_quantizer, value_quantizer))
         plan = build(catalog.model(model), *sides)
         work = Workload(
-            page_tokens=page_tokens, weights_bits=weights_bits, dequant_path=dequant_path,  # type: ignore[arg-type]
-            model_kind=model_kind, stack=stack, admission="paged",  # type: ignore[arg-type]
+            page_tokens=page_tokens,
+            weights_bits=weights_bits,
+            dequant_path=dequant_path,  # type: ignore[arg-type]
+            model_kind=model_kind,
+            stack=stack,
+            admission="paged",  # type: ignore[arg-type]
             **deployment,
-        )  # fmt: skip
+        )
         work.refuse_idle()
     one = present_traffic.find(trace, progress_bar)
     found = present_traffic.about(one, sizes)

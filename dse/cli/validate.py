@@ -26,9 +26,7 @@ def claims(as_json: bool) -> None:
     from dse.validate import verdicts as validation
 
     rows = validation.claim_rows()
-    click.echo(
-        json.dumps(validation.to_json(rows), indent=2, allow_nan=False) if as_json else validation.text(rows)
-    )  # fmt: skip
+    click.echo(json.dumps(validation.to_json(rows), indent=2, allow_nan=False) if as_json else validation.text(rows))
 
 
 @validate.command(short_help="Errors on measured kernel times by device, stack and size.")
@@ -45,8 +43,9 @@ def silicon(device: str | None, stack: str | None, as_json: bool) -> None:
     found = validate_silicon.run(device, stack, progress_bar)
     click.echo(
         json.dumps(validate_silicon.to_json(found), indent=2, allow_nan=False)
-        if as_json else validate_silicon.text(found)
-    )  # fmt: skip
+        if as_json
+        else validate_silicon.text(found)
+    )
 
 
 @validate.command(short_help="Both as a page with scatter plots.")

@@ -73,7 +73,7 @@ def main(first: str = PAGES[0].path) -> None:
             partial(_render, page, benches), title=page.title, url_path=page.path, default=page.path == first
         )
         for page in PAGES
-    }  # fmt: skip
+    }
     st.session_state[state.PAGES] = shown
     uploads.restore()
     st.html(_STYLE)

@@ -99,21 +99,42 @@ def _names(designs: tray.Tray, asked: Sequence[Request | None]) -> list[str]:
 
 
 #: fields of a workload that names say in the words of tables
-_UNWORDED = tuple(name for name in ASKED if name not in (
-    "batch", "input_tokens", "output_tokens", "admission", "weights_bits", "model_kind", "stack", "tokens", "tp",
-))  # fmt: skip
+_UNWORDED = tuple(
+    name
+    for name in ASKED
+    if name
+    not in (
+        "batch",
+        "input_tokens",
+        "output_tokens",
+        "admission",
+        "weights_bits",
+        "model_kind",
+        "stack",
+        "tokens",
+        "tp",
+    )
+)
 
 
 def differing(asked: Request, others: Sequence[Request]) -> str:
     """What tells a design from the others; its KV format where all are the same."""
     ways: tuple[Callable[[Request], str], ...] = (
-        device_text, lambda r: kept.numbered(r.model_text, r.model), format_text,
-        lambda r: f"tp {r.work.tp}", lambda r: f"batch {r.work.batch:,}", lambda r: f"{r.work.input_tokens:,} in",
-        lambda r: f"{r.work.output_tokens:,} out", lambda r: r.work.admission,
-        lambda r: f"{r.work.weights_bits}-bit weights", lambda r: r.work.model_kind, lambda r: r.work.stack or "",
-        lambda r: r.work.tokens, *(partial(_in_words, name) for name in _UNWORDED),
+        device_text,
+        lambda r: kept.numbered(r.model_text, r.model),
+        format_text,
+        lambda r: f"tp {r.work.tp}",
+        lambda r: f"batch {r.work.batch:,}",
+        lambda r: f"{r.work.input_tokens:,} in",
+        lambda r: f"{r.work.output_tokens:,} out",
+        lambda r: r.work.admission,
+        lambda r: f"{r.work.weights_bits}-bit weights",
+        lambda r: r.work.model_kind,
+        lambda r: r.work.stack or "",
+        lambda r: r.work.tokens,
+        *(partial(_in_words, name) for name in _UNWORDED),
         lambda r: r.measurements.partition(" (loaded")[0],
-    )  # fmt: skip
+    )
     told = [way(asked) for way in ways if len({way(other) for other in others}) > 1]
     return ", ".join(text for text in told if text) or format_text(asked)
 

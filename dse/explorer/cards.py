@@ -23,10 +23,13 @@ from dse.report.present import change, number
 
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
-    "throughput_tokens_per_s": "Throughput", "steady_tpot_s": "Time per output token",
-    "steady_ttft_s": "Time to first token", "measured_error": "Attention error", "joules_per_token": "Energy per token",
+    "throughput_tokens_per_s": "Throughput",
+    "steady_tpot_s": "Time per output token",
+    "steady_ttft_s": "Time to first token",
+    "measured_error": "Attention error",
+    "joules_per_token": "Energy per token",
     "usd_per_million_tokens": "Price per million tokens",
-}  # fmt: skip
+}
 #: the limit on a time, and how many of the field's units a second is
 LIMITS = {"steady_ttft_s": (shared.TTFT_LIMIT, 1.0), "steady_tpot_s": (shared.TPOT_LIMIT, 1e3)}
 #: fewer bits, in the order in which a card proposes them
@@ -44,8 +47,10 @@ def show(bench: Bench) -> None:
                 lines([f"{row.name}: {line}" for line in row.wrong.lines()])
         return
     places = st.columns(min(len(bench.rows), _COLUMNS))
-    boxes = [places[row.at % len(places)].container(border=True, key=f"card {row.at + 1}", gap="xsmall")
-             for row in bench.rows]  # fmt: skip
+    boxes = [
+        places[row.at % len(places)].container(border=True, key=f"card {row.at + 1}", gap="xsmall")
+        for row in bench.rows
+    ]
     for row, box in zip(bench.rows, boxes, strict=True):
         with box:
             _card(bench, row)

@@ -43,39 +43,70 @@ def _stacks() -> list[str]:
 
 
 DEVICE = Field(
-    "device", "Device", "choice", "h200", choices=lambda: [*catalog.device_files(), *uploads.names("device")],
+    "device",
+    "Device",
+    "choice",
+    "h200",
+    choices=lambda: [*catalog.device_files(), *uploads.names("device")],
     clears="edits",
     help="A shipped device, or a file of your own, loaded below.",
-)  # fmt: skip
+)
 EDITS = Field(
-    "edits", "Changed numbers of the device", "text", "", check=_edits, placeholder="memory_bandwidth=3 TB/s",
+    "edits",
+    "Changed numbers of the device",
+    "text",
+    "",
+    check=_edits,
+    placeholder="memory_bandwidth=3 TB/s",
     help="FIELD=VALUE with its unit, separated by commas, as on the command line behind the device's name and a "
     "colon. A changed number counts as assumed.",
-)  # fmt: skip
+)
 MODEL = Field(
-    "model", "Language model", "choice", "qwen3-32b", choices=lambda: [*catalog.model_files(), *uploads.names("model")],
+    "model",
+    "Language model",
+    "choice",
+    "qwen3-32b",
+    choices=lambda: [*catalog.model_files(), *uploads.names("model")],
     help="A shipped model, or a config.json or model file of your own, loaded below.",
-)  # fmt: skip
+)
 QUANTIZER = Field(
-    "quantizer", "KV format", "choice", "fp16", choices=_quantizers, clears="parameters",
+    "quantizer",
+    "KV format",
+    "choice",
+    "fp16",
+    choices=_quantizers,
+    clears="parameters",
     help="How keys and values are stored: fp16 leaves them as they are, the others store fewer bits. A plan by layer "
     "(`dse mix`) is loaded below.",
-)  # fmt: skip
+)
 #: the quantizer where no file can be chosen
 FAMILY = replace(QUANTIZER, choices=lambda: list(quantizers.FAMILIES))
 PARAMETERS = Field(
-    "parameters", "Parameters of the format", "text", "", check=_parameters_of("quantizer", quantizers.parse),
+    "parameters",
+    "Parameters of the format",
+    "text",
+    "",
+    check=_parameters_of("quantizer", quantizers.parse),
     help="Only what differs from the defaults, separated by commas, for example bits=2,group=32.",
-)  # fmt: skip
+)
 VALUE_QUANTIZER = Field(
-    "value_quantizer", "Format of the values", "choice", None, choices=_quantizers,
+    "value_quantizer",
+    "Format of the values",
+    "choice",
+    None,
+    choices=_quantizers,
     clears="value_parameters",
-    placeholder="as the keys", help="Leave open to store values as keys are stored.",
-)  # fmt: skip
+    placeholder="as the keys",
+    help="Leave open to store values as keys are stored.",
+)
 VALUE_PARAMETERS = Field(
-    "value_parameters", "Parameters of the values' format", "text", "",
-    check=_parameters_of("value_quantizer", quantizers.parse), help="As for the keys.",
-)  # fmt: skip
+    "value_parameters",
+    "Parameters of the values' format",
+    "text",
+    "",
+    check=_parameters_of("value_quantizer", quantizers.parse),
+    help="As for the keys.",
+)
 #: what this page asks otherwise than a workload says: where sliders stop, what a page opens with, lists that are long
 _HERE: dict[str, dict[str, Any]] = {
     "batch": {"default": 64, "slides": _DOUBLED},
@@ -86,9 +117,12 @@ _HERE: dict[str, dict[str, Any]] = {
     "tokens": {"kind": "choice", "choices": lambda: list(token_policies.FAMILIES), "clears": "token_parameters"},
 }
 _KINDS: dict[str, Kind] = {
-    workload.WHOLE: "whole", workload.SHARE: "number", workload.SWITCH: "choice", workload.CHOICE: "choice",
+    workload.WHOLE: "whole",
+    workload.SHARE: "number",
+    workload.SWITCH: "choice",
+    workload.CHOICE: "choice",
     workload.NAME: "text",
-}  # fmt: skip
+}
 YES, NO = "yes", "no"
 
 
@@ -98,36 +132,70 @@ def _field_of(asked: workload.Asked, here: Mapping[str, Any]) -> Field:
     choices = (YES, NO) if is_switch else asked.choices
     default = (YES if asked.default else NO) if is_switch else asked.default
     given: dict[str, Any] = {
-        "kind": _KINDS[asked.kind], "default": default, "choices": (lambda: list(choices)) if choices else None,
-        "low": asked.low, "high": 1 if is_share else asked.high, "step": 0.05 if is_share else 1,
-        "placeholder": asked.open_means, **here,
-    }  # fmt: skip
+        "kind": _KINDS[asked.kind],
+        "default": default,
+        "choices": (lambda: list(choices)) if choices else None,
+        "low": asked.low,
+        "high": 1 if is_share else asked.high,
+        "step": 0.05 if is_share else 1,
+        "placeholder": asked.open_means,
+        **here,
+    }
     return Field(asked.key, asked.label, help=asked.help, **given)
 
 
 #: the workload, by the names of its fields
 WORK = {name: _field_of(asked, _HERE.get(name, {})) for name, asked in workload.ASKED.items()}
 TOKEN_PARAMETERS = Field(
-    "token_parameters", "Parameters of the token policy", "text", "",
-    check=_parameters_of("tokens", token_policies.parse), help="Only what differs from the defaults: share=0.16.",
-)  # fmt: skip
+    "token_parameters",
+    "Parameters of the token policy",
+    "text",
+    "",
+    check=_parameters_of("tokens", token_policies.parse),
+    help="Only what differs from the defaults: share=0.16.",
+)
 #: of the workload: what is asked of all designs alike, and how it is counted. All else is a design's own
 _FIRST = ("batch", "input_tokens", "output_tokens")
 _COUNTED = (
-    "prefix_tokens", "rounds", "kv_cache", "cached_input_discount", "model_kind", "memory", "gpu_memory_utilization",
-)  # fmt: skip
+    "prefix_tokens",
+    "rounds",
+    "kv_cache",
+    "cached_input_discount",
+    "model_kind",
+    "memory",
+    "gpu_memory_utilization",
+)
 OWN_BATCH = replace(
-    WORK["batch"], key="own_batch", label="Batch of its own", default=None, slides=(), placeholder="as the workload",
+    WORK["batch"],
+    key="own_batch",
+    label="Batch of its own",
+    default=None,
+    slides=(),
+    placeholder="as the workload",
     help="In place of the workload's. Figures then say that the batches differ.",
-)  # fmt: skip
+)
 TTFT_LIMIT = Field(
-    "ttft_limit", "Time to first token, at most (s)", "number", None, low=0.001, high=100_000, step=0.5,
-    placeholder="no limit", help="Seconds from a request's arrival at a server that is always full to its first token.",
-)  # fmt: skip
+    "ttft_limit",
+    "Time to first token, at most (s)",
+    "number",
+    None,
+    low=0.001,
+    high=100_000,
+    step=0.5,
+    placeholder="no limit",
+    help="Seconds from a request's arrival at a server that is always full to its first token.",
+)
 TPOT_LIMIT = Field(
-    "tpot_limit", "Time per output token, at most (ms)", "number", None, low=0.001, high=1_000_000, step=10,
-    placeholder="no limit", help="Mean milliseconds between two tokens of a request, prompts of others in between.",
-)  # fmt: skip
+    "tpot_limit",
+    "Time per output token, at most (ms)",
+    "number",
+    None,
+    low=0.001,
+    high=1_000_000,
+    step=10,
+    placeholder="no limit",
+    help="Mean milliseconds between two tokens of a request, prompts of others in between.",
+)
 #: one workload for all designs: what is shown first, and what is not
 SCENARIO_FIRST = (*(WORK[name] for name in _FIRST), TTFT_LIMIT, TPOT_LIMIT)
 SCENARIO_MORE = tuple(WORK[name] for name in _COUNTED)
@@ -136,9 +204,10 @@ SCENARIO = (*SCENARIO_FIRST, *SCENARIO_MORE)
 LAYOUT = tuple(WORK[name] for name in ("tp", "pp", "ep"))
 DESIGN_WORK = tuple(
     field
-    for name, each in WORK.items() if name not in (*_FIRST, *_COUNTED)
+    for name, each in WORK.items()
+    if name not in (*_FIRST, *_COUNTED)
     for field in ((each, TOKEN_PARAMETERS) if each.key == "tokens" else (each,))
-)  # fmt: skip
+)
 
 
 def work_of(values: Mapping[str, Any]) -> workload.Workload:
@@ -165,17 +234,29 @@ def work_values(work: workload.Workload) -> dict[str, Any]:
 
 
 MEASUREMENTS = Field(
-    "measurements", "Measured bits and errors", "choice", uploads.SHIPPED, choices=uploads.measurement_names,
+    "measurements",
+    "Measured bits and errors",
+    "choice",
+    uploads.SHIPPED,
+    choices=uploads.measurement_names,
     titles=lambda name: "the shipped sample (synthetic)" if name == uploads.SHIPPED else name,
     help="Where the attention error, the signal to noise and the measured bits come from. `dse measure` writes such a "
     "file of your own keys and values, which is loaded below.",
-)  # fmt: skip
+)
 
 #: one design of the tray; with the workload of all, what `dse.explorer.request.Request` asks for
 DESIGN = (
-    DEVICE, EDITS, MODEL, QUANTIZER, PARAMETERS, VALUE_QUANTIZER, VALUE_PARAMETERS, OWN_BATCH, *DESIGN_WORK,
+    DEVICE,
+    EDITS,
+    MODEL,
+    QUANTIZER,
+    PARAMETERS,
+    VALUE_QUANTIZER,
+    VALUE_PARAMETERS,
+    OWN_BATCH,
+    *DESIGN_WORK,
     MEASUREMENTS,
-)  # fmt: skip
+)
 #: what the tray opens with: three formats on one device
 OPENING: tuple[dict[str, Any], ...] = ({}, {"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"})
 DEFAULTS = {field.key: field.default for field in (*DESIGN, *SCENARIO)}

@@ -26,14 +26,22 @@ from dse.questions import best_map, common, crossing, sensitivity
 #: what the map compares where the page names no formats
 MAPPED = ("fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi", "qserve")
 AGAINST = Field(
-    "against", "Against", "choice", "fp16", choices=shared.QUANTIZER.choices,
+    "against",
+    "Against",
+    "choice",
+    "fp16",
+    choices=shared.QUANTIZER.choices,
     help="The format that the current design's must beat.",
-)  # fmt: skip
+)
 MEASURE = Field(
-    "measure", "What must be better", "choice", "throughput", choices=lambda: list(crossing.MEASURES),
+    "measure",
+    "What must be better",
+    "choice",
+    "throughput",
+    choices=lambda: list(crossing.MEASURES),
     titles=lambda name: common.MEASURES[name].title,
     help="A decode step counts only where the whole batch runs at once.",
-)  # fmt: skip
+)
 FIELDS = (MEASURE, AGAINST)
 #: searches of the crossover lines: each decides every whole number between
 BATCHES, INPUTS = (1, 16, 64, 256), (512, 2048, 8192, 32768)
@@ -152,18 +160,25 @@ def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
     one, other = _design(asked.design), _design(asked.stored(asked.against))
     designs = [one] if one == other else [one, other]
     return sensitivity.sensitivity(
-        one, asked.design.work, common.measure(asked.measure), designs[1] if len(designs) > 1 else None,
+        one,
+        asked.design.work,
+        common.measure(asked.measure),
+        designs[1] if len(designs) > 1 else None,
         as_measured=[sensitivity.with_measured_bits(design) for design in designs],
-    )  # fmt: skip
+    )
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
 def cached_lines(asked: Asked) -> crossing.Crossing:
     """Where the design pays against the other. Raises DseError."""
     return crossing.crossing(
-        _design(asked.design), _design(asked.stored(asked.against)), asked.design.work,
-        common.measure(asked.measure, crossing.MEASURES), BATCHES, INPUTS,
-    )  # fmt: skip
+        _design(asked.design),
+        _design(asked.stored(asked.against)),
+        asked.design.work,
+        common.measure(asked.measure, crossing.MEASURES),
+        BATCHES,
+        INPUTS,
+    )
 
 
 def commands(asked: Asked) -> dict[str, str]:
@@ -176,11 +191,22 @@ def commands(asked: Asked) -> dict[str, str]:
     return {
         "map": shlex.join(["dse", "ask", "map", *of_all, "--quantizers", ",".join(names), *measure]),
         "sensitivity": shlex.join(["dse", "ask", "sensitivity", *words, "--against", against, *measure]),
-        "cross": shlex.join([
-            "dse", "ask", "cross", *_without(words, "--batch", "--input"), "--against", against, *measure,
-            "--batches", ",".join(map(str, BATCHES)), "--inputs", ",".join(map(str, INPUTS)),
-        ]),
-    }  # fmt: skip
+        "cross": shlex.join(
+            [
+                "dse",
+                "ask",
+                "cross",
+                *_without(words, "--batch", "--input"),
+                "--against",
+                against,
+                *measure,
+                "--batches",
+                ",".join(map(str, BATCHES)),
+                "--inputs",
+                ",".join(map(str, INPUTS)),
+            ]
+        ),
+    }
 
 
 def _without(words: list[str], *options: str) -> list[str]:
@@ -204,6 +230,6 @@ def python(asked: Asked, question: str) -> str:
         return request.call("best_map", [*of_all, repr(names), measure, *searched])
     if question == "sensitivity":
         return request.call("sensitivity", [*of_all, own, f"against={against}", measure, *whole])
-    return request.call("crossover", [
-        *of_all, own, f"against={against}", measure, f"batches={BATCHES}", f"inputs={INPUTS}", *searched,
-    ])  # fmt: skip
+    return request.call(
+        "crossover", [*of_all, own, f"against={against}", measure, f"batches={BATCHES}", f"inputs={INPUTS}", *searched]
+    )

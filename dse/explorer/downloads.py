@@ -15,9 +15,12 @@ from dse.figures.drawing.layout import REPORT, Page
 
 #: format of a download -> its media type
 FORMATS = {
-    "png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf", "csv": "text/csv",
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "csv": "text/csv",
     "parquet": "application/vnd.apache.parquet",
-}  # fmt: skip
+}
 #: no logo, no tool bar that hides the figure on a phone, nothing that leaves the machine
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "plotlyServerURL": ""}
 
@@ -60,9 +63,12 @@ def show(
     if titled:
         st.subheader(escaped(chart.title), anchor=False)
     event = st.plotly_chart(
-        figure.unchecked(figure.fitted(chart) if drawn is None else drawn), key=name, config=CONFIG, alt=chart.title,
+        figure.unchecked(figure.fitted(chart) if drawn is None else drawn),
+        key=name,
+        config=CONFIG,
+        alt=chart.title,
         **options,
-    )  # fmt: skip
+    )
     if chart.notes:
         st.caption(escaped(names.spoken(" ".join(chart.notes))))
     with st.container(horizontal=True):
@@ -79,9 +85,13 @@ def show(
         with st.container(horizontal=True):
             for kind, media in FORMATS.items():
                 st.download_button(
-                    "Parquet" if kind == "parquet" else kind.upper(), partial(content, chart, table, kind, made),
-                    f"{name}.{kind}", media, key=f"{name} {kind}", on_click="ignore",
-                )  # fmt: skip
+                    "Parquet" if kind == "parquet" else kind.upper(),
+                    partial(content, chart, table, kind, made),
+                    f"{name}.{kind}",
+                    media,
+                    key=f"{name} {kind}",
+                    on_click="ignore",
+                )
     return event
 
 
@@ -103,9 +113,7 @@ def looking(
     return content(chart, table, kind, replace(made, options=options), page)
 
 
-def content(
-    chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy, page: Page = REPORT
-) -> bytes:  # fmt: skip
+def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy, page: Page = REPORT) -> bytes:
     """A file of the figure for a page, made when it is asked for.
 
     CSV has no place beside its rows for what made them, so that each row says it.

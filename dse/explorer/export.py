@@ -20,8 +20,13 @@ _OWN = ("title", "x_label", "y_label")
 #: session key: the fields as the reader left them, which Streamlit forgets with the dialog
 _KEPT = "export kept"
 #: fields a row of the dialog
-_ROWS = (("title",), ("preset", "legend"), ("width", "height", "font"), ("x_label", "y_label"),
-         ("shows_title", "shows_notes"))  # fmt: skip
+_ROWS = (
+    ("title",),
+    ("preset", "legend"),
+    ("width", "height", "font"),
+    ("x_label", "y_label"),
+    ("shows_title", "shows_notes"),
+)
 #: what makes a file of a chart on a page, and says in it how it was made
 Content = Callable[[Chart, Page | None, str, str], bytes]
 
@@ -59,10 +64,14 @@ def show(name: str, chart: Chart, formats: dict[str, str], content: Content) -> 
             for kind, media in formats.items():
                 is_picture = kind not in ("csv", "parquet")
                 st.download_button(
-                    "Parquet" if kind == "parquet" else kind.upper(), partial(content, drawn, page, kind, options),
-                    f"{name}.{kind}", media, key=f"{name} export {kind}", on_click="ignore",
+                    "Parquet" if kind == "parquet" else kind.upper(),
+                    partial(content, drawn, page, kind, options),
+                    f"{name}.{kind}",
+                    media,
+                    key=f"{name} export {kind}",
+                    on_click="ignore",
                     disabled=is_picture and page is None,
-                )  # fmt: skip
+                )
 
 
 def _fields(name: str, chart: Chart) -> Look | None:
@@ -94,11 +103,13 @@ def _field(field: str, key: str, start: Any, chart: Chart) -> Any:
     if asked.kind == "switch":
         return st.checkbox(asked.label, key=key)
     if asked.kind == "choice":
-        return st.selectbox(asked.label, list(asked.choices), key=key, format_func=asked.choices.__getitem__,
-                            help=asked.help)  # fmt: skip
+        return st.selectbox(
+            asked.label, list(asked.choices), key=key, format_func=asked.choices.__getitem__, help=asked.help
+        )
     if asked.kind == "number":  # its range is checked with the rest: a widget's own would change what was typed
-        return st.number_input(asked.label, key=key, value=None, step=1.0, format="%g", help=asked.help,
-                               placeholder=_measure(field))  # fmt: skip
+        return st.number_input(
+            asked.label, key=key, value=None, step=1.0, format="%g", help=asked.help, placeholder=_measure(field)
+        )
     return st.text_input(asked.label, key=key, placeholder=_default(field, chart), help=asked.help) or None
 
 

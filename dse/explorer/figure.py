@@ -52,10 +52,19 @@ def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[s
     panel = chart.panels[0]
     colours = {series.name: series.colour for series in panel.series if series.kind == "line"}
     stars = [
-        Series(style.CHOSEN, "scatter", (float(result["batch"]),), (float(result["throughput_tokens_per_s"]),),
-               colours.get(name, style.BLACK), marker="star", size=1.8, in_legend=False)
-        for result, name in zip(results, names or [""] * len(results), strict=True) if result["feasible"]
-    ]  # fmt: skip
+        Series(
+            style.CHOSEN,
+            "scatter",
+            (float(result["batch"]),),
+            (float(result["throughput_tokens_per_s"]),),
+            colours.get(name, style.BLACK),
+            marker="star",
+            size=1.8,
+            in_legend=False,
+        )
+        for result, name in zip(results, names or [""] * len(results), strict=True)
+        if result["feasible"]
+    ]
     if not stars:
         return chart
     x, y = [star.x[0] for star in stars], [star.y[0] for star in stars]

@@ -21,12 +21,13 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
     with st.expander("Load a device, model, plan or measurement"):
         tries = st.session_state.get(_TRIES, 0)
         file = st.file_uploader(
-            "Device .toml, model .toml or config.json, plan .toml, measurement.json", type=["toml", "json"],
+            "Device .toml, model .toml or config.json, plan .toml, measurement.json",
+            type=["toml", "json"],
             key=f"load {tries}",
             help="Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
             "Measured bits and errors of your own data: `dse measure` writes them. It stays in the memory of this "
             "machine, for at most eight hours after it was last used.",
-        )  # fmt: skip
+        )
         st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")
         if file is not None:
             try:

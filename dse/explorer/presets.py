@@ -15,15 +15,27 @@ class Preset:
 
 
 def _preset(
-    text: str, batch: int, input_: int, output: int, ttft_s: float, tpot_ms: float, prefix: int = 0,
+    text: str,
+    batch: int,
+    input_: int,
+    output: int,
+    ttft_s: float,
+    tpot_ms: float,
+    prefix: int = 0,
     source: str = "assumed",
-) -> Preset:  # fmt: skip
+) -> Preset:
     return Preset(
-        text, {
-            "batch": batch, "input": input_, "output": output, "prefix": prefix, "ttft_limit": ttft_s,
+        text,
+        {
+            "batch": batch,
+            "input": input_,
+            "output": output,
+            "prefix": prefix,
+            "ttft_limit": ttft_s,
             "tpot_limit": tpot_ms,
-        }, source,
-    )  # fmt: skip
+        },
+        source,
+    )
 
 
 #: means of the two Azure traces of 2023 (Splitwise, CC-BY 4.0): 1,155 in and 211 out, 2,048 in and 28 out

@@ -104,11 +104,13 @@ def of(values: Mapping[str, Any]) -> Request:
     chosen = {key: value for key, value in values.items() if key in known}
     asked = Request(**chosen, work=shared.work_of(values))
     return replace(
-        asked, device_file=uploads.text_of(asked.device), model_file=uploads.text_of(asked.model),
+        asked,
+        device_file=uploads.text_of(asked.device),
+        model_file=uploads.text_of(asked.model),
         quantizer_file=uploads.text_of(asked.quantizer),
         value_quantizer_file=uploads.text_of(asked.value_quantizer or ""),
         measurements_file=uploads.measurement(asked.measurements),
-    )  # fmt: skip
+    )
 
 
 def with_quantizer(asked: Request, name: str, file: tuple[str, str] = ("", "")) -> Request:
@@ -118,9 +120,14 @@ def with_quantizer(asked: Request, name: str, file: tuple[str, str] = ("", "")) 
     """
     family, _, parameters = (name, "", "") if file[1] else name.partition(":")
     return replace(
-        asked, quantizer=family, parameters=parameters, value_quantizer=None, value_parameters="",
-        quantizer_file=file, value_quantizer_file=("", ""),
-    )  # fmt: skip
+        asked,
+        quantizer=family,
+        parameters=parameters,
+        value_quantizer=None,
+        value_parameters="",
+        quantizer_file=file,
+        value_quantizer_file=("", ""),
+    )
 
 
 def _quantizer_text(name: str, parameters: str, file: tuple[str, str]) -> str:
@@ -188,10 +195,17 @@ def python(request: Request, name: str = "evaluate", more: Sequence[str] = (), w
         return f"dse.quantizer({name!r}, measurements={own.name!r})" if own else repr(name)
 
     key, value = (spec.name for spec in request.quantizer_specs())
-    return call(name, [
-        repr(request.device_text), repr(request.model_text), stored(key),
-        *([f"value_quantizer={stored(value)}"] if value != key else []), *more, *work_arguments(request, without),
-    ])  # fmt: skip
+    return call(
+        name,
+        [
+            repr(request.device_text),
+            repr(request.model_text),
+            stored(key),
+            *([f"value_quantizer={stored(value)}"] if value != key else []),
+            *more,
+            *work_arguments(request, without),
+        ],
+    )
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,11 @@ def _designs(bench: Bench, history: tray.History) -> None:
         act(lambda now: now.chosen(st.session_state[_AT]))
 
     shown: dict[str, Any] = {
-        "format_func": lambda at: escaped(rows[at].name), "key": _AT, "on_change": choose,
+        "format_func": lambda at: escaped(rows[at].name),
+        "key": _AT,
+        "on_change": choose,
         "help": "All pages compare these designs. The chosen one is changed by the fields below.",
-    }  # fmt: skip
+    }
     if len(rows) < tray.MANY:
         captions = [escaped(benches.badge(row)) for row in rows]
         st.radio("Designs", places, captions=captions, **shown)
@@ -111,9 +113,11 @@ def _designs(bench: Bench, history: tray.History) -> None:
         _button("Delete", "Take the chosen design out.", lambda: act(Tray.deleted), disabled=alone)
         _button("Up", "Move the chosen design up.", lambda: act(lambda now: now.moved(-1)), disabled=bench.at == 0)
         _button(
-            "Down", "Move the chosen design down.", lambda: act(lambda now: now.moved(1)),
+            "Down",
+            "Move the chosen design down.",
+            lambda: act(lambda now: now.moved(1)),
             disabled=bench.at == len(rows) - 1,
-        )  # fmt: skip
+        )
     with st.container(horizontal=True, gap="xsmall"):
         _button("Undo", "Take back the last change.", lambda: _step(history, -1), disabled=not history.can(-1))
         _button("Redo", "Change it again.", lambda: _step(history, 1), disabled=not history.can(1))
@@ -144,9 +148,10 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
         st.markdown(f"**Change: {escaped(bench.current.name)}**")
         if len(bench.rows) > 1:
             st.checkbox(
-                "Change all designs", key=state.ALL,
+                "Change all designs",
+                key=state.ALL,
                 help="What you change below changes in every design: another device for all of them, say.",
-            )  # fmt: skip
+            )
         widgets.lines(wrong.get("", []))
         st.session_state[_NAME] = state.tray().current.name
 
@@ -158,9 +163,13 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
             )
 
         st.text_input(
-            "Name", key=_NAME, on_change=rename, max_chars=tray.MAX_NAME, placeholder=bench.current.name,
+            "Name",
+            key=_NAME,
+            on_change=rename,
+            max_chars=tray.MAX_NAME,
+            placeholder=bench.current.name,
             help="Left open, a design is called for what tells it from the others.",
-        )  # fmt: skip
+        )
         widgets.draw(shared.DEVICE, wrong.get("device", ()))
         _device_numbers(values)
         for field in _FIRST:
@@ -196,10 +205,14 @@ def _workload(wrong: Mapping[str, list[str]]) -> None:
 
     st.session_state[_PRESET] = None
     st.selectbox(
-        "Preset", list(presets.PRESETS), key=_PRESET, on_change=preset, placeholder="choose a kind of use",
+        "Preset",
+        list(presets.PRESETS),
+        key=_PRESET,
+        on_change=preset,
+        placeholder="choose a kind of use",
         help="Sets lengths, batch and limits to those of a kind of use: assumed, but for the mean lengths of traces.",
         format_func=lambda name: f"{name}: {presets.PRESETS[name].text}",
-    )  # fmt: skip
+    )
     for field in shared.SCENARIO_FIRST:
         widgets.draw(field, wrong.get(field.key, ()))
     box = _box("More of the workload", "workload more", any(field.key in wrong for field in shared.SCENARIO_MORE))

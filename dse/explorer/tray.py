@@ -58,11 +58,15 @@ class Tray:
         before, after = self.current.values, design.values
         keys = {key for key in (*before, *after) if before.get(key) != after.get(key)} if is_for_all else set()
         others = [
-            replace(each, values={
-                **{key: value for key, value in each.values.items() if key not in keys},
-                **{key: value for key, value in after.items() if key in keys},
-            }) for each in self.designs
-        ]  # fmt: skip
+            replace(
+                each,
+                values={
+                    **{key: value for key, value in each.values.items() if key not in keys},
+                    **{key: value for key, value in after.items() if key in keys},
+                },
+            )
+            for each in self.designs
+        ]
         return replace(self, designs=tuple(others)).put(self.at, design)
 
     def added(self, design: Design, at: int | None = None) -> "Tray":
@@ -120,9 +124,7 @@ def _design_text(design: Design, fields: Sequence[Field], also: Mapping[str, str
     return _FIELDS.join([*parts, *([f"{_NAME}.{_escaped(design.name)}"] if design.name else [])]) or _PLAIN
 
 
-def read(
-    text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str]
-) -> tuple[Tray | None, list[str]]:  # fmt: skip
+def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str]) -> tuple[Tray | None, list[str]]:
     """The tray of an address, None where it has no design, and a line for each thing that cannot be used.
 
     `labels` are this session's names of loaded files by what stands for them in addresses.

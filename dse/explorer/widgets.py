@@ -36,9 +36,14 @@ def _widget(field: Field, options: dict[str, Any]) -> Any:
         options["on_change"] = partial(put, {field.clears: ""})
     if field.kind == "choice":
         return st.selectbox(
-            field.label, field.options(), index=_start(field, 0), key=field.key, placeholder=field.placeholder or None,
-            **shown, **options,
-        )  # fmt: skip
+            field.label,
+            field.options(),
+            index=_start(field, 0),
+            key=field.key,
+            placeholder=field.placeholder or None,
+            **shown,
+            **options,
+        )
     if field.kind == "choices":
         return st.multiselect(
             field.label, field.options(), key=field.key, placeholder=field.placeholder or None, **shown, **options
@@ -60,9 +65,16 @@ def _start(field: Field, value: Any) -> Any:
 def _number(field: Field, options: dict[str, Any]) -> Any:
     kind = int if field.kind == "whole" else float
     value = st.number_input(
-        field.label, kind(field.low), kind(field.high), _start(field, "min"), kind(field.step), key=field.key,
-        format="%d" if kind is int else "%g", placeholder=field.placeholder or None, **options,
-    )  # fmt: skip
+        field.label,
+        kind(field.low),
+        kind(field.high),
+        _start(field, "min"),
+        kind(field.step),
+        key=field.key,
+        format="%d" if kind is int else "%g",
+        placeholder=field.placeholder or None,
+        **options,
+    )
     if field.slides and value is not None:
         slider = f"{field.key} slider"
         st.session_state[slider] = min(field.slides, key=lambda stop: abs(stop - value))
@@ -71,9 +83,13 @@ def _number(field: Field, options: dict[str, Any]) -> Any:
             put({field.key: st.session_state[slider]})
 
         st.select_slider(
-            f"{field.label}, in steps", field.slides, key=slider, on_change=moved,
-            format_func=lambda stop: f"{stop:,}", label_visibility="collapsed",
-        )  # fmt: skip
+            f"{field.label}, in steps",
+            field.slides,
+            key=slider,
+            on_change=moved,
+            format_func=lambda stop: f"{stop:,}",
+            label_visibility="collapsed",
+        )
     return value
 
 

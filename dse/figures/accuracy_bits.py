@@ -32,21 +32,36 @@ def chart(view: View, source: Source) -> Chart:
                 f"{row.effective_bits:.3f} bit an element ({row.quantizer})"
                 for row in points.itertuples()
             )
-            series.append(Series(
-                method, "scatter", tuple(map(float, points["effective_bits"])), tuple(map(float, points["value"])),
-                colour=look.colour, marker=look.marker, hover=texts, size=0.75,
-            ))  # fmt: skip
+            series.append(
+                Series(
+                    method,
+                    "scatter",
+                    tuple(map(float, points["effective_bits"])),
+                    tuple(map(float, points["value"])),
+                    colour=look.colour,
+                    marker=look.marker,
+                    hover=texts,
+                    size=0.75,
+                )
+            )
         y = axes.around(axis, view.unit, list(map(float, own["value"])))
         panels.append(Panel(str(model), bits, y, tuple(series)))
     return Chart(
-        view.title, tuple(panels), n_columns=min(3, len(panels)), panel_height_pt=110,
-        notes=(f"{view.note} Values as the paper prints them, bits as this tool computes them; axes do not start at "
-               "0.",),
-    )  # fmt: skip
+        view.title,
+        tuple(panels),
+        n_columns=min(3, len(panels)),
+        panel_height_pt=110,
+        notes=(
+            f"{view.note} Values as the paper prints them, bits as this tool computes them; axes do not start at 0.",
+        ),
+    )
 
 
 for _i, _view in enumerate(VIEWS):
     figure(
-        f"accuracy_{_view.name.replace('-', '_')}", f"{_view.title}.", ACCURACY,
-        ("model", "method", "config", "quantizer", "effective_bits", "value", "n_tasks"), order=350 + _i,
-    )(partial(chart, _view))  # fmt: skip
+        f"accuracy_{_view.name.replace('-', '_')}",
+        f"{_view.title}.",
+        ACCURACY,
+        ("model", "method", "config", "quantizer", "effective_bits", "value", "n_tasks"),
+        order=350 + _i,
+    )(partial(chart, _view))

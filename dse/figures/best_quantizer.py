@@ -21,17 +21,31 @@ SURE = 0.8
 def source_of(answer: BestMap) -> Source:
     """The table of an answer of `dse ask map` and what its figure says beside it."""
     over = answer.over
-    return Source(answer.table(), about={
-        "title": f"Best quantizer ({answer.measure.title})", "quantizers": list(answer.quantizers), "over": over,
-        "notes": [f"{answer.context}. The number in a cell: how many times as good as {over}; without one: {over} "
-                  "does not run. ?: with a chance below 80 % better than the next best.", answer.assumptions],
-    })  # fmt: skip
+    return Source(
+        answer.table(),
+        about={
+            "title": f"Best quantizer ({answer.measure.title})",
+            "quantizers": list(answer.quantizers),
+            "over": over,
+            "notes": [
+                f"{answer.context}. The number in a cell: how many times as good as {over}; without one: {over} "
+                "does not run. ?: with a chance below 80 % better than the next best.",
+                answer.assumptions,
+            ],
+        },
+    )
 
 
 @figure(
-    "map", "The best quantizer at each batch and prompt length, with its gain.", by("ask map --out DIR", "map"),
-    ("batch", "input_tokens", "best"), order=120, key=("batch", "input_tokens"), answer=BestMap, source_of=source_of,
-)  # fmt: skip
+    "map",
+    "The best quantizer at each batch and prompt length, with its gain.",
+    by("ask map --out DIR", "map"),
+    ("batch", "input_tokens", "best"),
+    order=120,
+    key=("batch", "input_tokens"),
+    answer=BestMap,
+    source_of=source_of,
+)
 def chart(source: Source) -> Chart:
     """Cells coloured by the best quantizer; columns batch, input_tokens, best, gain_over_<over> and every measure."""
     table, about = source.table, source.about
@@ -49,26 +63,44 @@ def chart(source: Source) -> Chart:
             continue
         i = quantizers.index(name) if name else -1
         centre = tuple(float(inputs.index(n)) for n in rows["input_tokens"])
-        series.append(Series(
-            _name(i, quantizers) if name else "none runs", "bar",
-            tuple(float(batches.index(batch)) for batch in rows["batch"]), (1.0,) * len(rows),
-            COLOURS[i % len(COLOURS)] if name else "#FFFFFF", base=tuple(at - 0.5 for at in centre), width=1.0,
-            hover=tuple(_hover(row, quantizers) for _, row in rows.iterrows()), hatch="" if name else "x",
+        series.append(
+            Series(
+                _name(i, quantizers) if name else "none runs",
+                "bar",
+                tuple(float(batches.index(batch)) for batch in rows["batch"]),
+                (1.0,) * len(rows),
+                COLOURS[i % len(COLOURS)] if name else "#FFFFFF",
+                base=tuple(at - 0.5 for at in centre),
+                width=1.0,
+                hover=tuple(_hover(row, quantizers) for _, row in rows.iterrows()),
+                hatch="" if name else "x",
+                in_legend=False,
+            )
+        )
+    series.append(
+        Series(
+            "gain",
+            "scatter",
+            tuple(float(batches.index(batch)) for batch in table["batch"]),
+            tuple(float(inputs.index(n)) for n in table["input_tokens"]),
+            style.BLACK,
+            marker="",
+            labels=tuple(_label(row, quantizers, over) for _, row in table.iterrows()),
             in_legend=False,
-        ))  # fmt: skip
-    series.append(Series(
-        "gain", "scatter", tuple(float(batches.index(batch)) for batch in table["batch"]),
-        tuple(float(inputs.index(n)) for n in table["input_tokens"]), style.BLACK, marker="",
-        labels=tuple(_label(row, quantizers, over) for _, row in table.iterrows()), in_legend=False, is_note=True,
-    ))  # fmt: skip
+            is_note=True,
+        )
+    )
     keys = tuple(Series(_name(i, quantizers), "bar", colour=COLOURS[i % len(COLOURS)]) for i in range(len(quantizers)))
     if (first == "").any():
         keys = (*keys, Series("none runs", "bar", colour="#FFFFFF", hatch="x"))
     height = max(120.0, 26.0 * len(inputs))
     return Chart(
-        about.get("title", "Best quantizer"), (Panel("", x, y, tuple(series)),), panel_height_pt=height, keys=keys,
+        about.get("title", "Best quantizer"),
+        (Panel("", x, y, tuple(series)),),
+        panel_height_pt=height,
+        keys=keys,
         notes=tuple(about.get("notes", ())),
-    )  # fmt: skip
+    )
 
 
 def _quantizers(table: pd.DataFrame, names: Sequence[str] | None) -> tuple[str, ...]:

@@ -49,11 +49,19 @@ def panel(table: pd.DataFrame, name: str = "quantizer") -> Panel:
     effective = tuple(float(v) for v in table["effective_bits"])
     series.append(
         Series(
-            "effective bits", "scatter", effective, places, style.BLACK, marker="diamond",
-            opened=(True,) * len(names), size=0.8, labels=(), is_note=False,
+            "effective bits",
+            "scatter",
+            effective,
+            places,
+            style.BLACK,
+            marker="diamond",
+            opened=(True,) * len(names),
+            size=0.8,
+            labels=(),
+            is_note=False,
             hover=tuple(f"{q}\neffective: {bits:.5g} bit" for q, bits in zip(names, effective, strict=True)),
         )
-    )  # fmt: skip
+    )
     return Panel("", x, y, tuple(series))
 
 

@@ -46,20 +46,30 @@ def _above_zero(value: Any) -> float:
 def _pairs(table: pd.DataFrame) -> pd.DataFrame:
     """The claims that are one number above 0 on both sides."""
     points = [
-        {"id": row.id, "document": short(row.source), "published": number, "ours": ours,
-         "ratio": ours / number, "unit": row.unit, "verdict": row.verdict, "is_input": row.basis == "input"}
+        {
+            "id": row.id,
+            "document": short(row.source),
+            "published": number,
+            "ours": ours,
+            "ratio": ours / number,
+            "unit": row.unit,
+            "verdict": row.verdict,
+            "is_input": row.basis == "input",
+        }
         for row in table.itertuples()
-        if (number := verdicts.published_number(str(row.published))) and number > 0
-        and (ours := _above_zero(row.ours))
-    ]  # fmt: skip
+        if (number := verdicts.published_number(str(row.published))) and number > 0 and (ours := _above_zero(row.ours))
+    ]
     columns = ["id", "document", "published", "ours", "ratio", "unit", "verdict", "is_input"]
     return pd.DataFrame(points, columns=columns)
 
 
 @figure(
-    "claims", "Published claims: ours over the published number.", by_validation("claims"),
-    ("id", "source", "published", "ours", "unit", "verdict", "basis"), order=310,
-)  # fmt: skip
+    "claims",
+    "Published claims: ours over the published number.",
+    by_validation("claims"),
+    ("id", "source", "published", "ours", "unit", "verdict", "basis"),
+    order=310,
+)
 def chart(source: Source) -> Chart:
     """One panel, a line for every claim that is not reproduced, the furthest off first, and one for the reproduced of
     a document."""
@@ -88,13 +98,25 @@ def chart(source: Source) -> Chart:
                 f"{row.ratio:.4g} times, {verdict}"
                 for row in own.itertuples()
             )
-            series.append(Series(
-                verdict, "scatter", tuple(map(float, own["ratio"])),
-                tuple(float(len(names) - 1 - place[claim]) for claim in own["id"]), colour=colour, marker=marker,
-                hover=texts, size=0.75, opened=tuple(map(bool, own["is_input"])) if verdict == "reproduced" else (),
-            ))  # fmt: skip
+            series.append(
+                Series(
+                    verdict,
+                    "scatter",
+                    tuple(map(float, own["ratio"])),
+                    tuple(float(len(names) - 1 - place[claim]) for claim in own["id"]),
+                    colour=colour,
+                    marker=marker,
+                    hover=texts,
+                    size=0.75,
+                    opened=tuple(map(bool, own["is_input"])) if verdict == "reproduced" else (),
+                )
+            )
     return Chart(
-        "Ours over published", (Panel("", x, y, tuple(series)),), panel_height_pt=ROW_PT * len(names),
-        notes=("Claims where both are one number above 0, a mark each; claims of a direction or an order are left out. "
-               "Hollow: the number is an input of ours.",),
-    )  # fmt: skip
+        "Ours over published",
+        (Panel("", x, y, tuple(series)),),
+        panel_height_pt=ROW_PT * len(names),
+        notes=(
+            "Claims where both are one number above 0, a mark each; claims of a direction or an order are left out. "
+            "Hollow: the number is an input of ours.",
+        ),
+    )

@@ -13,9 +13,13 @@ from dse.questions.crossing import VERDICTS, Crossing
 
 #: verdict -> (colour, hatch), told apart by both
 LOOKS = {
-    "speed": (style.BLUE, ""), "both": (style.GREEN, "\\"), "capacity": (style.ORANGE, "/"),
-    "prompt": (style.PURPLE, "x"), "no": ("#D9D9D9", ""), "none": (style.GREY, "|"),
-}  # fmt: skip
+    "speed": (style.BLUE, ""),
+    "both": (style.GREEN, "\\"),
+    "capacity": (style.ORANGE, "/"),
+    "prompt": (style.PURPLE, "x"),
+    "no": ("#D9D9D9", ""),
+    "none": (style.GREY, "|"),
+}
 _SIDES = (
     ("batch", "input_tokens", "batch", "sequences", "prompt", "tokens"),
     ("input_tokens", "batch", "prompt", "tokens", "batch", "sequences"),
@@ -42,10 +46,15 @@ def _least_sure(table: pd.DataFrame) -> list[str]:
 
 
 @figure(
-    "cross", "From which batch and prompt on a quantizer pays, and why.", by("ask cross --out DIR", "cross"),
-    ("axis", "at", "first", "last", "verdict", "gain_at_first", "gain_at_last"), order=110,
-    key=("axis", "at", "first"), answer=Crossing, source_of=source_of,
-)  # fmt: skip
+    "cross",
+    "From which batch and prompt on a quantizer pays, and why.",
+    by("ask cross --out DIR", "cross"),
+    ("axis", "at", "first", "last", "verdict", "gain_at_first", "gain_at_last"),
+    order=110,
+    key=("axis", "at", "first"),
+    answer=Crossing,
+    source_of=source_of,
+)
 def chart(source: Source) -> Chart:
     """A panel per axis of the table (`batch`, `input_tokens`), a bar per search."""
     table, notes = source.table, tuple(source.about.get("notes", ()))
@@ -60,10 +69,12 @@ def chart(source: Source) -> Chart:
         y = _axis(name, unit, ends, axis == "input_tokens")
         panels.append(
             Panel(
-                f"which {name} at a given {other}", axes.categories(other, labels, other_unit), y,
+                f"which {name} at a given {other}",
+                axes.categories(other, labels, other_unit),
+                y,
                 tuple(_bars(own, places, name)),
             )
-        )  # fmt: skip
+        )
     found = set(table["verdict"])
     if len(found) == 1:  # a legend of one entry is not drawn
         notes = (f"Everywhere: {VERDICTS[found.pop()]}.", *notes)
@@ -90,11 +101,18 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
         hover = tuple(
             f"{name} {row['first']:,} to {row['last']:,}: {text}" + _gains(row) for row in rows.to_dict("records")
         )
-        found.append(Series(
-            text, "bar", tuple(float(places.index(at)) for at in rows["at"]),
-            tuple(float(last - first + 1) for first, last in zip(rows["first"], rows["last"], strict=True)),
-            colour, base=tuple(float(first) - 0.5 for first in rows["first"]), hatch=hatch, hover=hover,
-        ))  # fmt: skip
+        found.append(
+            Series(
+                text,
+                "bar",
+                tuple(float(places.index(at)) for at in rows["at"]),
+                tuple(float(last - first + 1) for first, last in zip(rows["first"], rows["last"], strict=True)),
+                colour,
+                base=tuple(float(first) - 0.5 for first in rows["first"]),
+                hatch=hatch,
+                hover=hover,
+            )
+        )
     return found
 
 

@@ -13,9 +13,11 @@ from dse.model.results import RESULT_UNITS
 from dse.sweep.pareto.designs import label
 
 MEMORY = {
-    "weight_bytes": "weights", "kv_bytes": "KV cache", "activation_bytes": "activations",
+    "weight_bytes": "weights",
+    "kv_bytes": "KV cache",
+    "activation_bytes": "activations",
     "workspace_bytes": "workspace",
-}  # fmt: skip
+}
 _GB = 1e9
 _BAR = 0.62
 
@@ -29,25 +31,32 @@ def _designs(table: pd.DataFrame) -> Rows:
     """The designs of a table of results, named by what tells them apart."""
     if len(table) > MAX_DESIGNS:
         raise LimitError(f"{len(table):,} designs: a figure shows {MAX_DESIGNS}: choose some with --only COLUMN=A,B")
-    asked = [name for name in ("device", "model", "quantizer", "batch", "input_tokens", "output_tokens")
-             if name in table]  # fmt: skip
+    asked = [
+        name for name in ("device", "model", "quantizer", "batch", "input_tokens", "output_tokens") if name in table
+    ]
     shown = [name for name in asked if table[name].nunique() > 1] or asked[:3]
     return [(label(row, shown, RESULT_UNITS), row.to_dict()) for _, row in table.iterrows()]
 
 
 @figure(
-    "design_memory", "What fills the memory: weights, KV cache and the rest, a bar a design.",
-    by("point ... --out DIR", "point", "report"), (*MEMORY, "capacity_bytes"), order=210,
-)  # fmt: skip
+    "design_memory",
+    "What fills the memory: weights, KV cache and the rest, a bar a design.",
+    by("point ... --out DIR", "point", "report"),
+    (*MEMORY, "capacity_bytes"),
+    order=210,
+)
 def memory_of_table(source: Source) -> Chart:
     """`memory` of the rows of a table."""
     return memory(_designs(source.table), is_named=True)
 
 
 @figure(
-    "design_step", "What fills the mean decode step, a bar a design.", by("point ... --out DIR", "point", "report"),
-    (*rows.STEP, "feasible"), order=220,
-)  # fmt: skip
+    "design_step",
+    "What fills the mean decode step, a bar a design.",
+    by("point ... --out DIR", "point", "report"),
+    (*rows.STEP, "feasible"),
+    order=220,
+)
 def step_of_table(source: Source) -> Chart:
     """`step_time` of the rows of a table."""
     return step_time(_designs(source.table), is_named=True)
@@ -80,10 +89,15 @@ def memory(designs: Rows, is_named: bool = False) -> Chart:
 
 def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_limit: bool = True) -> Series:
     return Series(
-        name, "scatter", tuple(values), places, style.VERMILLION if is_limit else style.BLACK,
-        marker="diamond" if is_limit else "square", size=0.8,
+        name,
+        "scatter",
+        tuple(values),
+        places,
+        style.VERMILLION if is_limit else style.BLACK,
+        marker="diamond" if is_limit else "square",
+        size=0.8,
         hover=tuple(f"{name}: {value / _GB:,.4g} GB" for value in values),
-    )  # fmt: skip
+    )
 
 
 def step_time(designs: Rows, is_named: bool = False) -> Chart:
@@ -96,16 +110,19 @@ def step_time(designs: Rows, is_named: bool = False) -> Chart:
     for place, result in zip(_places(designs), each, strict=True):
         series += whiskers.level(place, whiskers.ends(result, "decode_step_s"))
     missing = [name for name, result in designs if not result["feasible"]]
-    notes = ("Exposed: what does not hide behind the reads.", *whiskers.notes(each, "decode_step_s"),
-             *(f"Does not fit: {name}." for name in missing))  # fmt: skip
+    notes = (
+        "Exposed: what does not hide behind the reads.",
+        *whiskers.notes(each, "decode_step_s"),
+        *(f"Does not fit: {name}." for name in missing),
+    )
     return _chart("Time of a decode step", x, designs, series, notes, is_named)
 
 
 def table(designs: Rows) -> pd.DataFrame:
     """The numbers of the designs, a row each, in SI base units."""
-    return pd.DataFrame([
-        {"design": name, **result, "assumptions": ", ".join(result["assumptions"])} for name, result in designs
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [{"design": name, **result, "assumptions": ", ".join(result["assumptions"])} for name, result in designs]
+    )
 
 
 def _total(result: Mapping[str, Any], columns: Mapping[str, str]) -> float:

@@ -30,24 +30,37 @@ MAX_WHISKERS = 60
 
 def source_of(answer: DesignFront) -> Source:
     """The table of a front, what its figure says beside it, and the other designs."""
-    about = {"objectives": dict(answer.objectives), "units": dict(answer.units), "design": list(answer.design),
-             "by": list(answer.by)}  # fmt: skip
+    about = {
+        "objectives": dict(answer.objectives),
+        "units": dict(answer.units),
+        "design": list(answer.design),
+        "by": list(answer.by),
+    }
     return Source(answer.table.assign(knee=answer.knee), about=about, others={"front_others": answer.cloud})
 
 
 @figure(
-    "front", "Any two objectives against each other, the Pareto front and its knees marked.",
-    by("pareto DIR --maximize ... --minimize ... --out DIR", "front"), ("knee",), order=100, needs_beside=True,
-    answer=DesignFront, source_of=source_of,
-)  # fmt: skip
+    "front",
+    "Any two objectives against each other, the Pareto front and its knees marked.",
+    by("pareto DIR --maximize ... --minimize ... --out DIR", "front"),
+    ("knee",),
+    order=100,
+    needs_beside=True,
+    answer=DesignFront,
+    source_of=source_of,
+)
 def front(source: Source) -> Chart:
     """The front of the table, over the designs of front-others beside it."""
     about, table, cloud = source.about, source.table, source.other("front-others")
     return chart(
-        table.drop(columns="knee"), [bool(knee) for knee in table["knee"]],
-        table.iloc[:0] if cloud is None else cloud, about["objectives"], about["units"],
-        partial(label, columns=tuple(about["design"]), units=about["units"]), tuple(about["by"]),
-    )  # fmt: skip
+        table.drop(columns="knee"),
+        [bool(knee) for knee in table["knee"]],
+        table.iloc[:0] if cloud is None else cloud,
+        about["objectives"],
+        about["units"],
+        partial(label, columns=tuple(about["design"]), units=about["units"]),
+        tuple(about["by"]),
+    )
 
 
 def axis(name: str, unit: str, values: Sequence[float]) -> Axis:
@@ -86,12 +99,17 @@ def chart(
     x, y = (PLACE, names[0]) if one else names
     cloud = cloud.iloc[:0].assign(**{x: []}) if one else _beaten(cloud, front)
     places = [
-        axis(name, units.get(name, ""), [
-            *front[name].astype(float), *cloud[name].astype(float),
-            *(whiskers.spread(front.to_dict("records"), name) if len(front) <= MAX_WHISKERS else ()),
-        ])
+        axis(
+            name,
+            units.get(name, ""),
+            [
+                *front[name].astype(float),
+                *cloud[name].astype(float),
+                *(whiskers.spread(front.to_dict("records"), name) if len(front) <= MAX_WHISKERS else ()),
+            ],
+        )
         for name in (x, y)
-    ]  # fmt: skip
+    ]
     notes = []
     if len(front) > MAX_FRONT:
         keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
@@ -120,11 +138,16 @@ def chart(
         look, rows = looks[name], rows.sort_values(list(names), kind="stable")
         series.append(
             Series(
-                name, "line" if len(objectives) == 2 else "scatter", **_points(rows, x, y), colour=look.colour,
-                dash=look.dash, marker=look.marker, size=0.8,
+                name,
+                "line" if len(objectives) == 2 else "scatter",
+                **_points(rows, x, y),
+                colour=look.colour,
+                dash=look.dash,
+                marker=look.marker,
+                size=0.8,
                 hover=tuple(_hover(name, row, units) for _, row in rows.iterrows()),
             )
-        )  # fmt: skip
+        )
         if len(front) <= MAX_WHISKERS:
             for row in rows.to_dict("records"):
                 sure += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.colour)
@@ -132,10 +155,16 @@ def chart(
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
-                style.KNEE, "scatter", **_points(best, x, y), colour=look.colour, marker="star", size=2.0,
-                hover=tuple(_hover(f"knee of {name}", row, units) for _, row in best.iterrows()), in_legend=False,
+                style.KNEE,
+                "scatter",
+                **_points(best, x, y),
+                colour=look.colour,
+                marker="star",
+                size=2.0,
+                hover=tuple(_hover(f"knee of {name}", row, units) for _, row in best.iterrows()),
+                in_legend=False,
             )
-        )  # fmt: skip
+        )
         notes += [f"Knee{f' of {name}' if by else ''}: {label(row)}." for _, row in best.iterrows()]
     aims = ", ".join(_aim(name, sense) for name, sense in objectives.items())
     notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")

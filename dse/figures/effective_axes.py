@@ -40,9 +40,7 @@ def chart(source: Source) -> Chart:
         at = (float(row["effective_capacity_bytes"]), float(row["effective_bandwidth_bytes_per_s"]))
         taken[at] = taken.get(at, 0) + 1
         place: dict[str, Any] = {"x": at[:1], "y": at[1:], "hover": (rows.hover(row),)}
-        look: dict[str, Any] = {
-            "marker": shown.style(row["system"]).marker, "size": 1.7 * 0.68 ** (taken[at] - 1),
-        }  # fmt: skip
+        look: dict[str, Any] = {"marker": shown.style(row["system"]).marker, "size": 1.7 * 0.68 ** (taken[at] - 1)}
         if row["feasible"]:
             rate = (float(row["throughput_tokens_per_s"]),)
             series.append(Series(row["system"], "scatter", values=rate, **look, **place))
@@ -54,10 +52,15 @@ def chart(source: Source) -> Chart:
     keys = tuple(DOT if key is style.KEY_NOT_AT_ONCE else key for key in rows.mark_keys(own))
     return Chart(
         f"Effective bandwidth against effective capacity, {model}, batch {own['batch'].max():,}",
-        (Panel("", x, y, (*series, *dots)),), panel_height_pt=230, keys=keys, colours=colours,
+        (Panel("", x, y, (*series, *dots)),),
+        panel_height_pt=230,
+        keys=keys,
+        colours=colours,
         notes=(
             "Effective: times 16 / effective bits, what FP16 keys and values would need. "
             "Marks inside marks: same place.",
-            *rows.mark_notes(own, "White dots"), *shown.notes, rows.assumption_note(own),
+            *rows.mark_notes(own, "White dots"),
+            *shown.notes,
+            rows.assumption_note(own),
         ),
-    )  # fmt: skip
+    )

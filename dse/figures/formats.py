@@ -27,10 +27,15 @@ def source_of(answer: Formats) -> Source:
 
 
 @figure(
-    "formats", "KV formats over 16 bits: throughput, requests that fit, energy and error of each.",
-    by("ask formats --out DIR", "formats"), ("format", "gain", "kernels", "max_batch"), order=100, key=("format",),
-    answer=Formats, source_of=source_of,
-)  # fmt: skip
+    "formats",
+    "KV formats over 16 bits: throughput, requests that fit, energy and error of each.",
+    by("ask formats --out DIR", "formats"),
+    ("format", "gain", "kernels", "max_batch"),
+    order=100,
+    key=("format",),
+    answer=Formats,
+    source_of=source_of,
+)
 def chart(source: Source) -> Chart:
     """Four panels with a line a format, the first on top; hollow where its kernels were not measured."""
     rows = source.table.to_dict("records")
@@ -38,26 +43,52 @@ def chart(source: Source) -> Chart:
         raise LimitError(f"{len(rows):,} formats: a figure shows {MAX_FORMATS}: name some with --formats")
     y = axes.categories("quantizer", [str(row["format"]) for row in rows][::-1])
     panels = [
-        Panel("throughput over 16 bits", _axis("gain", "times", rows, "gain", ["gain_low", "gain_high"]), y,
-              (_even(len(rows)), *_dots(rows, "gain", "gain_low", "gain_high", "times"))),
-        Panel("requests that fit at once", _axis("largest batch", "sequences", rows, "max_batch"), y,
-              tuple(_bars(rows, "max_batch", "largest batch", 1.0, "sequences"))),
-    ]  # fmt: skip
+        Panel(
+            "throughput over 16 bits",
+            _axis("gain", "times", rows, "gain", ["gain_low", "gain_high"]),
+            y,
+            (_even(len(rows)), *_dots(rows, "gain", "gain_low", "gain_high", "times")),
+        ),
+        Panel(
+            "requests that fit at once",
+            _axis("largest batch", "sequences", rows, "max_batch"),
+            y,
+            tuple(_bars(rows, "max_batch", "largest batch", 1.0, "sequences")),
+        ),
+    ]
     if any(not pd.isna(row.get("joules_per_token")) for row in rows):
         ends = ["joules_per_token_low", "joules_per_token_high"]
-        panels.append(Panel("energy", _axis("energy", "J/token", rows, "joules_per_token", ends), y,
-                            tuple(_dots(rows, "joules_per_token", ends[0], ends[1], "J/token"))))  # fmt: skip
+        panels.append(
+            Panel(
+                "energy",
+                _axis("energy", "J/token", rows, "joules_per_token", ends),
+                y,
+                tuple(_dots(rows, "joules_per_token", ends[0], ends[1], "J/token")),
+            )
+        )
     if any(not pd.isna(row.get("measured_error")) for row in rows):
-        panels.append(Panel("attention error (none: not measured)",
-                            axes.linear("error", "%", _values(rows, "measured_error"), 0.01), y,
-                            tuple(_bars(rows, "measured_error", "error", 0.01, "%"))))  # fmt: skip
-    cut = [str(row["format"]) for row in rows for column in ("gain", "joules_per_token")
-           if _values([row], f"{column}_high") and row[f"{column}_high"] > _top(rows, column)]  # fmt: skip
+        panels.append(
+            Panel(
+                "attention error (none: not measured)",
+                axes.linear("error", "%", _values(rows, "measured_error"), 0.01),
+                y,
+                tuple(_bars(rows, "measured_error", "error", 0.01, "%")),
+            )
+        )
+    cut = [
+        str(row["format"])
+        for row in rows
+        for column in ("gain", "joules_per_token")
+        if _values([row], f"{column}_high") and row[f"{column}_high"] > _top(rows, column)
+    ]
     notes = (f"Thin lines end at the frame for {', '.join(dict.fromkeys(cut))}: the table has their ends.",) * bool(cut)
     return Chart(
-        source.about.get("title", "KV formats over 16 bits"), tuple(panels), n_columns=2,
-        panel_height_pt=24 + 11 * len(rows), notes=(*source.about.get("notes", ()), whiskers.NOTE, *notes),
-    )  # fmt: skip
+        source.about.get("title", "KV formats over 16 bits"),
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=24 + 11 * len(rows),
+        notes=(*source.about.get("notes", ()), whiskers.NOTE, *notes),
+    )
 
 
 def _values(rows: Sequence[dict[Any, Any]], *columns: str) -> list[float]:
@@ -81,16 +112,26 @@ CUT = 1.6
 
 def _even(n: int) -> Series:
     """Where a format gives as much as 16 bits."""
-    return Series("as much as 16 bits", "line", (1.0, 1.0), (-0.6, n - 0.4), style.GREY, dash="dash", marker="",
-                  is_note=True, in_legend=False)  # fmt: skip
+    return Series(
+        "as much as 16 bits",
+        "line",
+        (1.0, 1.0),
+        (-0.6, n - 0.4),
+        style.GREY,
+        dash="dash",
+        marker="",
+        is_note=True,
+        in_legend=False,
+    )
 
 
 def _places(rows: Sequence[dict[Any, Any]], column: str, kernels: str) -> list[tuple[float, dict[Any, Any]]]:
     """Rows that have a value and those kernels, each with its place, the first on top."""
     return [
-        (float(len(rows) - 1 - i), row) for i, row in enumerate(rows)
+        (float(len(rows) - 1 - i), row)
+        for i, row in enumerate(rows)
         if row["kernels"] == kernels and not pd.isna(row.get(column))
-    ]  # fmt: skip
+    ]
 
 
 def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit: str) -> list[Series]:
@@ -101,22 +142,37 @@ def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit
         for place, row in own:
             if not pd.isna(row.get(low)):
                 found += whiskers.level(place, (float(row[low]), min(float(row[high]), top)), _COLOURS[kernels])
-        found.append(Series(
-            name, "scatter", tuple(float(row[column]) for _, row in own), tuple(place for place, _ in own),
-            _COLOURS[kernels], marker="square" if is_open else "circle", opened=(is_open,) * len(own),
-            hover=tuple(_hover(row, column, 1.0, unit, (low, high)) for _, row in own),
-        ))  # fmt: skip
+        found.append(
+            Series(
+                name,
+                "scatter",
+                tuple(float(row[column]) for _, row in own),
+                tuple(place for place, _ in own),
+                _COLOURS[kernels],
+                marker="square" if is_open else "circle",
+                opened=(is_open,) * len(own),
+                hover=tuple(_hover(row, column, 1.0, unit, (low, high)) for _, row in own),
+            )
+        )
     return [one for one in found if one.x]
 
 
 def _bars(rows: Sequence[dict[Any, Any]], column: str, name: str, per_unit: float, unit: str) -> list[Series]:
     """What follows from the bits alone, however fast kernels are: all bars alike."""
     own = [place for kernels in LOOKS for place in _places(rows, column, kernels)]
-    return [Series(
-        name, "hbar", tuple(float(row[column]) for _, row in own), tuple(place for place, _ in own), style.GREY,
-        base=(0.0,) * len(own), width=_BAR, in_legend=False,
-        hover=tuple(_hover(row, column, per_unit, unit) for _, row in own),
-    )]  # fmt: skip
+    return [
+        Series(
+            name,
+            "hbar",
+            tuple(float(row[column]) for _, row in own),
+            tuple(place for place, _ in own),
+            style.GREY,
+            base=(0.0,) * len(own),
+            width=_BAR,
+            in_legend=False,
+            hover=tuple(_hover(row, column, per_unit, unit) for _, row in own),
+        )
+    ]
 
 
 def _hover(row: dict[Any, Any], column: str, per_unit: float, unit: str, ends: Sequence[str] = ()) -> str:

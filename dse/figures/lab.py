@@ -57,9 +57,18 @@ def compared(table: pd.DataFrame, title: str) -> Chart:
             float(row["output_error"]),
         )
         hover = f"{row['quantizer']}\n{bits:.4g} bit stored\n{error:.2%} off"
-        series.append(Series(
-            row["quantizer"], "scatter", (bits,), (error,), look.colour, marker=look.marker, hover=(hover,), size=1.3
-        ))  # fmt: skip
+        series.append(
+            Series(
+                row["quantizer"],
+                "scatter",
+                (bits,),
+                (error,),
+                look.colour,
+                marker=look.marker,
+                hover=(hover,),
+                size=1.3,
+            )
+        )
     x = axes.linear("stored bits", "bit", known["stored_bits"].astype(float))
     y = axes.linear("error of the attention output", "%", known["output_error"].astype(float), 0.01)
     return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=("Less is better on both axes.",))
@@ -73,15 +82,21 @@ def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, n
     values = tuple(cells.get((layer, head), math.nan) for layer in layers for head in range(n_heads))
     texts = tuple(
         f"layer {layer}, head {head}\n{name} {cells.get((layer, head), math.nan):.5g} {unit}".rstrip()
-        for layer in layers for head in range(n_heads)
-    )  # fmt: skip
+        for layer in layers
+        for head in range(n_heads)
+    )
     every = -(-len(layers) // 16)
     ticks = tuple((float(i), str(layer)) for i, layer in enumerate(layers) if i % every == 0)
     y = Axis("layer", "", -0.5, len(layers) - 0.5, ticks)
     series = Series(
-        name, "heat", tuple(map(float, range(n_heads))), tuple(map(float, range(len(layers)))), values=values,
-        hover=texts, in_legend=False,
-    )  # fmt: skip
+        name,
+        "heat",
+        tuple(map(float, range(n_heads))),
+        tuple(map(float, range(len(layers)))),
+        values=values,
+        hover=texts,
+        in_legend=False,
+    )
     panel = Panel("", replace(_counted("head", "", 0, n_heads), unit=""), y, (series,))
     height = min(max(14.0 * len(layers), 80.0), 320.0)
     return Chart(title, (panel,), panel_height_pt=height, notes=notes, colours=scale(name, unit, values))
@@ -118,13 +133,19 @@ def values(part: np.ndarray, first_token: int, name: str, colours: ColourScale, 
     """Keys or values [tokens, channels] of a head as a map, tokens to the right; to four digits."""
     n_tokens, n_channels = part.shape
     series = Series(
-        name, "heat", tuple(float(first_token + i) for i in range(n_tokens)), tuple(map(float, range(n_channels))),
-        values=tuple(float(f"{value:.4g}") for value in part.T.reshape(-1)), in_legend=False,
-    )  # fmt: skip
+        name,
+        "heat",
+        tuple(float(first_token + i) for i in range(n_tokens)),
+        tuple(map(float, range(n_channels))),
+        values=tuple(float(f"{value:.4g}") for value in part.T.reshape(-1)),
+        in_legend=False,
+    )
     panel = Panel(
-        "", _counted("position", "token", first_token, n_tokens), _counted("channel", "of the head", 0, n_channels),
+        "",
+        _counted("position", "token", first_token, n_tokens),
+        _counted("channel", "of the head", 0, n_channels),
         (series,),
-    )  # fmt: skip
+    )
     return Chart(title, (panel,), panel_height_pt=150, colours=colours)
 
 
@@ -137,9 +158,12 @@ def _titles(source: Source, title: str) -> tuple[str, tuple[str, ...]]:
 
 
 @figure(
-    "lab_bits", "Bits an element that a quantizer really stored of a KV dump, by part.", _lab("bits"),
-    ("quantizer", "stored_bits", "effective_bits"), order=240,
-)  # fmt: skip
+    "lab_bits",
+    "Bits an element that a quantizer really stored of a KV dump, by part.",
+    _lab("bits"),
+    ("quantizer", "stored_bits", "effective_bits"),
+    order=240,
+)
 def lab_bits(source: Source) -> Chart:
     """Bits by part as stored."""
     bit_ledger.check_parts(source.table)
@@ -147,10 +171,12 @@ def lab_bits(source: Source) -> Chart:
 
 
 @figure(
-    "lab_heads", "An error of keys or values as a map of layers and heads.",
+    "lab_heads",
+    "An error of keys or values as a map of layers and heads.",
     by("lab SOURCE --method Q --out DIR` or `dse measure SOURCE --out DIR", "errors", "measured"),
-    ("layer", "head", "side"), order=250,
-)  # fmt: skip
+    ("layer", "head", "side"),
+    order=250,
+)
 def lab_heads(source: Source) -> Chart:
     """One error of one side by layer and head: those that stand beside, else the first that the table has."""
     table = source.table.dropna(subset=["layer", "head"]).astype({"layer": int, "head": int})
@@ -172,9 +198,12 @@ def lab_heads(source: Source) -> Chart:
 
 
 @figure(
-    "lab_histogram", "Values of a head before and after a quantizer, its thresholds marked.", _lab("histogram"),
-    ("low", "high", "n_before", "n_after"), order=260,
-)  # fmt: skip
+    "lab_histogram",
+    "Values of a head before and after a quantizer, its thresholds marked.",
+    _lab("histogram"),
+    ("low", "high", "n_before", "n_after"),
+    order=260,
+)
 def lab_histogram(source: Source) -> Chart:
     """Values before and after, with the bounds that stand beside the table."""
     marks = [(str(name), float(low), float(high)) for name, low, high in source.about.get("marks", [])]
@@ -196,9 +225,13 @@ def lab_values(part: str, source: Source) -> Chart:
     return values(before if part == "before" else after, first, "value", scale("value", "", before, after), title)
 
 
-for _i, (_part, _words) in enumerate((("before", "as they were"), ("after", "as a quantizer gives them back"),
-                                      ("error", "how far the two are apart"))):  # fmt: skip
+for _i, (_part, _words) in enumerate(
+    (("before", "as they were"), ("after", "as a quantizer gives them back"), ("error", "how far the two are apart"))
+):
     figure(
-        f"lab_{_part}", f"Tokens and channels of a head as a map: {_words}.", _lab("values"),
-        ("token", "channel", "before", "after"), order=270 + _i,
-    )(partial(lab_values, _part))  # fmt: skip
+        f"lab_{_part}",
+        f"Tokens and channels of a head as a map: {_words}.",
+        _lab("values"),
+        ("token", "channel", "before", "after"),
+        order=270 + _i,
+    )(partial(lab_values, _part))

@@ -52,10 +52,19 @@ def chart(source: Source) -> Chart:
             running = [str(int(n)) for n, wait in zip(good["running_batch"], waits, strict=True) if wait]
             series.append(
                 Series(
-                    style.NOT_AT_ONCE, "scatter", over, tops, style.BLACK, marker="circle", size=0.7,
-                    opened=(True,) * len(over), labels=tuple(running), is_note=True, in_legend=False,
+                    style.NOT_AT_ONCE,
+                    "scatter",
+                    over,
+                    tops,
+                    style.BLACK,
+                    marker="circle",
+                    size=0.7,
+                    opened=(True,) * len(over),
+                    labels=tuple(running),
+                    is_note=True,
+                    in_legend=False,
                 )
-            )  # fmt: skip
+            )
         out = tuple(float(batches.index(int(batch))) for batch in own[~own["feasible"]]["batch"])
         if out:
             heights = (0.03 * y.high,) * len(out)
@@ -64,15 +73,21 @@ def chart(source: Source) -> Chart:
             )
         panels.append(Panel(system, x, y, tuple(series)))
     return Chart(
-        f"Decode step by part, {table['model'].iloc[0]}", tuple(panels), n_columns=3, panel_height_pt=150,
+        f"Decode step by part, {table['model'].iloc[0]}",
+        tuple(panels),
+        n_columns=3,
+        panel_height_pt=150,
         keys=rows.mark_keys(table),
         notes=(
             "Exposed: what does not hide behind the reads. Numbers over hollow marks: sequences that do run at once.",
-            *rows.mark_notes(table), *rows.kernel_notes(table, "Not facts"),
+            *rows.mark_notes(table),
+            *rows.kernel_notes(table, "Not facts"),
             *whiskers.notes(table.to_dict("records"), "decode_step_s"),
-            *shown.notes, *left_out, rows.assumption_note(table),
+            *shown.notes,
+            *left_out,
+            rows.assumption_note(table),
         ),
-    )  # fmt: skip
+    )
 
 
 def _parts(row: pd.Series, parts: Mapping[str, str]) -> list[str]:

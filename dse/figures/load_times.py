@@ -18,11 +18,15 @@ def source_of(answer: Load) -> Source:
 
 
 @figure(
-    "load", "Time per token and to the first as a server is asked for more requests a second.",
+    "load",
+    "Time per token and to the first as a server is asked for more requests a second.",
     by("ask load --out DIR", "load"),
-    ("design", "load", "requests_per_s", "tpot_s", "ttft_s", "running_requests"), order=135, key=("design", "load"),
-    answer=Load, source_of=source_of,
-)  # fmt: skip
+    ("design", "load", "requests_per_s", "tpot_s", "ttft_s", "running_requests"),
+    order=135,
+    key=("design", "load"),
+    answer=Load,
+    source_of=source_of,
+)
 def chart(source: Source) -> Chart:
     """A panel a time, a line a design; beside the table: `limits`, seconds by column, each a dotted line."""
     table, limits = source.table, source.about.get("limits", {})
@@ -37,11 +41,18 @@ def chart(source: Source) -> Chart:
         y = axes.linear(name, unit, [*table[column].astype(float), *([limit] if limit else [])], size)
         series = [
             Series(
-                design, "line", tuple(map(float, own["requests_per_s"])), tuple(map(float, own[column])), look.colour,
-                dash=look.dash, marker=look.marker, hover=tuple(_hover(row) for _, row in own.iterrows()),
+                design,
+                "line",
+                tuple(map(float, own["requests_per_s"])),
+                tuple(map(float, own[column])),
+                look.colour,
+                dash=look.dash,
+                marker=look.marker,
+                hover=tuple(_hover(row) for _, row in own.iterrows()),
             )
-            for design, look in looks.items() if not (own := table[table["design"] == design]).empty
-        ]  # fmt: skip
+            for design, look in looks.items()
+            if not (own := table[table["design"] == design]).empty
+        ]
         if limit:
             ends = (limit, limit)
             series.append(Series("limit", "line", (x.low, x.high), ends, style.GREY, "dot", marker="", is_note=True))

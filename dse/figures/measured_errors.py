@@ -32,10 +32,12 @@ def _notes(table: pd.DataFrame, synthetic: bool) -> tuple[str, ...]:
 
 
 @figure(
-    "error_bits", "Measured error of the attention output against stored bits, a point a method.",
+    "error_bits",
+    "Measured error of the attention output against stored bits, a point a method.",
     by("measure SOURCE --out DIR", "summary.json"),
-    ("method", "side", "context_tokens", "stored_bits", "output_error", "queries"), order=170,
-)  # fmt: skip
+    ("method", "side", "context_tokens", "stored_bits", "output_error", "queries"),
+    order=170,
+)
 def error_bits(source: Source) -> Chart | None:
     """Output error against stored bits, a point a method, all layers; None where attention was not measured."""
     summary, synthetic = source.table, _is_synthetic(source)
@@ -48,10 +50,17 @@ def error_bits(source: Source) -> Chart | None:
     for row in own.itertuples():
         look = _look(methods, row.method)
         text = f"{row.method}\n{row.stored_bits:.4g} bit an element\n{_ERROR} {row.output_error:.4g}"
-        series.append(Series(
-            row.method, "scatter", (float(row.stored_bits),), (float(row.output_error),), look.colour,
-            marker=look.marker, hover=(text,),
-        ))  # fmt: skip
+        series.append(
+            Series(
+                row.method,
+                "scatter",
+                (float(row.stored_bits),),
+                (float(row.output_error),),
+                look.colour,
+                marker=look.marker,
+                hover=(text,),
+            )
+        )
     x = axes.linear("stored bits", "bit/element", own["stored_bits"], n_ticks=8)
     panel = Panel("", x, axes.log10(_ERROR, "%", own["output_error"], PERCENT), tuple(series))
     title = f"Attention error against stored bits at {own['context_tokens'].iloc[0]:,} tokens"
@@ -59,10 +68,12 @@ def error_bits(source: Source) -> Chart | None:
 
 
 @figure(
-    "error_context", "Measured error of the attention output by context length.",
+    "error_context",
+    "Measured error of the attention output by context length.",
     by("measure SOURCE --out DIR", "summary.json"),
-    ("method", "side", "context_tokens", "output_error", "mass_moved", "queries"), order=180,
-)  # fmt: skip
+    ("method", "side", "context_tokens", "output_error", "mass_moved", "queries"),
+    order=180,
+)
 def error_context(source: Source) -> Chart | None:
     """Output error and attention mass moved by context length; None for a single length or without attention."""
     summary, synthetic = source.table, _is_synthetic(source)
@@ -76,9 +87,12 @@ def error_context(source: Source) -> Chart | None:
         for column, name in (("output_error", _ERROR), ("mass_moved", "share of attention moved"))
     ]
     return Chart(
-        _title("Attention error by context length", synthetic), tuple(p for p in panels if p), n_columns=2,
-        panel_height_pt=200, notes=_notes(own, synthetic),
-    )  # fmt: skip
+        _title("Attention error by context length", synthetic),
+        tuple(p for p in panels if p),
+        n_columns=2,
+        panel_height_pt=200,
+        notes=_notes(own, synthetic),
+    )
 
 
 def _panel(own: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: str) -> Panel | None:
@@ -90,20 +104,28 @@ def _panel(own: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: s
     series = []
     for method in dict.fromkeys(shown["method"]):
         points, look = shown[shown["method"] == method].sort_values(at), _look(methods, method)
-        series.append(Series(
-            method, "line", tuple(map(float, points[at])), tuple(map(float, points[column])), look.colour, look.dash,
-            look.marker, hover=tuple(f"{method}\n{a:,}: {b:.4g}" for a, b in zip(points[at], points[column],
-                                                                                strict=True)),
-        ))  # fmt: skip
+        series.append(
+            Series(
+                method,
+                "line",
+                tuple(map(float, points[at])),
+                tuple(map(float, points[column])),
+                look.colour,
+                look.dash,
+                look.marker,
+                hover=tuple(f"{method}\n{a:,}: {b:.4g}" for a, b in zip(points[at], points[column], strict=True)),
+            )
+        )
     return Panel(title, x, axes.log10(name, "%", shown[column], PERCENT), tuple(series))
 
 
 @figure(
-    "error_layer", "Measured errors of keys, values and attention by layer.",
+    "error_layer",
+    "Measured errors of keys, values and attention by layer.",
     by("measure SOURCE --out DIR", "measured"),
     ("method", "side", "context_tokens", "layer", "head", "sqnr_db", "output_error", "mass_moved", "queries"),
     order=190,
-)  # fmt: skip
+)
 def error_layer(source: Source) -> Chart | None:
     """By layer: signal to noise of keys and of values (heads as hollow points), and the output error."""
     table, synthetic = source.table, _is_synthetic(source)
@@ -145,6 +167,15 @@ def _points(method: str, kind: Any, rows: pd.DataFrame, look: style.Style, opene
         for row in rows.itertuples()
     )
     return Series(
-        method, kind, tuple(map(float, rows["layer"])), tuple(map(float, rows["sqnr_db"])), look.colour, look.dash,
-        look.marker, hover=texts, opened=opened, size=0.5 if opened else 1.0, in_legend=not opened,
-    )  # fmt: skip
+        method,
+        kind,
+        tuple(map(float, rows["layer"])),
+        tuple(map(float, rows["sqnr_db"])),
+        look.colour,
+        look.dash,
+        look.marker,
+        hover=texts,
+        opened=opened,
+        size=0.5 if opened else 1.0,
+        in_legend=not opened,
+    )

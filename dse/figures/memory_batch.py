@@ -67,24 +67,32 @@ def chart(source: Source) -> Chart:
         ]
         lines = [
             Series(
-                f"capacity {size / axes.GB:,.4g} GB", "line", (x.low, x.high), (size, size), style.BLACK,
-                dash=_LINES[i], marker="", hover=(_devices(table, size),) * 2,  # type: ignore[arg-type]
+                f"capacity {size / axes.GB:,.4g} GB",
+                "line",
+                (x.low, x.high),
+                (size, size),
+                style.BLACK,
+                dash=_LINES[i],
+                marker="",
+                hover=(_devices(table, size),) * 2,  # type: ignore[arg-type]
             )
             for i, size in enumerate(capacities)
-        ]  # fmt: skip
+        ]
         panels.append(Panel(f"KV {name}, {own['stored_bits'].iloc[0]:.3g} bits stored", x, y, (*bars, *lines)))
     held = "; ".join(f"{size / axes.GB:,.4g} GB: {_devices(table, size)}" for size in capacities)
     first = table.iloc[0]
     length = axes.tokens_text(int(first["input_tokens"] + first["output_tokens"]))
     return Chart(
-        f"Weights and KV cache against batch, {model}, {length} tokens a sequence", tuple(panels), n_columns=2,
+        f"Weights and KV cache against batch, {model}, {length} tokens a sequence",
+        tuple(panels),
+        n_columns=2,
         panel_height_pt=150,
         notes=(
             *left_out,
             f"Capacities. {held}.",
             f"Exact sizes from the model's shape. {rows.assumption_note(table, ('memory_capacity',))}",
         ),
-    )  # fmt: skip
+    )
 
 
 def _devices(table: pd.DataFrame, size: float) -> str:

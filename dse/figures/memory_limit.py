@@ -18,16 +18,22 @@ WHOLE = (
 _COLUMNS = ("system", "batch", "input_tokens", "memory_bytes", "capacity_bytes", "fits")
 
 
-@figure("nqkv_figure_8", "Peak memory against batch (NQKV Figure 8).", by_validation("nqkv_figure_8"), _COLUMNS,
-        order=510)  # fmt: skip
+@figure(
+    "nqkv_figure_8", "Peak memory against batch (NQKV Figure 8).", by_validation("nqkv_figure_8"), _COLUMNS, order=510
+)
 def against_batch(source: Source) -> Chart:
     """Over the batch, at the prompt length of the paper."""
     title = f"Memory against batch, {FIGURE_MODEL} on an A100, {FIGURE_INPUT_TOKENS} tokens in (NQKV Figure 8)"
     return _chart(title, "batch", "sequences", source.table, WHOLE)
 
 
-@figure("nqkv_figure_9", "Peak memory against prompt length (NQKV Figure 9).", by_validation("nqkv_figure_9"), _COLUMNS,
-        order=520)  # fmt: skip
+@figure(
+    "nqkv_figure_9",
+    "Peak memory against prompt length (NQKV Figure 9).",
+    by_validation("nqkv_figure_9"),
+    _COLUMNS,
+    order=520,
+)
 def against_length(source: Source) -> Chart:
     """Over the prompt, at a batch that the paper does not state."""
     title = f"Memory against prompt length, {FIGURE_MODEL} on an A100, batch {FIGURE_LENGTH_BATCH} (NQKV Figure 9)"
@@ -48,22 +54,42 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
     for i, system in enumerate(systems):
         own, look = table[table["system"] == system], looks[system]
         good, bad = own[own["fits"]], own[~own["fits"]]
-        series.append(Series(
-            system, "line", tuple(map(float, good[column])), tuple(map(float, good["memory_bytes"])),
-            colour=look.colour, dash=look.dash, marker=look.marker, hover=_texts(good, column, unit),
-        ))  # fmt: skip
+        series.append(
+            Series(
+                system,
+                "line",
+                tuple(map(float, good[column])),
+                tuple(map(float, good["memory_bytes"])),
+                colour=look.colour,
+                dash=look.dash,
+                marker=look.marker,
+                hover=_texts(good, column, unit),
+            )
+        )
         if len(bad):
             heights = (capacity * (1 + CROSS_STEP * (i + 1)),) * len(bad)
-            series.append(Series(
-                style.OUT_OF_MEMORY, "scatter", tuple(map(float, bad[column])), heights, colour=look.colour,
-                marker="x-thin", hover=_texts(bad, column, unit), is_note=True, in_legend=False,
-            ))  # fmt: skip
+            series.append(
+                Series(
+                    style.OUT_OF_MEMORY,
+                    "scatter",
+                    tuple(map(float, bad[column])),
+                    heights,
+                    colour=look.colour,
+                    marker="x-thin",
+                    hover=_texts(bad, column, unit),
+                    is_note=True,
+                    in_legend=False,
+                )
+            )
     held = f"capacity {capacity / axes.GB:,.4g} GB"
     series.append(Series(held, "line", (x.low, x.high), (capacity, capacity), style.VERMILLION, dash="dash", marker=""))
     return Chart(
-        title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, keys=(style.KEY_OUT_OF_MEMORY,),
+        title,
+        (Panel("", x, y, tuple(series)),),
+        panel_height_pt=200,
+        keys=(style.KEY_OUT_OF_MEMORY,),
         notes=(f"Crosses above the capacity: out of memory, in the order of the legend. {note}",),
-    )  # fmt: skip
+    )
 
 
 def _texts(own: pd.DataFrame, column: str, unit: str) -> tuple[str, ...]:

@@ -30,20 +30,35 @@ def source_of(answer: Need) -> Source:
         f"{answer.context}, {answer.design}, batch {answer.result['batch']:,}, {answer.result['input_tokens']:,} in."
     )
     found = f"{answer.value / size:,.4g} {unit}" if answer.value is not None else "none meets it"
-    return Source(answer.curve, about={
-        "title": f"Smallest {NUMBERS[answer.what][1]} for {goal.text()}: {found}", "what": answer.what,
-        "measure": measure.name, "target": goal.value, "target_text": goal.text(), "marks": marks,
-        "notes": [asked, f"{'What stops a smaller one' if answer.value is not None else 'Cannot be met'}: "
-                  f"{answer.why()}.", "Hollow: misses the target.", f"Smallest, {answer.sure_text()}.",
-                  assumption_text([answer.result], measure)],
-    })  # fmt: skip
+    return Source(
+        answer.curve,
+        about={
+            "title": f"Smallest {NUMBERS[answer.what][1]} for {goal.text()}: {found}",
+            "what": answer.what,
+            "measure": measure.name,
+            "target": goal.value,
+            "target_text": goal.text(),
+            "marks": marks,
+            "notes": [
+                asked,
+                f"{'What stops a smaller one' if answer.value is not None else 'Cannot be met'}: {answer.why()}.",
+                "Hollow: misses the target.",
+                f"Smallest, {answer.sure_text()}.",
+                assumption_text([answer.result], measure),
+            ],
+        },
+    )
 
 
 @figure(
-    "need", "A result against the device's bandwidth, capacity or FLOP/s, and the smallest that will do.",
+    "need",
+    "A result against the device's bandwidth, capacity or FLOP/s, and the smallest that will do.",
     by("ask need bandwidth|capacity|flops --out DIR", "need-bandwidth", "need-capacity", "need-flops"),
-    ("running_batch", "bound", "meets"), order=130, answer=Need, source_of=source_of,
-)  # fmt: skip
+    ("running_batch", "bound", "meets"),
+    order=130,
+    answer=Need,
+    source_of=source_of,
+)
 def chart(source: Source) -> Chart:
     """A result over the number that varies, hollow where the target is missed.
 
@@ -64,10 +79,17 @@ def chart(source: Source) -> Chart:
     for end in ("low", "high"):
         if end in runs:
             own = runs.dropna(subset=[end])
-            series.append(Series(
-                whiskers.NAME, "line", tuple(own[number].astype(float)), tuple(own[end].astype(float)), style.BLUE,
-                dash="dot", marker="",
-            ))  # fmt: skip
+            series.append(
+                Series(
+                    whiskers.NAME,
+                    "line",
+                    tuple(own[number].astype(float)),
+                    tuple(own[end].astype(float)),
+                    style.BLUE,
+                    dash="dot",
+                    marker="",
+                )
+            )
     if goal:
         ends = (goal[1], goal[1])
         series.append(Series(goal[0], "line", (x.low, x.high), ends, style.BLACK, dash="dash", marker="", is_note=True))
@@ -102,9 +124,12 @@ def _own_curve(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
         ["smallest that meets it", float(a), float(b)] for a, b in zip(met[column], met[measure.column], strict=True)
     ]
     return table[order], {
-        "title": f"{measure.title[0].upper()}{measure.title[1:]} against {NUMBERS[what][1]}", "what": what,
-        "measure": measure.name, "marks": marks, "notes": ["Hollow: misses the target."],
-    }  # fmt: skip
+        "title": f"{measure.title[0].upper()}{measure.title[1:]} against {NUMBERS[what][1]}",
+        "what": what,
+        "measure": measure.name,
+        "marks": marks,
+        "notes": ["Hollow: misses the target."],
+    }
 
 
 def _goal(about: dict[str, Any]) -> tuple[str, float] | None:
@@ -137,19 +162,33 @@ def source_of_bits(answer: NeedBits) -> Source:
     measure, table = answer.target.measure, answer.table()
     out = ["No bar: does not run."] if table[measure.column].isna().any() else []
     found = f"{answer.best['stored_bits']:.4g} bits ({answer.best['quantizer']})" if answer.best else "none meets it"
-    return Source(table, about={
-        "title": f"Most stored bits for {answer.target.text()}: {found}", "measure": measure.name,
-        "target": answer.target.value, "target_text": answer.target.text(),
-        "notes": [f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in.",
-                  f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.", *out, whiskers.NOTE,
-                  assumption_text(answer.candidates, measure)],
-    })  # fmt: skip
+    return Source(
+        table,
+        about={
+            "title": f"Most stored bits for {answer.target.text()}: {found}",
+            "measure": measure.name,
+            "target": answer.target.value,
+            "target_text": answer.target.text(),
+            "notes": [
+                f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in.",
+                f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.",
+                *out,
+                whiskers.NOTE,
+                assumption_text(answer.candidates, measure),
+            ],
+        },
+    )
 
 
 @figure(
-    "need_bits", "Which quantizers meet a target, most stored bits first.", by("ask need bits --out DIR", "need-bits"),
-    ("quantizer", "stored_bits", "bound", "meets"), order=140, answer=NeedBits, source_of=source_of_bits,
-)  # fmt: skip
+    "need_bits",
+    "Which quantizers meet a target, most stored bits first.",
+    by("ask need bits --out DIR", "need-bits"),
+    ("quantizer", "stored_bits", "bound", "meets"),
+    order=140,
+    answer=NeedBits,
+    source_of=source_of_bits,
+)
 def bits_chart(source: Source) -> Chart:
     """A bar per quantizer, most stored bits on top; columns quantizer, stored_bits, bound, meets, and the result's."""
     table, about = source.table, source.about
@@ -163,15 +202,27 @@ def bits_chart(source: Source) -> Chart:
         ("meets the target", True, style.GREEN, ""),
         ("misses it", False, "#B8B8B8", "/"),
     ):
-        rows = [(i, row) for i, (_, row) in enumerate(table.iterrows())
-                if bool(row["meets"]) == meets and pd.notna(row[result])]  # fmt: skip
+        rows = [
+            (i, row)
+            for i, (_, row) in enumerate(table.iterrows())
+            if bool(row["meets"]) == meets and pd.notna(row[result])
+        ]
         if rows:
-            series.append(Series(
-                name, "hbar", tuple(float(row[result]) for _, row in rows),
-                tuple(float(len(labels) - 1 - i) for i, _ in rows), colour, hatch=hatch, width=0.6,
-                hover=tuple(f"{labels[i]}\n{x.name}: {x.shown(row[result]):,.5g} {x.unit}\nbound by: {row['bound']}"
-                            for i, row in rows),
-            ))  # fmt: skip
+            series.append(
+                Series(
+                    name,
+                    "hbar",
+                    tuple(float(row[result]) for _, row in rows),
+                    tuple(float(len(labels) - 1 - i) for i, _ in rows),
+                    colour,
+                    hatch=hatch,
+                    width=0.6,
+                    hover=tuple(
+                        f"{labels[i]}\n{x.name}: {x.shown(row[result]):,.5g} {x.unit}\nbound by: {row['bound']}"
+                        for i, row in rows
+                    ),
+                )
+            )
     for i, (_, row) in enumerate(table.iterrows()):
         if pd.notna(row.get("low")):
             series += whiskers.level(float(len(labels) - 1 - i), (float(row["low"]), float(row["high"])))
@@ -180,6 +231,8 @@ def bits_chart(source: Source) -> Chart:
         ends = (goal[1], goal[1])
         series.append(Series(goal[0], "line", ends, (y.low, y.high), style.BLACK, dash="dash", marker="", is_note=True))
     return Chart(
-        about["title"], (Panel("", x, y, tuple(series)),), panel_height_pt=max(60.0, 14.0 * len(labels)),
+        about["title"],
+        (Panel("", x, y, tuple(series)),),
+        panel_height_pt=max(60.0, 14.0 * len(labels)),
         notes=tuple(about.get("notes", ())),
-    )  # fmt: skip
+    )

@@ -8,22 +8,38 @@ from dse.figures.registry import Source, by, figure
 
 #: operation -> its name in the figure and its marker; the colour is the quantizer's
 MARKERS = {
-    "attention": ("attention", "circle"), "qkv": ("QKV", "square"), 
+    "attention": ("attention", "circle"),
+    "qkv": ("QKV", "square"),
     "output_projection": ("output projection", "diamond"),
-    "feed_forward": ("feed-forward", "triangle-up"), "head": ("head", "triangle-down"),
+    "feed_forward": ("feed-forward", "triangle-up"),
+    "head": ("head", "triangle-down"),
     "layers": ("layers", "pentagon"),
-}  # fmt: skip
+}
 #: span of the ceiling on both sides of the operations, as a factor
 ROOM = 4.0
 
 
 @figure(
-    "operations", "Operations of a decode step under the device's roofline, at peak rates and calibrated.",
+    "operations",
+    "Operations of a decode step under the device's roofline, at peak rates and calibrated.",
     by("point ... --out DIR", "operations"),
-    ("device", "model", "quantizer", "model_kind", "stack", "operation", "batch", "seconds",
-     "intensity_flops_per_byte", "flops_per_s", "ceiling_flops_per_s", "peak_flops_per_s", "bandwidth_bytes_per_s"),
+    (
+        "device",
+        "model",
+        "quantizer",
+        "model_kind",
+        "stack",
+        "operation",
+        "batch",
+        "seconds",
+        "intensity_flops_per_byte",
+        "flops_per_s",
+        "ceiling_flops_per_s",
+        "peak_flops_per_s",
+        "bandwidth_bytes_per_s",
+    ),
     order=230,
-)  # fmt: skip
+)
 def chart(source: Source) -> Chart:
     """One panel from rows of `dse.questions.operations.decode_step`: hollow marks at peak rates, filled ones fitted.
 
@@ -44,7 +60,7 @@ def chart(source: Source) -> Chart:
     series += _dequantizing(table, places, line_x)
     keys = [
         Series(name, "scatter", colour=style.STYLES[place].colour, marker="square") for name, place in places.items()
-    ]  # fmt: skip
+    ]
     for operation in dict.fromkeys(table["operation"]):
         title, marker = MARKERS.get(operation, (operation.replace("_", " "), "cross"))
         keys.append(Series(title, "scatter", colour=style.GREY, marker=marker))
@@ -52,26 +68,37 @@ def chart(source: Source) -> Chart:
             for quantizer, place in places.items():
                 own = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
                 own = own[own["quantizer"] == quantizer]
-                series.append(Series(
-                    f"{title}, {quantizer}, {kind}", "scatter",
-                    tuple(float(v) for v in own["intensity_flops_per_byte"]),
-                    tuple(float(v) for v in own["flops_per_s"]),
-                    style.STYLES[place].colour, marker=marker, opened=(kind == "ideal",) * len(own), in_legend=False,
-                    size=1.3 if kind == "ideal" else 1.0,
-                    hover=tuple(_hover(row, title) for _, row in own.iterrows()),
-                ))  # fmt: skip
+                series.append(
+                    Series(
+                        f"{title}, {quantizer}, {kind}",
+                        "scatter",
+                        tuple(float(v) for v in own["intensity_flops_per_byte"]),
+                        tuple(float(v) for v in own["flops_per_s"]),
+                        style.STYLES[place].colour,
+                        marker=marker,
+                        opened=(kind == "ideal",) * len(own),
+                        in_legend=False,
+                        size=1.3 if kind == "ideal" else 1.0,
+                        hover=tuple(_hover(row, title) for _, row in own.iterrows()),
+                    )
+                )
     fitted = [name for name in dict.fromkeys(table["stack"]) if isinstance(name, str)]
     return Chart(
-        f"Operations of a decode step: {model} on {device}", (Panel("", x, y, tuple(series)),),
-        panel_height_pt=260, keys=tuple(keys),
+        f"Operations of a decode step: {model} on {device}",
+        (Panel("", x, y, tuple(series)),),
+        panel_height_pt=260,
+        keys=tuple(keys),
         notes=(
             "Hollow: at the device's peak rates, on the ceiling by definition."
-            + (f" Filled: kernels as measured ({', '.join(fitted)})." if fitted else " No kernels of this device were "
-               "measured."),
+            + (
+                f" Filled: kernels as measured ({', '.join(fitted)})."
+                if fitted
+                else " No kernels of this device were measured."
+            ),
             "Products with weights move with the batch that runs at once. Dashed: what dequantizing keys and values "
             "allows attention, where that is below the bandwidth; it runs beside the reading.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, ...]) -> list[Series]:
@@ -82,14 +109,23 @@ def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, .
     found = []
     for quantizer, rows_of in own.groupby("quantizer", sort=False):
         row = rows_of.iloc[-1]  # calibrated, where there is such
-        rate, bandwidth, peak = (float(row[name]) for name in (
-            "dequantize_bytes_per_s", "bandwidth_bytes_per_s", "peak_flops_per_s"
-        ))  # fmt: skip
+        rate, bandwidth, peak = (
+            float(row[name]) for name in ("dequantize_bytes_per_s", "bandwidth_bytes_per_s", "peak_flops_per_s")
+        )
         if rate < bandwidth:
-            found.append(Series(
-                f"dequantizing, {quantizer}", "line", x, tuple(min(peak, rate * at) for at in x),
-                style.STYLES[places[str(quantizer)]].colour, "dash", marker="", is_note=True, in_legend=False,
-            ))  # fmt: skip
+            found.append(
+                Series(
+                    f"dequantizing, {quantizer}",
+                    "line",
+                    x,
+                    tuple(min(peak, rate * at) for at in x),
+                    style.STYLES[places[str(quantizer)]].colour,
+                    "dash",
+                    marker="",
+                    is_note=True,
+                    in_legend=False,
+                )
+            )
     return found
 
 

@@ -35,16 +35,22 @@ def _points(name: str, measured: Any, predicted: Any, mask: Any, **look: Any) ->
 
 
 @figure(
-    "predicted_measured", "Predicted against measured kernel times of a calibration.",
-    by("calibrate TABLE --device NAME --out FILE.toml (writes FILE.points.csv)", "points"), COLUMNS, order=200,
-)  # fmt: skip
+    "predicted_measured",
+    "Predicted against measured kernel times of a calibration.",
+    by("calibrate TABLE --device NAME --out FILE.toml (writes FILE.points.csv)", "points"),
+    COLUMNS,
+    order=200,
+)
 def calibrated(source: Source) -> Chart:
     """The parts of a calibration, of one device and stack."""
     device, stack = source.one("device"), source.one("stack")
-    return _chart(f"{device}, {stack}: predicted and measured", [
-        (str(part), *(own[name].to_numpy() for name in COLUMNS[3:]))
-        for part, own in source.table.groupby("part", sort=False)
-    ])  # fmt: skip
+    return _chart(
+        f"{device}, {stack}: predicted and measured",
+        [
+            (str(part), *(own[name].to_numpy() for name in COLUMNS[3:]))
+            for part, own in source.table.groupby("part", sort=False)
+        ],
+    )
 
 
 def points_of(scatters: Sequence[Scatter]) -> pd.DataFrame:
@@ -74,10 +80,12 @@ def silicon(products: bool, source: Source) -> Chart:
 
 for _i, (_name, _words) in enumerate((("attention", "attention"), ("gemm", "matrix products"))):
     figure(
-        f"silicon_{_name}", f"Predicted against measured times of a device's kernels: {_words}.",
-        Written(by_validation("silicon-points", "calibrate").command, ("tables/silicon-points",)), COLUMNS,
+        f"silicon_{_name}",
+        f"Predicted against measured times of a device's kernels: {_words}.",
+        Written(by_validation("silicon-points", "calibrate").command, ("tables/silicon-points",)),
+        COLUMNS,
         order=320 + _i,
-    )(partial(silicon, _name == "gemm"))  # fmt: skip
+    )(partial(silicon, _name == "gemm"))
 
 
 def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
@@ -91,16 +99,37 @@ def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
         held = np.asarray(held)
         series = (
             Series("equal", "line", ends, ends, colour=style.BLACK, marker="", is_note=True),
-            Series("10 % off", "line", ends, tuple(1.1 * end for end in ends), colour=style.GREY, dash="dash",
-                   marker="", is_note=True),
-            Series("10 % off", "line", ends, tuple(end / 1.1 for end in ends), colour=style.GREY, dash="dash",
-                   marker="", is_note=True),
+            Series(
+                "10 % off",
+                "line",
+                ends,
+                tuple(1.1 * end for end in ends),
+                colour=style.GREY,
+                dash="dash",
+                marker="",
+                is_note=True,
+            ),
+            Series(
+                "10 % off",
+                "line",
+                ends,
+                tuple(end / 1.1 for end in ends),
+                colour=style.GREY,
+                dash="dash",
+                marker="",
+                is_note=True,
+            ),
             _points("fitted", measured, predicted, ~held, colour=style.SKY),
             _points("held out", measured, predicted, held, colour=style.VERMILLION, marker="diamond"),
-        )  # fmt: skip
+        )
         panels.append(Panel(name, x, y, series))
     return Chart(
-        title, tuple(panels), n_columns=min(2, len(panels)), panel_height_pt=230,
-        notes=(f"At most {MAX_POINTS:,} points of a kind are drawn. Rows inside the last-level cache are predicted "
-               "with the bandwidth fitted to it.",),
-    )  # fmt: skip
+        title,
+        tuple(panels),
+        n_columns=min(2, len(panels)),
+        panel_height_pt=230,
+        notes=(
+            f"At most {MAX_POINTS:,} points of a kind are drawn. Rows inside the last-level cache are predicted "
+            "with the bandwidth fitted to it.",
+        ),
+    )

@@ -154,9 +154,7 @@ def figure(
     def declare(draw: Callable[[Source], Chart | None]) -> Callable[[Source], Chart | None]:
         if name in DECLARED:
             raise ValueError(f"two figures are called {name}")
-        DECLARED[name] = Figure(
-            name, shows, written, columns, draw, order, key, needs_beside, title, answer, source_of
-        )  # fmt: skip
+        DECLARED[name] = Figure(name, shows, written, columns, draw, order, key, needs_beside, title, answer, source_of)
         return draw
 
     return declare

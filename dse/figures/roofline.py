@@ -18,9 +18,13 @@ def _series(own: pd.DataFrame, operation: str, name: str, kind: str, **look: obj
         for _, row in part.iterrows()
     )
     return Series(
-        name, kind, tuple(float(v) for v in part["intensity_flops_per_byte"]),  # type: ignore[arg-type]
-        tuple(float(v) for v in part["flops_per_s"]), hover=texts, **look,  # type: ignore[arg-type]
-    )  # fmt: skip
+        name,
+        kind,
+        tuple(float(v) for v in part["intensity_flops_per_byte"]),  # type: ignore[arg-type]
+        tuple(float(v) for v in part["flops_per_s"]),
+        hover=texts,
+        **look,  # type: ignore[arg-type]
+    )
 
 
 @figure(
@@ -50,24 +54,41 @@ def chart(source: Source) -> Chart:
         attention = own[own["operation"] == "attention"]
         series = [_series(own, "ceiling", "ceiling", "line", marker="", colour=style.GREY)]
         series.append(
-            _series(own, "linear", LINEAR, "scatter", colour=style.STYLES[places[LINEAR]].colour, size=1.2,
-                    opened=(True,) * len(linear),
-                    labels=tuple(str(label).removeprefix("batch ") for label in linear["label"]))
-        )  # fmt: skip
+            _series(
+                own,
+                "linear",
+                LINEAR,
+                "scatter",
+                colour=style.STYLES[places[LINEAR]].colour,
+                size=1.2,
+                opened=(True,) * len(linear),
+                labels=tuple(str(label).removeprefix("batch ") for label in linear["label"]),
+            )
+        )
         for label in attention["label"]:
             one = own[(own["operation"] == "attention") & (own["label"] == label)]
             look = style.STYLES[places[label]]
             series.append(
-                _series(one, "attention", f"attention, {label}", "scatter", colour=look.colour, marker=look.marker,
-                        size=0.75)
-            )  # fmt: skip
+                _series(
+                    one,
+                    "attention",
+                    f"attention, {label}",
+                    "scatter",
+                    colour=look.colour,
+                    marker=look.marker,
+                    size=0.75,
+                )
+            )
         panels.append(Panel(f"{device}, {own['model'].iloc[0]}", x, y, tuple(series)))
     assumed = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
     return Chart(
-        "Roofline of the decode operations", tuple(panels), n_columns=2, panel_height_pt=165,
+        "Roofline of the decode operations",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=165,
         notes=(
             "Linear layers: FP16 weights, numbers are batches. Attention's intensity does not depend on the "
             "batch; dequantization is not counted.",
             f"Rests on assumed numbers: {', '.join(assumed)}." if assumed else "Rests on no assumed number.",
         ),
-    )  # fmt: skip
+    )

@@ -21,15 +21,32 @@ SECOND = 1.0
 _COMMAND = "validate serving TABLE.csv --out DIR"
 #: columns of servers.csv: what was measured, and what was predicted of it, in seconds
 COLUMNS = (
-    "id", "model", "kind", "system", "stack", "release", "n_devices", "concurrency", "suspect", "tpot_measured_s",
-    "tpot_s", "tpot_low_s", "tpot_high_s", "ttft_measured_s", "ttft_s", "ttft_low_s", "ttft_high_s", "kernels_s",
+    "id",
+    "model",
+    "kind",
+    "system",
+    "stack",
+    "release",
+    "n_devices",
+    "concurrency",
+    "suspect",
+    "tpot_measured_s",
+    "tpot_s",
+    "tpot_low_s",
+    "tpot_high_s",
+    "ttft_measured_s",
+    "ttft_s",
+    "ttft_low_s",
+    "ttft_high_s",
+    "kernels_s",
     "naive_s",
-)  # fmt: skip
+)
 #: stack -> colour and mark
 _LOOKS = {
-    "vllm": ("vLLM", style.BLUE, "circle"), "sglang": ("SGLang", style.ORANGE, "triangle-up"),
+    "vllm": ("vLLM", style.BLUE, "circle"),
+    "sglang": ("SGLang", style.ORANGE, "triangle-up"),
     "trtllm": ("TensorRT-LLM", style.GREEN, "square"),
-}  # fmt: skip
+}
 _INTERVAL = "#E0E0E0"
 #: lines beside the diagonal: what they are called, by which factor they are off it, how they are drawn
 _LINES: dict[str, tuple[tuple[str, float, Dash], ...]] = {
@@ -39,9 +56,10 @@ _LINES: dict[str, tuple[tuple[str, float, Dash], ...]] = {
 MAX_TICKS = 8
 #: column of errors.csv -> name, colour and hatch of its bars
 _BARS = {
-    "tpot_mean": ("this model", style.BLUE, ""), "kernels_mean": ("kernels alone", style.SKY, "/"),
+    "tpot_mean": ("this model", style.BLUE, ""),
+    "kernels_mean": ("kernels alone", style.SKY, "/"),
     "naive_mean": ("data sheet (naive roofline)", style.VERMILLION, "\\"),
-}  # fmt: skip
+}
 _BAR = 0.26
 PERCENT = 0.01
 _MILLI = axes.MILLISECOND
@@ -54,17 +72,35 @@ def table_of(judged: Sequence[Judged]) -> pd.DataFrame:
         row = one.row
         if one.tpot_s is None or one.ttft_s is None or row.spec is None or row.tpot_s is None:
             continue
-        found.append((
-            row.id, row.spec.name, one.kind, row.system, row.stack, row.release or "-", row.n_devices, row.concurrency,
-            is_suspect(row), row.tpot_s, *one.tpot_s, row.ttft_s, *one.ttft_s, one.kernels_s, one.naive_s,
-        ))  # fmt: skip
+        found.append(
+            (
+                row.id,
+                row.spec.name,
+                one.kind,
+                row.system,
+                row.stack,
+                row.release or "-",
+                row.n_devices,
+                row.concurrency,
+                is_suspect(row),
+                row.tpot_s,
+                *one.tpot_s,
+                row.ttft_s,
+                *one.ttft_s,
+                one.kernels_s,
+                one.naive_s,
+            )
+        )
     return pd.DataFrame(found, columns=list(COLUMNS))
 
 
 @figure(
-    "servers_measured", "Predicted against measured times of whole servers, with 80 % intervals.",
-    by(_COMMAND, "servers"), COLUMNS[:17], order=350,
-)  # fmt: skip
+    "servers_measured",
+    "Predicted against measured times of whole servers, with 80 % intervals.",
+    by(_COMMAND, "servers"),
+    COLUMNS[:17],
+    order=350,
+)
 def measured(source: Source) -> Chart | None:
     """A panel of times per output token, and one of times to the first where any was measured."""
     table = source.table
@@ -75,12 +111,14 @@ def measured(source: Source) -> Chart | None:
     panels = [
         _panel(table[table[f"{name}_measured_s"].notna()], name, title, per_unit, unit)
         for name, title, per_unit, unit in (
-            ("tpot", "Time per output token", _MILLI, "ms"), ("ttft", "Time to the first token", SECOND, "s"),
-        ) if table[f"{name}_measured_s"].notna().any()
-    ]  # fmt: skip
+            ("tpot", "Time per output token", _MILLI, "ms"),
+            ("ttft", "Time to the first token", SECOND, "s"),
+        )
+        if table[f"{name}_measured_s"].notna().any()
+    ]
     notes = [
         f"{n_rows:,} measured servers, medians over their requests. Hollow: mixtures of experts. Grey bars hold "
-        "8 of 10 measurements, as predicted.",
+        "8 of 10 measurements, as predicted."
     ]
     if table["suspect"].astype(bool).any():
         notes.append(
@@ -96,10 +134,17 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
     ends = (x.low, x.high)
     low, high = np.clip(here[:, 2], y.low, y.high), np.clip(here[:, 3], y.low, y.high)
     gaps = np.full(len(here), np.nan)
-    series = [Series(
-        "80 % interval", "line", tuple(np.ravel(np.column_stack((here[:, 0], here[:, 0], gaps))).tolist()),
-        tuple(np.ravel(np.column_stack((low, high, gaps))).tolist()), _INTERVAL, marker="", is_note=True,
-    )]  # fmt: skip
+    series = [
+        Series(
+            "80 % interval",
+            "line",
+            tuple(np.ravel(np.column_stack((here[:, 0], here[:, 0], gaps))).tolist()),
+            tuple(np.ravel(np.column_stack((low, high, gaps))).tolist()),
+            _INTERVAL,
+            marker="",
+            is_note=True,
+        )
+    ]
     suspect = table["suspect"].astype(bool)
     if suspect.any():
         series.append(_points(table[suspect], "suspect row", name, unit, per_unit, "#A9A9A9", "x-thin"))
@@ -109,10 +154,18 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
         series.append(_points(own, shown, name, unit, per_unit, colour, marker))
     for words, factor, dash in _LINES[name]:
         for off in dict.fromkeys((factor, 1 / factor)):
-            series.append(Series(
-                words, "line", ends, tuple(off * end for end in ends), style.BLACK if factor == 1 else "#4D4D4D",
-                dash=dash, marker="", is_note=True,
-            ))  # fmt: skip
+            series.append(
+                Series(
+                    words,
+                    "line",
+                    ends,
+                    tuple(off * end for end in ends),
+                    style.BLACK if factor == 1 else "#4D4D4D",
+                    dash=dash,
+                    marker="",
+                    is_note=True,
+                )
+            )
     return Panel(title, x, y, tuple(series))
 
 
@@ -127,9 +180,7 @@ def _axis(name: str, unit: str, values: NDArray[np.float64], per_unit: float) ->
     return Axis(name, unit, float(low), float(high), ticks, log=True, per_unit=per_unit)
 
 
-def _points(
-    own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, colour: str, marker: str
-) -> Series:  # fmt: skip
+def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, colour: str, marker: str) -> Series:
     texts = []
     for row in own.to_dict("records"):
         measured_s, ours, low, high = (row[f"{name}{end}"] for end in ("_measured_s", "_s", "_low_s", "_high_s"))
@@ -141,15 +192,25 @@ def _points(
         )
     opened = () if marker == "x-thin" else tuple(kind == "mixture" for kind in own["kind"])
     return Series(
-        shown, "scatter", tuple(map(float, own[f"{name}_measured_s"])), tuple(map(float, own[f"{name}_s"])), colour,
-        marker=marker, opened=opened, hover=tuple(texts), size=0.5,
-    )  # fmt: skip
+        shown,
+        "scatter",
+        tuple(map(float, own[f"{name}_measured_s"])),
+        tuple(map(float, own[f"{name}_s"])),
+        colour,
+        marker=marker,
+        opened=opened,
+        hover=tuple(texts),
+        size=0.5,
+    )
 
 
 @figure(
-    "servers_errors", "Errors on measured servers by model: this model, kernels alone, the data sheet.",
-    by(_COMMAND, "errors", "tables/serving", "serving"), ("by", "group", "predicted", *_BARS), order=360,
-)  # fmt: skip
+    "servers_errors",
+    "Errors on measured servers by model: this model, kernels alone, the data sheet.",
+    by(_COMMAND, "errors", "tables/serving", "serving"),
+    ("by", "group", "predicted", *_BARS),
+    order=360,
+)
 def by_model(source: Source) -> Chart | None:
     """Three bars a model, mean errors of times per output token; all dense models and all mixtures first."""
     table = source.table
@@ -167,17 +228,28 @@ def by_model(source: Source) -> Chart | None:
             f"{names[k]}, {own['predicted'].iloc[k]:,} rows\n{shown}: {100 * value:.1f} %"
             for k, value in zip(known, values, strict=True)
         )
-        series.append(Series(
-            shown, "hbar", tuple(values), tuple(places[k] + _BAR * (1 - i) for k in known), colour, hatch=hatch,
-            width=_BAR, hover=texts,
-        ))  # fmt: skip
+        series.append(
+            Series(
+                shown,
+                "hbar",
+                tuple(values),
+                tuple(places[k] + _BAR * (1 - i) for k in known),
+                colour,
+                hatch=hatch,
+                width=_BAR,
+                hover=texts,
+            )
+        )
     x = axes.linear("mean error of the time per output token", "%", [v for one in series for v in one.x], PERCENT)
     return Chart(
-        "Errors on measured servers", (Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),
+        "Errors on measured servers",
+        (Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),
         panel_height_pt=30 + 20 * len(names),
-        notes=("Means of |predicted / measured - 1|. Kernels alone: without the server's own time and the prompts of "
-               "other requests. Data sheet: bytes and operations of a step at peak rates.",),
-    )  # fmt: skip
+        notes=(
+            "Means of |predicted / measured - 1|. Kernels alone: without the server's own time and the prompts of "
+            "other requests. Data sheet: bytes and operations of a step at peak rates.",
+        ),
+    )
 
 
 def charts_of(judged: Sequence[Judged]) -> dict[str, Chart]:

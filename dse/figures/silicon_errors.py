@@ -10,9 +10,12 @@ PERCENT = 0.01
 
 
 @figure(
-    "silicon_errors", "Errors of a device's calibrated kernels on measured times, by part and size.",
-    by_validation("silicon"), ("device", "stack", "part", "size_class", "mean", "p90", "naive_mean"), order=340,
-)  # fmt: skip
+    "silicon_errors",
+    "Errors of a device's calibrated kernels on measured times, by part and size.",
+    by_validation("silicon"),
+    ("device", "stack", "part", "size_class", "mean", "p90", "naive_mean"),
+    order=340,
+)
 def chart(source: Source) -> Chart:
     """One panel, a line per stack, part and size class; shares, p90 and naive_mean may be missing."""
     table, device = source.table, source.one("device")

@@ -14,11 +14,24 @@ def _line(table: pd.DataFrame, column: str, name: str, which: int) -> Series:
 
 
 @figure(
-    "simulation", "A simulated run over time: requests, memory, tokens per second.",
+    "simulation",
+    "A simulated run over time: requests, memory, tokens per second.",
     by("simulate ... --out DIR", "over_time"),
-    ("time_s", "running", "waiting", "used_bytes", "free_bytes", "tokens_per_s", "device", "model", "quantizer",
-     "batching", "admission"), order=160,
-)  # fmt: skip
+    (
+        "time_s",
+        "running",
+        "waiting",
+        "used_bytes",
+        "free_bytes",
+        "tokens_per_s",
+        "device",
+        "model",
+        "quantizer",
+        "batching",
+        "admission",
+    ),
+    order=160,
+)
 def chart(source: Source) -> Chart:
     """Three panels over the time of the run; a row of the table is a moment."""
     table = source.table
@@ -30,14 +43,25 @@ def chart(source: Source) -> Chart:
     counts = [*table["running"], *table["waiting"]]
     memory = [*table["used_bytes"], float(first["free_bytes"])]
     panels = (
-        Panel("requests", time(), axes.linear("requests", "sequences", counts),
-              (_line(table, "running", "requests running", 0), _line(table, "waiting", "requests waiting", 10))),
-        Panel("memory", time(), axes.linear("keys and values", "GB", memory, axes.GB),
-              (_line(table, "used_bytes", "memory held by requests", 3),
-               _line(table, "free_bytes", "memory limit", 7))),
-        Panel("tokens", time(), axes.linear("throughput", "token/s", table["tokens_per_s"]),
-              (_line(table, "tokens_per_s", "tokens generated per second", 4),)),
-    )  # fmt: skip
+        Panel(
+            "requests",
+            time(),
+            axes.linear("requests", "sequences", counts),
+            (_line(table, "running", "requests running", 0), _line(table, "waiting", "requests waiting", 10)),
+        ),
+        Panel(
+            "memory",
+            time(),
+            axes.linear("keys and values", "GB", memory, axes.GB),
+            (_line(table, "used_bytes", "memory held by requests", 3), _line(table, "free_bytes", "memory limit", 7)),
+        ),
+        Panel(
+            "tokens",
+            time(),
+            axes.linear("throughput", "token/s", table["tokens_per_s"]),
+            (_line(table, "tokens_per_s", "tokens generated per second", 4),),
+        ),
+    )
     title = f"{first['device']}, {first['model']}, {first['quantizer']}, {first['batching']}, {first['admission']}"
     notes = (
         f"{len(table):,} moments of the run, evenly over its steps; throughput is the mean since the one before.",

@@ -17,10 +17,18 @@ def _lines(table: pd.DataFrame, x: str, y: str, hover: Callable[[Any], str]) -> 
     found = []
     for method, look in style.of_methods(list(dict.fromkeys(table["method"]))).items():
         own = table[table["method"] == method]
-        found.append(Series(
-            method, "line", tuple(map(float, own[x])), tuple(map(float, own[y])), look.colour, look.dash, look.marker,
-            hover=tuple(hover(row) for row in own.itertuples()),
-        ))  # fmt: skip
+        found.append(
+            Series(
+                method,
+                "line",
+                tuple(map(float, own[x])),
+                tuple(map(float, own[y])),
+                look.colour,
+                look.dash,
+                look.marker,
+                hover=tuple(hover(row) for row in own.itertuples()),
+            )
+        )
     return tuple(found)
 
 
@@ -29,10 +37,12 @@ def _gigabytes(values: pd.Series) -> Axis:
 
 
 @figure(
-    "sinkq_figure_3", "SinkQ's Figure 3 as modelled: throughput and peak memory by batch and length.",
+    "sinkq_figure_3",
+    "SinkQ's Figure 3 as modelled: throughput and peak memory by batch and length.",
     by_validation("sinkq-figure-3-batch"),
-    ("method", "batch", "throughput_tokens_per_s", "peak_memory_bytes", "over_kivi"), order=500,
-)  # fmt: skip
+    ("method", "batch", "throughput_tokens_per_s", "peak_memory_bytes", "over_kivi"),
+    order=500,
+)
 def chart(source: Source) -> Chart:
     """Four panels: throughput, over KIVI's too since the lines lie close; memory by batch and by length.
 
@@ -59,21 +69,27 @@ def chart(source: Source) -> Chart:
     share = axes.around("throughput over KIVI's", "times", list(over["over_kivi"]))
     panels = (
         Panel(f"(a) {by_batch}", at_batch, rate, _lines(batches, "batch", "throughput_tokens_per_s", of_batch)),
+        Panel(f"(a) over KIVI, {by_batch}", at_batch, share, _lines(over, "batch", "over_kivi", of_batch)),
         Panel(
-            f"(a) over KIVI, {by_batch}", at_batch, share,
-            _lines(over, "batch", "over_kivi", of_batch),
-        ),
-        Panel(
-            f"(b) {by_batch}", at_batch, _gigabytes(batches["peak_memory_bytes"]),
+            f"(b) {by_batch}",
+            at_batch,
+            _gigabytes(batches["peak_memory_bytes"]),
             _lines(batches, "batch", "peak_memory_bytes", of_batch),
         ),
         Panel(
-            f"(c) {by_length}", length, _gigabytes(lengths["peak_memory_bytes"]),
+            f"(c) {by_length}",
+            length,
+            _gigabytes(lengths["peak_memory_bytes"]),
             _lines(lengths, "n_tokens", "peak_memory_bytes", of_length),
         ),
-    )  # fmt: skip
+    )
     return Chart(
-        "SinkQ Figure 3, as modelled", panels, n_columns=2, panel_height_pt=130,
-        notes=("Lines end at the largest batch or length that fits at once. Peak memory: weights, keys and values, "
-               "activations. The paper draws its values and prints only what stands in the table.",),
-    )  # fmt: skip
+        "SinkQ Figure 3, as modelled",
+        panels,
+        n_columns=2,
+        panel_height_pt=130,
+        notes=(
+            "Lines end at the largest batch or length that fits at once. Peak memory: weights, keys and values, "
+            "activations. The paper draws its values and prints only what stands in the table.",
+        ),
+    )

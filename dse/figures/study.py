@@ -15,10 +15,13 @@ from dse.measure.lm.weights import SHIPPED
 
 #: looks of up to six series of a panel: each differs from the others in colour and in mark
 LOOKS = (
-    Style(style.BLUE, "solid", "circle"), Style(style.ORANGE, "dash", "square"), Style(style.GREEN, "dot", "diamond"),
-    Style(style.PURPLE, "dashdot", "triangle-up"), Style(style.VERMILLION, "solid", "cross"),
+    Style(style.BLUE, "solid", "circle"),
+    Style(style.ORANGE, "dash", "square"),
+    Style(style.GREEN, "dot", "diamond"),
+    Style(style.PURPLE, "dashdot", "triangle-up"),
+    Style(style.VERMILLION, "solid", "cross"),
     Style(style.GREY, "dash", "triangle-down"),
-)  # fmt: skip
+)
 #: what the bars of perplexities mean
 BARS = "Bars: one standard error of the difference to FP16, over the windows of text."
 #: name -> what draws the tables of some models, and the experiment that it shows
@@ -26,9 +29,7 @@ CHARTS: dict[str, tuple[Callable[[Tables], Chart], str]] = {}
 _WRITTEN = by("study MODEL --out DIR", *(f"{model}.study" for model in SHIPPED))
 
 
-def study(
-    name: str, experiment: str, shows: str
-) -> Callable[[Callable[[Tables], Chart]], Callable[[Tables], Chart]]:  # fmt: skip
+def study(name: str, experiment: str, shows: str) -> Callable[[Callable[[Tables], Chart]], Callable[[Tables], Chart]]:
     """Declare the figure of an experiment, drawn by a function of the tables of some models."""
 
     def declare(draw: Callable[[Tables], Chart]) -> Callable[[Tables], Chart]:
@@ -59,15 +60,28 @@ def plotly_figure(name: str, tables: Tables) -> Any:
 
 
 def line(
-    name: str, x: Sequence[float], y: Sequence[float], look: Style, unit: str = "", marker: bool = True,
-    kind: str = "line", per_unit: float = 1.0,
-) -> Series:  # fmt: skip
+    name: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    look: Style,
+    unit: str = "",
+    marker: bool = True,
+    kind: str = "line",
+    per_unit: float = 1.0,
+) -> Series:
     """A series whose hover boxes tell its name, place and value."""
     texts = tuple(f"{name}\n{a:.4g}: {b / per_unit:.4g} {unit}".rstrip() for a, b in zip(x, y, strict=True))
     return Series(
-        name, "line" if kind == "line" else "scatter", tuple(map(float, x)), tuple(map(float, y)), look.colour,
-        look.dash, look.marker if marker else "", hover=texts, size=0.75 if kind == "scatter" else 1.0,
-    )  # fmt: skip
+        name,
+        "line" if kind == "line" else "scatter",
+        tuple(map(float, x)),
+        tuple(map(float, y)),
+        look.colour,
+        look.dash,
+        look.marker if marker else "",
+        hover=texts,
+        size=0.75 if kind == "scatter" else 1.0,
+    )
 
 
 def by_layer(own: pd.DataFrame, name: str, look: Style, fold: str = "mean", unit: str = "") -> Series:
@@ -84,8 +98,9 @@ def layer_axis(table: pd.DataFrame) -> Axis:
     return Axis("layer", "index", layers[0] - 0.4, layers[-1] + 0.4, ticks)
 
 
-def bars(name: str, x: Sequence[float], y: Sequence[float], errors: Sequence[float], look: Style,
-         lie: bool = False) -> list[Series]:  # fmt: skip
+def bars(
+    name: str, x: Sequence[float], y: Sequence[float], errors: Sequence[float], look: Style, lie: bool = False
+) -> list[Series]:
     """A line a point from one standard error below it to one above; `lie`: along x."""
     found = []
     for at, value, error in zip(x, y, errors, strict=True):

@@ -27,15 +27,20 @@ def ranges(tables: Tables) -> Chart:
             ):
                 one = own[own["metric"] == metric]
                 points = line("one text", list(one["layer"] + 0.13), list(one["value"]), _TEXT, kind="scatter")
-                series += [Series(points.name, "scatter", points.x, points.y, GREY, size=0.35, hover=points.hover),
-                           by_layer(one, shown, look, fold)]  # fmt: skip
+                series += [
+                    Series(points.name, "scatter", points.x, points.y, GREY, size=0.35, hover=points.hover),
+                    by_layer(one, shown, look, fold),
+                ]
             reach = float(own["value"].abs().max())
             panels.append(Panel(f"{model}, {name}", layer_axis(table), _signed(reach), tuple(series)))
     n_texts = len(set(rows(next(iter(tables.values())), "ranges")["series"]))
     return Chart(
-        "How far do keys and values reach, by layer and text? (Oaken Figure 6)", tuple(panels), n_columns=2,
-        panel_height_pt=130, notes=(f"Grey: each of {n_texts} texts. Lines: extremes over all, mean limits.",),
-    )  # fmt: skip
+        "How far do keys and values reach, by layer and text? (Oaken Figure 6)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=130,
+        notes=(f"Grey: each of {n_texts} texts. Lines: extremes over all, mean limits.",),
+    )
 
 
 def _signed(reach: float) -> Axis:
@@ -48,9 +53,10 @@ def _signed(reach: float) -> Axis:
 @study("study_channels", "channels", "Outlier channels of a model's keys and values, by layer.")
 def channels(tables: Tables) -> Chart:
     """Oaken, observation 3: outlier channels."""
-    kinds = (("largest_over_median", "Largest over median channel", "ratio", "1", 1.0),
-             ("top_in_as_many_channels", "Of the top 4 %, in the 4 % of channels with most", "share", "%",
-              PERCENT))  # fmt: skip
+    kinds = (
+        ("largest_over_median", "Largest over median channel", "ratio", "1", 1.0),
+        ("top_in_as_many_channels", "Of the top 4 %, in the 4 % of channels with most", "share", "%", PERCENT),
+    )
     panels = []
     for metric, title, name, unit, size in kinds:
         series, values = [], []
@@ -58,16 +64,20 @@ def channels(tables: Tables) -> Chart:
             for s, (side, shown) in enumerate(SIDES):
                 own = rows(table, "channels", metric, side)
                 look = Style(LOOKS[m].colour, ("solid", "dash")[s], ("circle", "square")[s])  # type: ignore[arg-type]
-                series.append(line(f"{model}, {shown}", list(own["layer"]), list(own["value"]), look, unit,
-                                   per_unit=size))  # fmt: skip
+                series.append(
+                    line(f"{model}, {shown}", list(own["layer"]), list(own["value"]), look, unit, per_unit=size)
+                )
                 values += list(own["value"])
         axis, x = axes.linear(name, unit, values, size), layer_axis(next(iter(tables.values())))
         series.append(level("no outlier channel", x, 1.0 if metric == "largest_over_median" else 0.04))
         panels.append(Panel(title, x, axis, tuple(series)))
     return Chart(
-        "Do a few channels hold the largest values? (Oaken Figure 6(c))", tuple(panels), n_columns=2,
-        panel_height_pt=170, notes=("A channel's size is its largest magnitude over all tokens of all texts.",),
-    )  # fmt: skip
+        "Do a few channels hold the largest values? (Oaken Figure 6(c))",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=170,
+        notes=("A channel's size is its largest magnitude over all tokens of all texts.",),
+    )
 
 
 @study("study_normality", "normality", "Share of blocks that a test does not tell from normal.")
@@ -84,15 +94,29 @@ def normality(tables: Tables) -> Chart:
             series.append(line(f"{shown}, mean of layers", list(mean.index), list(mean), look, "%", per_unit=PERCENT))
             places = [at * (1.04, 1.08)[side == "value"] for at in part["x"]]
             dots = line(f"{shown}, a layer", places, list(part["value"]), look, "%", kind="scatter", per_unit=PERCENT)
-            series.append(Series(dots.name, "scatter", dots.x, dots.y, look.colour, marker=look.marker, size=0.5,
-                                 hover=dots.hover, opened=(True,) * len(part)))  # fmt: skip
+            series.append(
+                Series(
+                    dots.name,
+                    "scatter",
+                    dots.x,
+                    dots.y,
+                    look.colour,
+                    marker=look.marker,
+                    size=0.5,
+                    hover=dots.hover,
+                    opened=(True,) * len(part),
+                )
+            )
         y = axes.linear("blocks not told from normal", "%", [0.95], PERCENT)
         series.append(level("were all normal", x, 0.95))
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(
-        "Are blocks of a token's keys and values normal? (NQKV Table 1)", tuple(panels), n_columns=2,
-        panel_height_pt=190, notes=("D'Agostino-Pearson test, p > 0.05: of normal blocks 95 % pass.",),
-    )  # fmt: skip
+        "Are blocks of a token's keys and values normal? (NQKV Table 1)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=190,
+        notes=("D'Agostino-Pearson test, p > 0.05: of normal blocks 95 % pass.",),
+    )
 
 
 @study("study_quantiles", "quantiles", "Quantiles of blocks against those of a normal one.")
@@ -110,19 +134,35 @@ def quantiles(tables: Tables) -> Chart:
             for size, look in zip(sizes, LOOKS, strict=False):
                 mean = own[own["series"] == size].groupby("x")["value"].mean()
                 points = line(f"blocks of {size}", list(mean.index), list(mean), look, kind="scatter")
-                series.append(Series(points.name, "scatter", points.x, points.y, look.colour, marker=look.marker,
-                                     size=0.5, hover=points.hover))  # fmt: skip
+                series.append(
+                    Series(
+                        points.name,
+                        "scatter",
+                        points.x,
+                        points.y,
+                        look.colour,
+                        marker=look.marker,
+                        size=0.5,
+                        hover=points.hover,
+                    )
+                )
             series.append(Series("normal", "line", (-2.4, 2.4), (-2.4, 2.4), BLACK, "dash", "", is_note=True))
             panels.append(Panel(f"{model}, {shown}", x, y, tuple(series)))
     return Chart(
-        "How do a block's quantiles lie against normal ones? (NQKV Figure 4)", tuple(panels), n_columns=2,
-        panel_height_pt=150, notes=("Means over all blocks and layers; a block has mean 0 and deviation 1.",),
-    )  # fmt: skip
+        "How do a block's quantiles lie against normal ones? (NQKV Figure 4)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        notes=("Means over all blocks and layers; a block has mean 0 and deviation 1.",),
+    )
 
 
 #: what is shown of a head's attention: metric, name
-_DRAWN = (("bos_over_even", "BOS"), ("smallest_key_over_even", "token with the smallest key"),
-          ("highest_over_even", "token with the highest attention"))  # fmt: skip
+_DRAWN = (
+    ("bos_over_even", "BOS"),
+    ("smallest_key_over_even", "token with the smallest key"),
+    ("highest_over_even", "token with the highest attention"),
+)
 
 
 @study("study_sinks", "sinks", "Attention to BOS and to the smallest key, a point a head.")
@@ -135,18 +175,27 @@ def sinks(tables: Tables) -> Chart:
         series = []
         for i, (metric, shown) in enumerate(_DRAWN):
             part = shares[shares["metric"] == metric]
-            series.append(line(shown, list(part["layer"] + 0.16 * (i - 1)), list(part["value"].clip(lower=1e-3)),
-                               LOOKS[(4, 0, 5)[i]], kind="scatter"))  # fmt: skip
+            series.append(
+                line(
+                    shown,
+                    list(part["layer"] + 0.16 * (i - 1)),
+                    list(part["value"].clip(lower=1e-3)),
+                    LOOKS[(4, 0, 5)[i]],
+                    kind="scatter",
+                )
+            )
         y = axes.log10("attention over its even share", "1", shares["value"].clip(lower=1e-3))
         panels.append(Panel(f"{model}: attention", x, y, (*series, level("even share, median key", x, 1.0))))
         sizes = line("BOS", list(keys["layer"]), list(keys["value"]), LOOKS[4], kind="scatter")
         y = axes.linear("L1 norm over the median key's", "1", [*keys["value"], 1.0])
         panels.append(Panel(f"{model}: key of BOS", x, y, (sizes, level("even share, median key", x, 1.0))))
     return Chart(
-        "Is there a sink: one token that draws the attention, with a small key? (SinkQ 3.1)", tuple(panels),
-        n_columns=2, panel_height_pt=150,
+        "Is there a sink: one token that draws the attention, with a small key? (SinkQ 3.1)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
         notes=("A point a head of keys; of the first 300 tokens, by the queries behind them. At least 0.001.",),
-    )  # fmt: skip
+    )
 
 
 @study("study_overlap", "overlap", "Smallest keys against highest attention, by layer.")
@@ -163,13 +212,17 @@ def overlap(tables: Tables) -> Chart:
             part = own[own["layer"] == layer]
             series.append(line(f"layer {layer}", list(part["x"]), list(part["value"]), look, "%", per_unit=PERCENT))
         counts = sorted(set(own["x"]))
-        chance = Series("by chance", "line", tuple(counts), tuple(n / 300 for n in counts), BLACK, "dash", "",
-                        is_note=True)  # fmt: skip
+        chance = Series(
+            "by chance", "line", tuple(counts), tuple(n / 300 for n in counts), BLACK, "dash", "", is_note=True
+        )
         panels.append(Panel(model, x, y, (*series, chance)))
     return Chart(
-        "Are the N smallest keys those with the highest attention? (SinkQ Figure 1(c))", tuple(panels), n_columns=2,
-        panel_height_pt=180, notes=("Of the first 300 tokens, mean over heads and texts; by chance: N / 300.",),
-    )  # fmt: skip
+        "Are the N smallest keys those with the highest attention? (SinkQ Figure 1(c))",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=180,
+        notes=("Of the first 300 tokens, mean over heads and texts; by chance: N / 300.",),
+    )
 
 
 @study("study_kept", "kept", "Error of attention by which tokens a 2-bit cache keeps exact.")
@@ -186,12 +239,22 @@ def kept(tables: Tables) -> Chart:
             for (name, part), look in zip(mean.groupby(level="series", sort=False), LOOKS, strict=False)
         ]
         y = axes.around("loss", "%", [value / PERCENT for value in mean])
-        y = Axis("L1 loss of the attention output", "%", y.low * PERCENT, y.high * PERCENT,
-                 tuple((at * PERCENT, text) for at, text in y.ticks), per_unit=PERCENT)  # fmt: skip
+        y = Axis(
+            "L1 loss of the attention output",
+            "%",
+            y.low * PERCENT,
+            y.high * PERCENT,
+            tuple((at * PERCENT, text) for at, text in y.ticks),
+            per_unit=PERCENT,
+        )
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(
-        "Which tokens should a 2-bit cache keep exact? (SinkQ Figure 1(f))", tuple(panels), n_columns=2,
+        "Which tokens should a 2-bit cache keep exact? (SinkQ Figure 1(f))",
+        tuple(panels),
+        n_columns=2,
         panel_height_pt=190,
-        notes=("Mean over layers, relative; KIVI, 2 bits, groups of 128. Excluded: also from the groups' scales. "
-               "Axes do not start at 0.",),
-    )  # fmt: skip
+        notes=(
+            "Mean over layers, relative; KIVI, 2 bits, groups of 128. Excluded: also from the groups' scales. "
+            "Axes do not start at 0.",
+        ),
+    )

@@ -25,8 +25,17 @@ def _points(name: str, own: pd.DataFrame, place: Sequence[float], look: Style, l
     """Perplexities at their places with bars; `lie`: the places are along y."""
     values, at = list(map(float, own["perplexity"])), list(map(float, place))
     x, y = (values, at) if lie else (at, values)
-    shown = Series(name, "line" if joined else "scatter", tuple(x), tuple(y), look.colour, look.dash, look.marker,
-                   hover=_texts(own, name), size=1.0 if joined else 0.8)  # fmt: skip
+    shown = Series(
+        name,
+        "line" if joined else "scatter",
+        tuple(x),
+        tuple(y),
+        look.colour,
+        look.dash,
+        look.marker,
+        hover=_texts(own, name),
+        size=1.0 if joined else 0.8,
+    )
     return [*bars(name, x, y, list(own["error"]), look, lie), shown]
 
 
@@ -78,16 +87,18 @@ def _in_order(places: list[float]) -> list[float]:
     return [float(i) for i in range(len(places))]
 
 
-@study("study_oaken_ratios", "oaken-ratios",
-       "Perplexity against stored bits over Oaken's group ratios, the front marked.")  # fmt: skip
+@study(
+    "study_oaken_ratios", "oaken-ratios", "Perplexity against stored bits over Oaken's group ratios, the front marked."
+)
 def oaken_ratios(tables: Tables) -> Chart:
     """Oaken Figure 12(a)."""
     panels = []
     for model, table in tables.items():
         own, y = front(table), _axis(table, front(table))
         best = own[own["on_front"]].sort_values("stored_bits")
-        series: list[Series] = [Series("Pareto front", "line", tuple(best["stored_bits"]), tuple(best["perplexity"]),
-                                       VERMILLION, marker="")]  # fmt: skip
+        series: list[Series] = [
+            Series("Pareto front", "line", tuple(best["stored_bits"]), tuple(best["perplexity"]), VERMILLION, marker="")
+        ]
         for i, (name, look) in enumerate(zip(dict.fromkeys(own["series"]), LOOKS, strict=False)):
             foot = y.low - (0.04, 0.09)[i % 2] * (y.high - y.low)
             part = own[own["series"] == name]
@@ -96,23 +107,40 @@ def oaken_ratios(tables: Tables) -> Chart:
             series += _points(f"{name} outliers", part, place, look, False, False)
             names = [groups for groups, on_front in zip(part["groups"], part["on_front"], strict=True) if on_front]
             middle = float(part["stored_bits"].mean())
-            series += [Series("groups", "scatter", (middle,), (foot,), BLACK, marker="", labels=(text,), is_note=True,
-                              in_legend=False) for text in names]  # fmt: skip
+            series += [
+                Series(
+                    "groups",
+                    "scatter",
+                    (middle,),
+                    (foot,),
+                    BLACK,
+                    marker="",
+                    labels=(text,),
+                    is_note=True,
+                    in_legend=False,
+                )
+                for text in names
+            ]
             for at, value in zip(place, part["perplexity"].where(part["groups"] == OAKEN), strict=True):
                 if value == value:
-                    series.append(Series(f"{OAKEN}, the paper's", "scatter", (at,), (value,), BLACK, marker="star",
-                                         size=1.4))  # fmt: skip
+                    series.append(
+                        Series(f"{OAKEN}, the paper's", "scatter", (at,), (value,), BLACK, marker="star", size=1.4)
+                    )
         bits = (float(own["stored_bits"].min()) - 0.3, float(own["stored_bits"].max()) + 0.3)
         ticks = tuple((n / 2, f"{n / 2:g}") for n in range(32) if bits[0] < n / 2 < bits[1])
         x = Axis("stored bits", "bit/element", *bits, ticks)
         y = replace(y, low=y.low - 0.14 * (y.high - y.low))
         panels.append(Panel(model, x, y, (*series, level("FP16", x, fp16(table)))))
     return Chart(
-        "Which shares of outliers give the least perplexity for their bits? (Oaken Figure 12(a))", tuple(panels),
-        n_columns=2, panel_height_pt=230,
-        notes=("Names: outer/middle/inner group, % of the elements, of the settings on the front. Points of one share "
-               f"of outliers have the same bits and are drawn beside each other. {BARS}",),
-    )  # fmt: skip
+        "Which shares of outliers give the least perplexity for their bits? (Oaken Figure 12(a))",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=230,
+        notes=(
+            "Names: outer/middle/inner group, % of the elements, of the settings on the front. Points of one share "
+            f"of outliers have the same bits and are drawn beside each other. {BARS}",
+        ),
+    )
 
 
 _OUTLIERS = {"5 bit": "5-bit outliers", "4 bit": "4-bit, signed code", SIGNED: "4-bit, sign and 3 bits"}
@@ -129,13 +157,20 @@ def oaken_groups(tables: Tables) -> Chart:
 
     return Chart(
         "How many groups, and how many bits for outliers? (Oaken Table 3)",
-        tuple(_dots(tables, "oaken-groups", "groups", names)), n_columns=2, panel_height_pt=210,
+        tuple(_dots(tables, "oaken-groups", "groups", names)),
+        n_columns=2,
+        panel_height_pt=210,
         notes=(f"Groups from the outermost in, % of the elements; stored bits an element beside them. {BARS}",),
-    )  # fmt: skip
+    )
 
 
-_TEXTS = {"both": "two other modules", "string": "module string", "timeit": "module timeit",
-          "scored": "the scored text itself", "random": "random bytes"}  # fmt: skip
+_TEXTS = {
+    "both": "two other modules",
+    "string": "module string",
+    "timeit": "module timeit",
+    "scored": "the scored text itself",
+    "random": "random bytes",
+}
 
 
 @study("study_oaken_texts", "oaken-texts", "Perplexity by the text that Oaken's thresholds come from.")
@@ -147,8 +182,11 @@ def oaken_texts(tables: Tables) -> Chart:
 
     return Chart(
         "Does it matter which text Oaken's thresholds come from? (Oaken 4.3)",
-        tuple(_dots(tables, "oaken-texts", "thresholds from", names)), n_columns=2, panel_height_pt=130, notes=(BARS,),
-    )  # fmt: skip
+        tuple(_dots(tables, "oaken-texts", "thresholds from", names)),
+        n_columns=2,
+        panel_height_pt=130,
+        notes=(BARS,),
+    )
 
 
 @study("study_nqkv_blocks", "nqkv-blocks", "Perplexity by size of NQKV's blocks.")
@@ -156,9 +194,12 @@ def nqkv_blocks(tables: Tables) -> Chart:
     """NQKV: sizes of blocks."""
     panels = _lines(tables, "nqkv-blocks", lambda at: axes.log2_at("block", "elements", at), list)
     return Chart(
-        "What does NQKV's size of blocks cost? (NQKV 3.2)", tuple(panels), n_columns=2, panel_height_pt=170,
+        "What does NQKV's size of blocks cost? (NQKV 3.2)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=170,
         notes=(f"Stored bits: 4 + 16 / block. {BARS}",),
-    )  # fmt: skip
+    )
 
 
 @study("study_kivi_axes", "kivi-axes", "Perplexity by what shares a scale in KIVI.")
@@ -171,9 +212,11 @@ def kivi_axes(tables: Tables) -> Chart:
 
     return Chart(
         "What should share a scale: a channel's tokens or a token's channels? (KIVI)",
-        tuple(_dots(tables, "kivi-axes", "of keys / of values", names)), n_columns=2, panel_height_pt=130,
+        tuple(_dots(tables, "kivi-axes", "of keys / of values", names)),
+        n_columns=2,
+        panel_height_pt=130,
         notes=(f"Of keys / of values. Groups of 32, the last 32 tokens exact. KIVI's is the topmost. {BARS}",),
-    )  # fmt: skip
+    )
 
 
 @study("study_sinkq_sizes", "sinkq-sizes", "Perplexity by SinkQ's groups and recent tokens.")
@@ -181,22 +224,30 @@ def sinkq_sizes(tables: Tables) -> Chart:
     """SinkQ Table 3."""
     panels = _lines(tables, "sinkq-sizes", _counted("R, recent tokens kept exact at least", "tokens"), _in_order)
     return Chart(
-        "How large a group, how many recent tokens exact? (SinkQ Table 3)", tuple(panels), n_columns=2,
-        panel_height_pt=190, notes=(f"SinkQ, 2 bits, 3 sinks. {BARS}",),
-    )  # fmt: skip
+        "How large a group, how many recent tokens exact? (SinkQ Table 3)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=190,
+        notes=(f"SinkQ, 2 bits, 3 sinks. {BARS}",),
+    )
 
 
 @study("study_sinkq_sinks", "sinkq-sinks", "Perplexity by SinkQ's number of sinks and layers.")
 def sinkq_sinks(tables: Tables) -> Chart:
     """SinkQ Table 4, left and right."""
     panels = []
-    for experiment, name, unit in (("sinkq-sinks", "sinks kept exact", "tokens"),
-                                   ("sinkq-layers", "first layer that keeps sinks", "index")):  # fmt: skip
+    for experiment, name, unit in (
+        ("sinkq-sinks", "sinks kept exact", "tokens"),
+        ("sinkq-layers", "first layer that keeps sinks", "index"),
+    ):
         panels += [
             Panel(f"{panel.title}: {name}", panel.x, panel.y, panel.series)
             for panel in _lines(tables, experiment, _counted(name, unit), _in_order)
         ]
     return Chart(
-        "How many sinks, and in which layers? (SinkQ Table 4)", tuple(panels), n_columns=len(tables),
-        panel_height_pt=140, notes=(f"SinkQ, 2 bits, G = 128, R = 32; left out of layers: none to all. {BARS}",),
-    )  # fmt: skip
+        "How many sinks, and in which layers? (SinkQ Table 4)",
+        tuple(panels),
+        n_columns=len(tables),
+        panel_height_pt=140,
+        notes=(f"SinkQ, 2 bits, G = 128, R = 32; left out of layers: none to all. {BARS}",),
+    )

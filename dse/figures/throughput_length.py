@@ -29,6 +29,9 @@ def chart(source: Source) -> Chart:
     first = table.iloc[0]
     title = f"Throughput against length, {first['model']}, batch {first['batch']:,}"
     return Chart(
-        title, (Panel("", x, y, tuple(series)),), panel_height_pt=230, keys=rows.line_keys(shown.table),
+        title,
+        (Panel("", x, y, tuple(series)),),
+        panel_height_pt=230,
+        keys=rows.line_keys(shown.table),
         notes=rows.notes(shown),
-    )  # fmt: skip
+    )

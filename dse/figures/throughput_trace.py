@@ -37,15 +37,22 @@ def chart(source: Source) -> Chart:
     padded = shown.table[shown.table["padding_factor"] > 1]
     pads = (f"{padded['system'].iloc[0]} computes prompts padded to the longest of a batch.",) if len(padded) else ()
     return Chart(
-        "Throughput of request traces in steady state", tuple(panels), n_columns=len(traces), panel_height_pt=128,
+        "Throughput of request traces in steady state",
+        tuple(panels),
+        n_columns=len(traces),
+        panel_height_pt=128,
         keys=rows.line_keys(shown.table),
         notes=(
             f"A finished request is replaced at once. Mean lengths in tokens. {lengths}.",
-            *pads, *_mark_notes(shown.table), *rows.run_notes(shown.table), *rows.sure_notes(shown.table), *shown.notes,
+            *pads,
+            *_mark_notes(shown.table),
+            *rows.run_notes(shown.table),
+            *rows.sure_notes(shown.table),
+            *shown.notes,
             rows.assumption_note(shown.table),
             "Traces: moments of the Azure LLM inference trace 2023 (Microsoft, CC BY 4.0).",
         ),
-    )  # fmt: skip
+    )
 
 
 def _mark_notes(table: pd.DataFrame) -> tuple[str, ...]:

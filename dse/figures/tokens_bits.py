@@ -78,8 +78,16 @@ def _sizes(shown: rows.Drawn) -> list[Series]:
             rows.hover(row, f"stored {row['stored_tokens']:,.0f}, read {row['read_tokens']:,.0f} tokens at the end")
             for row in own
         )
-        series.append(Series(
-            system, "line", tuple(map(_total, own)), tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
-            look.colour, look.dash, look.marker, hover=texts,
-        ))  # fmt: skip
+        series.append(
+            Series(
+                system,
+                "line",
+                tuple(map(_total, own)),
+                tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
+                look.colour,
+                look.dash,
+                look.marker,
+                hover=texts,
+            )
+        )
     return series

@@ -28,14 +28,22 @@ def chart(source: Source) -> Chart:
             own = table[table["trace"] == trace]
             series.append(
                 Series(
-                    str(trace), "line", tuple(float(n) for n in own[column]), tuple(float(p) for p in own["share"]),
-                    style.STYLES[i].colour, style.STYLES[i].dash, marker="",
+                    str(trace),
+                    "line",
+                    tuple(float(n) for n in own[column]),
+                    tuple(float(p) for p in own["share"]),
+                    style.STYLES[i].colour,
+                    style.STYLES[i].dash,
+                    marker="",
                     hover=tuple(f"{row['share']:.2%} have at most {row[column]:,} tokens" for _, row in own.iterrows()),
                 )
-            )  # fmt: skip
+            )
         panels.append(Panel(title, x, y, tuple(series)))
     first = table.iloc[0]
     return Chart(
-        "Lengths of the requests of traces", tuple(panels), n_columns=2, panel_height_pt=150,
+        "Lengths of the requests of traces",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
         notes=("Rests on no assumed number.", f"Quantiles of {first['source']}. {first['licence']}."),
-    )  # fmt: skip
+    )

@@ -15,10 +15,13 @@ PHASES = {"prefill": "prefill", "decode": "generation"}
 
 
 @figure(
-    "oaken_figure_3", "Shares of the peak rates against batch (Oaken Figure 3).", by_validation("oaken_figure_3"),
-    ("batch", "phase", "name", "compute_utilisation", "bandwidth_utilisation"), order=530,
+    "oaken_figure_3",
+    "Shares of the peak rates against batch (Oaken Figure 3).",
+    by_validation("oaken_figure_3"),
+    ("batch", "phase", "name", "compute_utilisation", "bandwidth_utilisation"),
+    order=530,
     key=("batch", "phase", "name"),
-)  # fmt: skip
+)
 def chart(source: Source) -> Chart:
     """Three panels: FLOP/s of both phases, FLOP/s of generation by operation, bandwidth of generation by operation.
 
@@ -47,10 +50,12 @@ def chart(source: Source) -> Chart:
         Panel("generation, by operation", x, y[1], _lines(parts, bandwidth, looks)),
     )
     return Chart(
-        f"Use of the peaks, {UTILISATION_MODEL} FP16 on an A100, 1K in, 1K out (Oaken Figure 3)", panels, n_columns=3,
+        f"Use of the peaks, {UTILISATION_MODEL} FP16 on an A100, 1K in, 1K out (Oaken Figure 3)",
+        panels,
+        n_columns=3,
         panel_height_pt=150,
         notes=("Kernels as measured (vLLM); the paper shows busy cores. Each operation over its own time.",),
-    )  # fmt: skip
+    )
 
 
 def _percent(name: str) -> Axis:
@@ -68,8 +73,16 @@ def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, looks: dict[str,
     for name, own in groups:
         look = looks[name]
         texts = tuple(f"{name}, batch {row['batch']:,}\n{100 * row[column]:.3g} %" for _, row in own.iterrows())
-        found.append(Series(
-            name, "line", tuple(map(float, own["batch"])), tuple(map(float, own[column])), colour=look.colour,
-            dash=look.dash, marker=look.marker, hover=texts,
-        ))  # fmt: skip
+        found.append(
+            Series(
+                name,
+                "line",
+                tuple(map(float, own["batch"])),
+                tuple(map(float, own[column])),
+                colour=look.colour,
+                dash=look.dash,
+                marker=look.marker,
+                hover=texts,
+            )
+        )
     return tuple(found)

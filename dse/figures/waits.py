@@ -9,9 +9,13 @@ from dse.figures.registry import Source, by, figure
 
 
 @figure(
-    "waits", "Share of the simulated requests that wait at most so long, for the first token and for each after it.",
-    by("simulate ... --out DIR", "waits"), ("design", "share", "tpot_s", "ttft_s"), order=165, key=("design", "share"),
-)  # fmt: skip
+    "waits",
+    "Share of the simulated requests that wait at most so long, for the first token and for each after it.",
+    by("simulate ... --out DIR", "waits"),
+    ("design", "share", "tpot_s", "ttft_s"),
+    order=165,
+    key=("design", "share"),
+)
 def chart(source: Source) -> Chart:
     """A panel a time, a line a design; beside the table: `limits`, seconds by column, each a dotted line."""
     table, limits = source.table, source.about.get("limits", {})
@@ -27,11 +31,18 @@ def chart(source: Source) -> Chart:
         x = axes.linear(name, unit, [*table[column].astype(float), *([limit] if limit else [])], size)
         series = [
             Series(
-                design, "line", tuple(map(float, own[column])), tuple(map(float, own["share"])), look.colour,
-                dash=look.dash, marker="", hover=tuple(_hover(row, column) for _, row in own.iterrows()),
+                design,
+                "line",
+                tuple(map(float, own[column])),
+                tuple(map(float, own["share"])),
+                look.colour,
+                dash=look.dash,
+                marker="",
+                hover=tuple(_hover(row, column) for _, row in own.iterrows()),
             )
-            for design, look in looks.items() if not (own := table[table["design"] == design]).empty
-        ]  # fmt: skip
+            for design, look in looks.items()
+            if not (own := table[table["design"] == design]).empty
+        ]
         if limit:
             series.append(
                 Series("limit", "line", (limit, limit), (0.0, 1.0), style.GREY, "dot", marker="", is_note=True)

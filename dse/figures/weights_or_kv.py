@@ -42,16 +42,32 @@ def chart(source: Source) -> Chart:
             if over:
                 series.append(
                     Series(
-                        style.NOT_AT_ONCE, "scatter", over, tops, style.BLACK, marker="circle", size=0.6,
-                        opened=(True,) * len(over), is_note=True, in_legend=False,
+                        style.NOT_AT_ONCE,
+                        "scatter",
+                        over,
+                        tops,
+                        style.BLACK,
+                        marker="circle",
+                        size=0.6,
+                        opened=(True,) * len(over),
+                        is_note=True,
+                        in_legend=False,
                     )
-                )  # fmt: skip
+                )
         panels.append(Panel(str(device), x, y, tuple(series)))
     first = table.iloc[0]
     lengths = f"{axes.tokens_text(int(first['input_tokens']))} in, {axes.tokens_text(int(first['output_tokens']))} out"
     return Chart(
-        f"Quantizing weights or keys and values, {first['model']}, {lengths}", tuple(panels), n_columns=2,
-        panel_height_pt=150, keys=rows.mark_keys(table),
-        notes=(*rows.mark_notes(table), *rows.kernel_notes(table, "Not facts"), *rows.sure_notes(table), *left_out,
-               rows.assumption_note(table)),
-    )  # fmt: skip
+        f"Quantizing weights or keys and values, {first['model']}, {lengths}",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        keys=rows.mark_keys(table),
+        notes=(
+            *rows.mark_notes(table),
+            *rows.kernel_notes(table, "Not facts"),
+            *rows.sure_notes(table),
+            *left_out,
+            rows.assumption_note(table),
+        ),
+    )

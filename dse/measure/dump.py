@@ -63,10 +63,11 @@ def run(
             files.move(waiting, folder / PACKED)
     flat = [tensor.name for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
     data = Data(
-        name=Path(file).name, sha256=measure.sha256(file),
+        name=Path(file).name,
+        sha256=measure.sha256(file),
         synthetic=synthetic or dump.metadata.get("synthetic") == "true",
         note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
-    )  # fmt: skip
+    )
     result = measure.measurement_file(data, specs, found, thresholds)
     if folder is not None:
         files.write(folder / MEASUREMENT, to_json(result))
@@ -158,11 +159,16 @@ def profile_to(
         reason = (error.strerror or type(error).__name__).lower()
         raise OutputError(f"cannot write {show(out)}: {reason}: give another file with --out") from error
     return {
-        "out": out, "fracs": list(fracs), "n_layers": found.n_layers, "n_runs": found.n_runs,
+        "out": out,
+        "fracs": list(fracs),
+        "n_layers": found.n_layers,
+        "n_runs": found.n_runs,
         "n_elements": found.n_elements,
-        **{side: [list(row) for row in getattr(found, side)]
-           for side in ("key_lower", "key_upper", "value_lower", "value_upper")},
-    }  # fmt: skip
+        **{
+            side: [list(row) for row in getattr(found, side)]
+            for side in ("key_lower", "key_upper", "value_lower", "value_upper")
+        },
+    }
 
 
 def _shares(text: str) -> list[float]:
@@ -173,8 +179,10 @@ def _shares(text: str) -> list[float]:
     shares = [Fraction(part) for part in parts]
     if not all(0 < share < 100 for share in shares):
         empty = next(part for part, share in zip(parts, shares, strict=True) if not 0 < share < 100)
-        raise InputError(f"shares = {show(text)}: {empty} percent: each must be above 0 and below 100: a group without "
-                         "elements has no thresholds, leave it out")  # fmt: skip
+        raise InputError(
+            f"shares = {show(text)}: {empty} percent: each must be above 0 and below 100: a group without "
+            "elements has no thresholds, leave it out"
+        )
     if sum(shares) != 100:
         raise InputError(f"shares = {show(text)}: must sum to 100, not {float(sum(shares)):g}")
     return [float(share / 100) for share in shares]

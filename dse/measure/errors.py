@@ -46,10 +46,12 @@ def tensor_sums(x: np.ndarray, seen: np.ndarray) -> dict[str, float]:
     """Sums over one head, float64 [batch, tokens, head_dim]: squared error, x**2, seen**2, x * seen, largest error."""
     off = x - seen
     return {
-        "squared_error": float(np.square(off).sum()), "squared_signal": float(np.square(x).sum()),
-        "squared_seen": float(np.square(seen).sum()), "product": float((x * seen).sum()),
+        "squared_error": float(np.square(off).sum()),
+        "squared_signal": float(np.square(x).sum()),
+        "squared_seen": float(np.square(seen).sum()),
+        "product": float((x * seen).sum()),
         "max_abs_error": float(np.abs(off).max(initial=0.0)),
-    }  # fmt: skip
+    }
 
 
 def rotated(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
@@ -139,9 +141,15 @@ def attention_sums(
 
 
 def head_rows(
-    tensors: Mapping[Side, np.ndarray], seen: Mapping[Side, np.ndarray], query: np.ndarray | None, of: About,
-    layer: int, n_queries: int, seed: int, spread: bool = False,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+    tensors: Mapping[Side, np.ndarray],
+    seen: Mapping[Side, np.ndarray],
+    query: np.ndarray | None,
+    of: About,
+    layer: int,
+    n_queries: int,
+    seed: int,
+    spread: bool = False,
+) -> Iterator[dict[str, Any]]:
     """Rows of sums, a head and side each (key, value, and both where both are there), for these tokens of a layer.
 
     `query` is [batch, query heads, tokens of the dump's end that are among these, head_dim] or None: then queries are
@@ -216,10 +224,12 @@ def outputs(sums: Mapping[str, Mapping[str, Any]]) -> dict[Side, OutputError]:
     sides: tuple[Side, ...] = ("key", "value")
     return {
         side: OutputError(
-            squared=sums[side]["squared_output"], squared_error=sums[side]["squared_output_error"],
+            squared=sums[side]["squared_output"],
+            squared_error=sums[side]["squared_output_error"],
             squared_error_both=both,
-        ) for side in sides
-    }  # fmt: skip
+        )
+        for side in sides
+    }
 
 
 def ratios(row: Mapping[str, Any]) -> dict[str, float | None]:

@@ -435,13 +435,24 @@ def measure(
             continue
         n_heads = x.shape[1] if x.ndim == 4 else settings.n_heads
         squared, signal, largest = errors(x, outcome.seen)
-        yield TensorMeasurement(
-            name=tensor.name, layer=layer.index, which=side, n_heads=n_heads,
-            head_dim=x.shape[3] if x.ndim == 4 else x.shape[1] // n_heads,
-            n_tokens=x.shape[2] if x.ndim == 4 else x.shape[0], n_elements=x.size,
-            stored_bytes=outcome.packed.stored_bytes, ledger=dict(outcome.packed.ledger),
-            counts=dict(outcome.counts), squared_error=squared, squared_signal=signal, max_abs_error=largest,
-        ), outcome  # fmt: skip
+        yield (
+            TensorMeasurement(
+                name=tensor.name,
+                layer=layer.index,
+                which=side,
+                n_heads=n_heads,
+                head_dim=x.shape[3] if x.ndim == 4 else x.shape[1] // n_heads,
+                n_tokens=x.shape[2] if x.ndim == 4 else x.shape[0],
+                n_elements=x.size,
+                stored_bytes=outcome.packed.stored_bytes,
+                ledger=dict(outcome.packed.ledger),
+                counts=dict(outcome.counts),
+                squared_error=squared,
+                squared_signal=signal,
+                max_abs_error=largest,
+            ),
+            outcome,
+        )
 
 
 def sha256(path: str | Path) -> str:

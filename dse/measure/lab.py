@@ -154,9 +154,10 @@ def sample() -> Held:
         held = hold(path, SAMPLE)
         note = "the synthetic sample that ships: no language model's keys and values"
         return replace(
-            held, about=replace(held.about, synthetic=True, note=note),
+            held,
+            about=replace(held.about, synthetic=True, note=note),
             thresholds=measure.thresholds_of(str(thresholds)),
-        )  # fmt: skip
+        )
 
 
 def about_of(held: Held, how: How) -> About:
@@ -212,18 +213,22 @@ def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERI
         found = {one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, own, settings)}
         seen = {side: outcome.seen for side, (_, outcome) in found.items()}
         sums = list(measure_errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0))
-        outputs = measure_errors.outputs({
-            side: measure_errors.pooled([row for row in sums if row["side"] == side])
-            for side in dict.fromkeys(row["side"] for row in sums)
-        })  # fmt: skip
+        outputs = measure_errors.outputs(
+            {
+                side: measure_errors.pooled([row for row in sums if row["side"] == side])
+                for side in dict.fromkeys(row["side"] for row in sums)
+            }
+        )
         tensors += [one.model_copy(update={"output": outputs.get(side)}) for side, (one, _) in found.items()]
         rows += [{"layer": layer.index, **row} for row in sums]
     sides = list(dict.fromkeys(row["side"] for row in rows))
     rows += [{"side": side, **measure_errors.pooled([row for row in rows if row["side"] == side])} for side in sides]
-    errors = pd.DataFrame([
-        {"layer": row.get("layer"), "head": row.get("head"), "side": row["side"], **measure_errors.ratios(row)}
-        for row in rows
-    ]).astype({"layer": "Int64", "head": "Int64"} | dict.fromkeys(ERRORS, float))  # fmt: skip
+    errors = pd.DataFrame(
+        [
+            {"layer": row.get("layer"), "head": row.get("head"), "side": row["side"], **measure_errors.ratios(row)}
+            for row in rows
+        ]
+    ).astype({"layer": "Int64", "head": "Int64"} | dict.fromkeys(ERRORS, float))
     n = sum(t.n_elements for t in tensors)
     nominal = sum(t.nominal_bits(spec) * t.n_elements for t in tensors) / n
     kinds = sorted({str(row["queries"]) for row in rows if row.get("queries")})
@@ -250,10 +255,14 @@ ATTENTION = ("output_error", "mass_moved", "kl_nats")
 def measurement_of(held: Held, found: Mapping[str, Measured]) -> MeasurementFile:
     """What was measured of a dump, by the quantizers' full names, as `dse measure` writes it."""
     data = Data(name=held.name, sha256=held.sha256, synthetic=held.about.synthetic)
-    return MeasurementFile(format=1, data=data, methods=[
-        MethodMeasurement(quantizer=name, note=one.thresholds[:1000], tensors=list(one.tensors))
-        for name, one in found.items()
-    ])  # fmt: skip
+    return MeasurementFile(
+        format=1,
+        data=data,
+        methods=[
+            MethodMeasurement(quantizer=name, note=one.thresholds[:1000], tensors=list(one.tensors))
+            for name, one in found.items()
+        ],
+    )
 
 
 def compared(found: Mapping[str, Measured]) -> pd.DataFrame:
@@ -281,12 +290,14 @@ def ledger(tensors: Sequence[TensorMeasurement]) -> pd.DataFrame:
             continue
         packed = sum(t.n_packed_elements for t in own)
         paper = sum((t.effective_bits or 0) * t.n_packed_elements for t in own)
-        rows.append({
-            "quantizer": name,
-            **{f"{part}_bits": sum(t.ledger.get(part, 0) for t in own) / n for part in kernels_ref.PARTS},
-            "stored_bits": BITS_PER_BYTE * sum(t.stored_bytes for t in own) / n,
-            "effective_bits": float(paper / packed) if packed else math.nan,
-        })  # fmt: skip
+        rows.append(
+            {
+                "quantizer": name,
+                **{f"{part}_bits": sum(t.ledger.get(part, 0) for t in own) / n for part in kernels_ref.PARTS},
+                "stored_bits": BITS_PER_BYTE * sum(t.stored_bytes for t in own) / n,
+                "effective_bits": float(paper / packed) if packed else math.nan,
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -305,9 +316,13 @@ def view(
     after = measure_errors.by_head(outcome.seen, settings.n_heads)[:, head].astype(np.float64)
     window = slice(first_token, first_token + n_tokens)
     return View(
-        before[0, window].astype(np.float32), after[0, window].astype(np.float32), first_token, before.shape[1],
-        histogram(before, after), _marks(thresholds, layer, side, after),
-    )  # fmt: skip
+        before[0, window].astype(np.float32),
+        after[0, window].astype(np.float32),
+        first_token,
+        before.shape[1],
+        histogram(before, after),
+        _marks(thresholds, layer, side, after),
+    )
 
 
 def before(

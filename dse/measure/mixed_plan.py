@@ -32,8 +32,18 @@ SIDES = ("key", "value")
 #: squared error and squared signal of an objective
 SUMS = {"output_error": ("squared_output_error", "squared_output"), "mse": ("squared_error", "squared_signal")}
 MAX_BYTES, MAX_ROWS = 2**30, 5_000_000
-_COLUMNS = ("method", "layer", "side", "head", "context_tokens", "n_elements", "stored_bits", *SUMS["mse"], "data",
-            "synthetic")  # fmt: skip
+_COLUMNS = (
+    "method",
+    "layer",
+    "side",
+    "head",
+    "context_tokens",
+    "n_elements",
+    "stored_bits",
+    *SUMS["mse"],
+    "data",
+    "synthetic",
+)
 
 
 @dataclass(frozen=True)
@@ -76,8 +86,9 @@ class Errors:
     def of(self, options: Sequence[int]) -> tuple[float, float]:
         """(stored bits, relative error) of a choice."""
         bits = sum(float(b[i]) for b, i in zip(self.bits, options, strict=True))
-        return self.stored_bits(bits), self.error(math.fsum(float(c[i]) for c, i in zip(self.costs, options,
-                                                                                       strict=True)))  # fmt: skip
+        return self.stored_bits(bits), self.error(
+            math.fsum(float(c[i]) for c, i in zip(self.costs, options, strict=True))
+        )
 
     def measured_error(self, options: Sequence[int]) -> float | None:
         """As design points show it: the root of all layers' squared output errors over their squared outputs.
@@ -120,13 +131,19 @@ class Mixed:
         """The plan and what is predicted of it, as plain data."""
         bits, error = self.errors.of(self.options)
         return {
-            "asked": self.asked, "objective": self.errors.objective, "context_tokens": self.errors.context_tokens,
-            "source": self.errors.source, "model": self.errors.model, "synthetic": self.errors.synthetic,
-            "stored_bits": bits, "error": error, "measured_error": self.errors.measured_error(self.options),
+            "asked": self.asked,
+            "objective": self.errors.objective,
+            "context_tokens": self.errors.context_tokens,
+            "source": self.errors.source,
+            "model": self.errors.model,
+            "synthetic": self.errors.synthetic,
+            "stored_bits": bits,
+            "error": error,
+            "measured_error": self.errors.measured_error(self.options),
             "stored_bytes": round(bits * sum(self.errors.elements)) // units.BITS_PER_BYTE,
             "layers": [{"layer": i, "key": k, "value": v} for i, (k, v) in enumerate(self.layers)],
             "vllm": self.vllm(),
-        }  # fmt: skip
+        }
 
 
 def load(
@@ -159,16 +176,19 @@ def load(
     if kind not in OBJECTIVES:
         raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
     if kind == "output_error" and not has_output:
-        raise InputError("objective = 'output_error': attention was not measured (keys or values missing, or "
-                         "--queries 0): use mse")  # fmt: skip
+        raise InputError(
+            "objective = 'output_error': attention was not measured (keys or values missing, or --queries 0): use mse"
+        )
     layers = sorted({int(n) for n in rows["layer"]})
     if layers != list(range(len(layers))):
         missing = sorted(set(range(layers[-1] + 1)) - set(layers))
         raise InputError(f"{path}: layer {missing[0]}: is missing: a plan needs all layers: measure a whole dump")
     if (again := rows.duplicated(["layer", "side", "method"])).any():
         twice = rows[again].iloc[0]
-        raise InputError(f"{path}: row {twice.name}: {show(twice['method'])}: {twice['side']} of layer "
-                         f"{twice['layer']:.0f} is there twice: leave one")  # fmt: skip
+        raise InputError(
+            f"{path}: row {twice.name}: {show(twice['method'])}: {twice['side']} of layer "
+            f"{twice['layer']:.0f} is there twice: leave one"
+        )
     found = {(row.layer, row.side, row.method): row for row in rows.itertuples()}
     bits, costs, outputs, elements = [], [], [], []
     for layer in layers:
@@ -186,8 +206,10 @@ def load(
             outputs.append((np.array(squares, float), float(getattr(one, "squared_output", math.nan))))
     joint = totals[(totals["side"] == "both") & (totals["context_tokens"] == (context or lengths[-1]))]
     together = {(row.layer, row.method): getattr(row, "squared_output_error", math.nan) for row in joint.itertuples()}
-    both = [np.array([together.get((layer, name), 0.0 if name == EXACT else math.nan) for name in names], float)
-            for layer in layers]  # fmt: skip
+    both = [
+        np.array([together.get((layer, name), 0.0 if name == EXACT else math.nan) for name in names], float)
+        for layer in layers
+    ]
     if not all(
         np.isfinite(b).all() and np.isfinite(c).all() and (b >= 0).all() for b, c in zip(bits, costs, strict=True)
     ):
@@ -196,17 +218,30 @@ def load(
     synthetic = bool(rows["synthetic"].any())
     source = f"{rows['data'].iloc[0]}, {context or lengths[-1]} tokens" + (", synthetic" if synthetic else "")
     return Errors(
-        names, len(layers), cast(Objective, kind), bits, costs, elements, outputs, context or lengths[-1],
-        source[:500], model, synthetic, both,
-    )  # fmt: skip
+        names,
+        len(layers),
+        cast(Objective, kind),
+        bits,
+        costs,
+        elements,
+        outputs,
+        context or lengths[-1],
+        source[:500],
+        model,
+        synthetic,
+        both,
+    )
 
 
 #: columns of text; of numbers with the least and the most of a whole layer's row; whole ones among them
 _TEXTS = ("method", "side", "data")
 _NUMBERS = {
-    "layer": (0, MAX_LAYERS - 1), "context_tokens": (1, 2**40), "n_elements": (1, 2**53), "stored_bits": (0, 2**20),
+    "layer": (0, MAX_LAYERS - 1),
+    "context_tokens": (1, 2**40),
+    "n_elements": (1, 2**53),
+    "stored_bits": (0, 2**20),
     **dict.fromkeys((*SUMS["mse"], *SUMS["output_error"]), None),
-}  # fmt: skip
+}
 _WHOLE = ("layer", "context_tokens", "n_elements")
 
 
@@ -240,11 +275,18 @@ def _number_column(path: Path, column: pd.Series) -> pd.Series:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
     if not pd.api.types.is_numeric_dtype(column) or column.dtype == bool:
-        bad = [not (value is None or value is pd.NA or isinstance(value, numbers.Number)) or isinstance(value, bool)
-               for value in column]  # fmt: skip
+        bad = [
+            not (value is None or value is pd.NA or isinstance(value, numbers.Number)) or isinstance(value, bool)
+            for value in column
+        ]
         _refuse(path, column.to_frame(), str(column.name), bad, "must be a number")
-    return pd.Series(pd.array([float("nan") if pd.isna(value) else float(value) for value in column], "float64"),
-                     column.index) if column.dtype == object else column.astype("float64")  # fmt: skip
+    return (
+        pd.Series(
+            pd.array([float("nan") if pd.isna(value) else float(value) for value in column], "float64"), column.index
+        )
+        if column.dtype == object
+        else column.astype("float64")
+    )
 
 
 def _refuse(path: Path, table: pd.DataFrame, name: str, bad: Sequence[bool], rule: str) -> None:
@@ -253,8 +295,9 @@ def _refuse(path: Path, table: pd.DataFrame, name: str, bad: Sequence[bool], rul
     if place is not None:
         value = table[name].iloc[place]
         value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
-        raise InputError(f"{path}: row {table.index[place]}: {name} = {show(value)}: {rule}: measure again with "
-                         "`dse measure`")  # fmt: skip
+        raise InputError(
+            f"{path}: row {table.index[place]}: {name} = {show(value)}: {rule}: measure again with `dse measure`"
+        )
 
 
 def _share(error: float, signal: float) -> float:
@@ -339,13 +382,20 @@ def to_toml(mixed: Mixed, command: str) -> bytes:
     text = {name: json.dumps(found[name], ensure_ascii=False) for name in ("model", "source", "objective", "asked")}
     lines = [
         f"# A quantizer for the keys and values of each layer: --quantizer plan:FILE. Written by dse {__version__}.",
-        "# " + "".join(c if c.isprintable() else "?" for c in command), "", "format = 1",
-        *(f"{name} = {value}" for name, value in text.items()), "",
+        "# " + "".join(c if c.isprintable() else "?" for c in command),
+        "",
+        "format = 1",
+        *(f"{name} = {value}" for name, value in text.items()),
+        "",
         "# stored bits an element; error: root of the mean over layers of squared errors relative to the signal;",
-        "# measured_error: of the attention output, all layers' squares together", "[predicted]",
-        *(f"{name} = {found[name]!r}" for name in ("stored_bits", "error", "measured_error")
-          if found[name] is not None),
-    ]  # fmt: skip
+        "# measured_error: of the attention output, all layers' squares together",
+        "[predicted]",
+        *(
+            f"{name} = {found[name]!r}"
+            for name in ("stored_bits", "error", "measured_error")
+            if found[name] is not None
+        ),
+    ]
     for i, (key, value) in enumerate(mixed.layers):
         lines += ["", "[[layers]]", f"layer = {i}", f'key = "{key}"', f'value = "{value}"']
     return ("\n".join(lines) + "\n").encode()

@@ -58,9 +58,12 @@ class Store:
     def save(self, layer: int, method: str, rows: list[dict[str, Any]], tensors: list[TensorMeasurement]) -> None:
         """Put a part in place. Raises OutputError."""
         content = {
-            "identity": self.sha256, "layer": layer, "method": method, "rows": rows,
+            "identity": self.sha256,
+            "layer": layer,
+            "method": method,
+            "rows": rows,
             "tensors": [t.model_dump(mode="json", exclude_none=True) for t in tensors],
-        }  # fmt: skip
+        }
         path = self.path(layer, method)
         files.write(path, (json.dumps({"sha256": digest(content), "content": content}) + "\n").encode())
         files.sync(path.parent)

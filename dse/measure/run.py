@@ -76,9 +76,11 @@ def check(path: str, asked: Asked, progress: Progress) -> dict[str, Any]:
         if not any("raise --max-bytes" in text for text in found):
             found += measure_source.values(dump, layers, progress)
         return {
-            "file": path, **measure_source.holds(dump, layers, of), "lacks": measure_source.lacks(layers, of),
+            "file": path,
+            **measure_source.holds(dump, layers, of),
+            "lacks": measure_source.lacks(layers, of),
             "problems": found,
-        }  # fmt: skip
+        }
 
 
 def _open(path: str, asked: Asked) -> Dump:
@@ -117,9 +119,15 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
         lengths = contexts(asked.contexts, layers, of)
         sha256 = measure.sha256(path)
         identity = {
-            "dse": __version__, "dump": sha256, "contexts": lengths, "queries": asked.n_queries, "seed": asked.seed,
-            "nonfinite": asked.nonfinite, "partial": asked.partial, "about": asdict(of),
-        }  # fmt: skip
+            "dse": __version__,
+            "dump": sha256,
+            "contexts": lengths,
+            "queries": asked.n_queries,
+            "seed": asked.seed,
+            "nonfinite": asked.nonfinite,
+            "partial": asked.partial,
+            "about": asdict(of),
+        }
         if asked.query_places != "last":
             identity["query_places"] = asked.query_places
         settings = Settings(of.n_heads, settings.nonfinite, settings.thresholds)
@@ -160,8 +168,14 @@ class Each:
         self, path: str, dump: Dump, store: Store, of: About, settings: Settings, lengths: list[int], asked: Asked
     ) -> None:
         self.path, self.dump, self.store, self.of, self.settings, self.lengths, self.asked = (
-            path, dump, store, of, settings, lengths, asked
-        )  # fmt: skip
+            path,
+            dump,
+            store,
+            of,
+            settings,
+            lengths,
+            asked,
+        )
         self.n_before = 0
         self._reader = measure.LayerReader(self._read)
         self._thresholds = asked.thresholds and measure.sha256(asked.thresholds)
@@ -209,10 +223,18 @@ class Each:
             one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, tensors, self.settings)
         }
         seen = {side: outcome.seen for side, (_, outcome) in found.items()}
-        rows = list(measure_errors.head_rows(
-            tensors, seen, query, of, layer.index, self.asked.n_queries, self.asked.seed,
-            self.asked.query_places == "spread",
-        ))  # fmt: skip
+        rows = list(
+            measure_errors.head_rows(
+                tensors,
+                seen,
+                query,
+                of,
+                layer.index,
+                self.asked.n_queries,
+                self.asked.seed,
+                self.asked.query_places == "spread",
+            )
+        )
         measured = {side: one for side, (one, _) in found.items()}
         totals = {}
         for side in dict.fromkeys(row["side"] for row in rows):

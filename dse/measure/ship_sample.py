@@ -12,11 +12,39 @@ from dse.specs import measurements
 
 #: quantizers of the shipped measurement table
 METHODS = (
-    "oaken", "nqkv", "nqkv:block=64", "sinkq", "sinkq:group=32", "kivi", "kivi:bits=4", "int8", "int4", "fp8", "qserve",
-    "atom", "tender", "kvquant", "fp8:format=e5m2", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head",
-    "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "nvfp4", "nvfp4_4over6",
-    "mxfp4", "mxfp8", "fp4_mx_block16", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1",
-)  # fmt: skip
+    "oaken",
+    "nqkv",
+    "nqkv:block=64",
+    "sinkq",
+    "sinkq:group=32",
+    "kivi",
+    "kivi:bits=4",
+    "int8",
+    "int4",
+    "fp8",
+    "qserve",
+    "atom",
+    "tender",
+    "kvquant",
+    "fp8:format=e5m2",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
+    "turboquant_k8v4",
+    "turboquant_4bit_nc",
+    "turboquant_k3v4_nc",
+    "turboquant_3bit_nc",
+    "nvfp4",
+    "nvfp4_4over6",
+    "mxfp4",
+    "mxfp8",
+    "fp4_mx_block16",
+    "q8_0",
+    "q5_0",
+    "q5_1",
+    "q4_0",
+    "q4_1",
+)
 
 
 def write(folder: str) -> None:

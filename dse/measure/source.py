@@ -44,9 +44,15 @@ class About:
 
 
 def about(
-    dump: Dump, path: str, layers: Iterable[Layer], model: str = "", rope: str | None = None,
-    theta: float | None = None, n_heads: int | None = None, synthetic: bool = False,
-) -> About:  # fmt: skip
+    dump: Dump,
+    path: str,
+    layers: Iterable[Layer],
+    model: str = "",
+    rope: str | None = None,
+    theta: float | None = None,
+    n_heads: int | None = None,
+    synthetic: bool = False,
+) -> About:
     """What the file and the options say, checked. Raises InputError, also where they contradict each other."""
     meta = dump.metadata
     marks: dict[str, str] = {}
@@ -82,10 +88,15 @@ def about(
     if not 1 <= heads <= 2**20:
         raise InputError(f"heads = {heads}: must be 1 to {2**20:,}")
     return About(
-        model=clean(model or meta.get("model", ""), 200), rope=chosen, rope_is_said=bool(rope or said), theta=base,
-        first_position=_whole(meta, "first_position", path, 0), n_heads=heads,
-        synthetic=synthetic or flag == "true", note=clean(meta.get("note", ""), 500),
-    )  # fmt: skip
+        model=clean(model or meta.get("model", ""), 200),
+        rope=chosen,
+        rope_is_said=bool(rope or said),
+        theta=base,
+        first_position=_whole(meta, "first_position", path, 0),
+        n_heads=heads,
+        synthetic=synthetic or flag == "true",
+        note=clean(meta.get("note", ""), 500),
+    )
 
 
 def _number(meta: dict[str, str], name: str, path: str) -> float | None:
@@ -225,13 +236,22 @@ def holds(dump: Dump, layers: list[Layer], of: About) -> dict[str, Any]:
     shape = shapes.pop() if len(shapes) == 1 else (None,) * 4
     sides: list[Side] = ["key", "value"]
     return {
-        "model": of.model, "synthetic": of.synthetic, "note": of.note, "rope": of.rope if of.rope_is_said else None,
-        "rope_theta": of.theta, "n_layers": len(layers), "layers": [layer.index for layer in layers],
+        "model": of.model,
+        "synthetic": of.synthetic,
+        "note": of.note,
+        "rope": of.rope if of.rope_is_said else None,
+        "rope_theta": of.theta,
+        "n_layers": len(layers),
+        "layers": [layer.index for layer in layers],
         **{f"n_{side}_layers": sum(side in layer.tensors for layer in layers) for side in sides},
         "n_query_layers": sum(layer.query is not None for layer in layers),
-        "batch": shape[0], "n_heads": shape[1], "n_tokens": shape[2], "head_dim": shape[3],
-        "dtypes": sorted({t.dtype for t in dump.tensors}), "n_bytes": sum(t.stored_bytes for t in dump.tensors),
-    }  # fmt: skip
+        "batch": shape[0],
+        "n_heads": shape[1],
+        "n_tokens": shape[2],
+        "head_dim": shape[3],
+        "dtypes": sorted({t.dtype for t in dump.tensors}),
+        "n_bytes": sum(t.stored_bytes for t in dump.tensors),
+    }
 
 
 def lacks(layers: list[Layer], of: About) -> list[str]:

@@ -71,11 +71,20 @@ class Recipe:
 
     def __post_init__(self) -> None:
         limits: dict[str, tuple[float, float]] = {
-            "n_layers": (1, 10_000), "n_heads": (1, 10_000), "n_tokens": (1, 2**24), "head_dim": (2, 4096),
-            "seed": (0, 2**40), "outlier_offset": (-1e3, 1e3), "n_sinks": (0, 10_000), "sink_key": (0, 1e3),
-            "sink_value": (0, 1e3), "tails": (0, 1e3), "n_queries": (0, self.n_tokens), "sink_pull": (-50, 50),
+            "n_layers": (1, 10_000),
+            "n_heads": (1, 10_000),
+            "n_tokens": (1, 2**24),
+            "head_dim": (2, 4096),
+            "seed": (0, 2**40),
+            "outlier_offset": (-1e3, 1e3),
+            "n_sinks": (0, 10_000),
+            "sink_key": (0, 1e3),
+            "sink_value": (0, 1e3),
+            "tails": (0, 1e3),
+            "n_queries": (0, self.n_tokens),
+            "sink_pull": (-50, 50),
             "n_outlier_channels": (0, self.head_dim),
-        }  # fmt: skip
+        }
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -91,9 +100,10 @@ class Recipe:
         """What differs from the sample that ships, and shape and seed: for the record."""
         always = ("n_layers", "n_heads", "n_tokens", "head_dim", "seed")
         return ", ".join(
-            f"{f.name.removeprefix('n_')} {getattr(self, f.name)}" for f in fields(self)
+            f"{f.name.removeprefix('n_')} {getattr(self, f.name)}"
+            for f in fields(self)
             if f.name in always or getattr(self, f.name) != f.default
-        )  # fmt: skip
+        )
 
 
 def _picked(first: list[int], count: int, below: int, bits: np.random.PCG64) -> list[int]:

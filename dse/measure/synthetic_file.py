@@ -53,9 +53,7 @@ def write(out: str, recipe: Recipe, progress: Progress) -> None:
     if size(recipe) > MAX_BYTES:
         raise LimitError(f"the dump takes {size(recipe):,} bytes: at most {MAX_BYTES:,} are written: make it smaller")
     layers = range(recipe.n_layers)
-    with (
-        files.writing(path) as file, progress(layers, label="synthesizing", length=recipe.n_layers) as shown
-    ):  # fmt: skip
+    with files.writing(path) as file, progress(layers, label="synthesizing", length=recipe.n_layers) as shown:
         (_npz if path.suffix.lower() == ".npz" else _safetensors)(file, recipe, shown)
     files.sync(path.parent)
 

@@ -53,20 +53,26 @@ def entry(name: str, sample: list[LayerSample], calibration: list[LayerSample]) 
         heads = list(measure_errors.head_rows(tensors, seen, None, About(), index, QUERIES, SEED))
         totals = {one: measure_errors.pooled([row for row in heads if row["side"] == one]) for one in (*sides, "both")}
         for side in sides:
-            parts[side].append({
-                **totals[side], "n_outliers": outcomes[side].counts["n_outliers"],
-                "stored_bytes": outcomes[side].packed.stored_bytes,
-                "squared_output_error_both": totals["both"]["squared_output_error"],
-            })  # fmt: skip
+            parts[side].append(
+                {
+                    **totals[side],
+                    "n_outliers": outcomes[side].counts["n_outliers"],
+                    "stored_bytes": outcomes[side].packed.stored_bytes,
+                    "squared_output_error_both": totals["both"]["squared_output_error"],
+                }
+            )
     _, n_heads, _, head_dim = sample[0].key.shape
     return [
         {
-            "quantizer": spec.name, "which": side, "n_heads": n_heads, "head_dim": head_dim,
+            "quantizer": spec.name,
+            "which": side,
+            "n_heads": n_heads,
+            "head_dim": head_dim,
             **{name: sum(part[name] for part in parts[side]) for name in ("n_elements", "n_outliers", "stored_bytes")},
             **{name: math.fsum(part[name] for part in parts[side]) for name in FIELDS if name.startswith("squared")},
         }
         for side in sides
-    ]  # fmt: skip
+    ]
 
 
 def samples() -> tuple[list[LayerSample], list[LayerSample]]:

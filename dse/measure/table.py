@@ -18,9 +18,17 @@ KEYS = ("method", "layer", "side", "head", "context_tokens")
 RATIOS = ("stored_bits", "sqnr_db", "mse", "max_abs_error", "cosine", "output_error", "mass_moved", "kl_nats")
 LEDGER = tuple(f"{part}_bits" for part in PARTS)
 COLUMNS = (
-    *KEYS, "n_elements", *RATIOS, "n_queries", "queries", *LEDGER, *TENSOR_SUMS, *ATTENTION_SUMS[:2], "data",
+    *KEYS,
+    "n_elements",
+    *RATIOS,
+    "n_queries",
+    "queries",
+    *LEDGER,
+    *TENSOR_SUMS,
+    *ATTENTION_SUMS[:2],
+    "data",
     "synthetic",
-)  # fmt: skip
+)
 
 
 def of(rows: Iterable[dict[str, Any]], data: Data) -> pd.DataFrame:
@@ -59,16 +67,30 @@ def summary(rows: list[dict[str, Any]], data: Data, about: About, lengths: list[
     for (method, n_tokens, side), own in groups.items():
         total = pooled(own)
         n = total["n_elements"]
-        found.append({
-            "method": method, "context_tokens": n_tokens, "side": side,
-            "stored_bits": units.BITS_PER_BYTE * sum(row["stored_bytes"] for row in own) / n, **ratios(total),
-            "ledger_bits": {part: bits / n for part in PARTS if (bits := sum(r["ledger"].get(part, 0) for r in own))},
-            "n_queries": total.get("n_queries", 0), "queries": total.get("queries"),
-        })  # fmt: skip
+        found.append(
+            {
+                "method": method,
+                "context_tokens": n_tokens,
+                "side": side,
+                "stored_bits": units.BITS_PER_BYTE * sum(row["stored_bytes"] for row in own) / n,
+                **ratios(total),
+                "ledger_bits": {
+                    part: bits / n for part in PARTS if (bits := sum(r["ledger"].get(part, 0) for r in own))
+                },
+                "n_queries": total.get("n_queries", 0),
+                "queries": total.get("queries"),
+            }
+        )
     return {
-        "data": data.name, "sha256": data.sha256, "model": about.model, "rope": about.rope,
-        "synthetic": data.synthetic, "note": data.note, "contexts": lengths, "rows": found,
-    }  # fmt: skip
+        "data": data.name,
+        "sha256": data.sha256,
+        "model": about.model,
+        "rope": about.rope,
+        "synthetic": data.synthetic,
+        "note": data.note,
+        "contexts": lengths,
+        "rows": found,
+    }
 
 
 def json_of(found: dict[str, Any]) -> bytes:
@@ -87,10 +109,16 @@ def text(found: dict[str, Any]) -> str:
     cells = [list(_HEAD)]
     for row in found["rows"]:
         if row["context_tokens"] == longest:
-            cells.append([
-                row["method"], row["side"], f"{longest:,}", *(_cell(row[name], ".4g") for name in RATIOS[:4]),
-                _cell(row["cosine"], ".5f"), *(_cell(row[name], ".4g") for name in RATIOS[5:]),
-            ])  # fmt: skip
+            cells.append(
+                [
+                    row["method"],
+                    row["side"],
+                    f"{longest:,}",
+                    *(_cell(row[name], ".4g") for name in RATIOS[:4]),
+                    _cell(row["cosine"], ".5f"),
+                    *(_cell(row[name], ".4g") for name in RATIOS[5:]),
+                ]
+            )
     lines += ["", *_aligned(cells)]
     if len(found["contexts"]) > 1:
         errors = {(r["method"], r["context_tokens"]): r["output_error"] for r in found["rows"] if r["side"] == "both"}

@@ -16,9 +16,14 @@ _PARTS = ("energy_per_byte", "energy_per_flop", "idle_power")
 
 
 def of(
-    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, work: Workload,
-    has_assumed_links: bool = False, is_server: bool = False,
-) -> list[str]:  # fmt: skip
+    device: HardwareSpec,
+    plan: KvPlan,
+    paths: Mapping[str, str],
+    stack: StackSpec | None,
+    work: Workload,
+    has_assumed_links: bool = False,
+    is_server: bool = False,
+) -> list[str]:
     """Names of the assumed numbers that any result of a point rests on.
 
     `plan` and `paths` as `dse.model.evaluate.laid_out` gives them. A runtime overhead or kernel launch of 0 is none,

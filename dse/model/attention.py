@@ -20,7 +20,7 @@ from dse.model.kv_bytes import (
     stored_tokens,
     token_slope,
     window_of,
-)  # fmt: skip
+)
 from dse.model.records import ENGINE, FUSED, MATERIALISED
 
 
@@ -122,9 +122,17 @@ def ideal_sums(design, made, n_sequences, packed):
         if p.copied_bytes != 0 or p.copied_slope != 0:
             copies += generation.sum_of_line(p.copied_bytes / bandwidth, p.copied_slope / bandwidth, 0, m)
     return Sums(
-        total, 0.0, read, compute, 0.0, exposed + copies, quantize + paid, busy + copies, hidden * n_steps + paid,
+        total,
+        0.0,
+        read,
+        compute,
+        0.0,
+        exposed + copies,
+        quantize + paid,
+        busy + copies,
+        hidden * n_steps + paid,
         copies,
-    )  # fmt: skip
+    )
 
 
 @compilable
@@ -148,9 +156,16 @@ def _sum_of_roots(design, memory, unit_s, core, compute, n_steps, entered, windo
         for i in range(n_steps):
             cores = calibrated.active_cores(min(entered + i, window), n_units, n_cores)
             total += generation.sum_of_root(
-                memory[0] + memory[1] * i, 0.0, unit_s, 0.0, (core[0] + core[1] * i) / cores, 0.0,
-                compute[0] + compute[1] * i, 0.0, 1,
-            )  # fmt: skip
+                memory[0] + memory[1] * i,
+                0.0,
+                unit_s,
+                0.0,
+                (core[0] + core[1] * i) / cores,
+                0.0,
+                compute[0] + compute[1] * i,
+                0.0,
+                1,
+            )
         return total
     cores = calibrated.active_cores(min(entered, window), n_units, n_cores)
     return generation.sum_of_root(
@@ -275,8 +290,10 @@ def kernel_sums(design, limits, shape, n_sequences):
             own_compute_s *= reached / stack.flops_frac
             own_compute_s += generation.sum_of_line(
                 calibrated.attention_compute_s(index_flops, stack.flops_frac, peak),
-                calibrated.attention_compute_s(index_flops_slope, stack.flops_frac, peak), 0, m,
-            )  # fmt: skip
+                calibrated.attention_compute_s(index_flops_slope, stack.flops_frac, peak),
+                0,
+                m,
+            )
         read_s += n_layers * own_read_s
         compute_s += n_layers * own_compute_s
         unit_total_s += n_layers * (m * unit_s)
@@ -316,9 +333,17 @@ def measured_sums(design, made, n_sequences, packed):
             copies += generation.sum_of_line(p.copied_bytes / bandwidth, p.copied_slope / bandwidth, 0, p.n_steps)
     paid = packed.fused_s + packed.materialised_s
     return Sums(
-        plain, fixed, read, compute, unit, stored - plain + copies, paid,
-        unpacking_s(design, made.limits) + copies, paid + packed.engine_s, copies,
-    )  # fmt: skip
+        plain,
+        fixed,
+        read,
+        compute,
+        unit,
+        stored - plain + copies,
+        paid,
+        unpacking_s(design, made.limits) + copies,
+        paid + packed.engine_s,
+        copies,
+    )
 
 
 @compilable

@@ -81,9 +81,11 @@ def totals_of(batch, output_tokens, waves, wave_s, smaller_s, is_paged, device, 
     total_s = throughput.paged_total_s(batch, waves.running, wave_s) if is_paged else waves_s
     rate = throughput.throughput_tokens_per_s(batch, output_tokens, total_s)
     return Totals(
-        total_s, rate, energy.joules_per_token(n_devices * device.board_power_w, rate),
+        total_s,
+        rate,
+        energy.joules_per_token(n_devices * device.board_power_w, rate),
         energy.usd_per_million_tokens(n_devices * device.usd_per_hour, rate),
-    )  # fmt: skip
+    )
 
 
 @compilable
@@ -147,11 +149,12 @@ def shares_of(design, run):
         bandwidth = wave.prompt_matrix_s - run.linear_latency_s
     compute += wave.prompt_compute_s - wave.prompt_matrix_s + wave.prompt_power_s
     return Shares(
-        step.bandwidth + bandwidth / n_steps, step.compute + compute / n_steps,
+        step.bandwidth + bandwidth / n_steps,
+        step.compute + compute / n_steps,
         step.latency + (run.linear_latency_s + prompt_host_s(design)) / n_steps,
         wave.prompt_quantize_s / n_steps + step.dequantization,
         wave.prompt_collective_s / n_steps + step.communication,
-    )  # fmt: skip
+    )
 
 
 @compilable
@@ -183,8 +186,9 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
     step = total_of(of_step, DECODE, run.wave.decode_step_s)
     prompt = total_of(of_prompt, PREFILL, run.wave.prefill_s)
     (moved, calculated), (moved_once, calculated_once) = (
-        joules_of(design, terms, of_step), joules_of(design, terms, of_prompt)
-    )  # fmt: skip
+        joules_of(design, terms, of_step),
+        joules_of(design, terms, of_prompt),
+    )
     # a run is all stages of one of the devices that a layer is split over: every batch in flight passes all of them
     split = design.deployment
     of_all = float(split.n_devices // split.n_stages * split.n_in_flight)
@@ -201,8 +205,9 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
         n_bytes += waves.n_smaller * (n_steps * less.n_bytes + prompt_less.n_bytes)
         at_peak_s += waves.n_smaller * (n_steps * less.compute_at_peak_s + prompt_less.compute_at_peak_s)
         (moved_less, calculated_less), (moved_once, calculated_once) = (
-            joules_of(design, terms, of_less), joules_of(design, terms, of_once)
-        )  # fmt: skip
+            joules_of(design, terms, of_less),
+            joules_of(design, terms, of_once),
+        )
         moved += waves.n_smaller * (n_steps * moved_less + moved_once)
         calculated += waves.n_smaller * (n_steps * calculated_less + calculated_once)
         prompts_s += waves.n_smaller * smaller.wave.prefill_s
@@ -237,9 +242,15 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
         discount,
     )
     return Spent(
-        _utilised(busy * step.compute_at_peak_s, step.seconds), _utilised(busy * step.read_at_peak_s, step.seconds),
+        _utilised(busy * step.compute_at_peak_s, step.seconds),
+        _utilised(busy * step.read_at_peak_s, step.seconds),
         _utilised(busy * prompt.compute_at_peak_s, prompt.seconds),
         _utilised(busy * prompt.read_at_peak_s, prompt.seconds),
-        memory, compute, idle, energy.joules_per_token_by_parts(memory, compute, idle), usd, run.quantize_busy_s,
+        memory,
+        compute,
+        idle,
+        energy.joules_per_token_by_parts(memory, compute, idle),
+        usd,
+        run.quantize_busy_s,
         run.dequantize_busy_s,
-    )  # fmt: skip
+    )

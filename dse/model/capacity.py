@@ -26,9 +26,13 @@ def free_bytes(design):
     device, memory = design.device, design.memory
     if memory.is_server:
         return capacity.pool_bytes(
-            device.reported_bytes, device.usable_frac * memory.share, memory.share_of_free, device.usable_frac,
-            held_bytes(design), memory.outside_bytes,
-        )  # fmt: skip
+            device.reported_bytes,
+            device.usable_frac * memory.share,
+            memory.share_of_free,
+            device.usable_frac,
+            held_bytes(design),
+            memory.outside_bytes,
+        )
     return capacity.free_bytes(device.capacity_bytes, device.usable_frac, weight_bytes(design), device.overhead_bytes)
 
 
@@ -125,9 +129,13 @@ def min_capacity_bytes(design, made, batch):
     device, memory = design.device, design.memory
     if memory.is_server:
         return capacity.min_reported_bytes(
-            to_bytes(design, needed), device.usable_frac * memory.share, memory.share_of_free, device.usable_frac,
-            held_bytes(design), memory.outside_bytes,
-        )  # fmt: skip
+            to_bytes(design, needed),
+            device.usable_frac * memory.share,
+            memory.share_of_free,
+            device.usable_frac,
+            held_bytes(design),
+            memory.outside_bytes,
+        )
     return capacity.min_capacity_bytes(
         to_bytes(design, needed), device.usable_frac, weight_bytes(design), device.overhead_bytes
     )
@@ -171,9 +179,14 @@ class Needs(NamedTuple):
 def fit_of(design, made, most):
     """What fits, of which `most` requests at once."""
     return Fit(
-        to_bytes(design, made.peak_bits), weight_bytes(design), runtime_bytes(design), free_bytes(design),
-        pool_tokens(design, made), unused_bytes(design), most,
-    )  # fmt: skip
+        to_bytes(design, made.peak_bits),
+        weight_bytes(design),
+        runtime_bytes(design),
+        free_bytes(design),
+        pool_tokens(design, made),
+        unused_bytes(design),
+        most,
+    )
 
 
 @inlined

@@ -14,10 +14,14 @@ def knows_bits(device):
     """True where a device has a limit of power, or energies of their own for fewer bits or for keys and values."""
     per_byte = device.energy_per_byte
     return (
-        device.power_limit_w > 0.0 or device.energy_per_flop_fp8 > 0.0 or device.energy_per_flop_fp4 > 0.0
-        or device.energy_per_byte_fp8 != per_byte or device.energy_per_byte_fp4 != per_byte
-        or device.energy_per_kv_byte != per_byte or device.energy_per_kv_byte_fp8 != per_byte
-    )  # fmt: skip
+        device.power_limit_w > 0.0
+        or device.energy_per_flop_fp8 > 0.0
+        or device.energy_per_flop_fp4 > 0.0
+        or device.energy_per_byte_fp8 != per_byte
+        or device.energy_per_byte_fp4 != per_byte
+        or device.energy_per_kv_byte != per_byte
+        or device.energy_per_kv_byte_fp8 != per_byte
+    )
 
 
 @compilable

@@ -36,7 +36,7 @@ from dse.model.lower import (
     stack_of,
     stack_text,
     weights_by_operation,
-)  # fmt: skip
+)
 from dse.model.measured import measured
 from dse.model.operations import (
     ATTENTION,
@@ -61,11 +61,12 @@ from dse.specs.workload import Workload
 
 #: what most of the time goes into, by `bound`
 WHY_BOUND = {
-    "bandwidth": "reading weights, keys and values", "compute": "arithmetic, the prompt included",
+    "bandwidth": "reading weights, keys and values",
+    "compute": "arithmetic, the prompt included",
     "latency": "launching and scheduling kernels: take a larger batch",
     "dequantization": "packing and unpacking keys and values",
     "communication": "devices that exchange their results",
-}  # fmt: skip
+}
 #: memory that holds every batch of interest
 ROOM_BYTES = 2**53
 #: results that say what memory keeps from a point
@@ -73,8 +74,9 @@ ROOM_RESULTS = ("throughput_tokens_per_s", "decode_step_s", "bound")
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
     **{name: None for kind in (Served, Waits, Steady, Wave, Totals, Spent, Bounds) for name in kind._fields},
-    "running_batch": 0, "bound": "capacity",
-}  # fmt: skip
+    "running_batch": 0,
+    "bound": "capacity",
+}
 
 
 #: fields of a workload that a lowered design does not fix
@@ -106,28 +108,39 @@ class Lowered:
         sure = uncertainty.intervals(device, plan, stack, stack_name)
         unpacking = implementations.rate_range(plan, work, stack)
         results = {
-            "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
-            "key_quantizer": plan.key_quantizer.name, "value_quantizer": plan.value_quantizer.name,
+            "device": device.name,
+            "model": plan.model.name,
+            "quantizer": plan.quantizer_name,
+            "key_quantizer": plan.key_quantizer.name,
+            "value_quantizer": plan.value_quantizer.name,
             **{name: getattr(work, name) for name in _OPEN},
-            "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
+            "model_kind": "calibrated" if stack else "ideal",
+            "stack": stack_text(stack_name, work),
             "tokens": work.token_policy.name,
             "implementation": implementations.implementation_text(plan),
             "key_dequant_path": path_text(paths, "key"),
-            "value_dequant_path": path_text(paths, "value"), "effective_bits": bits,
-            "memory": memory, "gpu_memory_utilization": work.gpu_memory_utilization if is_server else None,
+            "value_dequant_path": path_text(paths, "value"),
+            "effective_bits": bits,
+            "memory": memory,
+            "gpu_memory_utilization": work.gpu_memory_utilization if is_server else None,
             "prompt_budget_tokens": prompt_budget(work, server) if is_server else None,
-            "write_amplification": memory_unit.write_amplification(plan), **measured(plan),
+            "write_amplification": memory_unit.write_amplification(plan),
+            **measured(plan),
             "n_devices": work.n_devices,
             "capacity_bytes": device.reported_bytes if is_server else device.capacity_bytes,
             "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(
                 device.memory_bandwidth.si, bits
             ),
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
-            "token_time_low": sure.tokens.low, "token_time_high": sure.tokens.high,
-            **uncertainty.energy_factors(device), "first_time_low": sure.first.low, "first_time_high": sure.first.high,
-            "unpack_rate_low": unpacking[0], "unpack_rate_high": unpacking[1],
+            "token_time_low": sure.tokens.low,
+            "token_time_high": sure.tokens.high,
+            **uncertainty.energy_factors(device),
+            "first_time_low": sure.first.low,
+            "first_time_high": sure.first.high,
+            "unpack_rate_low": unpacking[0],
+            "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
-        }  # fmt: skip
+        }
         return cls(
             device, plan, paths, stack_name, stack, design_of(device, plan, work, paths, stack, stack_name), results
         )
@@ -287,9 +300,15 @@ class Point:
     def totals(self) -> Totals:
         """Time of all waves, and throughput, energy and cost that follow from it."""
         return totals_of(  # type: ignore[no-any-return]
-            float(self.work.batch), self.work.output_tokens, self.waves, self.largest_wave.wave.wave_s,
-            self.smaller_wave.wave.wave_s, self.design.load.is_paged, self.design.device, self.work.n_devices,
-        )  # fmt: skip
+            float(self.work.batch),
+            self.work.output_tokens,
+            self.waves,
+            self.largest_wave.wave.wave_s,
+            self.smaller_wave.wave.wave_s,
+            self.design.load.is_paged,
+            self.design.device,
+            self.work.n_devices,
+        )
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -321,9 +340,11 @@ class Point:
         """Tokens, bits and bytes, and what fits."""
         design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
         parts = (
-            kv_bytes.contents_of(design, made), capacity.fit_of(design, made, most),
-            capacity.sizes_of(design, made, batch), capacity.needs_of(design, made, batch, True),
-        )  # fmt: skip
+            kv_bytes.contents_of(design, made),
+            capacity.fit_of(design, made, most),
+            capacity.sizes_of(design, made, batch),
+            capacity.needs_of(design, made, batch, True),
+        )
         return {name: known(number) for part in parts for name, number in part._asdict().items()}
 
     def _times(self) -> dict[str, Any]:
@@ -343,7 +364,7 @@ class Point:
         return {
             **{name: known(number) for name, number in numbers.items()},
             **{name: BOUNDS[place] for name, place in bounds._asdict().items()},
-        }  # fmt: skip
+        }
 
     def at_ends(self) -> dict[str, dict[str, Any]]:
         """What `speed` finds where the kernels that run the quantizers are as slow, and as fast, as they may be; {}
@@ -374,14 +395,26 @@ class Point:
                 shares = [
                     part / op.seconds if op.seconds else 0.0 for part in (op.compute_at_peak_s, op.read_at_peak_s)
                 ]
-                found.append({
-                    **op._asdict(), "phase": phase, "name": name, "compute_utilisation": shares[0],
-                    "bandwidth_utilisation": shares[1],
-                })  # fmt: skip
+                found.append(
+                    {
+                        **op._asdict(),
+                        "phase": phase,
+                        "name": name,
+                        "compute_utilisation": shares[0],
+                        "bandwidth_utilisation": shares[1],
+                    }
+                )
         order = (
-            "phase", "name", "seconds", "flops", "n_bytes", "compute_at_peak_s", "read_at_peak_s",
-            "compute_utilisation", "bandwidth_utilisation",
-        )  # fmt: skip
+            "phase",
+            "name",
+            "seconds",
+            "flops",
+            "n_bytes",
+            "compute_at_peak_s",
+            "read_at_peak_s",
+            "compute_utilisation",
+            "bandwidth_utilisation",
+        )
         return [{key: op[key] for key in order} for op in found]
 
 
@@ -416,8 +449,13 @@ def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
     if not point.max_batch:
         return {**found, **{name: NO_TIMES[name] for name in names}}
     run, totals = point.largest_wave, point.totals
-    values = (int(point.waves.running), run.wave.decode_step_s, totals.total_s, totals.throughput_tokens_per_s,
-              *(getattr(run.wave, name) for name in uncertainty.KV_PARTS))  # fmt: skip
+    values = (
+        int(point.waves.running),
+        run.wave.decode_step_s,
+        totals.total_s,
+        totals.throughput_tokens_per_s,
+        *(getattr(run.wave, name) for name in uncertainty.KV_PARTS),
+    )
     return {**found, **dict(zip(names, values, strict=True))}
 
 

@@ -22,7 +22,7 @@ from dse.model.kv_bytes import (
     sum_of_padding_bits,
     sum_of_shared_bits,
     window_of,
-)  # fmt: skip
+)
 from dse.model.peak_memory import (
     WIDE,
     Size,
@@ -33,7 +33,7 @@ from dse.model.peak_memory import (
     shared_prefix_tokens,
     size_at,
     workspace_bytes,
-)  # fmt: skip
+)
 from dse.model.records import ENGINE, FUSED, MATERIALISED
 
 #: straight pieces of one generation; more than this would take seconds
@@ -155,11 +155,21 @@ def pieces_of(design, limits):
                     copied, copied_slope = copied + now, copied_slope + added
         flops = attention_flops(design.layers, limits, length)
         flops_slope = attention_flops(design.layers, limits, length + 1) - flops if n_steps > 1 else 0
-        pieces.append(Piece(
-            n_steps, float(read) / per_byte, float(read_slope) / per_byte, float(flops), float(flops_slope),
-            float(engine), float(engine_slope), float(cores), float(cores_slope),
-            float(dequantize.materialised_bytes(copied)), float(dequantize.materialised_bytes(copied_slope)),
-        ))  # fmt: skip
+        pieces.append(
+            Piece(
+                n_steps,
+                float(read) / per_byte,
+                float(read_slope) / per_byte,
+                float(flops),
+                float(flops_slope),
+                float(engine),
+                float(engine_slope),
+                float(cores),
+                float(cores_slope),
+                float(dequantize.materialised_bytes(copied)),
+                float(dequantize.materialised_bytes(copied_slope)),
+            )
+        )
         stored += n_steps * bits + slope * (n_steps * (n_steps - 1) // 2)
         length = end
     return pieces, stored
@@ -218,10 +228,13 @@ def generation_of(design):
     for g in design.tensors:
         before, after = packed_tokens_ever(g, limits, first), packed_tokens_ever(g, limits, n)
         shared, at_start = packed_tokens_ever(g, limits, prefix), packed_tokens_ever(g, limits, 0)
-        quantised.append(Quantised(
-            _amount(design, g, after - before), _amount(design, g, before - shared),
-            _amount(design, g, shared - at_start),
-        ))  # fmt: skip
+        quantised.append(
+            Quantised(
+                _amount(design, g, after - before),
+                _amount(design, g, before - shared),
+                _amount(design, g, shared - at_start),
+            )
+        )
         starts, n_steps = g.step_tokens + g.residual_tokens, 0
         if read_window_of(g, limits) >= starts:
             n_steps = max(n + 1 - max(first + 1, length_of_entered(limits, starts)), 0)
@@ -246,9 +259,26 @@ def generation_of(design):
             chosen += g.n_stored_layers * sink_work.sink_choice_bytes(reads, after - before, g.n_elements)
     prompt_window = design.policy.prompt_window_tokens
     return Generation(
-        limits, prefix, sequence_bits(design, limits, n), size_at(design, limits, prefix, n).shared,
-        n_elements(design, limits, n), peak, sizes, largest_shared, sum_of_own, activation_bytes(design, n),
+        limits,
+        prefix,
+        sequence_bits(design, limits, n),
+        size_at(design, limits, prefix, n).shared,
+        n_elements(design, limits, n),
+        peak,
+        sizes,
+        largest_shared,
+        sum_of_own,
+        activation_bytes(design, n),
         workspace_bytes(design, limits, n),
-        prompt_flops(design.layers, prompt_window, first), prompt_flops(design.layers, prompt_window, prefix),
-        read_starts, pack_starts, copy_starts, prompt_starts, scores, chosen, buffers / 8, quantised, pieces,
-    )  # fmt: skip
+        prompt_flops(design.layers, prompt_window, first),
+        prompt_flops(design.layers, prompt_window, prefix),
+        read_starts,
+        pack_starts,
+        copy_starts,
+        prompt_starts,
+        scores,
+        chosen,
+        buffers / 8,
+        quantised,
+        pieces,
+    )

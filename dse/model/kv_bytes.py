@@ -98,7 +98,7 @@ def bits_of(g, kept):
     """Bits of one layer's tensor with `kept` tokens, its index left out."""
     return kv_cache.tensor_bits(
         kept, g.packed_bits, g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens
-    )  # fmt: skip
+    )
 
 
 @compilable
@@ -367,8 +367,11 @@ def contents_of(design, made):
             stored += g.n_read_layers * kept
             read += g.n_read_layers * read_tokens(g, limits, n)
     return Contents(
-        stored / n_layers, read / n_layers,
+        stored / n_layers,
+        read / n_layers,
         effective_bits.stored_bits((made.final_bits - states) / unit, made.n_elements),
-        padding / (design.model.den * made.n_elements), per_token, beyond,
+        padding / (design.model.den * made.n_elements),
+        per_token,
+        beyond,
         states / unit_of(design) if states else math.nan,
-    )  # fmt: skip
+    )

@@ -202,11 +202,13 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
                     TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone, other, model.hidden_size)  # type: ignore[arg-type]
                 )
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, layer))
-    den = math.lcm(*(
-        Fraction(Fraction(bits), layer.tokens_per_entry).denominator
-        for *_, layout, _, _, _, layer in tensors
-        for bits in (layout.packed_bits_per_token, layout.full_bits_per_token, *layout.pool.values())
-    ))  # fmt: skip
+    den = math.lcm(
+        *(
+            Fraction(Fraction(bits), layer.tokens_per_entry).denominator
+            for *_, layout, _, _, _, layer in tensors
+            for bits in (layout.packed_bits_per_token, layout.full_bits_per_token, *layout.pool.values())
+        )
+    )
     groups = tuple(
         TensorGroup(
             which,

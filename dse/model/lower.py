@@ -27,20 +27,10 @@ from dse.model.records import (
     Product,
     Stack,
     Tensor,
-)  # fmt: skip
+)
 from dse.specs import catalog, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec, Quantity
-from dse.specs.stack import (
-    Fit,
-    GemmFit,
-    HeadCode,
-    HostFit,
-    LatentCode,
-    PackedFit,
-    SparseCode,
-    StackSpec,
-    served,
-)  # fmt: skip
+from dse.specs.stack import Fit, GemmFit, HeadCode, HostFit, LatentCode, PackedFit, SparseCode, StackSpec, served
 from dse.specs.tokens import TokenPolicy
 from dse.specs.weights import WeightFormat
 from dse.specs.workload import Workload
@@ -111,8 +101,10 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
 def check_traffic(work: Workload) -> None:
     """Requests of mixed lengths share no prefix, and a policy cannot know their prompts here. Raises InputError."""
     for name, value, only in (
-        ("prefix", work.prefix_tokens, 0), ("tokens", work.token_policy.name, "full"), ("kv-cache", work.kv_cache, True)
-    ):  # fmt: skip
+        ("prefix", work.prefix_tokens, 0),
+        ("tokens", work.token_policy.name, "full"),
+        ("kv-cache", work.kv_cache, True),
+    ):
         if value != only:
             raise InputError(f"{name} = {show(value)}: traffic is modelled with {show(only)} only: leave it out")
     if work.pp > 1 and work.pp_batches != 1:
@@ -179,12 +171,21 @@ def design_of(
     products = tuple(product for _, product in weights_by_operation(plan.model, work, stack))
     exchanges = tuple(exchange for _, exchange, _ in deployed.exchanges(device, plan.model, work, stack_name))
     return Design(
-        tensors, layers, kernels, products, exchanges, model_of(plan, work, stack), policy,
+        tensors,
+        layers,
+        kernels,
+        products,
+        exchanges,
+        model_of(plan, work, stack),
+        policy,
         kernels_reach(device, plan, work, stack, latent),
-        device_of(device), load_of(work),
-        memory_of(device, plan, work, stack_name), deployed.deployment_of(work),
-        work.input_tokens, work.output_tokens,
-    )  # fmt: skip
+        device_of(device),
+        load_of(work),
+        memory_of(device, plan, work, stack_name),
+        deployed.deployment_of(work),
+        work.input_tokens,
+        work.output_tokens,
+    )
 
 
 def token_flops(plan: KvPlan, shape: int) -> int:
@@ -230,7 +231,7 @@ def index_of(layer: LayerKV, policy: Policy) -> tuple[int, int]:
 
 def tensor_of(
     g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Policy, packed_core_s: float, unpack_rate: float
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A group of equal tensors as numbers."""
     side = VALUES if g.which == "value" else KEYS
     path = PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
@@ -241,11 +242,35 @@ def tensor_of(
     bits, flops = index_of(plan.layers[g.shape_index][0], policy)
     index = bits * plan.den * indexed
     return Tensor(
-        side, g.shape_index, g.n_stored_layers, g.n_read_layers, g.n_elements, g.window_tokens, limit, g.packed_bits,
-        g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens, int(g.layout.needs_unpacking), path,
-        read, pack, int(code.copies_to_append), code.tile_tokens, dense, sparse, g.page_row_bits,
-        g.tail_bits + index, index, flops * indexed, float(g.layout.pool_rows), packed_core_s, unpack_rate,
-    )  # fmt: skip
+        side,
+        g.shape_index,
+        g.n_stored_layers,
+        g.n_read_layers,
+        g.n_elements,
+        g.window_tokens,
+        limit,
+        g.packed_bits,
+        g.full_bits,
+        g.once_bits,
+        g.pool_bits,
+        g.step_tokens,
+        g.residual_tokens,
+        int(g.layout.needs_unpacking),
+        path,
+        read,
+        pack,
+        int(code.copies_to_append),
+        code.tile_tokens,
+        dense,
+        sparse,
+        g.page_row_bits,
+        g.tail_bits + index,
+        index,
+        flops * indexed,
+        float(g.layout.pool_rows),
+        packed_core_s,
+        unpack_rate,
+    )
 
 
 def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
@@ -253,12 +278,38 @@ def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
     (`LayerKV.state_flops` of 0)."""
     return tuple(
         Tensor(
-            STATES, shape, n_layers, 2 * n_layers * bool(layer.state_flops), 0, 1, NO_LIMIT, 0, 0,
-            units.BITS_PER_BYTE * layer.state_bytes * plan.den, 0, 1, 0, 0, NONE, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0,
-            0.0, 0.0, 0.0,
+            STATES,
+            shape,
+            n_layers,
+            2 * n_layers * bool(layer.state_flops),
+            0,
+            1,
+            NO_LIMIT,
+            0,
+            0,
+            units.BITS_PER_BYTE * layer.state_bytes * plan.den,
+            0,
+            1,
+            0,
+            0,
+            NONE,
+            0,
+            0,
+            0,
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0.0,
+            0.0,
+            0.0,
         )
-        for shape, (layer, n_layers) in enumerate(plan.layers) if layer.state_bytes
-    )  # fmt: skip
+        for shape, (layer, n_layers) in enumerate(plan.layers)
+        if layer.state_bytes
+    )
 
 
 def unread_parameters(model: ModelSpec, stack: StackSpec | None) -> int:
@@ -280,13 +331,21 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None) -> LanguageM
     experts = model.expert_parameters * model.n_active_experts / model.n_experts
     burst_bits = sum(g.n_stored_layers * g.written_bits for g in plan.groups if g.burst_row_bits)
     return LanguageModel(
-        plan.den, model.n_q_heads, model.dense_parameters, model.expert_parameters, model.n_experts,
-        model.n_active_experts, model.activation_elements,
+        plan.den,
+        model.n_q_heads,
+        model.dense_parameters,
+        model.expert_parameters,
+        model.n_experts,
+        model.n_active_experts,
+        model.activation_elements,
         min(model.activation_elements, 2 * model.hidden_size + model.vocab_size),
-        model.n_layers, matrix_products(model, stack), unread_parameters(model, stack),
-        deployed.n_groups_of(work) * (1.0 + work.expert_skew) * experts, burst_bits,
+        model.n_layers,
+        matrix_products(model, stack),
+        unread_parameters(model, stack),
+        deployed.n_groups_of(work) * (1.0 + work.expert_skew) * experts,
+        burst_bits,
         deployed.active_parameters(model, work),
-    )  # fmt: skip
+    )
 
 
 def kernels_of(
@@ -306,9 +365,10 @@ def kernels_of(
     plain_of = [1 / rate if rate else 0.0 for rate in plain_rates]
     core_rates = [
         core_rate(device, stack, g, paths[g.place], stored_as_measured(g, paths, stack, places[g.shape_index], latent))
-        if g.layout.needs_unpacking else plain_rates[g.shape_index]
+        if g.layout.needs_unpacking
+        else plain_rates[g.shape_index]
         for g in plan.groups
-    ]  # fmt: skip
+    ]
     core_s = [
         max(1 / each, plain_of[g.shape_index]) if each else plain_of[g.shape_index]
         for g, each in zip(plan.groups, core_rates, strict=True)
@@ -333,16 +393,25 @@ def kernels_of(
             launches, launch_s = [], 0.0
         io_bytes = calibrated.attention_io_bytes(1, q_heads, layer.score_dim)
         index_frac = chosen.index_frac.si if chosen and chosen.index_frac else 1.0 if chosen else 0.0
-        kernels.append(Kernel(
-            n_layers, layer.n_kv_heads, 0 if chosen and layer.joined else io_bytes,
-            token_flops(plan, shape), int(q_heads > layer.n_kv_heads and not layer.joined and not chosen),
-            int(any((plain_s, *(s for _, s in own)))), max(launches, default=launch_s),
-            min(shares, default=fitted.memory_frac.si if fitted else terms["memory_frac"]),
-            min((implementations.cores_per_unit(g) for g, _ in own if paths[g.place] == "fused"), default=0.0),
-            fitted.flops_frac.si if fitted else calibrated.ATTENTION_FLOPS_FRAC,
-            0.0 if fitted else terms["split_s"], 0.0 if fitted else terms["unit_s"], plain_s, index_frac,
-            chosen.choice.si / CHOICE_TOKENS if chosen and chosen.choice and not layer.joined else 0.0,
-        ))  # fmt: skip
+        kernels.append(
+            Kernel(
+                n_layers,
+                layer.n_kv_heads,
+                0 if chosen and layer.joined else io_bytes,
+                token_flops(plan, shape),
+                int(q_heads > layer.n_kv_heads and not layer.joined and not chosen),
+                int(any((plain_s, *(s for _, s in own)))),
+                max(launches, default=launch_s),
+                min(shares, default=fitted.memory_frac.si if fitted else terms["memory_frac"]),
+                min((implementations.cores_per_unit(g) for g, _ in own if paths[g.place] == "fused"), default=0.0),
+                fitted.flops_frac.si if fitted else calibrated.ATTENTION_FLOPS_FRAC,
+                0.0 if fitted else terms["split_s"],
+                0.0 if fitted else terms["unit_s"],
+                plain_s,
+                index_frac,
+                chosen.choice.si / CHOICE_TOKENS if chosen and chosen.choice and not layer.joined else 0.0,
+            )
+        )
     return tuple(kernels), core_s, rates
 
 
@@ -352,9 +421,22 @@ def _state_kernel(stack: StackSpec, layer: LayerKV, n_layers: int, token_flops: 
     terms = stack.attention_terms()
     launch_s, share = (fit.launch.si, fit.memory_frac.si) if fit else (terms["launch_s"], terms["memory_frac"])
     return Kernel(
-        n_layers * bool(layer.state_flops), 0, layer.state_bytes, token_flops, 0, 0, launch_s, share, 0.0,
-        calibrated.ATTENTION_FLOPS_FRAC, 0.0, 0.0, 0.0, 0.0, 0.0,
-    )  # fmt: skip
+        n_layers * bool(layer.state_flops),
+        0,
+        layer.state_bytes,
+        token_flops,
+        0,
+        0,
+        launch_s,
+        share,
+        0.0,
+        calibrated.ATTENTION_FLOPS_FRAC,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 def sparse_code(plan: KvPlan, paths: Mapping[str, str], shape: int) -> str:
@@ -383,7 +465,7 @@ def sparse_place(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None
 
 def stored_as_measured(
     group: TensorGroup, paths: Mapping[str, str], stack: StackSpec, sparse: str | None, latent: GemmFit | None
-) -> bool:  # fmt: skip
+) -> bool:
     """True where a fit knows keys and values as they are stored: what unpacks them is part of it."""
     code = kv_code(group)
     if sparse:
@@ -477,45 +559,74 @@ def kernels_reach(
     weights, model = work.weight_format, plan.model
     named = device.format_peak(weights.dense_code).si if work.weights else 0.0
     found = Stack(
-        0, 0, 0, n_cores_of(device), 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, named, named, 0, 0.0,
-        1.0, 1.0, 0.0, 0.0, 0.0, 1.0,
-    )  # fmt: skip
+        0,
+        0,
+        0,
+        n_cores_of(device),
+        0.0,
+        1.0,
+        1.0,
+        0.0,
+        1.0,
+        0.0,
+        1.0,
+        1.0,
+        1.0,
+        named,
+        named,
+        0,
+        0.0,
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+        0.0,
+        1.0,
+    )
     if stack is None:
         return found
     if weights.dense_code in stack.products:
         found = found._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
     if gemm := stack.products.get(product_code(stack, weights), stack.gemm):  # type: ignore[call-overload]
         found = found._replace(
-            has_gemm=1, gemm_launch_s=gemm.launch.si, gemm_memory_frac=gemm.memory_frac.si,
+            has_gemm=1,
+            gemm_launch_s=gemm.launch.si,
+            gemm_memory_frac=gemm.memory_frac.si,
             gemm_flops_frac=gemm.flops_frac.si,
-        )  # fmt: skip
+        )
     experts = stack.experts.get(weights.expert_code) if has_experts(model, work) else None  # type: ignore[call-overload]
     if gemm and experts:
         found = found._replace(
-            has_experts=1, expert_launch_s=experts.launch.si, expert_memory_frac=experts.memory_frac.si,
-            expert_flops_frac=experts.flops_frac.si, expert_peak_per_s=device.format_peak(weights.expert_code).si,
-        )  # fmt: skip
+            has_experts=1,
+            expert_launch_s=experts.launch.si,
+            expert_memory_frac=experts.memory_frac.si,
+            expert_flops_frac=experts.flops_frac.si,
+            expert_peak_per_s=device.format_peak(weights.expert_code).si,
+        )
     if stack.host:
         found = found._replace(
-            host_layer_s=stack.host.layer.si, host_sequence_s=stack.host.sequence.si,
-            host_prompt_s=prompt_host_s(model, stack.host), rounds_in_step=stack.host.rounds_in_step.si,
-        )  # fmt: skip
+            host_layer_s=stack.host.layer.si,
+            host_sequence_s=stack.host.sequence.si,
+            host_prompt_s=prompt_host_s(model, stack.host),
+            rounds_in_step=stack.host.rounds_in_step.si,
+        )
     if stack.materialised:
         found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
     if stack.attention:
         terms = stack.attention_terms()
         frac = terms["memory_frac"]
         found = found._replace(
-            has_attention=1, layout_copy_s=terms["copy_s"], memory_frac=frac,
+            has_attention=1,
+            layout_copy_s=terms["copy_s"],
+            memory_frac=frac,
             copy_frac=stack.materialised.memory_frac.si if stack.materialised else frac,
-            flops_frac=calibrated.ATTENTION_FLOPS_FRAC, prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
-        )  # fmt: skip
+            flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+            prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+        )
         if prompt := stack.prompt.get(prompt_code(model)):
             found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
-        found = found._replace(
-            layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si
-        )  # fmt: skip
+        found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
     return found
 
 
@@ -540,26 +651,50 @@ def device_of(device: HardwareSpec) -> Device:
     is_measured = all(part and part.kind in MEASURED for part in parts)
     limit_w = device.board_power.si if device.board_power and is_measured else 0.0
     return Device(
-        device.capacity_bytes, device.reported_bytes, device.runtime_overhead.count,
+        device.capacity_bytes,
+        device.reported_bytes,
+        device.runtime_overhead.count,
         device.token_cores.count if device.token_cores else 0,
-        device.usable_frac.si, device.memory_bandwidth.si, device.kv_bandwidth.si, *_rate(device.peak_flops),
-        *_rate(device.peak_flops_fp8), *_rate(device.peak_ops_int8), device.rate("engine").si, device.rate("fused").si,
+        device.usable_frac.si,
+        device.memory_bandwidth.si,
+        device.kv_bandwidth.si,
+        *_rate(device.peak_flops),
+        *_rate(device.peak_flops_fp8),
+        *_rate(device.peak_ops_int8),
+        device.rate("engine").si,
+        device.rate("fused").si,
         device.kernel_launch.si,
         device.board_power.si if device.board_power else math.nan,
-        device.usd_per_hour.si if device.usd_per_hour else math.nan, by_parts[0], by_parts[1], by_parts[2],
-        fp8, fp4, kv, packed.si if packed else fp8, narrow[0], narrow[1], limit_w,
-    )  # fmt: skip
+        device.usd_per_hour.si if device.usd_per_hour else math.nan,
+        by_parts[0],
+        by_parts[1],
+        by_parts[2],
+        fp8,
+        fp4,
+        kv,
+        packed.si if packed else fp8,
+        narrow[0],
+        narrow[1],
+        limit_w,
+    )
 
 
 def load_of(work: Workload) -> Load:
     """What a workload asks, but for batch and lengths."""
     paged, discount = work.admission == "paged", work.cached_input_discount
     return Load(
-        int(paged), work.page_tokens if paged else 1, work.prefix_tokens, work.weight_format.dense_eighths,
-        work.weight_format.expert_eighths, work.activation_bits,
-        work.prompt_chunk_tokens, work.rounds, work.max_num_seqs or NO_LIMIT,
-        int(work.kv_cache), math.nan if discount is None else discount,
-    )  # fmt: skip
+        int(paged),
+        work.page_tokens if paged else 1,
+        work.prefix_tokens,
+        work.weight_format.dense_eighths,
+        work.weight_format.expert_eighths,
+        work.activation_bits,
+        work.prompt_chunk_tokens,
+        work.rounds,
+        work.max_num_seqs or NO_LIMIT,
+        int(work.kv_cache),
+        math.nan if discount is None else discount,
+    )
 
 
 def memory_counted(device: HardwareSpec, work: Workload) -> str:
@@ -589,15 +724,23 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     server, model, share = servers.of(stack_name), plan.model, float(work.gpu_memory_utilization)
     elements = model.activation_elements if model.layer_elements is None else model.layer_elements
     prompt_bytes = activations.prompt_bytes(
-        prompt_budget(work, server), elements, server.sequences.count, (plan.whole or plan).model.vocab_size,
+        prompt_budget(work, server),
+        elements,
+        server.sequences.count,
+        (plan.whole or plan).model.vocab_size,
         server.logit.count,
-    )  # fmt: skip
+    )
     graph_bytes, of_all = server.graphs.count, server.rule != servers.LEFT
     return Memory(
-        1, share if of_all else 1.0, 1.0 if of_all else share, prompt_bytes, graph_bytes,
-        server.buffer_bytes(work.n_devices), prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
+        1,
+        share if of_all else 1.0,
+        1.0 if of_all else share,
+        prompt_bytes,
+        graph_bytes,
+        server.buffer_bytes(work.n_devices),
+        prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
         work.page_tokens,
-    )  # fmt: skip
+    )
 
 
 def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | None = None) -> list[tuple[str, Product]]:
@@ -633,11 +776,13 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
     if rest < qkv + out:
         return whole
     return [
-        product("qkv", qkv, 0, n_layers, qkv), product("output_projection", out, 0, n_layers, out),
-        product("feed_forward", rest - qkv - out, experts, n_products - 1 - 2 * n_layers,
-                max(attention - qkv - out, 0)),
+        product("qkv", qkv, 0, n_layers, qkv),
+        product("output_projection", out, 0, n_layers, out),
+        product(
+            "feed_forward", rest - qkv - out, experts, n_products - 1 - 2 * n_layers, max(attention - qkv - out, 0)
+        ),
         head,
-    ]  # fmt: skip
+    ]
 
 
 def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
@@ -650,7 +795,7 @@ def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
 
 def core_rate(
     device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str, is_measured: bool = False
-) -> float:  # fmt: skip
+) -> float:
     """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling, as
     where a fit `is_measured` with elements stored like these."""
     if is_measured:

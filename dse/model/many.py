@@ -30,7 +30,7 @@ from dse.model.batch import (
     spent_of,
     totals_of,
     waits_of,
-)  # fmt: skip
+)
 from dse.model.formulas import deployment
 from dse.model.generation import MAX_PIECES, generation_of, is_exact
 from dse.model.kv_bytes import Contents, contents_of, unit_of
@@ -51,7 +51,7 @@ from dse.model.records import (
     Stack,
     Tensor,
     dtype_of,
-)  # fmt: skip
+)
 from dse.model.results import RESULT_UNITS
 from dse.model.steady import Steady, steady_of
 from dse.model.step import (
@@ -66,7 +66,7 @@ from dse.model.step import (
     uncached_run,
     wave_of,
     weight_read_s,
-)  # fmt: skip
+)
 from kernels_ref import sequential
 
 #: points of a run at most
@@ -204,12 +204,19 @@ def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) 
         ends.append([len(found) for found in rows])
     arrays = [np.array(found, dtype_of(record)) for found, record in zip(rows, _ROWS, strict=True)]
     single = [
-        np.array([getattr(design, name) if design else (0,) * len(get_type_hints(record)) for design in designs],
-                 dtype_of(record))
-        for name, record in (("model", LanguageModel), ("policy", Policy), ("stack", Stack), ("load", Load),
-            ("memory", Memory), ("deployment", Deployment),
+        np.array(
+            [getattr(design, name) if design else (0,) * len(get_type_hints(record)) for design in designs],
+            dtype_of(record),
         )
-    ]  # fmt: skip
+        for name, record in (
+            ("model", LanguageModel),
+            ("policy", Policy),
+            ("stack", Stack),
+            ("load", Load),
+            ("memory", Memory),
+            ("deployment", Deployment),
+        )
+    ]
     return Tables(*arrays, np.array(ends, np.int64), *single, np.array(list(devices), dtype_of(Device)))  # type: ignore[call-arg]
 
 
@@ -239,9 +246,13 @@ def _put(row, i, wave):
 def _fill_wave(row, i, sums, peak, terms, has_gemm, quantises):
     """The wave at `i`, whose sequences have these `sums` each."""
     given = step.Given(
-        row[GIVEN.read_s + i], row[GIVEN.prompt_read_s + i], row[GIVEN.experts_s + i], row[GIVEN.prompt_experts_s + i],
-        row[GIVEN.exchange_s + i], row[GIVEN.prompt_exchange_s + i],
-    )  # fmt: skip
+        row[GIVEN.read_s + i],
+        row[GIVEN.prompt_read_s + i],
+        row[GIVEN.experts_s + i],
+        row[GIVEN.prompt_experts_s + i],
+        row[GIVEN.exchange_s + i],
+        row[GIVEN.prompt_exchange_s + i],
+    )
     _put(row, i, wave_of(row[GIVEN.together + i], given, sums, peak, terms, has_gemm, quantises))
 
 
@@ -271,9 +282,16 @@ def _fill_exchanges(row, m, exchanges, prefix, own):
     for e in range(len(exchanges)):
         one = exchanges[e]
         exchange = Exchange(  # out of the array, so that the loops become vectors
-            one.n_per_pass, one.token_bytes, one.in_prompt, one.start_s, one.bytes_per_s, one.chunk_share,
-            one.direct_start_s, one.direct_bytes_per_s, one.split_bytes_per_s,
-        )  # fmt: skip
+            one.n_per_pass,
+            one.token_bytes,
+            one.in_prompt,
+            one.start_s,
+            one.bytes_per_s,
+            one.chunk_share,
+            one.direct_start_s,
+            one.direct_bytes_per_s,
+            one.split_bytes_per_s,
+        )
         for i in range(m):
             row[GIVEN.exchange_s + i] += exchange_s(row[GIVEN.together + i], exchange)
         if exchange.in_prompt:
@@ -363,9 +381,20 @@ def _fill_totals(row, less, totals, m, design):
     else:
         for i in range(m):
             waves = capacity.Waves(row[n + i], row[n_waves + i], row[full + i], row[small + i])
-            _put_totals(totals, i, totals_of(
-                row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], less[AT.wave_s + i], False, device, n_devices
-            ))  # fmt: skip
+            _put_totals(
+                totals,
+                i,
+                totals_of(
+                    row[GIVEN.batch + i],
+                    n_steps,
+                    waves,
+                    row[AT.wave_s + i],
+                    less[AT.wave_s + i],
+                    False,
+                    device,
+                    n_devices,
+                ),
+            )
 
 
 @inlined
@@ -395,12 +424,24 @@ def _fill_run(m, most, case, room):
 @compilable
 def _wave_at(row, i):
     return Wave(
-        row[AT.linear_compute_s + i], row[AT.linear_s + i], row[AT.attention_s + i], row[AT.quantize_s + i],
-        row[AT.dequantize_s + i], row[AT.collective_s + i], row[AT.host_s + i], row[AT.power_s + i],
-        row[AT.decode_step_s + i], row[AT.prompt_products_s + i], row[AT.prompt_matrix_s + i],
-        row[AT.prompt_compute_s + i], row[AT.prompt_quantize_s + i], row[AT.prompt_collective_s + i],
-        row[AT.prompt_power_s + i], row[AT.prefill_s + i], row[AT.wave_s + i],
-    )  # fmt: skip
+        row[AT.linear_compute_s + i],
+        row[AT.linear_s + i],
+        row[AT.attention_s + i],
+        row[AT.quantize_s + i],
+        row[AT.dequantize_s + i],
+        row[AT.collective_s + i],
+        row[AT.host_s + i],
+        row[AT.power_s + i],
+        row[AT.decode_step_s + i],
+        row[AT.prompt_products_s + i],
+        row[AT.prompt_matrix_s + i],
+        row[AT.prompt_compute_s + i],
+        row[AT.prompt_quantize_s + i],
+        row[AT.prompt_collective_s + i],
+        row[AT.prompt_power_s + i],
+        row[AT.prefill_s + i],
+        row[AT.wave_s + i],
+    )
 
 
 @inlined
@@ -411,9 +452,15 @@ def _run_at(case, row, i, by_n):
         return uncached_run(design, terms, n)
     touched = row[GIVEN.touched + i] if terms.has_experts else 1.0
     return cached_run(
-        design, terms, n, _wave_at(row, i), by_n[min(n, terms.same_from)], row[GIVEN.read_s + i],
-        row[GIVEN.prompt_read_s + i], touched,
-    )  # fmt: skip
+        design,
+        terms,
+        n,
+        _wave_at(row, i),
+        by_n[min(n, terms.same_from)],
+        row[GIVEN.read_s + i],
+        row[GIVEN.prompt_read_s + i],
+        touched,
+    )
 
 
 @inlined
@@ -591,9 +638,13 @@ def evaluate_points(points, tables, n_keys, found, state, version):
         first, at, device = begin, points.case[begin], points.device[begin]
         n_input, n_output, most_batch = points.n_input[begin], points.n_output[begin], points.batch[begin]
         while (
-            begin < n and begin - first < ROW and points.case[begin] == at and points.device[begin] == device
-            and points.n_input[begin] == n_input and points.n_output[begin] == n_output
-        ):  # fmt: skip
+            begin < n
+            and begin - first < ROW
+            and points.case[begin] == at
+            and points.device[begin] == device
+            and points.n_input[begin] == n_input
+            and points.n_output[begin] == n_output
+        ):
             most_batch = max(most_batch, points.batch[begin])
             begin += 1
         m = begin - first
@@ -604,12 +655,21 @@ def evaluate_points(points, tables, n_keys, found, state, version):
         if not same or device != last_device:
             start, end = tables.ends[at], tables.ends[at + 1]
             design = Design(
-                tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
-                tables.products[start[3] : end[3]], tables.exchanges[start[4] : end[4]],
-                tables.models[at], tables.policies[at], tables.stacks[at],
-                tables.devices[device], tables.loads[at], tables.memories[at], tables.deployments[at], n_input,
+                tables.tensors[start[0] : end[0]],
+                tables.layers[start[1] : end[1]],
+                tables.kernels[start[2] : end[2]],
+                tables.products[start[3] : end[3]],
+                tables.exchanges[start[4] : end[4]],
+                tables.models[at],
+                tables.policies[at],
+                tables.stacks[at],
+                tables.devices[device],
+                tables.loads[at],
+                tables.memories[at],
+                tables.deployments[at],
+                n_input,
                 n_output,
-            )  # fmt: skip
+            )
             if not same:
                 exact = is_exact(design)
                 if exact:
@@ -651,9 +711,15 @@ def evaluate_points(points, tables, n_keys, found, state, version):
 
 #: columns that `scan_points` writes
 SCANNED = (
-    "running_batch", "linear_s", "attention_s", "decode_step_s", "prefill_s", "total_s", "throughput_tokens_per_s",
+    "running_batch",
+    "linear_s",
+    "attention_s",
+    "decode_step_s",
+    "prefill_s",
+    "total_s",
+    "throughput_tokens_per_s",
     "joules_per_token",
-)  # fmt: skip
+)
 
 
 class Scanned(NamedTuple):
@@ -690,12 +756,21 @@ def scan_points(first, last, points, tables, n_keys, found, version):
         at, best[k], at_once[k] = points.case[k], 0.0, -1
         start, end = tables.ends[at], tables.ends[at + 1]
         design = Design(
-            tables.tensors[start[0] : end[0]], tables.layers[start[1] : end[1]], tables.kernels[start[2] : end[2]],
-            tables.products[start[3] : end[3]], tables.exchanges[start[4] : end[4]],
-                tables.models[at], tables.policies[at], tables.stacks[at],
-            tables.devices[points.device[k]], tables.loads[at], tables.memories[at], tables.deployments[at],
-            points.n_input[k], points.n_output[k],
-        )  # fmt: skip
+            tables.tensors[start[0] : end[0]],
+            tables.layers[start[1] : end[1]],
+            tables.kernels[start[2] : end[2]],
+            tables.products[start[3] : end[3]],
+            tables.exchanges[start[4] : end[4]],
+            tables.models[at],
+            tables.policies[at],
+            tables.stacks[at],
+            tables.devices[points.device[k]],
+            tables.loads[at],
+            tables.memories[at],
+            tables.deployments[at],
+            points.n_input[k],
+            points.n_output[k],
+        )
         if not is_exact(design):
             continue
         made = generation_of(design)
@@ -765,9 +840,11 @@ def columns_of(found: Found) -> dict[str, Any]:
     """The columns that are filled, by name."""
     kinds = zip((WHOLE, FLOAT, CODE), found.places, found[1:], strict=True)
     return {
-        name: column[place] for names, places, column in kinds for name, place in zip(names, places, strict=True)
+        name: column[place]
+        for names, places, column in kinds
+        for name, place in zip(names, places, strict=True)
         if place >= 0
-    }  # fmt: skip
+    }
 
 
 def evaluate(*arguments: Any) -> None:

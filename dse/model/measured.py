@@ -100,9 +100,16 @@ def how_measured(plan: KvPlan, value: object) -> tuple[str, str, dict[str, Any]]
     how = (
         "mean over keys and values, each weighted by its share of the model's elements; errors of packed elements, "
         "bits at the data's own lengths; measured_error: root of squares, of the attention output over itself"
-        if not missing else f"no measurement of the {missing}: `dse measure` a KV dump, then give --measurements"
-    )  # fmt: skip
-    return how, "dse quantize, dse measure", {
-        f"{side}_{what}": number for side, m in used.items() if m
-        for what, number in (("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))
-    }  # fmt: skip
+        if not missing
+        else f"no measurement of the {missing}: `dse measure` a KV dump, then give --measurements"
+    )
+    return (
+        how,
+        "dse quantize, dse measure",
+        {
+            f"{side}_{what}": number
+            for side, m in used.items()
+            if m
+            for what, number in (("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))
+        },
+    )

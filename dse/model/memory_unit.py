@@ -33,9 +33,10 @@ def attach(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> KvPlan:
     sizes = (device.kv_page and device.kv_page.count, device.kv_burst and device.kv_burst.count)
 
     def with_pages() -> KvPlan:
-        return replace(plan, groups=tuple(
-            _with_pages(device, g, plan.den) if _served(g, paths[g.place]) else g for g in plan.groups
-        ))  # fmt: skip
+        return replace(
+            plan,
+            groups=tuple(_with_pages(device, g, plan.den) if _served(g, paths[g.place]) else g for g in plan.groups),
+        )
 
     return plan.once((*sizes, *paths.items()), with_pages)
 
@@ -65,7 +66,9 @@ def write_amplification(plan: KvPlan) -> float | None:
     served = [g for g in plan.groups if g.burst_row_bits and g.n_stored_layers]
     if not served:
         return None
-    return float(memory_unit.write_amplification(
-        sum(g.n_stored_layers * g.written_bits for g in served),
-        sum(g.n_stored_layers * g.packed_bits for g in served),
-    ))  # fmt: skip
+    return float(
+        memory_unit.write_amplification(
+            sum(g.n_stored_layers * g.written_bits for g in served),
+            sum(g.n_stored_layers * g.packed_bits for g in served),
+        )
+    )

@@ -33,9 +33,14 @@ def _attended(design, phase, seconds, flops, n_bytes):
     device = design.device
     peak = device.peak_flops * device.peak_flops_unit
     return Operation(
-        phase, ATTENTION, seconds, flops, n_bytes, attention.time_at_rate(flops, peak),
+        phase,
+        ATTENTION,
+        seconds,
+        flops,
+        n_bytes,
+        attention.time_at_rate(flops, peak),
         attention.time_at_rate(n_bytes, device.bandwidth_bytes_per_s),
-    )  # fmt: skip
+    )
 
 
 @compilable
@@ -58,15 +63,19 @@ def _add_products(found, design, terms, phase, n_tokens, touched, slower, attend
             experts = design.model.active_expert_parameters
             compute_s = linear.linear_compute_s(n_tokens, part.active - experts, peak)
             seconds = experts_s(design, n_tokens, touched) + linear.linear_calibrated_s(
-                part.n_products, terms.gemm_launch_s, compute_s / terms.gemm_flops_frac,
+                part.n_products,
+                terms.gemm_launch_s,
+                compute_s / terms.gemm_flops_frac,
                 dense_s / design.stack.gemm_memory_frac,
-            )  # fmt: skip
+            )
             compute_s += linear.linear_compute_s(n_tokens, experts, design.stack.expert_peak_per_s)
         elif terms.has_gemm:
             seconds = linear.linear_calibrated_s(
-                part.n_products, terms.gemm_launch_s, compute_s / terms.gemm_flops_frac,
+                part.n_products,
+                terms.gemm_launch_s,
+                compute_s / terms.gemm_flops_frac,
                 read_s / design.stack.gemm_memory_frac,
-            )  # fmt: skip
+            )
         else:
             seconds = max(compute_s * slower, read_s)
         found.append(Operation(phase, i, seconds, flops, n_bytes, compute_s, read_s))

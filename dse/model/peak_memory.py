@@ -18,7 +18,7 @@ from dse.model.kv_bytes import (
     shared_bits,
     unit_of,
     window_of,
-)  # fmt: skip
+)
 from dse.model.records import MATERIALISED
 
 #: contexts are searched up to here; a design that still fits has no limit (every layer has a window)
@@ -64,9 +64,11 @@ def activation_bytes(design, n_tokens):
     if design.memory.is_server:
         return 0
     return activations.activation_bytes(
-        activation_tokens(design, n_tokens), model.activation_elements, model.logits_elements,
+        activation_tokens(design, n_tokens),
+        model.activation_elements,
+        model.logits_elements,
         design.load.activation_bits,
-    )  # fmt: skip
+    )
 
 
 @compilable

@@ -20,14 +20,33 @@ from dse.specs.workload import Workload
 
 #: results with units; `prefill_s`, `decode_step_s` and the rest are of the whole batch, the last step of the context
 RING_UNITS = {
-    "device": "", "model": "", "quantizer": "", "model_kind": "", "n_ring": "device", "batch": "sequence",
-    "input_tokens": "token", "output_tokens": "token", "block_tokens": "token", "link_bytes_per_s": "B/s",
-    "max_context_tokens": "token", "max_context_tokens_alone": "token", "feasible": "", "infeasible_reason": "",
+    "device": "",
+    "model": "",
+    "quantizer": "",
+    "model_kind": "",
+    "n_ring": "device",
+    "batch": "sequence",
+    "input_tokens": "token",
+    "output_tokens": "token",
+    "block_tokens": "token",
+    "link_bytes_per_s": "B/s",
+    "max_context_tokens": "token",
+    "max_context_tokens_alone": "token",
+    "feasible": "",
+    "infeasible_reason": "",
     "kv_bytes_per_device": "B",
-    "buffer_bytes_per_device": "B", "hiding_block_tokens": "token", "prefill_s": "s", "exposed_transfer_s": "s",
-    "linear_s": "s", "attention_s": "s", "quantize_s": "s", "dequantize_s": "s", "pass_s": "s", "decode_step_s": "s",
+    "buffer_bytes_per_device": "B",
+    "hiding_block_tokens": "token",
+    "prefill_s": "s",
+    "exposed_transfer_s": "s",
+    "linear_s": "s",
+    "attention_s": "s",
+    "quantize_s": "s",
+    "dequantize_s": "s",
+    "pass_s": "s",
+    "decode_step_s": "s",
     "assumptions": "",
-}  # fmt: skip
+}
 MAX_RING = 4096
 #: PCIe 4.0, 16 lanes, one direction
 _PCIE = Quantity(value=32, unit="GB/s", kind=ASSUMED, source="assumed: PCIe 4.0 x16, one direction; give --link")
@@ -46,8 +65,10 @@ def evaluate(
     if not 1 <= n_ring <= MAX_RING:
         raise InputError(f"devices = {show(n_ring)}: must be a whole number from 1 to {MAX_RING:,}")
     for name, value, only in (
-        ("prefix", work.prefix_tokens, 0), ("admission", work.admission, "reserve"), ("tokens", work.tokens, "full"),
-    ):  # fmt: skip
+        ("prefix", work.prefix_tokens, 0),
+        ("admission", work.admission, "reserve"),
+        ("tokens", work.tokens, "full"),
+    ):
         if value != only:
             raise InputError(f"{name} = {show(value)}: a ring knows {only} only: leave it out")
     for name in workload.DEPLOYMENT:
@@ -70,22 +91,32 @@ def evaluate(
     longest = _longest_block(point, _buffer_bytes(plan, n_ring))
     longest = None if longest is None else n_ring * longest
     result: dict[str, Any] = dict.fromkeys(RING_UNITS)
-    result.update({
-        "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal", "n_ring": n_ring, "batch": work.batch,
-        "input_tokens": work.input_tokens, "output_tokens": work.output_tokens, "block_tokens": block,
-        "link_bytes_per_s": link.si, "max_context_tokens": longest, "max_context_tokens_alone": alone,
-        "feasible": longest is None or longest >= work.final_tokens,
-        "kv_bytes_per_device": point.to_bytes(work.batch * plan.bits(block)),
-        "buffer_bytes_per_device": work.batch * block * _buffer_bytes(plan, n_ring),
-        "hiding_block_tokens": max(
-            ring.ring_hiding_block_tokens(
-                _kv_bytes(layer), _pair_flops(plan, layer), int(_reached(device, stack is not None)), int(link.si)
-            )
-            for layer in plan.model.layers
-        ),
-        "assumptions": _assumptions(assumptions.of(device, plan, paths, stack, as_wide), device, link, n_ring),
-    })  # fmt: skip
+    result.update(
+        {
+            "device": device.name,
+            "model": plan.model.name,
+            "quantizer": plan.quantizer_name,
+            "model_kind": "calibrated" if stack else "ideal",
+            "n_ring": n_ring,
+            "batch": work.batch,
+            "input_tokens": work.input_tokens,
+            "output_tokens": work.output_tokens,
+            "block_tokens": block,
+            "link_bytes_per_s": link.si,
+            "max_context_tokens": longest,
+            "max_context_tokens_alone": alone,
+            "feasible": longest is None or longest >= work.final_tokens,
+            "kv_bytes_per_device": point.to_bytes(work.batch * plan.bits(block)),
+            "buffer_bytes_per_device": work.batch * block * _buffer_bytes(plan, n_ring),
+            "hiding_block_tokens": max(
+                ring.ring_hiding_block_tokens(
+                    _kv_bytes(layer), _pair_flops(plan, layer), int(_reached(device, stack is not None)), int(link.si)
+                )
+                for layer in plan.model.layers
+            ),
+            "assumptions": _assumptions(assumptions.of(device, plan, paths, stack, as_wide), device, link, n_ring),
+        }
+    )
     if not result["feasible"]:
         result["infeasible_reason"] = _reason(point, longest or 0)
         return result
@@ -101,19 +132,26 @@ def evaluate(
     half = min(max(g.step_tokens for g in plan.groups) // 2, max(block - 2, 0))
     step, hop_s = one(max(block - half - 1, 1), max(2 * half, 1)).wave, device.kernel_launch.si
     pass_s = sum(
-        layer.n_layers * ring.ring_pass_s(
+        layer.n_layers
+        * ring.ring_pass_s(
             n_ring, ring.ring_message_bytes(work.batch, plan.model.n_q_heads, layer.score_dim), link.si, hop_s
         )
         for layer in plan.model.layers
-    )  # fmt: skip
+    )
     peak = _reached(device, stack is not None)
     rounds = [_rounds_s(plan, layer, work, prompt, n_ring, peak, link.si, hop_s) for layer in plan.model.layers]
-    result.update({
-        "linear_s": step.linear_s, "attention_s": step.attention_s, "quantize_s": step.quantize_s,
-        "dequantize_s": step.dequantize_s, "pass_s": pass_s, "decode_step_s": step.decode_step_s + pass_s,
-        "prefill_s": one(prompt).wave.prefill_s + sum(total for total, _ in rounds),
-        "exposed_transfer_s": sum(exposed for _, exposed in rounds),
-    })  # fmt: skip
+    result.update(
+        {
+            "linear_s": step.linear_s,
+            "attention_s": step.attention_s,
+            "quantize_s": step.quantize_s,
+            "dequantize_s": step.dequantize_s,
+            "pass_s": pass_s,
+            "decode_step_s": step.decode_step_s + pass_s,
+            "prefill_s": one(prompt).wave.prefill_s + sum(total for total, _ in rounds),
+            "exposed_transfer_s": sum(exposed for _, exposed in rounds),
+        }
+    )
     return result
 
 

@@ -55,9 +55,18 @@ def _pass_of(design, made, terms, batch, places, decoding):
     inside_s = prompt_s + burst_s
     place_s = steady.place_wait_s(batch, places, inside_s + decode_s)
     return Pass(
-        n, places, wave.decode_step_s, wave.prefill_s, token_s, prompt_s, burst_s, place_s, inside_s + place_s,
-        decode_s, steady.decoding_requests(places, inside_s, decode_s),
-    )  # fmt: skip
+        n,
+        places,
+        wave.decode_step_s,
+        wave.prefill_s,
+        token_s,
+        prompt_s,
+        burst_s,
+        place_s,
+        inside_s + place_s,
+        decode_s,
+        steady.decoding_requests(places, inside_s, decode_s),
+    )
 
 
 @compilable

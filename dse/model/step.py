@@ -144,9 +144,17 @@ def prompt_terms(design, made, prefix_tokens, prefix_flops, launch_s):
         once = quantising(design, reached, [0.0 for _ in made.quantised])
         each = quantising(design, reached, [amounts.in_prefix + amounts.in_prompt for amounts in made.quantised])
     return PromptTerms(
-        prefix_tokens, float(prefix_flops), float(made.prompt_flops - prefix_flops), once.engine_s, once.fused_s,
-        once.materialised_s, each.engine_s, each.fused_s, each.materialised_s, launch_s,
-    )  # fmt: skip
+        prefix_tokens,
+        float(prefix_flops),
+        float(made.prompt_flops - prefix_flops),
+        once.engine_s,
+        once.fused_s,
+        once.materialised_s,
+        each.engine_s,
+        each.fused_s,
+        each.materialised_s,
+        launch_s,
+    )
 
 
 @compilable
@@ -155,9 +163,12 @@ def weight_read_s(design, share_touched):
     model, stack, load = design.model, design.stack, design.load
     experts = 0 if stack.has_experts else model.expert_parameters
     n_bytes = weights.weight_read_bytes(
-        model.dense_parameters - model.unread_parameters, experts, share_touched, load.dense_eighths,
+        model.dense_parameters - model.unread_parameters,
+        experts,
+        share_touched,
+        load.dense_eighths,
         load.expert_eighths,
-    )  # fmt: skip
+    )
     read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s)
     return read_s / stack.gemm_memory_frac
 
@@ -236,28 +247,56 @@ def terms_of(design, made):
         quantises = 1
     has_experts = 1 if model.expert_parameters else 0  # not in the call: numba cannot branch inside a long one
     return Terms(
-        stack.has_gemm, has_experts, quantises, same_from(design, made.limits),
-        design.input_tokens, n_steps,
+        stack.has_gemm,
+        has_experts,
+        quantises,
+        same_from(design, made.limits),
+        design.input_tokens,
+        n_steps,
         model.active_parameters - model.unread_parameters - stack.has_experts * model.active_expert_parameters,
-        weight_read_s(design, 1.0), model.n_products, stack.gemm_launch_s,
-        stack.gemm_flops_frac, stack.flops_frac, stack.prompt_flops_frac,
-        prompt_host_s(design), stack.host_sequence_s,
-        wide, peak, device.bandwidth_bytes_per_s, reached, made.score_bytes,
-        made.choice_bytes, float(model.burst_bits), float(8 * model.den), buffer_s, uncached_flops, read_launch_s,
-        copy_launch_s, pack_launch_s, limit_w, device.idle_power_w,
+        weight_read_s(design, 1.0),
+        model.n_products,
+        stack.gemm_launch_s,
+        stack.gemm_flops_frac,
+        stack.flops_frac,
+        stack.prompt_flops_frac,
+        prompt_host_s(design),
+        stack.host_sequence_s,
+        wide,
+        peak,
+        device.bandwidth_bytes_per_s,
+        reached,
+        made.score_bytes,
+        made.choice_bytes,
+        float(model.burst_bits),
+        float(8 * model.den),
+        buffer_s,
+        uncached_flops,
+        read_launch_s,
+        copy_launch_s,
+        pack_launch_s,
+        limit_w,
+        device.idle_power_w,
         joules_per_weight_byte(design) * device.bandwidth_bytes_per_s * stack.gemm_memory_frac,
-        watts_at_peak(design, peak), joules_per_kv_byte(design) * reached, watts_at_peak(design, wide),
+        watts_at_peak(design, peak),
+        joules_per_kv_byte(design) * reached,
+        watts_at_peak(design, wide),
         prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
-    )  # fmt: skip
+    )
 
 
 @inlined
 def exchange_s(n_tokens, exchange):
     """Seconds of equal collectives in one pass of all layers over `n_tokens` tokens."""
     return exchange.n_per_pass * collectives.collective_s(
-        n_tokens * exchange.token_bytes, exchange.start_s, exchange.bytes_per_s, exchange.chunk_share,
-        exchange.direct_start_s, exchange.direct_bytes_per_s, exchange.split_bytes_per_s,
-    )  # fmt: skip
+        n_tokens * exchange.token_bytes,
+        exchange.start_s,
+        exchange.bytes_per_s,
+        exchange.chunk_share,
+        exchange.direct_start_s,
+        exchange.direct_bytes_per_s,
+        exchange.split_bytes_per_s,
+    )
 
 
 @compilable
@@ -338,13 +377,18 @@ def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
         scale = n / n_steps
         write_s = n * terms.burst_bits / terms.per_byte / terms.bandwidth_bytes_per_s
         quantize_s = (
-            n * sums.quantize_s / n_steps + n * terms.buffer_s / n_steps + write_s
-            + scale * terms.choice_bytes / terms.reached_bytes_per_s + terms.pack_launch_s
-        )  # fmt: skip
+            n * sums.quantize_s / n_steps
+            + n * terms.buffer_s / n_steps
+            + write_s
+            + scale * terms.choice_bytes / terms.reached_bytes_per_s
+            + terms.pack_launch_s
+        )
         dequantize_s = (
-            n * sums.unpack_s / n_steps + scale * terms.score_bytes / terms.reached_bytes_per_s
-            + terms.read_launch_s + terms.copy_launch_s
-        )  # fmt: skip
+            n * sums.unpack_s / n_steps
+            + scale * terms.score_bytes / terms.reached_bytes_per_s
+            + terms.read_launch_s
+            + terms.copy_launch_s
+        )
     host_s = terms.host_s + n * terms.host_sequence_s
     working_s = linear_s + attention_s + quantize_s + dequantize_s + given.exchange_s + host_s
     joules = given.read_s * terms.weight_w + compute_s * terms.product_w
@@ -360,10 +404,24 @@ def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
     of_limit_s = prompt_power_s(given.prompt_read_s, products, matrix_s, prompt_compute_s, other_s, terms)
     prefill_s = prompt_compute_s + prompt_quantize_s + given.prompt_exchange_s + terms.host_s + of_limit_s
     return Wave(
-        compute_s, linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s, power_s, decode_step_s,
-        products, matrix_s, prompt_compute_s, prompt_quantize_s, given.prompt_exchange_s, of_limit_s, prefill_s,
+        compute_s,
+        linear_s,
+        attention_s,
+        quantize_s,
+        dequantize_s,
+        given.exchange_s,
+        host_s,
+        power_s,
+        decode_step_s,
+        products,
+        matrix_s,
+        prompt_compute_s,
+        prompt_quantize_s,
+        given.prompt_exchange_s,
+        of_limit_s,
+        prefill_s,
         throughput.wave_s(n_steps, decode_step_s, prefill_s),
-    )  # fmt: skip
+    )
 
 
 @compilable
@@ -441,14 +499,25 @@ def cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched):
     scores_s, choice_s = scale * terms.score_bytes / reached, scale * terms.choice_bytes / reached
     moved += (scores_s + choice_s + n * terms.buffer_s / n_steps) * reached
     return Run(
-        n, wave, read_s + chosen.read_s, wave.linear_compute_s + chosen.compute_s,
-        terms.n_products * terms.gemm_launch_s + chosen.launch_s, prompt_read_s + of_prompts.read_s,
-        wave.prompt_products_s + of_prompts.compute_s, attention_read_s,
-        attention_compute_s, (sums.fixed_s + n * sums.unit_s) / n_steps, n * sums.quantize_busy_s / n_steps + write_s,
-        n * sums.unpack_busy_s / n_steps, n * sums.copies_s / n_steps, float(n), touched,
+        n,
+        wave,
+        read_s + chosen.read_s,
+        wave.linear_compute_s + chosen.compute_s,
+        terms.n_products * terms.gemm_launch_s + chosen.launch_s,
+        prompt_read_s + of_prompts.read_s,
+        wave.prompt_products_s + of_prompts.compute_s,
+        attention_read_s,
+        attention_compute_s,
+        (sums.fixed_s + n * sums.unit_s) / n_steps,
+        n * sums.quantize_busy_s / n_steps + write_s,
+        n * sums.unpack_busy_s / n_steps,
+        n * sums.copies_s / n_steps,
+        float(n),
+        touched,
         attention_read_s * (reached * (design.device.kv_bandwidth_bytes_per_s / design.device.bandwidth_bytes_per_s)),
-        attention_compute_s * peak_flops(design, n) * terms.attention_flops_frac, moved,
-    )  # fmt: skip
+        attention_compute_s * peak_flops(design, n) * terms.attention_flops_frac,
+        moved,
+    )
 
 
 @compilable
@@ -468,9 +537,12 @@ def uncached_run(design, terms, n):
         touched = share_touched(design, n * (first + done))
         m = n_steps - done if touched == 1.0 else 1
         n_bytes = weights.weight_read_bytes(
-            model.dense_parameters - model.unread_parameters, model.expert_parameters, touched,
-            design.load.dense_eighths, design.load.expert_eighths,
-        )  # fmt: skip
+            model.dense_parameters - model.unread_parameters,
+            model.expert_parameters,
+            touched,
+            design.load.dense_eighths,
+            design.load.expert_eighths,
+        )
         read_s, start_s = attention.time_at_rate(n_bytes, reached), (first + done) * slope
         if terms.has_gemm:
             total += generation.sum_of_root(start_s, slope, read_s, 0.0, 0.0, 0.0, 0.0, 0.0, m)
@@ -491,14 +563,44 @@ def uncached_run(design, terms, n):
     power_s = added_s(linear_s + attention_s + collective_s + host_s, joules, terms.limit_w, terms.idle_w)
     step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s, host_s, power_s)
     wave = Wave(
-        compute_s / n_steps, linear_s, attention_s, 0.0, 0.0, collective_s, host_s, power_s, step_s, 0.0, 0.0, 0.0, 0.0,
-        0.0, 0.0, 0.0,
+        compute_s / n_steps,
+        linear_s,
+        attention_s,
+        0.0,
+        0.0,
+        collective_s,
+        host_s,
+        power_s,
+        step_s,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
         throughput.wave_s(n_steps, step_s, 0.0),
-    )  # fmt: skip
+    )
     return Run(
-        n, wave, attention.time_at_rate(all_bytes, reached) / n_steps, wave.linear_compute_s, launch_s / n_steps, 0.0,
-        0.0, 0.0, attention_s, 0.0, 0.0, 0.0, 0.0, n_tokens, all_touched / n_steps, 0.0, flops, 0.0,
-    )  # fmt: skip
+        n,
+        wave,
+        attention.time_at_rate(all_bytes, reached) / n_steps,
+        wave.linear_compute_s,
+        launch_s / n_steps,
+        0.0,
+        0.0,
+        0.0,
+        attention_s,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        n_tokens,
+        all_touched / n_steps,
+        0.0,
+        flops,
+        0.0,
+    )
 
 
 @compilable
@@ -510,9 +612,12 @@ def run_of(design, made, terms, n):
     touched, sums = share_touched(design, n), sums_of(design, made, n)
     prompts_touch = share_touched(design, prompt_tokens)
     given = Given(
-        weight_read_s(design, touched), weight_read_s(design, prompts_touch), experts_s(design, float(n), touched),
-        experts_s(design, float(prompt_tokens), prompts_touch), exchanges_s(design, n, 0),
+        weight_read_s(design, touched),
+        weight_read_s(design, prompts_touch),
+        experts_s(design, float(n), touched),
+        experts_s(design, float(prompt_tokens), prompts_touch),
+        exchanges_s(design, n, 0),
         exchanges_s(design, prompt_tokens, 1),
-    )  # fmt: skip
+    )
     wave = wave_of(float(n), given, sums, product_peak(design, n), terms, terms.has_gemm, terms.quantises)
     return cached_run(design, terms, n, wave, sums, given.read_s, given.prompt_read_s, touched)

@@ -27,18 +27,24 @@ REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
 #: times per output token and what grows with them; what falls as they grow
 TOKEN_TIMES = (
-    "decode_step_s", "total_s", "tpot_s", "steady_tpot_s", "joules_per_token", "usd_per_million_tokens",
+    "decode_step_s",
+    "total_s",
+    "tpot_s",
+    "steady_tpot_s",
+    "joules_per_token",
+    "usd_per_million_tokens",
     "usd_per_request",
-)  # fmt: skip
+)
 RATE = "throughput_tokens_per_s"
 TOKEN_RATES = (RATE,)
 #: times of prompts
 FIRST_TIMES = ("prefill_s", "ttft_s", "steady_ttft_s")
 #: parts of the energy by bytes, operations and idling, and the number of the device that each is proportional to
 ENERGY_PARTS = {
-    "memory_joules_per_token": "energy_per_byte", "compute_joules_per_token": "energy_per_flop",
+    "memory_joules_per_token": "energy_per_byte",
+    "compute_joules_per_token": "energy_per_flop",
     "idle_joules_per_token": "idle_power",
-}  # fmt: skip
+}
 #: rates whose ranges are results, and the beginning of their names
 ENERGY_RANGES = {"energy_per_byte": "byte_energy", "energy_per_flop": "flop_energy"}
 #: the energy by parts: the sum, then its parts
@@ -47,9 +53,20 @@ BY_PARTS = ("joules_per_token_by_parts", *ENERGY_PARTS)
 KV_PARTS = ("attention_s", "quantize_s", "dequantize_s")
 #: results that a comparison reads beside the one that it compares
 COMPARED = (
-    "device", "stack", "model_kind", "key_quantizer", "value_quantizer", "tokens", "token_time_low", "token_time_high",
-    "decode_step_s", *KV_PARTS, "unpack_rate_low", "unpack_rate_high", "assumptions",
-)  # fmt: skip
+    "device",
+    "stack",
+    "model_kind",
+    "key_quantizer",
+    "value_quantizer",
+    "tokens",
+    "token_time_low",
+    "token_time_high",
+    "decode_step_s",
+    *KV_PARTS,
+    "unpack_rate_low",
+    "unpack_rate_high",
+    "assumptions",
+)
 
 
 class Interval(NamedTuple):
@@ -198,9 +215,7 @@ def energy_factors(device: HardwareSpec) -> dict[str, float]:
     return found
 
 
-def of_results(
-    results: Mapping[str, Any], stack: StackSpec | None, why: str = ""
-) -> dict[str, Interval]:  # fmt: skip
+def of_results(results: Mapping[str, Any], stack: StackSpec | None, why: str = "") -> dict[str, Interval]:
     """Result -> its interval, of every time, rate, energy and cost of a design; `results` are those of its point."""
     if not results["feasible"]:
         return {}

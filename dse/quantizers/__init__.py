@@ -5,16 +5,18 @@ a `QuantizerSpec`, as does a name that an engine has for one (`engine_names`).
 """
 
 from dse.quantizers import engine_names, layered, skipping
-from dse.quantizers.base import (
-    Family,
-    Param,
-    QuantizerSpec,
-    TensorLayout,
-    TensorShape,
-)
+from dse.quantizers.base import Family, Param, QuantizerSpec, TensorLayout, TensorShape
 from dse.quantizers.registry import FAMILIES, parse
 
 __all__ = [
-    "FAMILIES", "Family", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "engine_names", "layered", "parse",
+    "FAMILIES",
+    "Family",
+    "Param",
+    "QuantizerSpec",
+    "TensorLayout",
+    "TensorShape",
+    "engine_names",
+    "layered",
+    "parse",
     "skipping",
-]  # fmt: skip
+]

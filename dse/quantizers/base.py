@@ -9,9 +9,7 @@ from dse.core.compiling import formula
 from dse.core.units import BITS_PER_BYTE, FP16_BITS
 from kernels_ref import PARTS
 
-__all__ = [
-    "PARTS", "Beside", "Family", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values",
-]  # fmt: skip
+__all__ = ["PARTS", "Beside", "Family", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
 
 #: how stored keys and values become numbers again: by a unit of its own, in the kernel that reads them, or written back
 Path = Literal["engine", "fused", "materialised"]

@@ -84,9 +84,13 @@ def _aquakv(values: Values, shape: TensorShape) -> TensorLayout:
 
 def _aquakv_beside(values: Values, shape: TensorShape) -> list[Beside]:
     return [
-        Beside("predictor_parameters", _predictor_parameters(shape), "parameter",
-               "keys from the keys before, values from the values before and the keys; of a layer, beside the weights"),
-    ]  # fmt: skip
+        Beside(
+            "predictor_parameters",
+            _predictor_parameters(shape),
+            "parameter",
+            "keys from the keys before, values from the values before and the keys; of a layer, beside the weights",
+        )
+    ]
 
 
 def _hidden(shape: TensorShape) -> int:
@@ -170,14 +174,7 @@ FAMILIES = (
         "AQUA-KV (arXiv:2501.19392): what the layer before does not predict, by HIGGS; the first layer, which nothing "
         f"predicts, has more bits (a plan says which); {_NO_KERNEL}",
         _aquakv,
-        (
-            _INDEX,
-            Param("dim", 2, _DIM.help, choices=_DIM.choices),
-            _group(1024),
-            _SCALE_BITS,
-            _zero("none"),
-            _RESIDUAL,
-        ),
+        (_INDEX, Param("dim", 2, _DIM.help, choices=_DIM.choices), _group(1024), _SCALE_BITS, _zero("none"), _RESIDUAL),
         _rotated_problem,
         by_default=False,
         beside=_aquakv_beside,

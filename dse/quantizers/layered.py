@@ -34,9 +34,11 @@ FAMILY = Family("plan", "Plan by layer", "a file with a quantizer for the keys a
 def looks_like_plan(data: dict[str, object]) -> bool:
     """True for the content of a plan file, told from devices and models by what only a plan has."""
     layers = data.get("layers")
-    return isinstance(layers, list) and bool(layers) and all(
-        isinstance(one, dict) and not {"key", "value"}.isdisjoint(one) for one in layers
-    )  # fmt: skip
+    return (
+        isinstance(layers, list)
+        and bool(layers)
+        and all(isinstance(one, dict) and not {"key", "value"}.isdisjoint(one) for one in layers)
+    )
 
 
 def read(path: str, parse: Callable[[str], QuantizerSpec]) -> QuantizerSpec:
@@ -66,9 +68,7 @@ def of(document: specfile.Document, parse: Callable[[str], QuantizerSpec]) -> Qu
             f"{did_you_mean(str(data['objective']), OBJECTIVES)}"
         )
     predicted = {"objective": data.get("objective"), "source": data.get("source", ""), **_predicted(document)}
-    return QuantizerSpec(
-        FAMILY, (), PREFIX + document.path, layers=_layers(document, parse), predicted=predicted
-    )  # fmt: skip
+    return QuantizerSpec(FAMILY, (), PREFIX + document.path, layers=_layers(document, parse), predicted=predicted)
 
 
 def _predicted(document: specfile.Document) -> dict[str, float]:

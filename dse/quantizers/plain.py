@@ -23,25 +23,14 @@ def _integer(bits: int):
 
 _FORMAT = Param("format", "e4m3", "FP8 variant", choices=("e4m3", "e5m2"))
 _INTEGER = (
-    Param(
-        "granularity",
-        "token",
-        "one scale per token vector, or a fixed one per tensor",
-        choices=("token", "tensor"),
-    ),
+    Param("granularity", "token", "one scale per token vector, or a fixed one per tensor", choices=("token", "tensor")),
     Param("scale", "fp32", "format of the scale", choices=("fp16", "fp32")),
 )
 
 FAMILIES = (
     Family("fp16", "FP16", "IEEE binary16, not quantised", _sixteen),
     Family("bf16", "BF16", "bfloat16, not quantised", _sixteen),
-    Family(
-        "fp8",
-        "FP8",
-        "OCP FP8; the scale is fixed with the weights (vLLM kv_cache_dtype=fp8)",
-        _fp8,
-        (_FORMAT,),
-    ),
+    Family("fp8", "FP8", "OCP FP8; the scale is fixed with the weights (vLLM kv_cache_dtype=fp8)", _fp8, (_FORMAT,)),
     Family(
         "int8",
         "INT8",

@@ -10,8 +10,13 @@ from dse.quantizers import closed_form, engine_names, grouped, layered, outliers
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
 _EVERY = (
-    *plain.FAMILIES, *grouped.FAMILIES, *outliers.FAMILIES, *scaled.FAMILIES, *vllm.FAMILIES, *closed_form.FAMILIES,
-)  # fmt: skip
+    *plain.FAMILIES,
+    *grouped.FAMILIES,
+    *outliers.FAMILIES,
+    *scaled.FAMILIES,
+    *vllm.FAMILIES,
+    *closed_form.FAMILIES,
+)
 FAMILIES: dict[str, Family] = {family.name: skipping.with_skip(family) for family in _EVERY}
 MAX_TEXT = 200
 

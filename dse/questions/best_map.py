@@ -69,29 +69,50 @@ class BestMap(Answer):
         """A row per cell: batch, input_tokens, best (ties joined by " = "), its measure, its gain and the ends of the
         interval of that, the next best and the chance that the best really is better, then every one's measure."""
         column = self.measure.column
-        return pd.DataFrame([
-            {"batch": cell.batch, "input_tokens": cell.input_tokens, "best": " = ".join(cell.best),
-             column: cell.values[cell.best[0]] if cell.best else None,
-             f"gain_over_{self.over}": gain and gain.ratio, "gain_low": gain and gain.low,
-             "gain_high": gain and gain.high, "next_best": cell.next_best, "sure": cell.sure,
-             "bound": cell.bounds[cell.best[0]] if cell.best else "capacity",
-             **{f"{column} {name}": cell.values.get(name) for name in self.quantizers}}
-            for cell in self.cells for gain in (cell.gains.get(self.over),)
-        ])  # fmt: skip
+        return pd.DataFrame(
+            [
+                {
+                    "batch": cell.batch,
+                    "input_tokens": cell.input_tokens,
+                    "best": " = ".join(cell.best),
+                    column: cell.values[cell.best[0]] if cell.best else None,
+                    f"gain_over_{self.over}": gain and gain.ratio,
+                    "gain_low": gain and gain.low,
+                    "gain_high": gain and gain.high,
+                    "next_best": cell.next_best,
+                    "sure": cell.sure,
+                    "bound": cell.bounds[cell.best[0]] if cell.best else "capacity",
+                    **{f"{column} {name}": cell.values.get(name) for name in self.quantizers},
+                }
+                for cell in self.cells
+                for gain in (cell.gains.get(self.over),)
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data in base units."""
         return {
-            "question": "map", "context": self.context, "quantizers": list(self.quantizers),
-            "measure": self.measure.column, "gain_over": self.over,
+            "question": "map",
+            "context": self.context,
+            "quantizers": list(self.quantizers),
+            "measure": self.measure.column,
+            "gain_over": self.over,
             "cells": [
-                {"batch": cell.batch, "input_tokens": cell.input_tokens, "best": list(cell.best),
-                 "gain": gain and gain.ratio, "gain_interval": [gain.low, gain.high] if gain else None,
-                 "next_best": cell.next_best or None, "sure": cell.sure, "values": cell.values}
-                for cell in self.cells for gain in (cell.gains.get(self.over),)
+                {
+                    "batch": cell.batch,
+                    "input_tokens": cell.input_tokens,
+                    "best": list(cell.best),
+                    "gain": gain and gain.ratio,
+                    "gain_interval": [gain.low, gain.high] if gain else None,
+                    "next_best": cell.next_best or None,
+                    "sure": cell.sure,
+                    "values": cell.values,
+                }
+                for cell in self.cells
+                for gain in (cell.gains.get(self.over),)
             ],
             "assumptions": self.assumptions,
-        }  # fmt: skip
+        }
 
     def text(self) -> str:
         """A grid of names, prompts down and batches across; gains over FP16 beside the names."""
@@ -149,15 +170,21 @@ def best_map(
         results = [design.evaluate(one) for design in designs]
         cells.append(_cell(one, measure, dict(zip(names, results, strict=True)), by_name, compared))
     return BestMap(
-        measure, context(designs[0].device, designs[0].plan.model, work, results[0]), tuple(names), tuple(cells),
+        measure,
+        context(designs[0].device, designs[0].plan.model, work, results[0]),
+        tuple(names),
+        tuple(cells),
         assumption_text(results, measure),
-    )  # fmt: skip
+    )
 
 
 def _cell(
-    work: Workload, measure: Measure, results: dict[str, dict[str, Any]], designs: dict[str, Design],
+    work: Workload,
+    measure: Measure,
+    results: dict[str, dict[str, Any]],
+    designs: dict[str, Design],
     compared: Comparison,
-) -> Cell:  # fmt: skip
+) -> Cell:
     values = {name: value for name, r in results.items() if (value := measure.value(r)) is not None}
     best = tuple(name for name in values if not any(measure.is_better(v, values[name]) for v in values.values()))
     beaten = [name for name in values if name not in best]

@@ -235,8 +235,7 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
 
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     """One line that names the assumed numbers behind a measure of some results."""
-    kept = sorted({
-        name for result in results
-        for name in assumptions.behind(measure.column, result["assumptions"], result)
-    })  # fmt: skip
+    kept = sorted(
+        {name for result in results for name in assumptions.behind(measure.column, result["assumptions"], result)}
+    )
     return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."

@@ -200,10 +200,12 @@ class Pair:
         if not (are_equal or new_few > old_many or new_many < old_few):
             return False
         few, many = min(new_few, old_few), min(new_many, old_many)
-        return _are_apart(*(
-            self._steps(is_new, range(first, first + period), range(last - period + 1, last + 1), few, many)
-            for is_new, period in zip((True, False), periods, strict=True)
-        ))  # fmt: skip
+        return _are_apart(
+            *(
+                self._steps(is_new, range(first, first + period), range(last - period + 1, last + 1), few, many)
+                for is_new, period in zip((True, False), periods, strict=True)
+            )
+        )
 
     def _ends(self, is_new: bool, batch: int, low: range, high: range) -> Ends:
         """What holds for one design from the first to the last prompt; `low` and `high` are a period each."""
@@ -287,23 +289,31 @@ class Crossing(Answer):
 
         def of(line: Line, fixed: str) -> dict[str, Any]:
             return {
-                fixed: line.at, "pays_from": line.pays_from, "pays_in": [list(ends) for ends in line.pays_in],
+                fixed: line.at,
+                "pays_from": line.pays_from,
+                "pays_in": [list(ends) for ends in line.pays_in],
                 "runs": [asdict(run) for run in line.runs],
-            }  # fmt: skip
+            }
 
         return {
-            "question": "cross", "context": self.context, "quantizer": self.new, "against": self.old,
-            "measure": self.measure.column, "from_batch": [of(line, "input_tokens") for line in self.from_batch],
-            "from_input": [of(line, "batch") for line in self.from_input], "assumptions": self.assumptions,
-        }  # fmt: skip
+            "question": "cross",
+            "context": self.context,
+            "quantizer": self.new,
+            "against": self.old,
+            "measure": self.measure.column,
+            "from_batch": [of(line, "input_tokens") for line in self.from_batch],
+            "from_input": [of(line, "batch") for line in self.from_input],
+            "assumptions": self.assumptions,
+        }
 
     def text(self) -> str:
         """The answer in words, a line per search."""
         head = f"From where on does {self.new} pay against {self.old}?  ({self.measure.title})"
         parts = [head, self.context]
         for lines, what, fixed in (
-            (self.from_batch, "batch", "prompt of {:,}"), (self.from_input, "prompt", "batch {:,}"),
-        ):  # fmt: skip
+            (self.from_batch, "batch", "prompt of {:,}"),
+            (self.from_input, "prompt", "batch {:,}"),
+        ):
             if lines:
                 ends = lines[0].runs[0].first, lines[0].runs[-1].last
                 parts += ["", f"From which {what} on, of {ends[0]:,} to {ends[1]:,}?"]
@@ -395,17 +405,22 @@ def crossing(
             found = runs(
                 lambda n, b=at: pair.verdict(b, n),  # type: ignore[misc]
                 lambda first, last, b=at: pair.is_sure(b, first, last),  # type: ignore[misc]
-                shortest, max(inputs),
-            )  # fmt: skip
+                shortest,
+                max(inputs),
+            )
         lines.append(Line(axis, at, tuple(_with_gains(pair, axis, at, run) for run in found)))
         pair.seen.clear()
     example = new.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
     other = old.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
     return Crossing(
-        new.name, old.name, measure, context(new.device, new.plan.model, work, example),
+        new.name,
+        old.name,
+        measure,
+        context(new.device, new.plan.model, work, example),
         tuple(line for line in lines if line.axis == "batch"),
-        tuple(line for line in lines if line.axis == "input_tokens"), assumption_text((example, other), measure),
-    )  # fmt: skip
+        tuple(line for line in lines if line.axis == "input_tokens"),
+        assumption_text((example, other), measure),
+    )
 
 
 def _with_gains(pair: Pair, axis: str, at: int, run: Run) -> Run:

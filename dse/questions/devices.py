@@ -18,13 +18,31 @@ from dse.specs.workload import MAX_DEVICES, Workload
 MOST_DEVICES = 16
 #: results that an answer tells of each split
 TOLD = (
-    "n_devices", "tp", "pp", "weight_bytes", "kv_bytes", "max_batch", "fits_whole_batch", "decode_step_s",
-    "collective_s", "throughput_tokens_per_s", "usd_per_million_tokens",
-)  # fmt: skip
+    "n_devices",
+    "tp",
+    "pp",
+    "weight_bytes",
+    "kv_bytes",
+    "max_batch",
+    "fits_whole_batch",
+    "decode_step_s",
+    "collective_s",
+    "throughput_tokens_per_s",
+    "usd_per_million_tokens",
+)
 _HEAD = (
-    "devices", "tp", "pp", "weights each", "KV each", "largest batch", "step", "throughput", "8 of 10 in", "a device",
+    "devices",
+    "tp",
+    "pp",
+    "weights each",
+    "KV each",
+    "largest batch",
+    "step",
+    "throughput",
+    "8 of 10 in",
+    "a device",
     "price",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -46,29 +64,43 @@ class Devices(Answer):
     def to_json(self) -> dict[str, Any]:
         """All of it, in SI base units."""
         told = [
-            {**{name: split[name] for name in TOLD},
-             "intervals": {name: ends for name, ends in uncertainty.as_numbers(split).items() if name in TOLD}}
+            {
+                **{name: split[name] for name in TOLD},
+                "intervals": {name: ends for name, ends in uncertainty.as_numbers(split).items() if name in TOLD},
+            }
             for split in self.splits
-        ]  # fmt: skip
+        ]
         fewest, sure = self.fewest, self.sure
         return {
-            "fewest_devices": fewest["n_devices"] if fewest else None, "sure_of_split": sure and sure.confidence,
-            "note": self.note, "splits": told,
-        }  # fmt: skip
+            "fewest_devices": fewest["n_devices"] if fewest else None,
+            "sure_of_split": sure and sure.confidence,
+            "note": self.note,
+            "splits": told,
+        }
 
     def text(self) -> str:
         """A table, and the answer."""
         lines = [self.question, "", "".join(f"{word:>14}" for word in _HEAD)]
         for split in self.splits:
             n, rate = split["n_devices"], split["throughput_tokens_per_s"]
-            cells = [str(n), str(split["tp"]), str(split["pp"]), _size(split["weight_bytes"]), _size(split["kv_bytes"]),
-                     f"{split['max_batch']:,}"]  # fmt: skip
+            cells = [
+                str(n),
+                str(split["tp"]),
+                str(split["pp"]),
+                _size(split["weight_bytes"]),
+                _size(split["kv_bytes"]),
+                f"{split['max_batch']:,}",
+            ]
             if rate is None:
                 cells += ["does not fit", "", "", "", ""]
             else:
                 low, high = uncertainty.ends(split)
-                cells += [units.human(split["decode_step_s"], "s", 3), f"{rate:,.0f} tok/s", f"{low:,.0f}-{high:,.0f}",
-                          f"{rate / n:,.0f} tok/s"]  # fmt: skip
+                cells += [
+                    units.human(split["decode_step_s"], "s", 3),
+                    f"{rate:,.0f} tok/s",
+                    f"{low:,.0f}-{high:,.0f}",
+                    f"{rate / n:,.0f} tok/s",
+                ]
                 usd = split["usd_per_million_tokens"]
                 cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
             lines.append("".join(f"{cell:>14}" for cell in cells))

@@ -26,15 +26,23 @@ PLAIN = "fp16"
 LAST_BATCH, LAST_INPUT = 256, 32_768
 #: assumptions under which the kernels of a format's keys and values are not measured ones -> what is assumed
 UNMEASURED = {
-    "no_kernel": "no kernel is known", "implementation": "rates of its kernel",
-    "kernel_launch": "starts of its kernels", "stacks_of": "kernels of another chip",
-    "nearest_kernels": "kernels of another release or format", "peak_rates": "peak rates",
-}  # fmt: skip
+    "no_kernel": "no kernel is known",
+    "implementation": "rates of its kernel",
+    "kernel_launch": "starts of its kernels",
+    "stacks_of": "kernels of another chip",
+    "nearest_kernels": "kernels of another release or format",
+    "peak_rates": "peak rates",
+}
 #: what a format brings at the batch and prompt asked for
 VERDICTS = {
-    "pays": "pays", "open": "may pay", "room": "only room", "no": "does not pay", "alone": "runs where 16 bits do not",
-    "out": "does not run", "base": "16 bits",
-}  # fmt: skip
+    "pays": "pays",
+    "open": "may pay",
+    "room": "only room",
+    "no": "does not pay",
+    "alone": "runs where 16 bits do not",
+    "out": "does not run",
+    "base": "16 bits",
+}
 #: formats that a sentence names
 MAX_NAMED = 4
 #: letters of a line of words
@@ -107,12 +115,18 @@ class Formats(Answer):
     def to_json(self) -> dict[str, Any]:
         """Plain data in base units."""
         return {
-            "question": "formats", "context": self.context, "batch": self.batch, "input_tokens": self.input_tokens,
-            "answer": self.answer(), "best": self.best and self.best.name, "from_batch": self.from_batch,
-            "from_input": self.from_input, "formats": [_row(self, one) for one in self.formats],
+            "question": "formats",
+            "context": self.context,
+            "batch": self.batch,
+            "input_tokens": self.input_tokens,
+            "answer": self.answer(),
+            "best": self.best and self.best.name,
+            "from_batch": self.from_batch,
+            "from_input": self.from_input,
+            "formats": [_row(self, one) for one in self.formats],
             "left_out": {reason: list(names) for reason, names in self.left_out.items()},
             "assumptions": self.assumptions,
-        }  # fmt: skip
+        }
 
     def answer(self) -> str:
         """Which format pays and from where on, which would by assumed rates, and which buy room alone."""
@@ -128,8 +142,11 @@ class Formats(Answer):
             said = [f"No format runs here: {self.formats[0].result['infeasible_reason']}."]
         else:
             said = ["There is no format to compare."]
-        ahead = [one.name for one in others if one.marks and best and best.gain and one.gain
-                 and one.gain.ratio > best.gain.ratio]  # fmt: skip
+        ahead = [
+            one.name
+            for one in others
+            if one.marks and best and best.gain and one.gain and one.gain.ratio > best.gain.ratio
+        ]
         if ahead and best and not best.marks:
             said.append(f"By rates that nobody measured {_several(ahead)} would give more.")
         if room := [one for one in others if one.verdict == "room"]:
@@ -143,8 +160,11 @@ class Formats(Answer):
         assert gain
         if gain.ratio < 1:
             n_run = sum(one.gain is not None for one in self.formats)
-            who = f"all that run are slower than {PLAIN}, {near.name} least" if n_run > 1 else (
-                f"{near.name} is slower than {PLAIN}")  # fmt: skip
+            who = (
+                f"all that run are slower than {PLAIN}, {near.name} least"
+                if n_run > 1
+                else (f"{near.name} is slower than {PLAIN}")
+            )
             return f"No format pays here: {who}, at {_gain(gain)} its throughput{self._from()}."
         if gain.confidence < 0.5:  # the range reaches far below what is computed, and hardly above it
             at = "at peak rates" if near.result["model_kind"] == "ideal" else "as computed"
@@ -183,8 +203,11 @@ class Formats(Answer):
 
     def text(self) -> str:
         """The table, then the answer."""
-        lines = [f"Which KV format pays on {self.device}?",
-                 f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in", ""]  # fmt: skip
+        lines = [
+            f"Which KV format pays on {self.device}?",
+            f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in",
+            "",
+        ]
         cells = [[*self.heads()], *(shown_row(one) for one in self.formats)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(SHOWN))]
         for row in cells:
@@ -220,9 +243,21 @@ class Formats(Answer):
 
 #: columns that people read
 SHOWN = (
-    "format", "runs by", "bits", "KV B/token", "largest batch", "longest context", "ms/token", "token/s", "gain",
-    "sure", "error", "J/token", "kernels", "verdict",
-)  # fmt: skip
+    "format",
+    "runs by",
+    "bits",
+    "KV B/token",
+    "largest batch",
+    "longest context",
+    "ms/token",
+    "token/s",
+    "gain",
+    "sure",
+    "error",
+    "J/token",
+    "kernels",
+    "verdict",
+)
 _WORDS = ("format", "runs by", "kernels", "verdict")
 
 
@@ -231,16 +266,21 @@ def shown_row(one: Format) -> list[str]:
     r = one.result
     runs = r["feasible"]
     return [
-        one.name, one.implementation, f"{r['stored_bits']:.3g}", f"{r['kv_bytes_per_token']:,.0f}",
-        f"{r['max_batch']:,}", _context(r),
+        one.name,
+        one.implementation,
+        f"{r['stored_bits']:.3g}",
+        f"{r['kv_bytes_per_token']:,.0f}",
+        f"{r['max_batch']:,}",
+        _context(r),
         f"{r['decode_step_s'] / 1e-3:,.1f}" if runs else "-",
         _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
         f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
         sure_text(one.gain.confidence) if one.gain else "-",
         _error(one),
         _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
-        one.kernels, VERDICTS[one.verdict],
-    ]  # fmt: skip
+        one.kernels,
+        VERDICTS[one.verdict],
+    ]
 
 
 def _context(result: Result) -> str:
@@ -272,21 +312,40 @@ def _gain(gain: Gain) -> str:
 def _row(answer: Formats, one: Format) -> dict[str, Any]:
     r, gain = one.result, one.gain
     found: dict[str, Any] = {
-        "device": answer.device, "model": answer.model, "format": one.name, "implementation": one.implementation,
-        "batch": answer.batch, "input_tokens": answer.input_tokens,
-        **{name: r[name] for name in ("stored_bits", "kv_bytes_per_token", "max_batch", "max_context_tokens",
-                                      "running_batch", "feasible")},
-    }  # fmt: skip
+        "device": answer.device,
+        "model": answer.model,
+        "format": one.name,
+        "implementation": one.implementation,
+        "batch": answer.batch,
+        "input_tokens": answer.input_tokens,
+        **{
+            name: r[name]
+            for name in (
+                "stored_bits",
+                "kv_bytes_per_token",
+                "max_batch",
+                "max_context_tokens",
+                "running_batch",
+                "feasible",
+            )
+        },
+    }
     for column in ("decode_step_s", "throughput_tokens_per_s", "joules_per_token"):
         value = r[column] if r["feasible"] else None
         low, high = (None, None) if value is None else uncertainty.ends(r, column)
         found |= {column: value, f"{column}_low": low, f"{column}_high": high}
     return found | {
-        "gain": gain and gain.ratio, "gain_low": gain and gain.low, "gain_high": gain and gain.high,
-        "sure": gain and gain.confidence, "measured_error": r["measured_error"], "measured_on": r["measured_on"],
-        "kernels": one.kernels, "assumed_of_kernels": "; ".join(one.marks), "verdict": VERDICTS[one.verdict],
+        "gain": gain and gain.ratio,
+        "gain_low": gain and gain.low,
+        "gain_high": gain and gain.high,
+        "sure": gain and gain.confidence,
+        "measured_error": r["measured_error"],
+        "measured_on": r["measured_on"],
+        "kernels": one.kernels,
+        "assumed_of_kernels": "; ".join(one.marks),
+        "verdict": VERDICTS[one.verdict],
         "assumptions": ", ".join(r["assumptions"]),
-    }  # fmt: skip
+    }
 
 
 def _nearest(formats: Iterable[Format]) -> Format | None:
@@ -371,10 +430,18 @@ def formats(
     starts = _starts(by_name[near.name], plain, work) if near and has_starts else (None, None)
     results = [base, *(one.result for one in found)]
     return Formats(
-        device.name, model.name, common.context(device, model, work, base), base["stack"] or "",
-        work.batch, work.input_tokens, (first, *found), left_out, *starts,
-        common.assumption_text(results, THROUGHPUT), max(1, work.prefix_tokens),
-    )  # fmt: skip
+        device.name,
+        model.name,
+        common.context(device, model, work, base),
+        base["stack"] or "",
+        work.batch,
+        work.input_tokens,
+        (first, *found),
+        left_out,
+        *starts,
+        common.assumption_text(results, THROUGHPUT),
+        max(1, work.prefix_tokens),
+    )
 
 
 def _verdict(result: Result, base: Result, gain: Gain | None) -> str:

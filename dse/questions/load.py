@@ -17,9 +17,16 @@ from dse.specs.workload import Workload
 #: shares of what a server that is always full serves; above the last the closed form does not hold
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 COLUMNS = (
-    "design", "load", "requests_per_s", "tokens_per_s", "tpot_s", "ttft_s", "place_wait_s", "running_requests",
+    "design",
+    "load",
+    "requests_per_s",
+    "tokens_per_s",
+    "tpot_s",
+    "ttft_s",
+    "place_wait_s",
+    "running_requests",
     "prompt_share",
-)  # fmt: skip
+)
 _HEAD = ("load", "requests/s", "token/s", "ms per token", "s to the first", "s for a place", "decode at once")
 
 
@@ -39,9 +46,12 @@ class Load(Answer):
     def to_json(self) -> dict[str, Any]:
         """All of it, in SI base units."""
         return {
-            "question": "load", "design": self.design, "context": self.context,
-            "full_requests_per_s": self.full_requests_per_s, "rows": list(self.rows),
-        }  # fmt: skip
+            "question": "load",
+            "design": self.design,
+            "context": self.context,
+            "full_requests_per_s": self.full_requests_per_s,
+            "rows": list(self.rows),
+        }
 
     def text(self) -> str:
         """A table, and what its last row means."""
@@ -51,10 +61,14 @@ class Load(Answer):
         lines.append("".join(f"{word:>16}" for word in _HEAD))
         for row in self.rows:
             cells = (
-                f"{row['load']:.2f}", f"{row['requests_per_s']:.4g}", f"{row['tokens_per_s']:,.4g}",
-                f"{1e3 * row['tpot_s']:.4g}", f"{row['ttft_s']:.4g}", f"{row['place_wait_s']:.3f}",
+                f"{row['load']:.2f}",
+                f"{row['requests_per_s']:.4g}",
+                f"{row['tokens_per_s']:,.4g}",
+                f"{1e3 * row['tpot_s']:.4g}",
+                f"{row['ttft_s']:.4g}",
+                f"{row['place_wait_s']:.3f}",
                 f"{row['running_requests']:.3g}",
-            )  # fmt: skip
+            )
             lines.append("".join(f"{cell:>16}" for cell in cells))
         end = (
             f"A full server serves {self.full_requests_per_s:.4g} requests/s; requests of equal lengths come at random."
@@ -102,9 +116,16 @@ def under_load(
         found = at_rate(device, plan, work, moments, rate)
         if found is not None:
             values = (
-                name, load, rate, rate * work.output_tokens, found.tpot_s, found.ttft_s, found.place_wait_s,
-                found.running, found.prompt_share,
-            )  # fmt: skip
+                name,
+                load,
+                rate,
+                rate * work.output_tokens,
+                found.tpot_s,
+                found.ttft_s,
+                found.place_wait_s,
+                found.running,
+                found.prompt_share,
+            )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(), plan.quantizer_name])
     context = (

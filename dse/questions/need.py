@@ -145,15 +145,26 @@ class Need(Answer):
         """Plain data in base units."""
         measure = self.target.measure
         return {
-            "question": f"need {self.what}", "context": self.context, "quantizer": self.design,
-            "batch": self.result["batch"], "input_tokens": self.result["input_tokens"],
-            "output_tokens": self.result["output_tokens"], "measure": measure.column, "target": self.target.value,
-            "can_be_met": self.value is not None, "value": self.value, "unit": self.unit, "given": self.given,
-            "interval": list(self.interval), "chance_as_given": self.given_chance,
-            "measure_at_value": measure.value(self.result), "binding": self.binding, "why": self.why(),
+            "question": f"need {self.what}",
+            "context": self.context,
+            "quantizer": self.design,
+            "batch": self.result["batch"],
+            "input_tokens": self.result["input_tokens"],
+            "output_tokens": self.result["output_tokens"],
+            "measure": measure.column,
+            "target": self.target.value,
+            "can_be_met": self.value is not None,
+            "value": self.value,
+            "unit": self.unit,
+            "given": self.given,
+            "interval": list(self.interval),
+            "chance_as_given": self.given_chance,
+            "measure_at_value": measure.value(self.result),
+            "binding": self.binding,
+            "why": self.why(),
             "measure_below": measure.value(self.result_below) if self.result_below else None,
             "assumptions": assumption_text([self.result], self.target.measure),
-        }  # fmt: skip
+        }
 
     def why(self) -> str:
         """What stops a smaller value, or what keeps the target out of reach, as a sentence."""
@@ -284,10 +295,20 @@ def smallest(design: Design, work: Workload, what: str, goal: Target, progress: 
         found = Design(smaller, design.plan).roomy().evaluate(work)
         with_room = found if found["fits_whole_batch"] else None
     return Need(
-        what, units.base_of(getattr(design.device, field).unit), goal, context(design.device, design.plan.model, work,
-        best), design.name, given, value, best, below, lambda: _curve(at, what, goal, ends), with_room,
-        search_ends, lambda: at(given),
-    )  # fmt: skip
+        what,
+        units.base_of(getattr(design.device, field).unit),
+        goal,
+        context(design.device, design.plan.model, work, best),
+        design.name,
+        given,
+        value,
+        best,
+        below,
+        lambda: _curve(at, what, goal, ends),
+        with_room,
+        search_ends,
+        lambda: at(given),
+    )
 
 
 def _neighbours(
@@ -331,11 +352,17 @@ def _curve(at: Callable[[float], Result], what: str, goal: Target, ends: list[fl
     for value in sorted({*ends, *(float(int(step)) if what == "capacity" else step for step in steps)}):
         result = at(value)
         ends_of = goal.measure.ends(result) or (None, None)
-        rows.append({
-            NUMBERS[what][0]: value, goal.measure.column: goal.measure.value(result), "low": ends_of[0],
-            "high": ends_of[1], "running_batch": result["running_batch"], "bound": result["bound"],
-            "meets": goal.is_met(result),
-        })  # fmt: skip
+        rows.append(
+            {
+                NUMBERS[what][0]: value,
+                goal.measure.column: goal.measure.value(result),
+                "low": ends_of[0],
+                "high": ends_of[1],
+                "running_batch": result["running_batch"],
+                "bound": result["bound"],
+                "meets": goal.is_met(result),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -368,29 +395,49 @@ class NeedBits(Answer):
         likely really, what binds."""
         measure = self.target.measure
         columns = ["quantizer", "stored_bits", "effective_bits", "max_batch", "running_batch", "bound"]
-        return pd.DataFrame([
-            {**{name: result[name] for name in columns}, measure.column: measure.value(result),
-             "low": low, "high": high, "meets": self.target.is_met(result),
-             "chance": measure.chance(result, self.target.value)}
-            for result in self.candidates for low, high in (measure.ends(result) or (None, None),)
-        ])  # fmt: skip
+        return pd.DataFrame(
+            [
+                {
+                    **{name: result[name] for name in columns},
+                    measure.column: measure.value(result),
+                    "low": low,
+                    "high": high,
+                    "meets": self.target.is_met(result),
+                    "chance": measure.chance(result, self.target.value),
+                }
+                for result in self.candidates
+                for low, high in (measure.ends(result) or (None, None),)
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data in base units."""
         names = ("quantizer", "stored_bits", "effective_bits", "bound")
         measure = self.target.measure
         return {
-            "question": "need bits", "context": self.context, "batch": self.batch, "input_tokens": self.input_tokens,
-            "measure": measure.column, "target": self.target.value, "can_be_met": self.best is not None,
-            "value": self.best["stored_bits"] if self.best else None, "unit": "bit",
-            "quantizer": self.best["quantizer"] if self.best else None, "why": self.why(),
+            "question": "need bits",
+            "context": self.context,
+            "batch": self.batch,
+            "input_tokens": self.input_tokens,
+            "measure": measure.column,
+            "target": self.target.value,
+            "can_be_met": self.best is not None,
+            "value": self.best["stored_bits"] if self.best else None,
+            "unit": "bit",
+            "quantizer": self.best["quantizer"] if self.best else None,
+            "why": self.why(),
             "candidates": [
-                {**{name: r[name] for name in names}, measure.column: measure.value(r), "meets": self.target.is_met(r),
-                 "interval": measure.ends(r), "chance": measure.chance(r, self.target.value)}
+                {
+                    **{name: r[name] for name in names},
+                    measure.column: measure.value(r),
+                    "meets": self.target.is_met(r),
+                    "interval": measure.ends(r),
+                    "chance": measure.chance(r, self.target.value),
+                }
                 for r in self.candidates
             ],
             "assumptions": assumption_text(self.candidates, self.target.measure),
-        }  # fmt: skip
+        }
 
     def why(self) -> str:
         """What stops more bits, or keeps the target out of reach."""
@@ -459,8 +506,9 @@ def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress:
         raise InputError("quantizers = []: must name at least one")
     designs_of = [(design.evaluate(work), design) for design in each(list(designs), progress, "quantizers")]
     sign = 1 if goal.measure.sense == "max" else -1
-    designs_of.sort(key=lambda pair: (-pair[0]["stored_bits"], -sign * (goal.measure.value(pair[0]) or 0.0),
-                                      pair[0]["quantizer"]))  # fmt: skip
+    designs_of.sort(
+        key=lambda pair: (-pair[0]["stored_bits"], -sign * (goal.measure.value(pair[0]) or 0.0), pair[0]["quantizer"])
+    )
     found = [result for result, _ in designs_of]
     best = next((i for i, result in enumerate(found) if goal.is_met(result)), None)
     first = designs[0]
@@ -468,6 +516,12 @@ def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress:
     of = next(design for result, design in designs_of if result is shown)
     with_room = point.with_room(of.device, of.plan, work, shown) if best != 0 else None
     return NeedBits(
-        goal, context(first.device, first.plan.model, work, found[0]), work.batch, work.input_tokens, tuple(found),
-        None if best is None else found[best], found[best - 1] if best else None, with_room,
-    )  # fmt: skip
+        goal,
+        context(first.device, first.plan.model, work, found[0]),
+        work.batch,
+        work.input_tokens,
+        tuple(found),
+        None if best is None else found[best],
+        found[best - 1] if best else None,
+        with_room,
+    )

@@ -15,10 +15,24 @@ from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 COLUMNS = (
-    "device", "model", "quantizer", "model_kind", "stack", "operation", "batch", "seconds", "flops", "n_bytes",
-    "intensity_flops_per_byte", "flops_per_s", "ceiling_flops_per_s", "peak_flops_per_s", "bandwidth_bytes_per_s",
-    "dequantize_bytes_per_s", "assumptions",
-)  # fmt: skip
+    "device",
+    "model",
+    "quantizer",
+    "model_kind",
+    "stack",
+    "operation",
+    "batch",
+    "seconds",
+    "flops",
+    "n_bytes",
+    "intensity_flops_per_byte",
+    "flops_per_s",
+    "ceiling_flops_per_s",
+    "peak_flops_per_s",
+    "bandwidth_bytes_per_s",
+    "dequantize_bytes_per_s",
+    "assumptions",
+)
 #: operations of a decode step that multiply; quantizing does not, and has no place under a roofline
 _SUM = "all"
 
@@ -55,15 +69,22 @@ def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, 
     intensity = linear.arithmetic_intensity(op["flops"], op["n_bytes"])
     allowed_s = attention.attention_s(op["flops"], op["n_bytes"], device.peak_flops.si, device.memory_bandwidth.si)
     return {
-        **{name: result[name] for name in ("device", "model", "quantizer")}, "model_kind": kind,
-        "stack": result["stack"], "operation": op["name"], "batch": result["running_batch"],
-        "seconds": op["seconds"], "flops": op["flops"], "n_bytes": op["n_bytes"],
-        "intensity_flops_per_byte": intensity, "flops_per_s": op["flops"] / op["seconds"],
-        "ceiling_flops_per_s": op["flops"] / allowed_s, "peak_flops_per_s": device.peak_flops.si,
+        **{name: result[name] for name in ("device", "model", "quantizer")},
+        "model_kind": kind,
+        "stack": result["stack"],
+        "operation": op["name"],
+        "batch": result["running_batch"],
+        "seconds": op["seconds"],
+        "flops": op["flops"],
+        "n_bytes": op["n_bytes"],
+        "intensity_flops_per_byte": intensity,
+        "flops_per_s": op["flops"] / op["seconds"],
+        "ceiling_flops_per_s": op["flops"] / allowed_s,
+        "peak_flops_per_s": device.peak_flops.si,
         "bandwidth_bytes_per_s": device.memory_bandwidth.si,
         "dequantize_bytes_per_s": _dequantized(result, op),
         "assumptions": ", ".join(_assumed(result)),
-    }  # fmt: skip
+    }
 
 
 def _dequantized(result: dict[str, Any], op: dict[str, Any]) -> float | None:

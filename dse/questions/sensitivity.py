@@ -121,10 +121,16 @@ class Sensitivity(Answer):
     def to_json(self) -> dict[str, Any]:
         """Plain data in base units; a span is None where the design stops to run."""
         return {
-            "question": "sensitivity", "context": self.context, "quantizer": self.design,
-            "against": self.other or None, "measure": self.measure.column, "base": self.base,
-            "against_base": self.other_base, "winner": self.winner or None,
-            "base_interval": self.interval, "against_interval": self.other_interval,
+            "question": "sensitivity",
+            "context": self.context,
+            "quantizer": self.design,
+            "against": self.other or None,
+            "measure": self.measure.column,
+            "base": self.base,
+            "against_base": self.other_base,
+            "winner": self.winner or None,
+            "base_interval": self.interval,
+            "against_interval": self.other_interval,
             "gain": self.gain and self.gain.ratio,
             "gain_interval": [self.gain.low, self.gain.high] if self.gain else None,
             "sure": self.gain and self.gain.confidence,
@@ -133,20 +139,28 @@ class Sensitivity(Answer):
                 for effect in self.effects
             ],
             "assumptions": self.assumptions,
-        }  # fmt: skip
+        }
 
     def text(self) -> str:
         """A line per number that moves the result, the others in one."""
         m = self.measure
         lines = [f"What moves {m.title}, and by how much?", f"{self.context}, {self.design}", ""]
-        lines.append(f"  {m.text(self.base)} as given{self._of(self.interval)}" + (
-            f"; {self.other}: {m.text(self.other_base)}" + self._of(self.other_interval)
-            + f"; better: {self.winner}" if self.other else ""
-        ))  # fmt: skip
+        lines.append(
+            f"  {m.text(self.base)} as given{self._of(self.interval)}"
+            + (
+                f"; {self.other}: {m.text(self.other_base)}"
+                + self._of(self.other_interval)
+                + f"; better: {self.winner}"
+                if self.other
+                else ""
+            )
+        )
         if self.gain and self.winner != "tie":
             g = self.gain
-            lines.append(f"  {sure_text(g.confidence)} sure that {self.winner} is better: {self.design} is "
-                         f"{g.ratio:.2f} ({g.low:.2f} to {g.high:.2f}) times as good as {self.other}")  # fmt: skip
+            lines.append(
+                f"  {sure_text(g.confidence)} sure that {self.winner} is better: {self.design} is "
+                f"{g.ratio:.2f} ({g.low:.2f} to {g.high:.2f}) times as good as {self.other}"
+            )
         moving = [e for e in self.effects if e.span(self.base) > 0 or e.flips_at]
         width = max([len(e.number.name) for e in moving], default=0)
         ranges = [range_text(e.number) for e in moving]
@@ -200,8 +214,10 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
     optional += ["peak_ops_int8", "peak_flops_fp8"] if work.activation_bits < units.FP16_BITS else []
     names += [name for name in optional if lookup(device, name)]
     names += {"energy": ["board_power"], "cost": ["usd_per_hour"]}.get(measure.name, [])
-    found = [_number(device, name, lookup(device, name) or device.rate(name.removesuffix("_rate")), not stack)
-             for name in names]  # fmt: skip
+    found = [
+        _number(device, name, lookup(device, name) or device.rate(name.removesuffix("_rate")), not stack)
+        for name in names
+    ]
     if stack is None:
         return found
     if device.core_clock and any(assumptions.counts_cycles(plan, paths) for plan, paths in laid_out):
@@ -236,9 +252,10 @@ def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> li
     """What the kernels that run the quantizers reach, within their own ranges; not of plans by layer."""
     own = {
         one.name: one
-        for plan in plans if not (plan.key_quantizer.layers or plan.value_quantizer.layers)
+        for plan in plans
+        if not (plan.key_quantizer.layers or plan.value_quantizer.layers)
         for one in implementations.ranged(plan, work, stack)
-    }  # fmt: skip
+    }
     found = []
     for one in own.values():
         for field, number in one.numbers().items():
@@ -277,8 +294,9 @@ def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool)
         rule = "peak rates: kernels reach half to all of it"
     if name in WHOLE:
         low, high = float(int(low)), float(int(high))
-    return Number(name, value, low, min(high, 1.0) if name in SHARES else high, unit, quantity.kind, rule,
-                  quantity.source)  # fmt: skip
+    return Number(
+        name, value, low, min(high, 1.0) if name in SHARES else high, unit, quantity.kind, rule, quantity.source
+    )
 
 
 def _fitted(name: str, quantity: Quantity, fit: Fit, stacks_of: str | None) -> Number:
@@ -392,11 +410,19 @@ def sensitivity(
         effects.append(_bits_effect(base, counted, values, pair, (first, winner(pair))))
     effects.sort(key=lambda effect: -effect.span(values[0]))
     return Sensitivity(
-        measure, f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
-        design.name, other.name if other else "", values[0], values[1] if other else None, first, tuple(effects),
-        assumption_text(base, measure), measure.ends(base[0]), measure.ends(base[1]) if other else None,
+        measure,
+        f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
+        design.name,
+        other.name if other else "",
+        values[0],
+        values[1] if other else None,
+        first,
+        tuple(effects),
+        assumption_text(base, measure),
+        measure.ends(base[0]),
+        measure.ends(base[1]) if other else None,
         Comparison(measure.column).gain(design.at(work), other.at(work)) if other and values[1] is not None else None,
-    )  # fmt: skip
+    )
 
 
 def with_measured_bits(design: Design, measurements: str | None = None) -> Design:
@@ -408,9 +434,12 @@ def with_measured_bits(design: Design, measurements: str | None = None) -> Desig
 
 
 def _bits_effect(
-    base: Sequence[Result], counted: Sequence[Result], values: Sequence[float | None], pair: Sequence[float | None],
+    base: Sequence[Result],
+    counted: Sequence[Result],
+    values: Sequence[float | None],
+    pair: Sequence[float | None],
     winners: tuple[str, str],
-) -> Effect:  # fmt: skip
+) -> Effect:
     """The stored bits as one number: with nominal shares of outliers and sinks, or as measured."""
     bits = base[0]["stored_bits"], counted[0]["stored_bits"]
     rule = f"nominal outliers and sinks, or as measured on {counted[0]['measured_on'] or 'no data of this quantizer'}"

@@ -57,10 +57,15 @@ class Job:
 
 def _job(request: Request, system: System, model: ModelSpec, batch: int, **changes: Any) -> Job:
     work = Workload(
-        batch, request.input_tokens, request.output_tokens, admission=system.admission, memory=request.memory,
-        model_kind=request.model_kind, stack=request.stack if system.device_for(model).stacks else None,
+        batch,
+        request.input_tokens,
+        request.output_tokens,
+        admission=system.admission,
+        memory=request.memory,
+        model_kind=request.model_kind,
+        stack=request.stack if system.device_for(model).stacks else None,
         **request.deployment,
-    )  # fmt: skip
+    )
     return Job(system, model, replace(work, **changes))
 
 
@@ -87,12 +92,17 @@ def _weights(request: Request) -> list[Job]:
     model = request.pick("llama2-13b")
     names = {16: "FP16 weights", 4: "4-bit weights"}, {"fp16": "FP16 KV", "int4": "INT4 KV"}
     return [
-        _job(request, replace(s, quantizer=kv, label=f"{names[0][bits]}, {names[1][kv]}"), model, batch,
-             weights_bits=bits)
+        _job(
+            request,
+            replace(s, quantizer=kv, label=f"{names[0][bits]}, {names[1][kv]}"),
+            model,
+            batch,
+            weights_bits=bits,
+        )
         for s in list(devices.values())[:2]
         for bits, kv in ((16, "fp16"), (4, "fp16"), (16, "int4"), (4, "int4"))
         for batch in request.batches
-    ]  # fmt: skip
+    ]
 
 
 def _breakdown(request: Request) -> list[Job]:
@@ -118,18 +128,28 @@ def _tokens(request: Request) -> list[Job]:
         for name in dict.fromkeys(("fp16", second)) if with_bits else ("fp16",):
             system = replace(first, quantizer=name, label=f"{token_policies.parse(policy).name}, {name}")
             jobs += [
-                _job(request, system, model, LENGTH_BATCH, input_tokens=total - TOKENS_OUTPUT,
-                     output_tokens=TOKENS_OUTPUT, tokens=policy)
+                _job(
+                    request,
+                    system,
+                    model,
+                    LENGTH_BATCH,
+                    input_tokens=total - TOKENS_OUTPUT,
+                    output_tokens=TOKENS_OUTPUT,
+                    tokens=policy,
+                )
                 for total in TOKENS_TOTAL
-            ]  # fmt: skip
+            ]
     return jobs
 
 
 #: tables of design points by name
 POINTS: dict[str, Callable[[Request], list[Job]]] = {
-    "results": _results, "lengths": _lengths, "weights": _weights, "breakdown": _breakdown,
+    "results": _results,
+    "lengths": _lengths,
+    "weights": _weights,
+    "breakdown": _breakdown,
     "tokens": _tokens,
-}  # fmt: skip
+}
 
 
 def _evaluate(jobs: Sequence[Job], steps: Iterable[Job], bits: Bits) -> pd.DataFrame:
@@ -169,11 +189,14 @@ def ledger(request: Request) -> pd.DataFrame:
         parts = kv.ledger(kv.kept_tokens(n_tokens))
         rows.append(
             {
-                "model": model.name, "quantizer": quantizer.name, "n_tokens": n_tokens,
-                "effective_bits": float(kv.effective_bits), "stored_bits": float(sum(parts.values()) / elements),
+                "model": model.name,
+                "quantizer": quantizer.name,
+                "n_tokens": n_tokens,
+                "effective_bits": float(kv.effective_bits),
+                "stored_bits": float(sum(parts.values()) / elements),
                 **{f"{part}_bits": float(parts[part] / elements) for part in PARTS},
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows)
 
 
@@ -204,10 +227,14 @@ def _roofline_rows(
 
     def row(operation: str, label: str, flops: float, n_bytes: float, seconds: float) -> dict[str, Any]:
         return {
-            "device": device.name, "model": model.name, "operation": operation, "label": label,
-            "intensity_flops_per_byte": linear.arithmetic_intensity(flops, n_bytes), "flops_per_s": flops / seconds,
+            "device": device.name,
+            "model": model.name,
+            "operation": operation,
+            "label": label,
+            "intensity_flops_per_byte": linear.arithmetic_intensity(flops, n_bytes),
+            "flops_per_s": flops / seconds,
             "assumptions": assumed,
-        }  # fmt: skip
+        }
 
     for intensity in (0.1, peak / bandwidth, 1000.0):
         yield row("ceiling", "", intensity, 1.0, attention.attention_s(intensity, 1.0, peak, bandwidth))
@@ -230,9 +257,11 @@ def _roofline_rows(
 
 #: tables that are no design points
 OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {
-    "ledger": ledger, "roofline": roofline, "traffic": tables_traffic.throughput_of_traces,
+    "ledger": ledger,
+    "roofline": roofline,
+    "traffic": tables_traffic.throughput_of_traces,
     "traffic_lengths": tables_traffic.lengths_of_traces,
-}  # fmt: skip
+}
 
 
 def check(request: Request) -> None:

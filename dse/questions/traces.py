@@ -49,9 +49,11 @@ def traces() -> tuple[Trace, ...]:
         tables = traffic_tables.load(name)
         found.append(Trace(title, tables.moments, tables.lengths()))
     longer = replace(
-        found[0], name="Long answers",
-        moments=found[0].moments.with_longer_answers(LONGER_ANSWERS), assumption="answer_lengths",
-    )  # fmt: skip
+        found[0],
+        name="Long answers",
+        moments=found[0].moments.with_longer_answers(LONGER_ANSWERS),
+        assumption="answer_lengths",
+    )
     return (*found, longer)
 
 
@@ -67,22 +69,35 @@ def evaluate(system: System, kv: plan.KvPlan, trace: Trace, work: Workload) -> d
         padding = equations.padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
         request_s = steady.steady_request_s(mean_out, n, found["decode_step_s"], padding * found["prefill_s"])
         tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
-    assumptions = [
-        *serving.assumptions(device, kv, work),
-        *([trace.assumption] if trace.assumption else []),
-    ]
+    assumptions = [*serving.assumptions(device, kv, work), *([trace.assumption] if trace.assumption else [])]
     return {
-        "system": system.label, "device": device.name, "model": kv.model.name, "quantizer": kv.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work), "trace": trace.name,
-        "input_tokens": trace.moments.mean_input_tokens, "output_tokens": mean_out,
-        "mean_decode_context_tokens": trace.moments.mean_decode_context_tokens, "batch": work.batch,
-        "admission": work.admission, "running_batch": n, "max_batch": found["fitting_sequences"], "feasible": n > 0,
+        "system": system.label,
+        "device": device.name,
+        "model": kv.model.name,
+        "quantizer": kv.quantizer_name,
+        "model_kind": "calibrated" if stack else "ideal",
+        "stack": stack_text(stack_name, work),
+        "trace": trace.name,
+        "input_tokens": trace.moments.mean_input_tokens,
+        "output_tokens": mean_out,
+        "mean_decode_context_tokens": trace.moments.mean_decode_context_tokens,
+        "batch": work.batch,
+        "admission": work.admission,
+        "running_batch": n,
+        "max_batch": found["fitting_sequences"],
+        "feasible": n > 0,
         "infeasible_reason": None if n else "not one request of the trace's mean length fits",
-        "capacity_bytes": device.capacity_bytes, "effective_bits": float(kv.effective_bits), "bound": None,
-        "padding_factor": padding, "decode_step_s": found["decode_step_s"], "prefill_s": found["prefill_s"],
-        "throughput_tokens_per_s": tokens_per_s, "token_time_low": sure.low, "token_time_high": sure.high,
+        "capacity_bytes": device.capacity_bytes,
+        "effective_bits": float(kv.effective_bits),
+        "bound": None,
+        "padding_factor": padding,
+        "decode_step_s": found["decode_step_s"],
+        "prefill_s": found["prefill_s"],
+        "throughput_tokens_per_s": tokens_per_s,
+        "token_time_low": sure.low,
+        "token_time_high": sure.high,
         "assumptions": ", ".join(assumptions),
-    }  # fmt: skip
+    }
 
 
 def _asked(request: Request) -> tuple[Sequence[System], Sequence[ModelSpec], Sequence[int]]:
@@ -106,9 +121,13 @@ def _rows(request: Request) -> Iterator[dict[str, Any]]:
             for trace in traces():
                 for batch in batches:
                     work = Workload(
-                        batch, admission=system.admission, model_kind=request.model_kind, stack=stack,
-                        memory=request.memory, **request.deployment,
-                    )  # fmt: skip
+                        batch,
+                        admission=system.admission,
+                        model_kind=request.model_kind,
+                        stack=stack,
+                        memory=request.memory,
+                        **request.deployment,
+                    )
                     yield evaluate(system, kv, trace, work)
 
 
@@ -118,8 +137,19 @@ def throughput_of_traces(request: Request) -> pd.DataFrame:
     `running_batch` requests run at all times, `max_batch` would fit; `prefill_s` is of one prompt, without padding.
     """
     table = pd.DataFrame(list(_rows(request)))
-    texts = ("system", "device", "model", "quantizer", "model_kind", "stack", "trace", "admission", "assumptions",
-             "infeasible_reason", "bound")  # fmt: skip
+    texts = (
+        "system",
+        "device",
+        "model",
+        "quantizer",
+        "model_kind",
+        "stack",
+        "trace",
+        "admission",
+        "assumptions",
+        "infeasible_reason",
+        "bound",
+    )
     return table.astype(dict.fromkeys(texts, "string"))
 
 
@@ -134,9 +164,13 @@ def lengths_of_traces(request: Request) -> pd.DataFrame:
         at = zip(traffic_tables.LEVELS, tables.input_tokens, tables.output_tokens, strict=True)
         rows += [
             {
-                "trace": tables.title, "share": share, "input_tokens": int(n_in), "output_tokens": int(n_out),
-                "source": tables.source, "licence": tables.licence,
+                "trace": tables.title,
+                "share": share,
+                "input_tokens": int(n_in),
+                "output_tokens": int(n_out),
+                "source": tables.source,
+                "licence": tables.licence,
             }
             for share, n_in, n_out in at
-        ]  # fmt: skip
+        ]
     return pd.DataFrame(rows).astype(dict.fromkeys(("trace", "source", "licence"), "string"))

@@ -34,10 +34,14 @@ def answer(
     model = request.models[0] if models else catalog.model(MODEL)
     try:
         work = Workload(
-            batch=batch_of(request), input_tokens=input_of(request, has_input), output_tokens=request.output_tokens,
-            admission=systems.admission_of(device), model_kind=request.model_kind, stack=request.stack,
+            batch=batch_of(request),
+            input_tokens=input_of(request, has_input),
+            output_tokens=request.output_tokens,
+            admission=systems.admission_of(device),
+            model_kind=request.model_kind,
+            stack=request.stack,
             **request.deployment,
-        )  # fmt: skip
+        )
         return formats(device, model, work, bits=request.bits), ""
     except DseError as error:
         return None, error.lines()[0]

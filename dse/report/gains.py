@@ -18,8 +18,19 @@ from dse.specs import catalog
 from dse.specs.workload import Workload
 
 #: heads of the table of the first page
-HEAD = ("model", "device", "best format", "verdict", "token/s over 16 bits", "sure", "requests at once", "ms/token",
-        "J/token", "error", "kernels")  # fmt: skip
+HEAD = (
+    "model",
+    "device",
+    "best format",
+    "verdict",
+    "token/s over 16 bits",
+    "sure",
+    "requests at once",
+    "ms/token",
+    "J/token",
+    "error",
+    "kernels",
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +56,10 @@ class Gains:
             return [f"No KV format surely pays in any of {n} cases (a model on a device)."]
         found = [(case, one) for case in self.cases for one in case.formats if one.name == name]
         paying = [(case, one) for case, one in found if one.verdict == "pays"]
-        said = [f"{name} keys and values pay in {len(paying)} of {n} cases (a model on a device): {_gains(paying)} the "
-                "tokens a second of 16 bits, all 80 % intervals above 1."]  # fmt: skip
+        said = [
+            f"{name} keys and values pay in {len(paying)} of {n} cases (a model on a device): {_gains(paying)} the "
+            "tokens a second of 16 bits, all 80 % intervals above 1."
+        ]
         rest = [(case, one) for case, one in found if one.verdict == "open"]
         if rest:
             where = ", ".join(f"{case.model} on {case.device}" for case, _ in rest)
@@ -60,8 +73,10 @@ class Gains:
         errors = [one.result["measured_error"] for _, one in found if one.result["measured_error"] is not None]
         if errors:
             data = next(one.result["measured_on"] for _, one in found if one.result["measured_on"])
-            said.append(f"The attention output errs by {100 * max(errors):.1f} % on {data}, which is none of these "
-                        "models: measure your own before you rely on it (dse measure).")  # fmt: skip
+            said.append(
+                f"The attention output errs by {100 * max(errors):.1f} % on {data}, which is none of these "
+                "models: measure your own before you rely on it (dse measure)."
+            )
         return said + self._others(name)
 
     def _others(self, best: str) -> list[str]:
@@ -86,12 +101,20 @@ class Gains:
         one = case.best or next((one for one in case.formats if one.name == self.best), plain)
         cells = [case.model, case.device, one.name, VERDICTS[one.verdict]]
         gain = one.gain
-        cells += [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(gain.confidence)] if gain else (
-            ["-", "-"])  # fmt: skip
-        for column, size, how in (("max_batch", 1.0, ",.0f"), ("decode_step_s", to_base(1, "ms"), ".1f"),
-                                  ("joules_per_token", 1.0, ".2f")):  # fmt: skip
-            pair = [format(r[column] / size, how) if r["feasible"] and r[column] is not None else "-"
-                    for r in (plain.result, one.result)]  # fmt: skip
+        cells += (
+            [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(gain.confidence)]
+            if gain
+            else (["-", "-"])
+        )
+        for column, size, how in (
+            ("max_batch", 1.0, ",.0f"),
+            ("decode_step_s", to_base(1, "ms"), ".1f"),
+            ("joules_per_token", 1.0, ".2f"),
+        ):
+            pair = [
+                format(r[column] / size, how) if r["feasible"] and r[column] is not None else "-"
+                for r in (plain.result, one.result)
+            ]
             cells.append(" → ".join(pair))
         error = one.result["measured_error"]
         return [*cells, "-" if error is None else f"{100 * error:.1f} %", one.kernels]
@@ -121,8 +144,15 @@ def gains(request: Request, batch: int, input_tokens: int, progress: Progress | 
     found, left_out = [], {}
     pairs = [(model, catalog.device(device)) for model in request.models for device in devices]
     for model, device in each(pairs, progress, "formats"):
-        work = Workload(batch, input_tokens, request.output_tokens, admission=systems.admission_of(device),
-                        model_kind=request.model_kind, stack=request.stack, **request.deployment)  # fmt: skip
+        work = Workload(
+            batch,
+            input_tokens,
+            request.output_tokens,
+            admission=systems.admission_of(device),
+            model_kind=request.model_kind,
+            stack=request.stack,
+            **request.deployment,
+        )
         try:
             found.append(question.formats(device, model, work, names, request.bits, has_starts=False))
         except DseError as error:

@@ -34,14 +34,21 @@ _OF_SHAPES = "32 heads of 128"
 
 #: columns of numbers in SI units -> the heading and unit under which people read them
 _READABLE = {
-    "capacity_bytes": ("capacity", "B"), "bandwidth_bytes_per_s": ("bandwidth", "B/s"),
-    "peak_flops_per_s": ("peak FP16", "FLOP/s"), "board_power_w": ("power", "W"),
+    "capacity_bytes": ("capacity", "B"),
+    "bandwidth_bytes_per_s": ("bandwidth", "B/s"),
+    "peak_flops_per_s": ("peak FP16", "FLOP/s"),
+    "board_power_w": ("power", "W"),
     "kv_bytes_per_token_fp16": ("KV per token, FP16", "B"),
-    "kv_bytes_beyond_windows_fp16": ("beyond windows", "B"), "n_parameters": ("parameters", ""),
-    "n_layers": ("layers", ""), "n_q_heads": ("query heads", ""), "n_kv_heads": ("KV heads", ""),
-    "head_dim": ("head dim", ""), "window_tokens": ("window", "token"), "effective_bits": ("bits", ""),
+    "kv_bytes_beyond_windows_fp16": ("beyond windows", "B"),
+    "n_parameters": ("parameters", ""),
+    "n_layers": ("layers", ""),
+    "n_q_heads": ("query heads", ""),
+    "n_kv_heads": ("KV heads", ""),
+    "head_dim": ("head dim", ""),
+    "window_tokens": ("window", "token"),
+    "effective_bits": ("bits", ""),
     "in_engines": ("in engines", ""),
-}  # fmt: skip
+}
 #: runs of equal layers that are shown in their order; of more, those of a kind together
 MAX_RUNS = 14
 
@@ -101,11 +108,18 @@ def list_devices(vendor: str = "") -> Rows:
         if vendor and vendor.lower() != device.vendor.lower():
             continue
         power = device.board_power
-        rows.append({
-            "vendor": device.vendor, "name": device.name, "capacity_bytes": device.capacity_bytes,
-            "bandwidth_bytes_per_s": device.memory_bandwidth.si, "peak_flops_per_s": device.peak_flops.si,
-            "board_power_w": power.si if power else None, "kernels": kernels_of(device), "title": device.title,
-        })  # fmt: skip
+        rows.append(
+            {
+                "vendor": device.vendor,
+                "name": device.name,
+                "capacity_bytes": device.capacity_bytes,
+                "bandwidth_bytes_per_s": device.memory_bandwidth.si,
+                "peak_flops_per_s": device.peak_flops.si,
+                "board_power_w": power.si if power else None,
+                "kernels": kernels_of(device),
+                "title": device.title,
+            }
+        )
     return rows
 
 
@@ -127,15 +141,21 @@ def list_models() -> Rows:
         model = catalog.model(name)
         first = next((layer for layer in model.layers if layer.key_dim), model.layers[0])
         windows = [layer.window for layer in model.layers if layer.window]
-        rows.append({
-            "family": family(model.name), "name": model.name, "n_parameters": model.parameters,
-            "n_layers": model.n_layers,
-            "n_q_heads": model.n_q_heads, "n_kv_heads": first.n_kv_heads, "head_dim": first.key_dim,
-            "window_tokens": min(windows, default=None),
-            "kv_bytes_per_token_fp16": _kv_bytes_per_token(model),
-            "kv_bytes_beyond_windows_fp16": kv_bytes_beyond_windows(model) if windows else None,
-            "title": model.title + _layers_in_short(model),
-        })  # fmt: skip
+        rows.append(
+            {
+                "family": family(model.name),
+                "name": model.name,
+                "n_parameters": model.parameters,
+                "n_layers": model.n_layers,
+                "n_q_heads": model.n_q_heads,
+                "n_kv_heads": first.n_kv_heads,
+                "head_dim": first.key_dim,
+                "window_tokens": min(windows, default=None),
+                "kv_bytes_per_token_fp16": _kv_bytes_per_token(model),
+                "kv_bytes_beyond_windows_fp16": kv_bytes_beyond_windows(model) if windows else None,
+                "title": model.title + _layers_in_short(model),
+            }
+        )
     return sorted(rows, key=lambda row: (row["family"], row["n_parameters"], row["name"]))
 
 
@@ -188,10 +208,15 @@ def list_quantizers() -> Rows:
     for name, family in FAMILIES.items():
         shown = (param for param in family.params if param.default != skipping.NONE)
         params = ",".join(f"{param.name}={_default(param.default)}" for param in shown)
-        rows.append({
-            "name": name, "effective_bits": _bits(parse(name)), "parameters": params or "-",
-            "in_engines": _engines(name) or "-", "source": family.source,
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "effective_bits": _bits(parse(name)),
+                "parameters": params or "-",
+                "in_engines": _engines(name) or "-",
+                "source": family.source,
+            }
+        )
     return rows
 
 
@@ -199,12 +224,16 @@ def list_implementations() -> Rows:
     """What runs the quantizers: name, methods, GPUs, what its code does, what it reaches."""
     return [
         {
-            "name": one.name, "title": one.title, "methods": ", ".join(one.methods) or "any",
-            "runs on": ", ".join(one.architectures) or "everything", "unpacks per": one.unpacked_per,
-            "products on": one.products, "reaches": one.rate_text(),
+            "name": one.name,
+            "title": one.title,
+            "methods": ", ".join(one.methods) or "any",
+            "runs on": ", ".join(one.architectures) or "everything",
+            "unpacks per": one.unpacked_per,
+            "products on": one.products,
+            "reaches": one.rate_text(),
         }
         for one in catalog.implementations()
-    ]  # fmt: skip
+    ]
 
 
 def _implementation_rows(name: str) -> Rows:
@@ -214,23 +243,36 @@ def _implementation_rows(name: str) -> Rows:
         if one.name != name:
             continue
         facts = {
-            "methods": ", ".join(one.methods) or "any", "release": one.release, "stack": one.stack or "none",
-            "architectures": ", ".join(one.architectures) or "everything", "elsewhere": one.elsewhere,
-            "path": one.path, "unpacked_per": one.unpacked_per, "products": one.products,
-            "arithmetic": one.arithmetic, "new_token": one.new_token, "prompts_quantised": one.prompts_quantised,
-            "sixteen_bit": one.sixteen_bit, "starts": _starts_text(one.starts), "source": one.source,
-        }  # fmt: skip
+            "methods": ", ".join(one.methods) or "any",
+            "release": one.release,
+            "stack": one.stack or "none",
+            "architectures": ", ".join(one.architectures) or "everything",
+            "elsewhere": one.elsewhere,
+            "path": one.path,
+            "unpacked_per": one.unpacked_per,
+            "products": one.products,
+            "arithmetic": one.arithmetic,
+            "new_token": one.new_token,
+            "prompts_quantised": one.prompts_quantised,
+            "sixteen_bit": one.sixteen_bit,
+            "starts": _starts_text(one.starts),
+            "source": one.source,
+        }
         rows += [
             {"name": key, "value": value, "unit": "", "kind": "", "source": one.title}
-            for key, value in facts.items() if value
-        ]  # fmt: skip
+            for key, value in facts.items()
+            if value
+        ]
         rows += [
             {
-                "name": key, "value": f"{number.value:g} ({number.low:g} to {number.high:g})", "unit": number.unit,
-                "kind": number.kind, "source": number.source,
+                "name": key,
+                "value": f"{number.value:g} ({number.low:g} to {number.high:g})",
+                "unit": number.unit,
+                "kind": number.kind,
+                "source": number.source,
             }
             for key, number in one.numbers().items()
-        ]  # fmt: skip
+        ]
     return rows
 
 
@@ -250,18 +292,23 @@ def list_tokens() -> Rows:
     rows = []
     for name, family in token_policies.FAMILIES.items():
         params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
-        rows.append({
-            "name": name, "parameters": params or "-", "source": family.source, "validity": family.validity or "-",
-        })  # fmt: skip
+        rows.append(
+            {"name": name, "parameters": params or "-", "source": family.source, "validity": family.validity or "-"}
+        )
     return rows
 
 
 def _parameter_rows(params: Sequence[Param], values: dict[str, Any]) -> Rows:
     return [
-        {"name": param.name, "value": _default(values[param.name]) or "-", "unit": "", "kind": "parameter",
-         "source": param.help + ("" if param.allowed() == param.help else f"; {param.allowed()}")}
+        {
+            "name": param.name,
+            "value": _default(values[param.name]) or "-",
+            "unit": "",
+            "kind": "parameter",
+            "source": param.help + ("" if param.allowed() == param.help else f"; {param.allowed()}"),
+        }
         for param in params
-    ]  # fmt: skip
+    ]
 
 
 def _default(value: object) -> str:
@@ -288,10 +335,15 @@ def _beside_rows(quantizer: QuantizerSpec) -> Rows:
             found[one.name] = replace(one, value=before + one.value)
     source = f"keys and values of a cached token, made anew where it is read; counted with attention; {_OF_SHAPES}"
     rows: Rows = [
-        {"name": one.name, "value": one.value, "unit": one.unit, "kind": "derived",
-         "source": f"{one.source}, not counted there; {_OF_SHAPES}"}
+        {
+            "name": one.name,
+            "value": one.value,
+            "unit": one.unit,
+            "kind": "derived",
+            "source": f"{one.source}, not counted there; {_OF_SHAPES}",
+        }
         for one in found.values()
-    ]  # fmt: skip
+    ]
     if flops:
         rows.append({"name": "read_flops", "value": flops, "unit": "FLOP", "kind": "derived", "source": source})
     return rows
@@ -318,10 +370,15 @@ def show(name: str) -> Rows:
             "source": f"{family.source}; " + ("a latent head of 576" if family.latent else _OF_SHAPES),
         }
         engines = [
-            {"name": f"{one.engine} {one.name}", "value": one.text, "unit": "", "kind": "engine",
-             "source": f"{engine_names.OPTIONS[one.engine]}: {one.source}"}
+            {
+                "name": f"{one.engine} {one.name}",
+                "value": one.text,
+                "unit": "",
+                "kind": "engine",
+                "source": f"{engine_names.OPTIONS[one.engine]}: {one.source}",
+            }
             for one in engine_names.of_family(family.name, FAMILIES)
-        ]  # fmt: skip
+        ]
         return [*rows, bits, *engines, *_beside_rows(parse(name))]
     if rows := _implementation_rows(name.strip().lower()):
         return rows
@@ -353,16 +410,21 @@ def _device_rows(device: HardwareSpec) -> Rows:
     named = {*device.dequant_path, *GPU_PATHS, "oaken"} - {"default"}
     for family in (name for name in FAMILIES if name not in ("fp16", "bf16")):
         if one := catalog.implementation(device, family, None, ""):
-            rows.append({
-                "name": f"implementation.{family}", "value": one.name, "unit": "", "kind": "", "source": one.title,
-            })  # fmt: skip
+            rows.append(
+                {"name": f"implementation.{family}", "value": one.name, "unit": "", "kind": "", "source": one.title}
+            )
     for family in ("default", *sorted(named)):
         given = family in device.dequant_path or "default" in device.dequant_path
         source = "device file" if given else "default for a device that does not say"
-        rows.append({
-            "name": f"dequant_path.{family}", "value": device.path_of(family), "unit": "", "kind": "assumed",
-            "source": f"{source}; see docs/explanation/model.md, Dequantisation",
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": f"dequant_path.{family}",
+                "value": device.path_of(family),
+                "unit": "",
+                "kind": "assumed",
+                "source": f"{source}; see docs/explanation/model.md, Dequantisation",
+            }
+        )
     return rows + _area_rows(device) + _stack_rows(device) + _link_rows(device) + _server_rows(device)
 
 
@@ -391,10 +453,15 @@ def _area_rows(device: HardwareSpec) -> Rows:
 def _stack_rows(device: HardwareSpec) -> Rows:
     """Calibrated parameters with what they were fitted on, and the error of each fit; of another device its name."""
     if device.stacks_of:
-        return [{
-            "name": "stacks_of", "value": device.stacks_of, "unit": "", "kind": "assumed",
-            "source": f"its kernels reach the shares of the peak rates fitted there: `dse show {device.stacks_of}`",
-        }]  # fmt: skip
+        return [
+            {
+                "name": "stacks_of",
+                "value": device.stacks_of,
+                "unit": "",
+                "kind": "assumed",
+                "source": f"its kernels reach the shares of the peak rates fitted there: `dse show {device.stacks_of}`",
+            }
+        ]
     rows: Rows = []
     for stack, spec in device.stacks.items():
         for part, fit in spec.fits().items():
@@ -418,14 +485,18 @@ def _fit_rows(place: str, fit: Fit, shares: Mapping[str, float | None]) -> Rows:
     """Parameters of a fit, how many rows it saw, and its errors."""
     kind = next(iter(fit.quantities().values())).kind
     rows: Rows = [{**row, "name": f"{place}.{row['name']}"} for row in _quantity_rows(fit.quantities())]
-    rows.append({
-        "name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": kind, "source": fit.fitted_on,
-    })  # fmt: skip
+    rows.append({"name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": kind, "source": fit.fitted_on})
     rows += [
-        {"name": f"{place}.{name}", "value": round(100 * share, 2), "unit": "%", "kind": kind,
-         "source": "mean error of rows held out of the fit; see docs/explanation/calibration.md"}
-        for name, share in shares.items() if share is not None
-    ]  # fmt: skip
+        {
+            "name": f"{place}.{name}",
+            "value": round(100 * share, 2),
+            "unit": "%",
+            "kind": kind,
+            "source": "mean error of rows held out of the fit; see docs/explanation/calibration.md",
+        }
+        for name, share in shares.items()
+        if share is not None
+    ]
     return rows
 
 
@@ -442,16 +513,20 @@ def _model_rows(model: ModelSpec) -> Rows:
         }
         for key, value in derived.items()
     ]
-    rows.append({
-        "name": "kv_bytes_per_token", "value": _kv_bytes_per_token(model), "unit": "B", "kind": "derived",
-        "source": "FP16, all layers",
-    })  # fmt: skip
+    rows.append(
+        {
+            "name": "kv_bytes_per_token",
+            "value": _kv_bytes_per_token(model),
+            "unit": "B",
+            "kind": "derived",
+            "source": "FP16, all layers",
+        }
+    )
     in_order = [_layers_text(group) for group in model.layers]
     for index, words in enumerate(in_order if len(in_order) <= MAX_RUNS else layers_by_kind(model)):
-        rows.append({
-            "name": f"kv_layers.{index}", "value": words, "unit": "", "kind": "derived",
-            "source": model.source,
-        })  # fmt: skip
+        rows.append(
+            {"name": f"kv_layers.{index}", "value": words, "unit": "", "kind": "derived", "source": model.source}
+        )
     rows += [
         {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes
     ]

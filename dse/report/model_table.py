@@ -36,10 +36,16 @@ def _line(name: str, kv_bytes: int) -> str:
     published = f"{model.published_parameters:,}" if model.published_parameters else "-"
     printed = f"{PUBLISHED_BYTES[name][0]:,} ({PUBLISHED_BYTES[name][1]})" if name in PUBLISHED_BYTES else "-"
     cells = [
-        listing.family(name), name, f"{model.parameters:,}", published, f"{kv_bytes:,}",
-        f"{listing.kv_bytes_beyond_windows(model):,}", f"{model.state_bytes:,}" if model.state_bytes else "-", printed,
+        listing.family(name),
+        name,
+        f"{model.parameters:,}",
+        published,
+        f"{kv_bytes:,}",
+        f"{listing.kv_bytes_beyond_windows(model):,}",
+        f"{model.state_bytes:,}" if model.state_bytes else "-",
+        printed,
         model.source,
-    ]  # fmt: skip
+    ]
     return f"| {' | '.join(cells)} |\n"
 
 

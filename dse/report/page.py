@@ -20,20 +20,33 @@ from dse.report.summary import answers, baseline, devices
 MAX_ROWS = 2000
 #: columns of the page's table: (column, header, unit shown, size of that unit); "" where text
 _COLUMNS = (
-    ("system", "system", "", 0), ("device", "device", "", 0), ("quantizer", "quantizer", "", 0),
-    ("batch", "batch", "seqs", 1), ("throughput_tokens_per_s", "throughput", "token/s", 1),
-    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")), ("running_batch", "at once", "seqs", 1),
-    ("max_batch", "largest batch", "seqs", 1), ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
-    ("weight_bytes", "weights", "GB", units.to_base(1, "GB")), ("stored_bits", "stored", "bit/element", 1),
+    ("system", "system", "", 0),
+    ("device", "device", "", 0),
+    ("quantizer", "quantizer", "", 0),
+    ("batch", "batch", "seqs", 1),
+    ("throughput_tokens_per_s", "throughput", "token/s", 1),
+    ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")),
+    ("running_batch", "at once", "seqs", 1),
+    ("max_batch", "largest batch", "seqs", 1),
+    ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
+    ("weight_bytes", "weights", "GB", units.to_base(1, "GB")),
+    ("stored_bits", "stored", "bit/element", 1),
     ("sqnr_db", "SQNR, measured", "dB", 1),
-    ("joules_per_token", "energy", "J/token", 1), ("bound", "bound by", "", 0),
-)  # fmt: skip
+    ("joules_per_token", "energy", "J/token", 1),
+    ("bound", "bound by", "", 0),
+)
 
 
 def page(
-    request: Request, found: dict[str, pd.DataFrame], fragments: dict[str, str], drawn_by: str, command: str,
-    pays: Formats | None = None, why_not: str = "", first: Gains | None = None,
-) -> str:  # fmt: skip
+    request: Request,
+    found: dict[str, pd.DataFrame],
+    fragments: dict[str, str],
+    drawn_by: str,
+    command: str,
+    pays: Formats | None = None,
+    why_not: str = "",
+    first: Gains | None = None,
+) -> str:
     """The whole report as one document; `fragments` are its drawn figures by name.
 
     `pays` is the answer to which format pays, or `why_not` why there is none. `first`: the formats of all its models
@@ -54,8 +67,16 @@ def page(
         largest_batch=f"{max(request.batches):,}",
         ideal=", ".join(kinds[kinds["model_kind"] == "ideal"]["device"]),
         measured=", ".join(kinds[kinds["model_kind"] != "ideal"]["device"]),
-        summary_head=["model", "best system", "device", "effective KV bits (bit)", "throughput (token/s)",
-                      f"over {base.label}" if base else "over FP16 (not among the systems)", "bound by", "memory"],
+        summary_head=[
+            "model",
+            "best system",
+            "device",
+            "effective KV bits (bit)",
+            "throughput (token/s)",
+            f"over {base.label}" if base else "over FP16 (not among the systems)",
+            "bound by",
+            "memory",
+        ],
         summary=[astuple(answer) for answer in answers(request, results)],
         first=first,
         output_tokens=request.output_tokens,
@@ -80,7 +101,7 @@ def page(
             for name, number in spec.quantities().items()
         ],
         made_by=command,
-    )  # fmt: skip
+    )
 
 
 def _count(n: int, name: str) -> str:
@@ -93,8 +114,13 @@ def _cell(row: Any, column: str, size: float) -> str:
         return "-"
     if not size:
         return str(value)
-    return f"{value:,}" if isinstance(value, int) and size == 1 else f"{value / size:,.4g}" if value / size < 1e4 else (
-        f"{value / size:,.0f}")  # fmt: skip
+    return (
+        f"{value:,}"
+        if isinstance(value, int) and size == 1
+        else f"{value / size:,.4g}"
+        if value / size < 1e4
+        else (f"{value / size:,.0f}")
+    )
 
 
 def _results(shown: pd.DataFrame) -> list[tuple[str, list[list[str]], str]]:

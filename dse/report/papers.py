@@ -7,8 +7,20 @@ from dse.validate import papers as validate_papers
 
 #: figures of this part, each of the table of its name
 FIGURES = ("nqkv_figure_8", "nqkv_figure_9", "oaken_figure_3")
-TABLE_4_HEAD = ("model", "batch", "in", "system", "token/s, paper", "ideal", "calibrated", "NQKV over it, paper",
-                "ideal", "calibrated", "peak GB, paper", "ours")  # fmt: skip
+TABLE_4_HEAD = (
+    "model",
+    "batch",
+    "in",
+    "system",
+    "token/s, paper",
+    "ideal",
+    "calibrated",
+    "NQKV over it, paper",
+    "ideal",
+    "calibrated",
+    "peak GB, paper",
+    "ours",
+)
 
 
 def tables() -> dict[str, pd.DataFrame]:

@@ -167,13 +167,15 @@ def kernels(point: Point) -> list[dict[str, Any]]:
     }
     return [
         {
-            "name": one.name, "title": one.title, "methods": list(one.methods), "numbers": {
-                name: number.model_dump() for name, number in one.numbers().items()
-            },
-            "reaches": one.rate_text(), "at_ends": at,
+            "name": one.name,
+            "title": one.title,
+            "methods": list(one.methods),
+            "numbers": {name: number.model_dump() for name, number in one.numbers().items()},
+            "reaches": one.rate_text(),
+            "at_ends": at,
         }
         for one in own.values()
-    ]  # fmt: skip
+    ]
 
 
 def kernels_text(found: list[dict[str, Any]]) -> list[str]:
@@ -194,9 +196,14 @@ def kernels_text(found: list[dict[str, Any]]) -> list[str]:
 _AT_ENDS = ("decode_step_s", "throughput_tokens_per_s")
 #: results whose intervals a point's text gives
 _SURE = (
-    "decode_step_s", "steady_tpot_s", "steady_ttft_s", "prefill_s", "throughput_tokens_per_s", "joules_per_token",
+    "decode_step_s",
+    "steady_tpot_s",
+    "steady_ttft_s",
+    "prefill_s",
+    "throughput_tokens_per_s",
+    "joules_per_token",
     *uncertainty.BY_PARTS,
-)  # fmt: skip
+)
 
 
 def how_sure(result: dict[str, Any]) -> list[str]:
@@ -230,21 +237,37 @@ def position_note(model: ModelSpec, n_tokens: int) -> list[str]:
 
 
 _RING_SECTIONS = (
-    ("Context", (
-        ("longest, over the ring", "max_context_tokens"), ("longest, on one device", "max_context_tokens_alone"),
-        ("block of a device", "block_tokens"), ("keys and values of a device", "kv_bytes_per_device"),
-        ("blocks passing through a device", "buffer_bytes_per_device"),
-    )),
-    ("Prompt", (
-        ("prompt", "prefill_s"), ("of it waiting for blocks", "exposed_transfer_s"),
-        ("block that hides its transfer", "hiding_block_tokens"), ("link, one direction", "link_bytes_per_s"),
-    )),
-    ("Decode step, last token", (
-        ("linear layers", "linear_s"), ("attention over a block", "attention_s"), ("quantize, exposed", "quantize_s"),
-        ("dequantize, exposed", "dequantize_s"), ("passing queries and results", "pass_s"),
-        ("decode step", "decode_step_s"),
-    )),
-)  # fmt: skip
+    (
+        "Context",
+        (
+            ("longest, over the ring", "max_context_tokens"),
+            ("longest, on one device", "max_context_tokens_alone"),
+            ("block of a device", "block_tokens"),
+            ("keys and values of a device", "kv_bytes_per_device"),
+            ("blocks passing through a device", "buffer_bytes_per_device"),
+        ),
+    ),
+    (
+        "Prompt",
+        (
+            ("prompt", "prefill_s"),
+            ("of it waiting for blocks", "exposed_transfer_s"),
+            ("block that hides its transfer", "hiding_block_tokens"),
+            ("link, one direction", "link_bytes_per_s"),
+        ),
+    ),
+    (
+        "Decode step, last token",
+        (
+            ("linear layers", "linear_s"),
+            ("attention over a block", "attention_s"),
+            ("quantize, exposed", "quantize_s"),
+            ("dequantize, exposed", "dequantize_s"),
+            ("passing queries and results", "pass_s"),
+            ("decode step", "decode_step_s"),
+        ),
+    ),
+)
 
 
 def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
@@ -268,11 +291,17 @@ def operations_text(operations: list[dict[str, Any]]) -> str:
     """`dse.model.evaluate.operations` as a table: what each operation takes, moves and calculates, its peak shares."""
     rows = [("phase", "operation", "time", "FLOP", "bytes", "of peak FLOP/s", "of peak bandwidth")]
     for op in operations:
-        rows.append((
-            op["phase"], op["name"].replace("_", " "), units.human(op["seconds"], "s"),
-            units.human(op["flops"], "FLOP"), units.human(op["n_bytes"], "B"),
-            f"{100 * op['compute_utilisation']:.3g} %", f"{100 * op['bandwidth_utilisation']:.3g} %",
-        ))  # fmt: skip
+        rows.append(
+            (
+                op["phase"],
+                op["name"].replace("_", " "),
+                units.human(op["seconds"], "s"),
+                units.human(op["flops"], "FLOP"),
+                units.human(op["n_bytes"], "B"),
+                f"{100 * op['compute_utilisation']:.3g} %",
+                f"{100 * op['bandwidth_utilisation']:.3g} %",
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
@@ -308,8 +337,11 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         lines.append(f"  outliers and sinks where there are any: {result['bits_kind']}, on {result['measured_on']}")
     if result["measured_on"]:
         lines += ["", f"Measured on {result['measured_on']}"]
-        shown = (("stored, at the data's lengths", "measured_bits"), ("mean squared error, packed elements", "mse"),
-                 ("signal to quantization noise", "sqnr_db"))  # fmt: skip
+        shown = (
+            ("stored, at the data's lengths", "measured_bits"),
+            ("mean squared error, packed elements", "mse"),
+            ("signal to quantization noise", "sqnr_db"),
+        )
         lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
         if result["measured_error"] is not None:
             lines.append(line("relative error of the attention output", f"{result['measured_error']:.4g}"))
@@ -353,9 +385,10 @@ def _assumptions_text(found: dict[str, Any]) -> str:
     names = list(found["assumptions"])
     parts = []
     for title, results in (
-        ("", ("throughput_tokens_per_s",)), ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
+        ("", ("throughput_tokens_per_s",)),
+        ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
         ("for the price also ", ("usd_per_million_tokens",)),
-    ):  # fmt: skip
+    ):
         own = [n for n in names if any(assumptions.behind(result, [n], found) for result in results)]
         names = [name for name in names if name not in own]
         if own:
@@ -365,11 +398,17 @@ def _assumptions_text(found: dict[str, Any]) -> str:
 
 #: formula parameters that come straight from a device field
 _DEVICE_TERMS = {
-    "bandwidth_bytes_per_s": "memory_bandwidth", "peak_flops_per_s": "peak_flops", "board_power_w": "board_power",
-    "energy_per_byte": "energy_per_byte", "energy_per_flop": "energy_per_flop", "idle_power_w": "idle_power",
-    "usd_per_hour": "usd_per_hour", "memory_capacity_bytes": "memory_capacity", "kernel_launch_s": "kernel_launch",
+    "bandwidth_bytes_per_s": "memory_bandwidth",
+    "peak_flops_per_s": "peak_flops",
+    "board_power_w": "board_power",
+    "energy_per_byte": "energy_per_byte",
+    "energy_per_flop": "energy_per_flop",
+    "idle_power_w": "idle_power",
+    "usd_per_hour": "usd_per_hour",
+    "memory_capacity_bytes": "memory_capacity",
+    "kernel_launch_s": "kernel_launch",
     "reported_bytes": "reported_memory",
-}  # fmt: skip
+}
 
 
 def explain(name: str, point: Point) -> dict[str, Any]:
@@ -438,10 +477,16 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
         whole, *names = uncertainty.BY_PARTS  # type: ignore[assignment]
     parts = {part: result[part] or 0.0 for part in names}
     largest = max(parts, key=lambda part: parts[part])
-    return {"interval": {
-        "low": result[name] * found[name].low, "high": result[name] * found[name].high, "why": why,
-        "dominated_by": largest, "share": parts[largest] / result[whole], "of": whole,
-    }}  # fmt: skip
+    return {
+        "interval": {
+            "low": result[name] * found[name].low,
+            "high": result[name] * found[name].high,
+            "why": why,
+            "dominated_by": largest,
+            "share": parts[largest] / result[whole],
+            "of": whole,
+        }
+    }
 
 
 #: parts that a decode step is made of
@@ -483,13 +528,22 @@ def unit_of(name: str) -> str:
     if name in RESULT_UNITS:
         return RESULT_UNITS[name]
     endings = (
-        ("bytes_per_s", "B/s"), ("flops_per_s", "FLOP/s"), ("tokens_per_s", "token/s"), ("bytes_per_sequence", "B"),
-        ("_bytes", "B"), 
-        ("joules_per_token", "J/token"), ("per_byte", "J/B"), ("per_flop", "J/FLOP"),
-        ("_tokens", "token"), ("_bits", "bit"), ("flops", "FLOP"), ("_s", "s"), ("_w", "W"),
+        ("bytes_per_s", "B/s"),
+        ("flops_per_s", "FLOP/s"),
+        ("tokens_per_s", "token/s"),
+        ("bytes_per_sequence", "B"),
+        ("_bytes", "B"),
+        ("joules_per_token", "J/token"),
+        ("per_byte", "J/B"),
+        ("per_flop", "J/FLOP"),
+        ("_tokens", "token"),
+        ("_bits", "bit"),
+        ("flops", "FLOP"),
+        ("_s", "s"),
+        ("_w", "W"),
         ("bytes_at_end", "B"),
         ("flops_at_end", "FLOP"),
-    )  # fmt: skip
+    )
     return next((unit for ending, unit in endings if name.endswith(ending)), "")
 
 

@@ -67,11 +67,15 @@ def batching(trace: Trace, batches: Sequence[int] = BATCHES) -> list[dict[str, f
         if not 1 <= batch <= MAX_BATCH:
             raise InputError(f"batch = {show(batch)}: must be whole numbers from 1 to {MAX_BATCH:,}")
         largest, longest = trace.lengths.largest_output(batch), trace.lengths.longest_input(batch)
-        rows.append({
-            "batch": batch, "largest_output_tokens": largest, "longest_input_tokens": longest,
-            "batching_gain": equations.batching_gain(largest, trace.moments.mean_output_tokens),
-            "padding_factor": equations.padding_factor(longest, trace.moments.mean_input_tokens),
-        })  # fmt: skip
+        rows.append(
+            {
+                "batch": batch,
+                "largest_output_tokens": largest,
+                "longest_input_tokens": longest,
+                "batching_gain": equations.batching_gain(largest, trace.moments.mean_output_tokens),
+                "padding_factor": equations.padding_factor(longest, trace.moments.mean_input_tokens),
+            }
+        )
     return rows
 
 
@@ -79,15 +83,19 @@ def about(trace: Trace, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
     """Everything known of a trace alone, in SI units."""
     moments = trace.moments
     return {
-        "trace": trace.name, "title": trace.title, "source": trace.source, **asdict(moments),
-        "n_failed": trace.n_failed, "rate_per_s": moments.rate_per_s,
+        "trace": trace.name,
+        "title": trace.title,
+        "source": trace.source,
+        **asdict(moments),
+        "n_failed": trace.n_failed,
+        "rate_per_s": moments.rate_per_s,
         "mean_decode_context_tokens": moments.mean_decode_context_tokens,
         "quantiles": [
             {"share": share, "input_tokens": n_in, "output_tokens": n_out}
             for share, n_in, n_out in zip(SHARES, *trace.quantiles, strict=True)
         ],
         "batching": batching(trace, batches),
-    }  # fmt: skip
+    }
 
 
 def fitting(
@@ -100,22 +108,35 @@ def fitting(
         if fit.n_sequences:
             steady = serving.steady(device, plan, work, trace.moments, min(fit.n_sequences, MAX_BATCH))
             rate, requests_per_s = steady["throughput_tokens_per_s"], steady["requests_per_s"]
-        rows.append({
-            "rule": fit.rule, "n_sequences": fit.n_sequences, "held_bytes": fit.held_bytes,
-            "used_bytes": fit.used_bytes, "waste_share": fit.waste_share, "throughput_tokens_per_s": rate,
-            "throughput_low": rate and rate / sure["token_time_high"],
-            "throughput_high": rate and rate / sure["token_time_low"], "requests_per_s": requests_per_s,
-        })  # fmt: skip
+        rows.append(
+            {
+                "rule": fit.rule,
+                "n_sequences": fit.n_sequences,
+                "held_bytes": fit.held_bytes,
+                "used_bytes": fit.used_bytes,
+                "waste_share": fit.waste_share,
+                "throughput_tokens_per_s": rate,
+                "throughput_low": rate and rate / sure["token_time_high"],
+                "throughput_high": rate and rate / sure["token_time_low"],
+                "requests_per_s": requests_per_s,
+            }
+        )
     stack_name, stack = stack_of(device, work)
     return {
-        "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work),
-        "page_tokens": work.page_tokens, **{name: getattr(work, name) for name in present.DEPLOYMENT},
+        "device": device.name,
+        "model": plan.model.name,
+        "quantizer": plan.quantizer_name,
+        "model_kind": "calibrated" if stack else "ideal",
+        "stack": stack_text(stack_name, work),
+        "page_tokens": work.page_tokens,
+        **{name: getattr(work, name) for name in present.DEPLOYMENT},
         "weights_bits": work.weights_bits,
-        "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens), "rules": rows,
-        "max_position_tokens": plan.model.max_position_tokens, "n_beyond_positions": _n_beyond(trace, plan),
+        "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens),
+        "rules": rows,
+        "max_position_tokens": plan.model.max_position_tokens,
+        "n_beyond_positions": _n_beyond(trace, plan),
         "assumptions": serving.assumptions(device, plan, work),
-    }  # fmt: skip
+    }
 
 
 def _n_beyond(trace: Trace, plan: KvPlan) -> int:
@@ -145,12 +166,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1) 
     """Aligned columns, the first `n_left` to the left, indented."""
     widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
     return [
-        "  " + "  ".join(
+        "  "
+        + "  ".join(
             cell.ljust(width) if i < n_left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in (head, *rows)
-    ]  # fmt: skip
+    ]
 
 
 def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
@@ -166,43 +188,69 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
             ("mean prompt", f"{found['mean_input_tokens']:,.2f} tokens"),
             ("mean answer", f"{found['mean_output_tokens']:,.2f} tokens"),
             ("mean context of a decode step", f"{found['mean_decode_context_tokens']:,.1f} tokens"),
-            ("E[I^2], E[I*O], E[O^2]", f"{found['mean_input_squared']:,.5g}, {found['mean_input_output']:,.5g}, "
-                                      f"{found['mean_output_squared']:,.5g} token^2"),
+            (
+                "E[I^2], E[I*O], E[O^2]",
+                f"{found['mean_input_squared']:,.5g}, {found['mean_input_output']:,.5g}, "
+                f"{found['mean_output_squared']:,.5g} token^2",
+            ),
         ],
         n_left=2,
-    )  # fmt: skip
+    )
     lines += ["", "Lengths (tokens)"]
     lines += _table(
-        ("share of requests", *(f"{row['share']:.1%}" if row["share"] == 0.999 else f"{row['share']:.0%}"
-                                for row in found["quantiles"])),
-        [(name, *(f"{row[column]:,}" for row in found["quantiles"]))
-         for name, column in (("prompt, at most", "input_tokens"), ("answer, at most", "output_tokens"))],
-    )  # fmt: skip
+        (
+            "share of requests",
+            *(f"{row['share']:.1%}" if row["share"] == 0.999 else f"{row['share']:.0%}" for row in found["quantiles"]),
+        ),
+        [
+            (name, *(f"{row[column]:,}" for row in found["quantiles"]))
+            for name, column in (("prompt, at most", "input_tokens"), ("answer, at most", "output_tokens"))
+        ],
+    )
     lines += ["", "Batches of requests that start together (static batching)"]
     lines += _table(
         ("batch", "largest answer", "gain of continuous batching", "longest prompt", "padding"),
         [
-            (f"{row['batch']:,}", f"{row['largest_output_tokens']:,.0f}", f"{row['batching_gain']:.2f}x",
-             f"{row['longest_input_tokens']:,.0f}", f"{row['padding_factor']:.2f}x")
+            (
+                f"{row['batch']:,}",
+                f"{row['largest_output_tokens']:,.0f}",
+                f"{row['batching_gain']:.2f}x",
+                f"{row['longest_input_tokens']:,.0f}",
+                f"{row['padding_factor']:.2f}x",
+            )
             for row in found["batching"]
         ],
-    )  # fmt: skip
+    )
     if fit:
-        lines += ["", f"{fit['device']}  {fit['model']}  {fit['quantizer']}  "
-                      f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})"]  # fmt: skip
+        lines += [
+            "",
+            f"{fit['device']}  {fit['model']}  {fit['quantizer']}  "
+            f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})",
+        ]
         lines += [present.deployment_text(fit)] if fit["n_devices"] > 1 else []
         lines += _table(
-            ("memory", "requests at once", "held for a request", "of it empty", "steady throughput", "8 of 10 in",
-             "requests/s"),
+            (
+                "memory",
+                "requests at once",
+                "held for a request",
+                "of it empty",
+                "steady throughput",
+                "8 of 10 in",
+                "requests/s",
+            ),
             [
-                (_rule_text(row["rule"], fit), f"{row['n_sequences']:,}", units.human(row["held_bytes"], "B"),
-                 f"{row['waste_share']:.1%}", f"{row['throughput_tokens_per_s']:,.4g} token/s"
-                 if row["throughput_tokens_per_s"] else "-",
-                 f"{row['throughput_low']:,.4g} to {row['throughput_high']:,.4g}" if row["throughput_low"] else "-",
-                 f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-")
+                (
+                    _rule_text(row["rule"], fit),
+                    f"{row['n_sequences']:,}",
+                    units.human(row["held_bytes"], "B"),
+                    f"{row['waste_share']:.1%}",
+                    f"{row['throughput_tokens_per_s']:,.4g} token/s" if row["throughput_tokens_per_s"] else "-",
+                    f"{row['throughput_low']:,.4g} to {row['throughput_high']:,.4g}" if row["throughput_low"] else "-",
+                    f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-",
+                )
                 for row in fit["rules"]
             ],
-        )  # fmt: skip
+        )
         if not any(row["n_sequences"] for row in fit["rules"]):
             lines.append("  the longest request of the trace does not fit")
         if fit["n_beyond_positions"]:

@@ -6,17 +6,30 @@ import pandas as pd
 
 #: heads of the page's table, and the column behind each
 _COLUMNS = {
-    "per token": "tpot_mean", "90th percentile": "tpot_p90", "median": "tpot_bias", "in interval": "tpot_inside",
-    "width": "tpot_width", "to the first": "ttft_mean", "in its interval": "ttft_inside", "its width": "ttft_width",
-    "kernels alone": "kernels_mean", "data sheet": "naive_mean",
-}  # fmt: skip
+    "per token": "tpot_mean",
+    "90th percentile": "tpot_p90",
+    "median": "tpot_bias",
+    "in interval": "tpot_inside",
+    "width": "tpot_width",
+    "to the first": "ttft_mean",
+    "in its interval": "ttft_inside",
+    "its width": "ttft_width",
+    "kernels alone": "kernels_mean",
+    "data sheet": "naive_mean",
+}
 HEAD = ("rows of", "which", "number", *_COLUMNS)
 #: what the page calls the groups of column `by`
 _WORDS = {
-    "all": "all", "kind": "kind", "model": "model", "system": "system", "stack": "stack", "n_devices": "devices",
-    "suspect": "suspect rows", "model left out": "model left out of the fit",
+    "all": "all",
+    "kind": "kind",
+    "model": "model",
+    "system": "system",
+    "stack": "stack",
+    "n_devices": "devices",
+    "suspect": "suspect rows",
+    "model left out": "model left out of the fit",
     "system left out": "system left out of the fit",
-}  # fmt: skip
+}
 
 
 def table() -> pd.DataFrame:

@@ -67,9 +67,11 @@ def evaluate(
     # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
     own_s = Point(device, plan, work).design.stack.host_prompt_s
     latency = _spread(run.finish_s - served.arrival_s + own_s)
-    at_rate = None if offered is None else serving_at_rate(
-        device, plan, work, lengths.moments, offered, batching, chunk_tokens
-    )  # fmt: skip
+    at_rate = (
+        None
+        if offered is None
+        else serving_at_rate(device, plan, work, lengths.moments, offered, batching, chunk_tokens)
+    )
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
     # nothing is admitted later to a static batch: what its requests will need is reserved
@@ -77,33 +79,55 @@ def evaluate(
     most = plan.model.max_position_tokens
     sure = lowered_of(device, plan, work)
     result = {
-        "device": device.name, "model": plan.model.name, "quantizer": plan.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal", "stack": stack_text(stack_name, work), "batching": batching,
+        "device": device.name,
+        "model": plan.model.name,
+        "quantizer": plan.quantizer_name,
+        "model_kind": "calibrated" if stack else "ideal",
+        "stack": stack_text(stack_name, work),
+        "batching": batching,
         "chunk_tokens": chunk_tokens if batching == "chunked" else None,
-        "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None, "admission": admission,
-        "page_tokens": work.page_tokens if admission == "paged" else None, "batch": work.batch,
+        "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None,
+        "admission": admission,
+        "page_tokens": work.page_tokens if admission == "paged" else None,
+        "batch": work.batch,
         **{name: getattr(work, name) for name in present.DEPLOYMENT},
-        "offered_requests_per_s": offered, "n_requests": len(served.arrival_s), "n_rejected": run.n_rejected,
+        "offered_requests_per_s": offered,
+        "n_requests": len(served.arrival_s),
+        "n_rejected": run.n_rejected,
         "mean_input_tokens": lengths.moments.mean_input_tokens,
-        "mean_output_tokens": lengths.moments.mean_output_tokens, "max_position_tokens": most,
+        "mean_output_tokens": lengths.moments.mean_output_tokens,
+        "max_position_tokens": most,
         "n_beyond_positions": int(np.sum(served.input_tokens + served.output_tokens > most)) if most else 0,
-        "duration_s": duration, "requests_per_s": len(served.arrival_s) / duration,
+        "duration_s": duration,
+        "requests_per_s": len(served.arrival_s) / duration,
         "throughput_tokens_per_s": run.n_tokens / duration,
         "saturated_tokens_per_s": run.saturated_tokens_per_s if offered is None else None,
-        "host_prompt_s": own_s, "ttft_s": _spread(_first_s(run, own_s)), "tpot_s": _spread(_per_token_s(run)),
-        "token_gap_s": _gaps(run), "latency_s": latency, "queueing_s": _spread(run.start_s - served.arrival_s),
+        "host_prompt_s": own_s,
+        "ttft_s": _spread(_first_s(run, own_s)),
+        "tpot_s": _spread(_per_token_s(run)),
+        "token_gap_s": _gaps(run),
+        "latency_s": latency,
+        "queueing_s": _spread(run.start_s - served.arrival_s),
         "queueing_thirds_s": thirds,
-        "mean_running": run.mean_running, "peak_running": run.peak_running,
-        "mean_used_bytes": run.mean_used_bytes, "peak_used_bytes": run.peak_used_bytes, "free_bytes": run.free_bytes,
-        "utilisation": min(run.busy_s / duration, 1.0), "n_preempted": run.n_preempted,
-        "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()), "n_steps": run.n_steps,
-        "steady": steady, "load": load, "at_rate": at_rate and at_rate._asdict(),
-        "is_stable": None if offered is None else bool(
-            load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))
-        ),
+        "mean_running": run.mean_running,
+        "peak_running": run.peak_running,
+        "mean_used_bytes": run.mean_used_bytes,
+        "peak_used_bytes": run.peak_used_bytes,
+        "free_bytes": run.free_bytes,
+        "utilisation": min(run.busy_s / duration, 1.0),
+        "n_preempted": run.n_preempted,
+        "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()),
+        "n_steps": run.n_steps,
+        "steady": steady,
+        "load": load,
+        "at_rate": at_rate and at_rate._asdict(),
+        "is_stable": None
+        if offered is None
+        else bool(load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))),
         "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
-        **{name: sure[name] for name in INTERVALS}, "assumptions": serving.assumptions(device, plan, work),
-    }  # fmt: skip
+        **{name: sure[name] for name in INTERVALS},
+        "assumptions": serving.assumptions(device, plan, work),
+    }
     return result, run
 
 
@@ -172,17 +196,23 @@ def _gaps(run: Simulation) -> dict[str, float | None]:
 INTERVALS = ("token_time_low", "token_time_high", "first_time_low", "first_time_high")
 
 _LATENCIES = (
-    ("time to first token", "ttft_s"), ("time per output token", "tpot_s"), ("between two tokens", "token_gap_s"),
-    ("whole request", "latency_s"), ("waiting for a place", "queueing_s"),
-)  # fmt: skip
+    ("time to first token", "ttft_s"),
+    ("time per output token", "tpot_s"),
+    ("between two tokens", "token_gap_s"),
+    ("whole request", "latency_s"),
+    ("waiting for a place", "queueing_s"),
+)
 _COLUMNS = ("mean", *SHARES, "max")
 
 
 #: what a step waits for, in words, and the least share that is told
 _WAITS = {
-    "bandwidth": "reading", "compute": "arithmetic", "latency": "launching", "dequantization": "dequantization",
+    "bandwidth": "reading",
+    "compute": "arithmetic",
+    "latency": "launching",
+    "dequantization": "dequantization",
     "communication": "exchange between devices",
-}  # fmt: skip
+}
 _TOLD_SHARE = 0.02
 
 
@@ -208,27 +238,37 @@ def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
         return [("steady state, closed form", "not one request of the mean length fits")]
     waits = sorted(s["waits_s"].items(), key=lambda item: -item[1])
     scale = s["decode_step_s"] / sum(s["waits_s"].values())  # at whole numbers of sequences and tokens
-    parts = [f"{_WAITS[name]} {present.number(seconds * scale, 's')}" for name, seconds in waits
-             if seconds * scale > _TOLD_SHARE * s["decode_step_s"]]  # fmt: skip
+    parts = [
+        f"{_WAITS[name]} {present.number(seconds * scale, 's')}"
+        for name, seconds in waits
+        if seconds * scale > _TOLD_SHARE * s["decode_step_s"]
+    ]
     running = f"{s['running_sequences']:,.{0 if s['running_sequences'] >= 10 else 2}f}"
     return [
-        ("steady state, closed form", f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
-         f"{per_second(s['requests_per_s'])} with {running} running"),
+        (
+            "steady state, closed form",
+            f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
+            f"{per_second(s['requests_per_s'])} with {running} running",
+        ),
         ("", _limit(r)),
         ("", f"decode step {present.number(s['decode_step_s'], 's')}: {', '.join(parts)}"),
         ("", f"prompts take {100 * s['prompt_share']:.3g} % of the time"),
-    ]  # fmt: skip
+    ]
 
 
 def _how_sure(r: dict[str, Any]) -> list[str]:
     """Between which values 8 of 10 measurements should lie, at this load."""
     token, first = ([r[f"{kind}_time_{end}"] for end in ("low", "high")] for kind in ("token", "first"))
     rate = r["steady"]["throughput_tokens_per_s"]
-    rows = [("time per output token, mean", r["tpot_s"]["mean"], "s", token),
-            ("time to first token, mean", r["ttft_s"]["mean"], "s", first)]  # fmt: skip
+    rows = [
+        ("time per output token, mean", r["tpot_s"]["mean"], "s", token),
+        ("time to first token, mean", r["ttft_s"]["mean"], "s", first),
+    ]
     rows += [("steady state, closed form", rate, "token/s", [1 / ratio for ratio in reversed(token)])] if rate else []
-    lines = (present.line(label, " to ".join(present.number(value * ratio, unit) for ratio in ends))
-             for label, value, unit, ends in rows)  # fmt: skip
+    lines = (
+        present.line(label, " to ".join(present.number(value * ratio, unit) for ratio in ends))
+        for label, value, unit, ends in rows
+    )
     return ["", "How sure: 8 of 10 measurements lie within, at this load", *lines]
 
 
@@ -258,18 +298,30 @@ def text(result: dict[str, Any]) -> str:
     whole = (
         ("throughput", present.number(r["throughput_tokens_per_s"], "token/s")),
         ("", f"{per_second(r['requests_per_s'])} over {present.number(r['duration_s'], 's')}"),
-        *([("throughput while full", present.number(r["saturated_tokens_per_s"], "token/s"))]
-          if r["saturated_tokens_per_s"] else []),
+        *(
+            [("throughput while full", present.number(r["saturated_tokens_per_s"], "token/s"))]
+            if r["saturated_tokens_per_s"]
+            else []
+        ),
         *_steady_lines(r),
         *([("load", f"{100 * r['load']:.4g} % of the rate that holds in steady state")] if r["load"] else []),
-        *([("closed form at this rate", f"{present.number(r['at_rate']['tpot_s'], 's')} per output token, "
-            f"{present.number(r['at_rate']['ttft_s'], 's')} to the first")] if r["at_rate"] else []),
+        *(
+            [
+                (
+                    "closed form at this rate",
+                    f"{present.number(r['at_rate']['tpot_s'], 's')} per output token, "
+                    f"{present.number(r['at_rate']['ttft_s'], 's')} to the first",
+                )
+            ]
+            if r["at_rate"]
+            else []
+        ),
         ("busy", f"{100 * r['utilisation']:.4g} % of the time, however few requests run"),
         ("running", f"{r['mean_running']:,.4g} in the mean, at most {r['peak_running']:,}"),
         ("memory of requests", f"{present.number(round(r['mean_used_bytes']), 'B')} in the mean"),
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
         ("sent back for memory", f"{plural(r['n_preempted'], 'time')}, {again} computed again"),
-    )  # fmt: skip
+    )
     lines += ["", "Whole run", *(present.line(label, value) for label, value in whole), *_how_sure(r)]
     if r["is_stable"] is False:
         lines += [
@@ -314,11 +366,14 @@ def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.D
     `name` is what the figure calls the design: by default its device, model and quantizer.
     """
     shares = np.arange(1, 100) / 100
-    return pd.DataFrame({
-        "design": name or f"{result['device']}, {result['model']}, {result['quantizer']}", "share": shares,
-        "ttft_s": np.quantile(_first_s(run, result["host_prompt_s"]), shares, method="inverted_cdf"),
-        "tpot_s": np.quantile(_per_token_s(run), shares, method="inverted_cdf"),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "design": name or f"{result['device']}, {result['model']}, {result['quantizer']}",
+            "share": shares,
+            "ttft_s": np.quantile(_first_s(run, result["host_prompt_s"]), shares, method="inverted_cdf"),
+            "tpot_s": np.quantile(_per_token_s(run), shares, method="inverted_cdf"),
+        }
+    )
 
 
 def write(out: str, result: dict[str, Any], run: Simulation, command: str, static: str = "auto") -> list[str]:

@@ -53,9 +53,11 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
         lowest, highest = uncertainty.ends(best)
-        rivals = [str(row["system"]) for _, row in own.iterrows()
-                  if row["system"] != best["system"]
-                  and uncertainty.ends(row)[1] > lowest]  # fmt: skip
+        rivals = [
+            str(row["system"])
+            for _, row in own.iterrows()
+            if row["system"] != best["system"] and uncertainty.ends(row)[1] > lowest
+        ]
         if rivals:
             remark += f"; intervals overlap: {', '.join(rivals)}"
         whole = own[own["fits_whole_batch"]]
@@ -65,11 +67,16 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
         bits = f"{best['effective_bits']:.3g}"
         found.append(
             Answer(
-                model.name, str(best["system"]), str(best["device"]), bits,
-                f"{rate:,.0f} ({lowest:,.0f} to {highest:,.0f})", speedup,
-                str(best["bound"]), remark,
+                model.name,
+                str(best["system"]),
+                str(best["device"]),
+                bits,
+                f"{rate:,.0f} ({lowest:,.0f} to {highest:,.0f})",
+                speedup,
+                str(best["bound"]),
+                remark,
             )
-        )  # fmt: skip
+        )
     return found
 
 

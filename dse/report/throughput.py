@@ -73,8 +73,20 @@ def write(
             systems.TODAY_MODELS if models is None else models,
             systems.TODAY_QUANTIZERS if quantizers is None else quantizers,
         )
-    request = ask(about[0], about[1], about[2], batches, input_tokens, output_tokens, bits, measurements, model_kind,
-                  stack, tokens, deployment)  # fmt: skip
+    request = ask(
+        about[0],
+        about[1],
+        about[2],
+        batches,
+        input_tokens,
+        output_tokens,
+        bits,
+        measurements,
+        model_kind,
+        stack,
+        tokens,
+        deployment,
+    )
     if is_today:
         request = replace(request, memory=None)
     tables.check(request)
@@ -86,14 +98,32 @@ def write(
         found["formats"] = pays.table()
     first = None
     if is_today:
-        first = report_gains.gains(request, report_formats.batch_of(request),
-                                   report_formats.input_of(request, input_tokens != _INPUT), progress)  # fmt: skip
+        first = report_gains.gains(
+            request,
+            report_formats.batch_of(request),
+            report_formats.input_of(request, input_tokens != _INPUT),
+            progress,
+        )
         found["gains"] = first.table()
     for name, content in table_files(found).items():
         files.write(folder / name, content)
     fragments: dict[str, str] = {}
-    again = command(out, devices, models, quantizers, batches, input_tokens, output_tokens, bits, measurements,
-                    model_kind, stack, tokens, deployment, preset)  # fmt: skip
+    again = command(
+        out,
+        devices,
+        models,
+        quantizers,
+        batches,
+        input_tokens,
+        output_tokens,
+        bits,
+        measurements,
+        model_kind,
+        stack,
+        tokens,
+        deployment,
+        preset,
+    )
     with report_static.painter(static) as brush:
         draw = partial(_draw, found=found, brush=brush, made_by=again)
         for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
@@ -144,10 +174,18 @@ def ask(
         Workload(batch=size, input_tokens=input_tokens, output_tokens=output_tokens)
     specs = {spec.name: spec for spec in map(catalog.model, models or systems.MODELS)}
     return Request(
-        systems.chosen(devices, quantizers), tuple(specs.values()), tuple(sorted(sizes)), input_tokens, output_tokens,
-        devices is None and quantizers is None, bits_from(bits, measurements),
-        "ideal" if model_kind == "ideal" else "auto", stack, split, policies,
-    )  # fmt: skip
+        systems.chosen(devices, quantizers),
+        tuple(specs.values()),
+        tuple(sorted(sizes)),
+        input_tokens,
+        output_tokens,
+        devices is None and quantizers is None,
+        bits_from(bits, measurements),
+        "ideal" if model_kind == "ideal" else "auto",
+        stack,
+        split,
+        policies,
+    )
 
 
 def _split(deployment: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,9 +245,7 @@ def table_files(found: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     return content
 
 
-def _draw(
-    figure: Figure, found: dict[str, pd.DataFrame], brush: Painter, made_by: str
-) -> tuple[dict[str, bytes], str]:  # fmt: skip
+def _draw(figure: Figure, found: dict[str, pd.DataFrame], brush: Painter, made_by: str) -> tuple[dict[str, bytes], str]:
     """One figure: its files by name, and its part of the page."""
     return _drawn(figure, figure.chart(found[figure.table]), brush, made_by)
 

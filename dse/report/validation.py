@@ -81,9 +81,16 @@ def page(
         "dse.report",
         title="Validation of the KV-cache quantization model",
         # how a claim is shown
-        shade=_shade, shown=validate.shown, start=_start, summary=validate.summary, percent=validate.percent,
+        shade=_shade,
+        shown=validate.shown,
+        start=_start,
+        summary=validate.summary,
+        percent=validate.percent,
         published_number=validate.published_number,
-        claims=rows, claims_by_source=by_source, claim_head=CLAIM_HEAD, key=_key(rows),
+        claims=rows,
+        claims_by_source=by_source,
+        claim_head=CLAIM_HEAD,
+        key=_key(rows),
         claims_chart=FIGURES["claims"].chart(pd.DataFrame(validate.to_json(rows))),
         sinkq_about=validate_figures.ABOUT,
         sinkq_chart=FIGURES["sinkq_figure_3"].chart(
@@ -92,7 +99,9 @@ def page(
         sinkq_claims=[by_id[name] for name in validate_figures.CLAIMS if name in by_id],
         small_groups=validate_figures.small_groups_against_kivi(),
         papers={
-            "whole": WHOLE, "tables": list(papers), "head": report_papers.TABLE_4_HEAD,
+            "whole": WHOLE,
+            "tables": list(papers),
+            "head": report_papers.TABLE_4_HEAD,
             "table_4": report_papers.table_4(papers["nqkv_table_4"]),
             "charts": {name: FIGURES[name].chart(papers[name]) for name in report_papers.FIGURES},
         },
@@ -102,16 +111,14 @@ def page(
         servers_chart=FIGURES["servers_errors"].chart(report_servers.table()),
         servers_head=report_servers.HEAD,
         servers=report_servers.cells(),
-        accuracy={
-            name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in accuracy.items()
-        },
+        accuracy={name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in accuracy.items()},
         sure=SURE,
         ranking_head=list(map(str, ranked.columns)),
         ranking=ranked.to_numpy(dtype=object).tolist(),
         ranking_numbers=[i for i, name in enumerate(ranked.columns) if name in report_ranking.NUMBERS],
         unlike=report_ranking.unlike(),
         tokens=report_tokens.table_7(),
-    )  # fmt: skip
+    )
 
 
 def _shade(row: ClaimRow) -> str:
@@ -142,10 +149,15 @@ def _silicon(found: Silicon) -> list[tuple[str, str, list[list[str]], dict[str, 
         best = min((row.mean for row in own if row.size_class == "like serving"), default=None)
         charts = {
             kind: FIGURES[f"silicon_{kind}"].chart(drawn)
-            for kind in ("attention", "gemm") if ((drawn["part"] == "gemm") == (kind == "gemm")).any()
-        }  # fmt: skip
-        shown.append((
-            device, "" if best is None else f": {100 * best:.1f} % at best like serving",
-            [validate_silicon.cells(row)[1:] for row in own], charts,
-        ))  # fmt: skip
+            for kind in ("attention", "gemm")
+            if ((drawn["part"] == "gemm") == (kind == "gemm")).any()
+        }
+        shown.append(
+            (
+                device,
+                "" if best is None else f": {100 * best:.1f} % at best like serving",
+                [validate_silicon.cells(row)[1:] for row in own],
+                charts,
+            )
+        )
     return shown

@@ -40,9 +40,14 @@ class AtRate(NamedTuple):
 
 
 def at_rate(
-    device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments, requests_per_s: float,
-    batching: Batching = "continuous", chunk_tokens: int = CHUNK_TOKENS,
-) -> AtRate | None:  # fmt: skip
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    moments: LengthMoments,
+    requests_per_s: float,
+    batching: Batching = "continuous",
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> AtRate | None:
     """Means of a server that requests of these lengths come to, `requests_per_s` of them, at random (Poisson).
 
     `work` counts as for `dse.serving.steady_state.steady`. None where the rate does not hold; for static batching,

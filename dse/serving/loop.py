@@ -24,15 +24,46 @@ NONE = -1
 
 # places in State.i: whole numbers that change
 (
-    NOW_ARRIVED, NEXT_FRESH, N_AGAIN, N_RUNNING, USED, N_DONE, TOKENS, PROMPT_TOKENS, N_PREEMPTED, N_SAMPLES,
-    SAMPLE_EVERY, N_STEPS, N_DECODE_STEPS, N_PROMPT_STEPS, PEAK_USED, PEAK_RUNNING, WARM_TOKENS, WARM_DONE, FULL_TOKENS,
-    FULL_DONE, N_I,
-) = range(21)  # fmt: skip
+    NOW_ARRIVED,
+    NEXT_FRESH,
+    N_AGAIN,
+    N_RUNNING,
+    USED,
+    N_DONE,
+    TOKENS,
+    PROMPT_TOKENS,
+    N_PREEMPTED,
+    N_SAMPLES,
+    SAMPLE_EVERY,
+    N_STEPS,
+    N_DECODE_STEPS,
+    N_PROMPT_STEPS,
+    PEAK_USED,
+    PEAK_RUNNING,
+    WARM_TOKENS,
+    WARM_DONE,
+    FULL_TOKENS,
+    FULL_DONE,
+    N_I,
+) = range(21)
 # places in a row of State.group: those of one group; what it does in this step last
 (
-    N_DECODING, N_LIVE, CONTEXT, HELD, STEP, PARTIAL, PARTIAL_DONE, N_FREE, N_NEW, N_JOINED, IS_OPEN, PART_TOKENS,
-    DECODES, IS_CLOSED, N_G,
-) = range(15)  # fmt: skip
+    N_DECODING,
+    N_LIVE,
+    CONTEXT,
+    HELD,
+    STEP,
+    PARTIAL,
+    PARTIAL_DONE,
+    N_FREE,
+    N_NEW,
+    N_JOINED,
+    IS_OPEN,
+    PART_TOKENS,
+    DECODES,
+    IS_CLOSED,
+    N_G,
+) = range(15)
 # places in State.f: seconds; and of a row of State.group_s
 NOW, BUSY, RUNNING_S, USED_S, PROMPT_S, GAPS_S, LONGEST_GAP, WARM_AT, FULL_AT, N_F = range(10)
 LAST_DECODE, PART_S, N_GS = range(3)
@@ -495,9 +526,27 @@ def compiled() -> Callable[[State, Tables, int], bool]:
     from kernels_ref import sequential
 
     helpers = (
-        attention_s, _link, _unlink, _count_gap, _hold, _admit, _release, _join, _leave, _preempt_youngest, _grow,
-        _next_group, _join_after, _whole_prompts, _part_of_prompt, _chunks, _decoded, _take_sample, _plan_step, _step_s,
-    )  # fmt: skip
+        attention_s,
+        _link,
+        _unlink,
+        _count_gap,
+        _hold,
+        _admit,
+        _release,
+        _join,
+        _leave,
+        _preempt_youngest,
+        _grow,
+        _next_group,
+        _join_after,
+        _whole_prompts,
+        _part_of_prompt,
+        _chunks,
+        _decoded,
+        _take_sample,
+        _plan_step,
+        _step_s,
+    )
     for function in helpers:
         register_jitable(error_model="numpy", forceinline=True, _nrt=False)(function)
     return sequential(run, allocates=False)

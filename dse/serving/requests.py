@@ -57,10 +57,12 @@ class Moments:
     def with_longer_answers(self, times: int) -> "Moments":
         """The same requests with every answer `times` as long."""
         return replace(
-            self, mean_output_tokens=times * self.mean_output_tokens, mean_input_output=times * self.mean_input_output,
+            self,
+            mean_output_tokens=times * self.mean_output_tokens,
+            mean_input_output=times * self.mean_input_output,
             mean_output_squared=times * times * self.mean_output_squared,
             max_output_tokens=times * self.max_output_tokens,
-        )  # fmt: skip
+        )
 
     @property
     def rate_per_s(self) -> float | None:
@@ -165,9 +167,7 @@ class Counter:
             raise InputError("requests = []: must be at least one")
         mean_in, mean_out, in_squared, out_squared, in_out = (total / n for total in self.sums)
         longest = [len(counts) - 1 for counts in self.counts]
-        moments = Moments(
-            n, duration_s, mean_in, mean_out, in_squared, out_squared, in_out, longest[0], longest[1]
-        )  # fmt: skip
+        moments = Moments(n, duration_s, mean_in, mean_out, in_squared, out_squared, in_out, longest[0], longest[1])
         inputs, outputs, final, steps = self.counts
         return Lengths(moments, inputs, outputs, final, steps)
 

@@ -184,9 +184,7 @@ def served_of(
         least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
         reason = Point(device, plan, least).infeasible_reason or "its memory is too small"
         raise InputError(f"device = {show(device.name)}: no request fits: {reason}")
-    return (
-        Requests(requests.arrival_s[fits], requests.input_tokens[fits], requests.output_tokens[fits]), memory, held
-    )  # fmt: skip
+    return (Requests(requests.arrival_s[fits], requests.input_tokens[fits], requests.output_tokens[fits]), memory, held)
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, longest_tokens: int) -> Point:
@@ -243,9 +241,15 @@ def most_sequences(work: Workload, held: NDArray[np.int64], capacity: int, n_req
 
 
 def tables_for(
-    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests, batching: Batching, chunk_tokens: int,
-    max_sequences: int, prompt_step_tokens: int = PROMPT_STEP_TOKENS,
-) -> step_times.StepTimes:  # fmt: skip
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    requests: Requests,
+    batching: Batching,
+    chunk_tokens: int,
+    max_sequences: int,
+    prompt_step_tokens: int = PROMPT_STEP_TOKENS,
+) -> step_times.StepTimes:
     """Step times that a run of these requests looks up."""
     longest = int(np.max(requests.input_tokens + requests.output_tokens))
     most_tokens = max(chunk_tokens, max_sequences) if batching == "chunked" else prompt_step_tokens
@@ -306,7 +310,12 @@ def _simulation(s: kernel.State, served: Requests, n_rejected: int, memory: Poin
     samples[kernel.S_USED] /= memory.unit * len(s.group)
     names = ("time_s", "running", "waiting", "used_bytes", "tokens")
     return Simulation(
-        served, s.start_s, s.first_s, s.finish_s, n_rejected, int(s.rule[kernel.MAX_BATCH]),
+        served,
+        s.start_s,
+        s.first_s,
+        s.finish_s,
+        n_rejected,
+        int(s.rule[kernel.MAX_BATCH]),
         n_tokens=i[kernel.TOKENS],
         n_prompt_tokens=i[kernel.PROMPT_TOKENS],
         n_preempted=i[kernel.N_PREEMPTED],
@@ -327,4 +336,4 @@ def _simulation(s: kernel.State, served: Requests, n_rejected: int, memory: Poin
         saturated_tokens_per_s=(i[kernel.FULL_TOKENS] - i[kernel.WARM_TOKENS]) / window_s if saturated else None,
         saturated_requests_per_s=(i[kernel.FULL_DONE] - i[kernel.WARM_DONE]) / window_s if saturated else None,
         samples={name: samples[row] for row, name in enumerate(names)},
-    )  # fmt: skip
+    )

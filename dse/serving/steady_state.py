@@ -121,10 +121,20 @@ def steady(
     fitting = fitting_sequences(device, plan, work, moments)
     n = n_sequences or min(work.batch, fitting)
     result: dict[str, Any] = {
-        "n_sequences": n, "fitting_sequences": fitting, "mean_decode_context_tokens": context, "decode_step_s": None,
-        "running_sequences": 0.0, "limited_by": "memory", "waits_s": None, "prefill_s": None, "prompt_share": None,
-        "request_s": None, "tpot_s": None, "requests_per_s": None, "throughput_tokens_per_s": None,
-    }  # fmt: skip
+        "n_sequences": n,
+        "fitting_sequences": fitting,
+        "mean_decode_context_tokens": context,
+        "decode_step_s": None,
+        "running_sequences": 0.0,
+        "limited_by": "memory",
+        "waits_s": None,
+        "prefill_s": None,
+        "prompt_share": None,
+        "request_s": None,
+        "tpot_s": None,
+        "requests_per_s": None,
+        "throughput_tokens_per_s": None,
+    }
     if n == 0:
         return result
     running, decoding, n_groups = float(n), float(n), n_groups_of(work)
@@ -150,12 +160,18 @@ def steady(
         prompt_share = prefill_s / request_s
     tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
     return {
-        **result, "decode_step_s": step_s, "prefill_s": prefill_s, "request_s": request_s,
-        "running_sequences": running, "limited_by": limit, "prompt_share": prompt_share,
-        "waits_s": _waits(exact, decoding / min(n, n_groups), context), "tpot_s": decoding / tokens_per_s,
+        **result,
+        "decode_step_s": step_s,
+        "prefill_s": prefill_s,
+        "request_s": request_s,
+        "running_sequences": running,
+        "limited_by": limit,
+        "prompt_share": prompt_share,
+        "waits_s": _waits(exact, decoding / min(n, n_groups), context),
+        "tpot_s": decoding / tokens_per_s,
         "requests_per_s": equations.requests_per_s(request_s),
         "throughput_tokens_per_s": tokens_per_s,
-    }  # fmt: skip
+    }
 
 
 def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]:
@@ -169,9 +185,10 @@ def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]
 def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments) -> int:
     """Sequences that fit: paged at the mean size over their decode steps, reserved at the mean final length."""
     at = {
-        "mean_input_output": moments.mean_input_output, "mean_output_squared": moments.mean_output_squared,
+        "mean_input_output": moments.mean_input_output,
+        "mean_output_squared": moments.mean_output_squared,
         "mean_output_tokens": moments.mean_output_tokens,
-    }  # fmt: skip
+    }
     if work.admission == "reserve":
         last = max(round(equations.mean_reserved_tokens(**at)), MIN_CONTEXT_TOKENS)
         there = replace(work, input_tokens=last - 1, output_tokens=1)
@@ -229,8 +246,7 @@ def _chunked(
         step_s = exact.matrix_s(1) + decode_attention_s(exact, 1, context)
         return step_s, prefill_s, equations.steady_request_s(mean_out, 1, step_s, prefill_s), 1.0
     decoding = min(
-        equations.chunk_bound_sequences(chunk_tokens, mean_in, mean_out),
-        _decoding(n, mean_in / mean_out, chunk_tokens),
+        equations.chunk_bound_sequences(chunk_tokens, mean_in, mean_out), _decoding(n, mean_in / mean_out, chunk_tokens)
     )
     # below one sequence in the mean, steps without any are as many as it lacks
     attention_s = decode_attention_s(exact, max(decoding, 1.0), context) * min(decoding, 1.0)
@@ -251,10 +267,13 @@ def _grouped(
     mean_in, n_steps = moments.mean_input_tokens, longer * moments.mean_output_tokens
     matrix_s, rest_s = prompt_parts(exact, moments)
     if chunk_tokens and own > 1:  # steps of a request's answer, some of which have a chunk beside it
-        decoding = max(min(
-            equations.chunk_bound_sequences(chunk_tokens, mean_in, n_steps),
-            _decoding(own, mean_in / n_steps, chunk_tokens),
-        ), 1.0)  # fmt: skip
+        decoding = max(
+            min(
+                equations.chunk_bound_sequences(chunk_tokens, mean_in, n_steps),
+                _decoding(own, mean_in / n_steps, chunk_tokens),
+            ),
+            1.0,
+        )
         n_mixed, n_all, tokens = mean_in / (chunk_tokens - decoding) * decoding, n_steps, float(chunk_tokens)
         n_all = max(n_all, n_mixed)
         attention_s = decode_attention_s(exact, decoding, context)

@@ -99,9 +99,19 @@ class _Reader:
             if scan:
                 begun = n
                 position, n = scan(
-                    data, position, end, kinds, self.schema.is_iso, least, MAX_TOKENS, self.before, self.times,
-                    self.inputs, self.outputs, n,
-                )  # fmt: skip
+                    data,
+                    position,
+                    end,
+                    kinds,
+                    self.schema.is_iso,
+                    least,
+                    MAX_TOKENS,
+                    self.before,
+                    self.times,
+                    self.inputs,
+                    self.outputs,
+                    n,
+                )
                 self.line += n - begun
                 self.before = int(self.times[n - 1]) if n > begun else self.before
                 if position == end:

@@ -104,13 +104,16 @@ def make(name: str, requests: Requests, **about: str) -> Tables:
     joint = [_cell_means(part, BIN_LEVELS) for part in np.array_split(requests.output_tokens[order], N_BINS)]
     lengths = Lengths.of(requests)
     return Tables(
-        name, moments=lengths.moments,
+        name,
+        moments=lengths.moments,
         largest={b: (lengths.largest_output(b), lengths.longest_input(b)) for b in LARGEST_BATCHES},
         longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
         input_tokens=np.quantile(requests.input_tokens, LEVELS).round(),
         output_tokens=np.quantile(requests.output_tokens, LEVELS).round(),
-        gap_s=np.quantile(np.diff(requests.arrival_s), LEVELS), joint=np.array(joint).round(1), **about,
-    )  # fmt: skip
+        gap_s=np.quantile(np.diff(requests.arrival_s), LEVELS),
+        joint=np.array(joint).round(1),
+        **about,
+    )
 
 
 def _cell_means(values: Ints, shares: Floats) -> Floats:
@@ -126,22 +129,36 @@ def to_toml(tables: Tables) -> str:
     lines = [
         "# Derived numbers of a request trace: moments and quantiles. Not the trace itself.",
         *(f"{name} = {_quoted(getattr(tables, name))}" for name in ("name", "title", "source", "licence")),
-        f"attribution = {_quoted(tables.attribution)}", 'kind = "derived"',
-        "# prompt and answer of the longest request", f"longest_tokens = {tables.longest_tokens}", "",
-        "# means over all requests, exact; the squares and products are token^2", "[moments]",
-        *(f"{name} = {value!r}" for name, value in asdict(tables.moments).items()), "",
-        "# at the shares `levels` of the requests; gaps are between one arrival and the next", "[quantiles]",
-        f"levels = {LEVELS.tolist()}", f"input_tokens = {_numbers(tables.input_tokens)}",
-        f"output_tokens = {_numbers(tables.output_tokens)}", f"gap_s = {_numbers(tables.gap_s)}", "",
-        "# expected largest answer and longest prompt of so many requests drawn with replacement, exact", "[largest]",
+        f"attribution = {_quoted(tables.attribution)}",
+        'kind = "derived"',
+        "# prompt and answer of the longest request",
+        f"longest_tokens = {tables.longest_tokens}",
+        "",
+        "# means over all requests, exact; the squares and products are token^2",
+        "[moments]",
+        *(f"{name} = {value!r}" for name, value in asdict(tables.moments).items()),
+        "",
+        "# at the shares `levels` of the requests; gaps are between one arrival and the next",
+        "[quantiles]",
+        f"levels = {LEVELS.tolist()}",
+        f"input_tokens = {_numbers(tables.input_tokens)}",
+        f"output_tokens = {_numbers(tables.output_tokens)}",
+        f"gap_s = {_numbers(tables.gap_s)}",
+        "",
+        "# expected largest answer and longest prompt of so many requests drawn with replacement, exact",
+        "[largest]",
         f"batches = {list(tables.largest)}",
         f"output_tokens = [{', '.join(f'{found[0]:.10g}' for found in tables.largest.values())}]",
-        f"input_tokens = [{', '.join(f'{found[1]:.10g}' for found in tables.largest.values())}]", "",
+        f"input_tokens = [{', '.join(f'{found[1]:.10g}' for found in tables.largest.values())}]",
+        "",
         "# mean answers between neighbouring shares `levels` of a bin; bins hold equally many, by rising prompt",
         "[joint]",
-        f"levels = {BIN_LEVELS.tolist()}", "output_tokens = [",
-        *(f"    {_numbers(row)}," for row in tables.joint), "]", "",
-    ]  # fmt: skip
+        f"levels = {BIN_LEVELS.tolist()}",
+        "output_tokens = [",
+        *(f"    {_numbers(row)}," for row in tables.joint),
+        "]",
+        "",
+    ]
     return "\n".join(lines)
 
 

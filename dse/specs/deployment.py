@@ -100,15 +100,19 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     def split(elements: int) -> int:
         return elements if work.dp_attention else row - (row - elements) // tp
 
-    return model.model_copy(update={
-        "layers": layers, "n_q_heads": q_heads, "vocab_size": -(-model.vocab_size // tp),
-        "attention_parameters": own,
-        "dense_parameters": own - (-(model.dense_parameters - attention) // tp),
-        "expert_parameters": -(-model.expert_parameters // tp),
-        "embedding_parameters": -(-model.embedding_parameters // tp),
-        "activation_elements": split(model.activation_elements),
-        "layer_elements": None if model.layer_elements is None else split(model.layer_elements),
-    })  # fmt: skip
+    return model.model_copy(
+        update={
+            "layers": layers,
+            "n_q_heads": q_heads,
+            "vocab_size": -(-model.vocab_size // tp),
+            "attention_parameters": own,
+            "dense_parameters": own - (-(model.dense_parameters - attention) // tp),
+            "expert_parameters": -(-model.expert_parameters // tp),
+            "embedding_parameters": -(-model.embedding_parameters // tp),
+            "activation_elements": split(model.activation_elements),
+            "layer_elements": None if model.layer_elements is None else split(model.layer_elements),
+        }
+    )
 
 
 def _split(layer: LayerKV, tp: int) -> LayerKV:

@@ -203,9 +203,9 @@ class HardwareSpec(Spec):
 
     def with_memory(self, size: Quantity) -> "HardwareSpec":
         """The device with another memory, all of which its driver reports where it has one."""
-        found = self.model_copy(update={
-            "memory_capacity": size, "reported_memory": size if self.reported_memory else None,
-        })  # fmt: skip
+        found = self.model_copy(
+            update={"memory_capacity": size, "reported_memory": size if self.reported_memory else None}
+        )
         found._described_bytes = found.capacity_bytes
         return found
 
@@ -250,10 +250,14 @@ class HardwareSpec(Spec):
             )
         pace = units.BITS_PER_BYTE * self.memory_bandwidth.si / 4
         return Quantity(
-            value=pace, low=SLOWEST_PACE * pace, high=2 * pace, unit="element/s", kind=ASSUMED,
+            value=pace,
+            low=SLOWEST_PACE * pace,
+            high=2 * pace,
+            unit="element/s",
+            kind=ASSUMED,
             source="assumed: keeps pace with the memory at 4 bits an element, down to a tenth of it; give fused_rate "
             "or n_cores",
-        )  # fmt: skip
+        )
 
     def quantities(self) -> dict[str, Quantity]:
         """Every number by field name, the assumed rate included where the file gives none."""

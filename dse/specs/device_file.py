@@ -18,9 +18,12 @@ GIVEN = "given by the user"
 _OWN = frozenset(("name", "title", "usd_per_hour", "links", "n_devices", "stacks", "stacks_of", "core_area"))
 #: borrowed numbers that follow another of the device
 _IN_PROPORTION = {
-    "peak_flops_fp8": "peak_flops", "peak_flops_fp4": "peak_flops", "peak_ops_int8": "peak_flops",
-    "reported_memory": "memory_capacity", "fused_rate": "n_cores",
-}  # fmt: skip
+    "peak_flops_fp8": "peak_flops",
+    "peak_flops_fp4": "peak_flops",
+    "peak_ops_int8": "peak_flops",
+    "reported_memory": "memory_capacity",
+    "fused_rate": "n_cores",
+}
 #: how the shipped files assume two energies, in their words: the sources of those numbers there
 _IDLE_RULE = "15 % of the board power (H200 boards have been seen to idle at 11 to 14 %)"
 _IDLE_SHARE = 0.15
@@ -139,14 +142,20 @@ def _as(stem: str, field: str, value: Quantity, other: HardwareSpec, given: dict
         factor, how = given[leader].si / base.si, f"as {stem}, in proportion to {leader}"
     elif field in ("idle_power", "energy_per_flop") and "board_power" in given:
         how = f"as {stem}, {value.kind} there and kept whatever the board power"
-    ends = {} if value.low is None or value.high is None else {
-        "low": _rounded(value.low, factor), "high": _rounded(value.high, factor),
-    }  # fmt: skip
+    ends = (
+        {}
+        if value.low is None or value.high is None
+        else {"low": _rounded(value.low, factor), "high": _rounded(value.high, factor)}
+    )
     source = f"{how}: {value.source.removeprefix('assumed: ')}"
-    return value.model_copy(update={
-        "value": _rounded(value.value, factor), "source": source if len(source) <= 500 else source[:497] + "...",
-        "kind": ASSUMED, **ends,
-    })  # fmt: skip
+    return value.model_copy(
+        update={
+            "value": _rounded(value.value, factor),
+            "source": source if len(source) <= 500 else source[:497] + "...",
+            "kind": ASSUMED,
+            **ends,
+        }
+    )
 
 
 def _rounded(value: float, factor: float) -> float:

@@ -10,10 +10,27 @@ from functools import cache
 from dse.core.errors import MIN_START, did_you_mean, is_one_slip
 
 #: makers, series, and what all devices of a series are called
-IGNORED = frozenset({
-    "nvidia", "amd", "google", "intel", "habana", "aws", "amazon", "apple", "geforce", "rtx", "instinct", "radeon",
-    "tensor", "core", "gpu", "cloud", "hgx",
-})  # fmt: skip
+IGNORED = frozenset(
+    {
+        "nvidia",
+        "amd",
+        "google",
+        "intel",
+        "habana",
+        "aws",
+        "amazon",
+        "apple",
+        "geforce",
+        "rtx",
+        "instinct",
+        "radeon",
+        "tensor",
+        "core",
+        "gpu",
+        "cloud",
+        "hgx",
+    }
+)
 #: other names of shipped devices; 80 GB of an H100 are the SXM5 board's unless the name says PCIe
 ALSO = {
     "h100-sxm": "h100",

@@ -220,9 +220,12 @@ def _between_nodes(device: "HardwareSpec", links: LinksSpec, kind: Collective, n
     per_byte_s = stays / inside.bytes_per_s + leaves / between.si
     exchanges = (2 if kind == "all_reduce" else 1) * (n_nodes - 1)
     return LinkTerms(
-        inside.start_s + exchanges * INTER_NODE_START_S, 1 / per_byte_s, inside.chunk_share, kind=ASSUMED,
+        inside.start_s + exchanges * INTER_NODE_START_S,
+        1 / per_byte_s,
+        inside.chunk_share,
+        kind=ASSUMED,
         source=f"assumed: as inside a node, then {n_nodes} nodes over links.inter_node_bandwidth, 10 us an exchange",
-    )  # fmt: skip
+    )
 
 
 def keys_at(path: tuple[str | int, ...]) -> list[str]:

@@ -52,26 +52,44 @@ class Look:
     """What a reader says of a figure; None leaves it as its chart, or its size, has it."""
 
     preset: str = _asked(
-        "paper", "preset", "Size", "choice",
+        "paper",
+        "preset",
+        "Size",
+        "choice",
         "A column of 85 mm, both of 178 mm, 16:9 of 339 x 190 mm, or as the report (183 mm).",
         {"report": "as the report", "paper": "single column", "paper-wide": "double column", "slide": "slide"},
-    )  # fmt: skip
+    )
     width: float | None = _asked(
         None, "width", "Width (mm)", "number", "Another width than the preset's.", low=40.0, high=1200.0, unit="mm"
     )
     height: float | None = _asked(
-        None, "height", "Height (mm)", "number", "A height; default: what a column needs, a slide's own.", low=40.0,
-        high=1200.0, unit="mm",
-    )  # fmt: skip
+        None,
+        "height",
+        "Height (mm)",
+        "number",
+        "A height; default: what a column needs, a slide's own.",
+        low=40.0,
+        high=1200.0,
+        unit="mm",
+    )
     font: float | None = _asked(
-        None, "font", "Font size (pt)", "number", "Size of the texts at axes and in the legend; the others follow.",
-        low=4.0, high=60.0, unit="pt",
-    )  # fmt: skip
+        None,
+        "font",
+        "Font size (pt)",
+        "number",
+        "Size of the texts at axes and in the legend; the others follow.",
+        low=4.0,
+        high=60.0,
+        unit="pt",
+    )
     title: str | None = _asked(None, "title", "Title", "text", "Another title.", high=200)
     shows_title: bool = _asked(
-        True, "no-title", "Title in the picture", "switch",
+        True,
+        "no-title",
+        "Title in the picture",
+        "switch",
         "No title in the picture: it stands in the file's properties.",
-    )  # fmt: skip
+    )
     x_label: str | None = _asked(
         None, "x-label", "Label of the x axis", "text", "Another name of the x axis.", high=100
     )
@@ -79,13 +97,20 @@ class Look:
         None, "y-label", "Label of the y axis", "text", "Another name of the y axis.", high=100
     )
     legend: str = _asked(
-        "above", "legend", "Legend", "choice", "Place of the legend.",
+        "above",
+        "legend",
+        "Legend",
+        "choice",
+        "Place of the legend.",
         {"above": "above", "right": "right", "below": "below", "none": "none"},
-    )  # fmt: skip
+    )
     shows_notes: bool = _asked(
-        True, "no-notes", "Notes in the picture", "switch",
+        True,
+        "no-notes",
+        "Notes in the picture",
+        "switch",
         "No notes in the picture: they stand in the file's properties.",
-    )  # fmt: skip
+    )
 
     def check(self) -> None:
         """Raises InputError for the first value that no figure can have."""

@@ -281,8 +281,11 @@ def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, Measured]:
             pair.append(_exact(tensor) if exact else tensor)
         if pair[0].output and pair[1].output and key.name != value.name:
             both = pair[0].output.squared_error + pair[1].output.squared_error
-            pair = [t.model_copy(update={"output": t.output.model_copy(update={"squared_error_both": both})})
-                    for t in pair if t.output]  # fmt: skip
+            pair = [
+                t.model_copy(update={"output": t.output.model_copy(update={"squared_error_both": both})})
+                for t in pair
+                if t.output
+            ]
         for tensors, tensor in zip(sides.values(), pair, strict=True):
             tensors.append(tensor)
     data = file.data.name + (" (synthetic)" if file.data.synthetic else "")
@@ -293,10 +296,16 @@ def _exact(tensor: TensorMeasurement) -> TensorMeasurement:
     """The same tensor stored in 16 bits: nothing is packed, nothing is lost."""
     output = tensor.output and OutputError(squared=tensor.output.squared, squared_error=0.0, squared_error_both=0.0)
     bits = units.FP16_BITS * tensor.n_elements
-    return tensor.model_copy(update={
-        "stored_bytes": bits // units.BITS_PER_BYTE, "ledger": {"full_precision": bits}, "squared_error": 0.0,
-        "counts": {"n_packed_elements": 0}, "max_abs_error": 0.0, "output": output,
-    })  # fmt: skip
+    return tensor.model_copy(
+        update={
+            "stored_bytes": bits // units.BITS_PER_BYTE,
+            "ledger": {"full_precision": bits},
+            "squared_error": 0.0,
+            "counts": {"n_packed_elements": 0},
+            "max_abs_error": 0.0,
+            "output": output,
+        }
+    )
 
 
 def _summary(tensors: Iterable[TensorMeasurement], data: str) -> Measured:

@@ -15,13 +15,19 @@ from dse.specs.stack import Spec
 
 #: field -> unit, and how a file made from a config.json has it
 UNITS: dict[str, tuple[str, Kind]] = {
-    "hidden_size": ("channel", "published"), "vocab_size": ("token", "published"), "n_q_heads": ("head", "published"),
-    "n_experts": ("expert", "published"), "n_active_experts": ("expert", "published"),
-    "dense_parameters": ("parameter", "derived"), "expert_parameters": ("parameter", "derived"),
-    "attention_parameters": ("parameter", "derived"), "embedding_parameters": ("parameter", "derived"),
-    "activation_elements": ("element", "derived"), "layer_elements": ("element", "derived"),
+    "hidden_size": ("channel", "published"),
+    "vocab_size": ("token", "published"),
+    "n_q_heads": ("head", "published"),
+    "n_experts": ("expert", "published"),
+    "n_active_experts": ("expert", "published"),
+    "dense_parameters": ("parameter", "derived"),
+    "expert_parameters": ("parameter", "derived"),
+    "attention_parameters": ("parameter", "derived"),
+    "embedding_parameters": ("parameter", "derived"),
+    "activation_elements": ("element", "derived"),
+    "layer_elements": ("element", "derived"),
     "max_position_tokens": ("token", "published"),
-}  # fmt: skip
+}
 
 
 class CountedModelFile(Spec):
@@ -70,17 +76,22 @@ class CountedModelFile(Spec):
         """The model, its layers written out in order."""
         numbers = {
             name: Quantity(value=getattr(self, name), unit=unit, source=self.source, kind=kind)
-            for name, (unit, kind) in UNITS.items() if getattr(self, name) is not None
-        }  # fmt: skip
+            for name, (unit, kind) in UNITS.items()
+            if getattr(self, name) is not None
+        }
         if self.published_parameters:
             numbers["published_parameters"] = self.published_parameters
         given = {name: getattr(self, name) for name in UNITS}
         return ModelSpec(
-            name=self.name, title=self.title or self.name,
+            name=self.name,
+            title=self.title or self.name,
             source=self.source + (f", revision {self.revision}" if self.revision else ""),
-            layers=tuple(self.layers) * self.repeat, notes=tuple(self.notes), numbers=numbers,
-            published_parameters=self.published_parameters.count if self.published_parameters else None, **given,
-        )  # fmt: skip
+            layers=tuple(self.layers) * self.repeat,
+            notes=tuple(self.notes),
+            numbers=numbers,
+            published_parameters=self.published_parameters.count if self.published_parameters else None,
+            **given,
+        )
 
 
 def looks_counted(data: dict[str, object]) -> bool:

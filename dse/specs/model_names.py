@@ -94,12 +94,15 @@ def plain(name: str) -> str:
     """What of a name says the shape, written in one way; numbers stay apart: Llama-3.1-70B-Instruct -> llama3-1-70b."""
     words = [word for word in re.split(r"[\s._-]+", name.strip().rpartition("/")[2].lower()) if word]
     kept = [
-        word for place, word in enumerate(words)
-        if place == 0 or not (
-            IGNORED.fullmatch(word) or STORED.fullmatch(word)
+        word
+        for place, word in enumerate(words)
+        if place == 0
+        or not (
+            IGNORED.fullmatch(word)
+            or STORED.fullmatch(word)
             or (re.fullmatch("v[2-9]", word) and STORED.fullmatch(words[place - 1]))
         )
-    ]  # fmt: skip
+    ]
     if len(kept) > 1 and kept[0] == "meta":
         del kept[0]
     return re.sub(r"(?<![0-9])-|-(?![0-9])", "", "-".join(kept))

@@ -16,9 +16,19 @@ from dse.quantizers.base import Measured, QuantizerSpec
 
 SHIPPED = "oaken_grid.csv"
 FIELDS = (
-    "quantizer", "which", "n_heads", "head_dim", "n_elements", "n_outliers", "stored_bytes", "squared_error",
-    "squared_signal", "squared_output", "squared_output_error", "squared_output_error_both",
-)  # fmt: skip
+    "quantizer",
+    "which",
+    "n_heads",
+    "head_dim",
+    "n_elements",
+    "n_outliers",
+    "stored_bytes",
+    "squared_error",
+    "squared_signal",
+    "squared_output",
+    "squared_output_error",
+    "squared_output_error_both",
+)
 
 
 class Row(NamedTuple):
@@ -36,11 +46,16 @@ def _rows() -> dict[str, dict[str, Row]]:
     for line in csv.DictReader(text.splitlines()):
         n_elements, squared = int(line["n_elements"]), float(line["squared_output"])
         measured = Measured(
-            n_elements, n_elements, int(line["stored_bytes"]), float(line["squared_error"]),
-            float(line["squared_signal"]), "kv_sample.npz (synthetic)", (int(line["n_heads"]), int(line["head_dim"])),
+            n_elements,
+            n_elements,
+            int(line["stored_bytes"]),
+            float(line["squared_error"]),
+            float(line["squared_signal"]),
+            "kv_sample.npz (synthetic)",
+            (int(line["n_heads"]), int(line["head_dim"])),
             math.sqrt(float(line["squared_output_error"]) / squared),
             math.sqrt(float(line["squared_output_error_both"]) / squared),
-        )  # fmt: skip
+        )
         share = Fraction(int(line["n_outliers"]), n_elements)
         found.setdefault(line["quantizer"], {})[line["which"]] = Row(measured, share)
     return found
@@ -53,6 +68,8 @@ def attach(spec: QuantizerSpec, use_bits: bool) -> QuantizerSpec:
     sides = _rows()[spec.name]
     kind: Literal["closed", "measured"] = "measured" if use_bits else "closed"
     return replace(
-        spec, measured={which: row.measured for which, row in sides.items()}, bits_kind=kind,
+        spec,
+        measured={which: row.measured for which, row in sides.items()},
+        bits_kind=kind,
         realised={which: {"outlier_share": row.outlier_share} for which, row in sides.items()} if use_bits else {},
-    )  # fmt: skip
+    )

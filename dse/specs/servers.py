@@ -35,60 +35,95 @@ class Server:
     def quantities(self) -> dict[str, Quantity]:
         """Every number by name."""
         return {
-            "prompt_budget": self.prompt_budget, "sequences": self.sequences, "logit": self.logit,
-            "graphs": self.graphs, "buffers": self.buffers, "communication": self.communication,
-        }  # fmt: skip
+            "prompt_budget": self.prompt_budget,
+            "sequences": self.sequences,
+            "logit": self.logit,
+            "graphs": self.graphs,
+            "buffers": self.buffers,
+            "communication": self.communication,
+        }
 
 
 _LOG = "start-up log of vLLM 0.31.0, Llama-3.1-8B on an A100 80 GB"
 _TOKENS = Quantity(
-    value=8192, unit="token", kind="published",
+    value=8192,
+    unit="token",
+    kind="published",
     source="vLLM: max_num_batched_tokens of a server on GPUs of 70 GiB or more (2,048 on smaller ones in old releases)",
-)  # fmt: skip
+)
 _SEQUENCES = Quantity(
-    value=1024, unit="1", kind="published",
-    source="vLLM: max_num_seqs on GPUs of 70 GiB or more (256 on smaller ones)",
-)  # fmt: skip
+    value=1024, unit="1", kind="published", source="vLLM: max_num_seqs on GPUs of 70 GiB or more (256 on smaller ones)"
+)
 _LOGIT = Quantity(
-    value=12, unit="B", kind="derived",
+    value=12,
+    unit="B",
+    kind="derived",
     source=f"FP32 logits and two copies while sampling; {_LOG}: 1.44 GiB of activations, 11.8 B for each of 1,024 rows",
-)  # fmt: skip
+)
 _GRAPHS = Quantity(
-    value=0.5, unit="GiB", kind="assumed",
+    value=0.5,
+    unit="GiB",
+    kind="assumed",
     source="assumed: logs of vLLM 0.10 to 0.31 say 0.2 to 0.7 for models of 8B, 2.4 to 4.1 for the largest under tp",
-)  # fmt: skip
+)
 _COMMUNICATION = Quantity(
-    value=0.75, unit="GiB", kind="assumed",
+    value=0.75,
+    unit="GiB",
+    kind="assumed",
     source="assumed: 0.34 to 0.38 for NCCL (aiconfigurator-core 0.12.0, system files); logs of vLLM under tp say 0.7 "
     "to 1.4 more than on one device",
-)  # fmt: skip
+)
 
 #: by stack; a stack that is not here is taken to be as vLLM
 SERVERS = {
     "vllm": Server(
-        WHOLE, _TOKENS, _SEQUENCES, _LOGIT, _GRAPHS,
-        Quantity(value=0.26, unit="GiB", kind="measured",
-                 source=f"{_LOG}: 15.26 GiB consumed, of which weights 15.0 (0.07 to 0.26 in others)"),
+        WHOLE,
+        _TOKENS,
+        _SEQUENCES,
+        _LOGIT,
+        _GRAPHS,
+        Quantity(
+            value=0.26,
+            unit="GiB",
+            kind="measured",
+            source=f"{_LOG}: 15.26 GiB consumed, of which weights 15.0 (0.07 to 0.26 in others)",
+        ),
         _COMMUNICATION,
     ),
     "sglang": Server(
         STATIC,
-        Quantity(value=8192, unit="token", kind="published",
-                 source="SGLang: chunked_prefill_size on GPUs of 60 to 160 GiB (4,096 below, 16,384 above)"),
-        _SEQUENCES, _LOGIT, _GRAPHS,
-        Quantity(value=0.5, unit="GiB", kind="assumed",
-                 source="assumed: the 512 MiB that SGLang sets aside for other data as it chooses its share"),
+        Quantity(
+            value=8192,
+            unit="token",
+            kind="published",
+            source="SGLang: chunked_prefill_size on GPUs of 60 to 160 GiB (4,096 below, 16,384 above)",
+        ),
+        _SEQUENCES,
+        _LOGIT,
+        _GRAPHS,
+        Quantity(
+            value=0.5,
+            unit="GiB",
+            kind="assumed",
+            source="assumed: the 512 MiB that SGLang sets aside for other data as it chooses its share",
+        ),
         _COMMUNICATION,
     ),
     "trtllm": Server(
         LEFT,
         Quantity(value=8192, unit="token", kind="published", source="TensorRT-LLM: max_num_tokens"),
-        _SEQUENCES, _LOGIT, _GRAPHS,
-        Quantity(value=0.54, unit="GiB", kind="assumed",
-                 source="assumed: 551 MiB of context and libraries (aiconfigurator-core 0.12.0, comment of its files)"),
+        _SEQUENCES,
+        _LOGIT,
+        _GRAPHS,
+        Quantity(
+            value=0.54,
+            unit="GiB",
+            kind="assumed",
+            source="assumed: 551 MiB of context and libraries (aiconfigurator-core 0.12.0, comment of its files)",
+        ),
         _COMMUNICATION,
     ),
-}  # fmt: skip
+}
 #: the server where no stack, or one without numbers of its own, is named
 DEFAULT = "vllm"
 

@@ -277,14 +277,20 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
 def keys_at(path: tuple[str | int, ...]) -> list[str]:
     """The keys that a table inside `stacks` may have; `path` is its place below `stacks`."""
     parts: dict[str, type[Spec]] = {
-        "attention": AttentionFit, "gemm": GemmFit, "materialised": MaterialisedFit, "host": HostFit,
-    }  # fmt: skip
+        "attention": AttentionFit,
+        "gemm": GemmFit,
+        "materialised": MaterialisedFit,
+        "host": HostFit,
+    }
     tables: dict[str, tuple[type[Spec], tuple[str, ...]]] = {
-        "kv": (PackedFit, PACKED_CODES), "products": (GemmFit, get_args(WeightCode)),
-        "experts": (GemmFit, get_args(WeightCode)), "latent": (GemmFit, get_args(LatentCode)),
-        "prompt": (PromptFit, get_args(HeadCode)), "state": (StateFit, get_args(StateCode)),
+        "kv": (PackedFit, PACKED_CODES),
+        "products": (GemmFit, get_args(WeightCode)),
+        "experts": (GemmFit, get_args(WeightCode)),
+        "latent": (GemmFit, get_args(LatentCode)),
+        "prompt": (PromptFit, get_args(HeadCode)),
+        "state": (StateFit, get_args(StateCode)),
         "sparse": (SparseFit, get_args(SparseCode)),
-    }  # fmt: skip
+    }
     if len(path) == 1:
         return list(StackSpec.model_fields)
     if len(path) == 2:

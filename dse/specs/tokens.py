@@ -83,10 +83,11 @@ def index_flops(index_heads, index_dim):
 def _sparse(values: Mapping[str, Any]) -> dict[str, int]:
     dim = values["index_dim"]
     return {
-        "read_limit_tokens": values["k"], "prompt_window_tokens": values["k"],
+        "read_limit_tokens": values["k"],
+        "prompt_window_tokens": values["k"],
         "index_bits": index_bits(dim, values["index_bits"], values["index_scale_bits"] if dim else 0),
         "index_flops": index_flops(values["index_heads"], dim),
-    }  # fmt: skip
+    }
 
 
 def _constant(values: Mapping[str, Any]) -> dict[str, int]:
@@ -104,13 +105,17 @@ FAMILIES: dict[str, TokenFamily] = {
     for family in (
         TokenFamily("full", "Full attention", "every token is stored and read", lambda values: {}),
         TokenFamily(
-            "window", "Sliding window", "Mistral (arXiv:2310.06825) 2: a token sees the last W",
+            "window",
+            "Sliding window",
+            "Mistral (arXiv:2310.06825) 2: a token sees the last W",
             lambda values: _capped(values["tokens"]),
             (Param("tokens", 4096, "tokens stored and read", low=1, high=_MANY),),
             validity="as if the model had this window; accuracy is not part of it",
         ),
         TokenFamily(
-            "streaming", "StreamingLLM", "StreamingLLM (arXiv:2309.17453) 3.2: attention sinks and a rolling window",
+            "streaming",
+            "StreamingLLM",
+            "StreamingLLM (arXiv:2309.17453) 3.2: attention sinks and a rolling window",
             lambda values: _capped(values["sinks"] + values["window"]),
             (
                 Param("sinks", 4, "first tokens that always stay", low=0, high=_MANY),
@@ -119,20 +124,31 @@ FAMILIES: dict[str, TokenFamily] = {
             validity="the prompt runs through the window as well; accuracy is not part of it",
         ),
         TokenFamily(
-            "h2o", "H2O", "H2O (arXiv:2306.14048) 5: heavy hitters and recent tokens, each 10 % of the prompt",
+            "h2o",
+            "H2O",
+            "H2O (arXiv:2306.14048) 5: heavy hitters and recent tokens, each 10 % of the prompt",
             _h2o,
             (
                 Param("heavy", Fraction(1, 10), "share of the prompt kept for its scores", low=0, high=1),
                 Param("recent", Fraction(1, 10), "share of the prompt kept as most recent", low=0, high=1),
-                Param("evict", "always", "a token leaves for each new one, or only the prompt's do (SinkQ B.2)",
-                      choices=("always", "prompt")),
+                Param(
+                    "evict",
+                    "always",
+                    "a token leaves for each new one, or only the prompt's do (SinkQ B.2)",
+                    choices=("always", "prompt"),
+                ),
             ),
-            lambda values: "" if 0 < values["heavy"] + values["recent"] <= 1 else "heavy + recent: must be above 0 and "
-            "at most 1, the whole prompt",
+            lambda values: (
+                ""
+                if 0 < values["heavy"] + values["recent"] <= 1
+                else "heavy + recent: must be above 0 and at most 1, the whole prompt"
+            ),
             validity=_EVICTION,
         ),
         TokenFamily(
-            "snapkv", "SnapKV", "SnapKV (arXiv:2404.14469) 4: at most `budget` tokens of the prompt, all generated",
+            "snapkv",
+            "SnapKV",
+            "SnapKV (arXiv:2404.14469) 4: at most `budget` tokens of the prompt, all generated",
             _snapkv,
             (
                 Param("budget", 1024, "tokens of the prompt that stay", low=1, high=_MANY),
@@ -142,7 +158,9 @@ FAMILIES: dict[str, TokenFamily] = {
             validity=_EVICTION,
         ),
         TokenFamily(
-            "sparse", "Sparse reading", "DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, inference/model.py): k = 2,048 "
+            "sparse",
+            "Sparse reading",
+            "DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, inference/model.py): k = 2,048 "
             "tokens by an index of 128 FP8 elements and an FP32 scale a token and layer, 64 heads",
             _sparse,
             (
@@ -156,14 +174,16 @@ FAMILIES: dict[str, TokenFamily] = {
             "cost no time; a step reads what a cache of k tokens would hold; accuracy is not part of it",
         ),
         TokenFamily(
-            "constant", "Constant state", "Infini-attention (arXiv:2404.07143): 2,048 local tokens and a d x d memory, "
+            "constant",
+            "Constant state",
+            "Infini-attention (arXiv:2404.07143): 2,048 local tokens and a d x d memory, "
             "worth d/2 tokens at d = 128; test-time training (arXiv:2407.04620): size given by c",
             _constant,
             (Param("c", 2112, "tokens that the state is worth", low=1, high=_MANY),),
             validity="updating the state is taken to cost no time; needs a model trained for it",
         ),
     )
-}  # fmt: skip
+}
 
 
 @lru_cache(maxsize=4096)

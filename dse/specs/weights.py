@@ -31,16 +31,19 @@ def _uniform(name: str, title: str, eighths: int, code: str) -> WeightFormat:
 #: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4), of 128 a 16-bit scale (INT4), and of 128 x
 #: 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
 _NVFP4, _MXFP4, _INT4 = 36, 34, 33
-FORMATS: dict[str, WeightFormat] = {each.name: each for each in (
-    _uniform("bf16", "16 bits", 128, "bf16"),
-    _uniform("fp8", "FP8, a scale a tensor or channel", 64, "fp8"),
-    _uniform("fp8-block", "FP8, a scale a block of 128 x 128", 64, "fp8_block"),
-    _uniform("nvfp4", "NVFP4, all of the layers", _NVFP4, "nvfp4"),
-    _uniform("int4", "INT4, 16-bit activations, groups of 128", _INT4, "int4"),
-    WeightFormat("nvfp4-experts", "NVFP4 experts, the rest 16 bits", 128, _NVFP4, "bf16", "nvfp4"),
-    WeightFormat("mxfp4-experts", "MXFP4 experts, the rest 16 bits", 128, _MXFP4, "bf16", "mxfp4"),
-    WeightFormat("int4-experts", "INT4 experts, the rest 16 bits", 128, _INT4, "bf16", "int4"),
-)}  # fmt: skip
+FORMATS: dict[str, WeightFormat] = {
+    each.name: each
+    for each in (
+        _uniform("bf16", "16 bits", 128, "bf16"),
+        _uniform("fp8", "FP8, a scale a tensor or channel", 64, "fp8"),
+        _uniform("fp8-block", "FP8, a scale a block of 128 x 128", 64, "fp8_block"),
+        _uniform("nvfp4", "NVFP4, all of the layers", _NVFP4, "nvfp4"),
+        _uniform("int4", "INT4, 16-bit activations, groups of 128", _INT4, "int4"),
+        WeightFormat("nvfp4-experts", "NVFP4 experts, the rest 16 bits", 128, _NVFP4, "bf16", "nvfp4"),
+        WeightFormat("mxfp4-experts", "MXFP4 experts, the rest 16 bits", 128, _MXFP4, "bf16", "mxfp4"),
+        WeightFormat("int4-experts", "INT4 experts, the rest 16 bits", 128, _INT4, "bf16", "int4"),
+    )
+}
 
 
 def parse(text: str) -> WeightFormat:

@@ -93,156 +93,322 @@ class Workload:
     """
 
     batch: int = _asked(
-        1, "batch", WHOLE, "batch", "Batch (requests)",
+        1,
+        "batch",
+        WHOLE,
+        "batch",
+        "Batch (requests)",
         "Requests served together; each decode step gives one token to every one of them.",
-        unit="sequence", low=1, high=MAX_BATCH,
-    )  # fmt: skip
+        unit="sequence",
+        low=1,
+        high=MAX_BATCH,
+    )
     input_tokens: int = _asked(
-        1024, "input", WHOLE, "prompt", "Prompt (tokens)", "Tokens of each request's prompt.",
-        unit="token", low=1, high=MAX_INPUT_TOKENS,
-    )  # fmt: skip
+        1024,
+        "input",
+        WHOLE,
+        "prompt",
+        "Prompt (tokens)",
+        "Tokens of each request's prompt.",
+        unit="token",
+        low=1,
+        high=MAX_INPUT_TOKENS,
+    )
     output_tokens: int = _asked(
-        1024, "output", WHOLE, "output", "Generated (tokens)", "Tokens that each request generates.",
-        unit="token", low=1, high=MAX_OUTPUT_TOKENS,
-    )  # fmt: skip
+        1024,
+        "output",
+        WHOLE,
+        "output",
+        "Generated (tokens)",
+        "Tokens that each request generates.",
+        unit="token",
+        low=1,
+        high=MAX_OUTPUT_TOKENS,
+    )
     admission: Literal["reserve", "paged"] = _asked(
-        "reserve", "admission", CHOICE, "admission", "KV allocation",
+        "reserve",
+        "admission",
+        CHOICE,
+        "admission",
+        "KV allocation",
         "reserve: each request holds its final length from the start; paged: memory grows page by page.",
         choices=("reserve", "paged"),
-    )  # fmt: skip
+    )
     page_tokens: int = _asked(
-        16, "page", WHOLE, "page", "Page (tokens)", "Tokens of a page of paged memory.",
-        unit="token", low=1, high=MAX_PAGE_TOKENS,
-    )  # fmt: skip
+        16,
+        "page",
+        WHOLE,
+        "page",
+        "Page (tokens)",
+        "Tokens of a page of paged memory.",
+        unit="token",
+        low=1,
+        high=MAX_PAGE_TOKENS,
+    )
     prefix_tokens: int = _asked(
-        0, "prefix", WHOLE, "shared prefix", "Shared prefix (tokens)",
-        "Prompt tokens that all requests share, stored and computed once.", unit="token", high=MAX_INPUT_TOKENS,
-    )  # fmt: skip
+        0,
+        "prefix",
+        WHOLE,
+        "shared prefix",
+        "Shared prefix (tokens)",
+        "Prompt tokens that all requests share, stored and computed once.",
+        unit="token",
+        high=MAX_INPUT_TOKENS,
+    )
     weights_bits: int = _asked(
-        16, "weights-bits", CHOICE, "bits of a weight", "Weights (bits)",
-        "Bits that a weight of the model takes in memory: 16, 8 or 4.", unit="bit", choices=(16, 8, 4),
-    )  # fmt: skip
+        16,
+        "weights-bits",
+        CHOICE,
+        "bits of a weight",
+        "Weights (bits)",
+        "Bits that a weight of the model takes in memory: 16, 8 or 4.",
+        unit="bit",
+        choices=(16, 8, 4),
+    )
     dequant_path: Path | None = _asked(
-        None, "dequant-path", CHOICE, "", "Dequantization path",
+        None,
+        "dequant-path",
+        CHOICE,
+        "",
+        "Dequantization path",
         "How stored keys and values are unpacked; default: as the device says.",
-        choices=get_args(Path), open_means="as the device says",
-    )  # fmt: skip
+        choices=get_args(Path),
+        open_means="as the device says",
+    )
     model_kind: Literal["auto", "ideal", "calibrated"] = _asked(
-        "auto", "model-kind", CHOICE, "times", "Timing model",
+        "auto",
+        "model-kind",
+        CHOICE,
+        "times",
+        "Timing model",
         "ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
         "where the device has such parameters.",
-        choices=("auto", "ideal", "calibrated"), metavar="ideal|calibrated",
-    )  # fmt: skip
+        choices=("auto", "ideal", "calibrated"),
+        metavar="ideal|calibrated",
+    )
     stack: str | None = _asked(
-        None, "stack", NAME, "software stack", "Software stack",
+        None,
+        "stack",
+        NAME,
+        "software stack",
+        "Software stack",
         "Serving software whose kernels were measured; only for calibrated times. NAME@RELEASE is one release of it, "
         "NAME@kernels its kernels without the server's own time.",
-        metavar="vllm|sglang|...", open_means="the device's first",
-    )  # fmt: skip
+        metavar="vllm|sglang|...",
+        open_means="the device's first",
+    )
     #: which tokens are stored and read, with parameters (dse/specs/tokens.py)
     tokens: str = _asked(
-        "full", "tokens", NAME, "token policy", "Tokens kept and read",
+        "full",
+        "tokens",
+        NAME,
+        "token policy",
+        "Tokens kept and read",
         "full: all of them; others store or read fewer tokens instead of fewer bits, e.g. snapkv:share=0.16 "
         "(`dse list tokens`).",
         metavar="POLICY",
-    )  # fmt: skip
+    )
     activation_bits: int = _asked(
-        16, "activation-bits", CHOICE, "bits of an activation", "Activations (bits)",
-        "Bits of the activations that the weights are multiplied with: 16, or 8 (W8A8).", unit="bit", choices=(16, 8),
-    )  # fmt: skip
+        16,
+        "activation-bits",
+        CHOICE,
+        "bits of an activation",
+        "Activations (bits)",
+        "Bits of the activations that the weights are multiplied with: 16, or 8 (W8A8).",
+        unit="bit",
+        choices=(16, 8),
+    )
     weights: str | None = _asked(
-        None, "weights", NAME, "format of weights", "Format of the weights",
+        None,
+        "weights",
+        NAME,
+        "format of weights",
+        "Format of the weights",
         "How the weights are stored and multiplied, as checkpoints name it, in place of --weights-bits and "
         "--activation-bits: bf16, fp8, fp8-block, nvfp4, nvfp4-experts, mxfp4-experts, int4, int4-experts.",
-        metavar="FORMAT", open_means="as the bits say",
-    )  # fmt: skip
+        metavar="FORMAT",
+        open_means="as the bits say",
+    )
     prompt_chunk_tokens: int = _asked(
-        1, "prompt-chunk", WHOLE, "chunk of the prompt", "Chunk of the prompt (tokens)",
+        1,
+        "prompt-chunk",
+        WHOLE,
+        "chunk of the prompt",
+        "Chunk of the prompt (tokens)",
         "Prompt tokens of a request whose activations are in memory at once, as papers count memory.",
-        unit="token", low=1, high=MAX_INPUT_TOKENS,
-    )  # fmt: skip
+        unit="token",
+        low=1,
+        high=MAX_INPUT_TOKENS,
+    )
     rounds: int = _asked(
-        10, "rounds", WHOLE, "requests a place", "Requests a place",
+        10,
+        "rounds",
+        WHOLE,
+        "requests a place",
+        "Requests a place",
         "A steady server is asked by the batch at once, and each place is taken so often: the first prompts queue.",
-        unit="1", low=1, high=2**20,
-    )  # fmt: skip
+        unit="1",
+        low=1,
+        high=2**20,
+    )
     max_num_seqs: int | None = _asked(
-        None, "max-num-seqs", WHOLE, "requests at once, at most", "Requests at once, at most",
+        None,
+        "max-num-seqs",
+        WHOLE,
+        "requests at once, at most",
+        "Requests at once, at most",
         "Limit of the server on requests that run at once, on all devices together, where fewer than fit; default: "
         "as many as fit.",
-        unit="sequence", low=1, high=MAX_BATCH, open_means="as many as fit",
-    )  # fmt: skip
+        unit="sequence",
+        low=1,
+        high=MAX_BATCH,
+        open_means="as many as fit",
+    )
     kv_cache: bool = _asked(
         True, "kv-cache", SWITCH, "KV cache", "KV cache", "Without it each step runs the whole prefix."
     )
     cached_input_discount: float | None = _asked(
-        None, "cached-input-discount", SHARE, "discount on cached input", "Discount on cached input",
+        None,
+        "cached-input-discount",
+        SHARE,
+        "discount on cached input",
+        "Discount on cached input",
         "Price a cached input token so much cheaper, 0 to 1, in place of what sharing the prefix saves (the default), "
         "which may be more.",
-        unit="1", metavar="FRAC", open_means="what sharing saves",
-    )  # fmt: skip
+        unit="1",
+        metavar="FRAC",
+        open_means="what sharing saves",
+    )
     memory: Literal["server", "paper"] | None = _asked(
-        None, "memory", CHOICE, "memory counted", "Memory rule",
+        None,
+        "memory",
+        CHOICE,
+        "memory counted",
+        "Memory rule",
         "server: what the driver reports times gpu-memory-utilization, less weights, activations, graphs and buffers; "
         "paper: the memory of the data sheet, all of it usable; default: server on GPUs of today, paper elsewhere.",
-        choices=("server", "paper"), open_means="as the device says",
-    )  # fmt: skip
+        choices=("server", "paper"),
+        open_means="as the device says",
+    )
     gpu_memory_utilization: float = _asked(
-        UTILIZATION, "gpu-memory-utilization", SHARE, "memory for the server", "Memory for the server (share)",
+        UTILIZATION,
+        "gpu-memory-utilization",
+        SHARE,
+        "memory for the server",
+        "Memory for the server (share)",
         "Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
         "TensorRT-LLM: of what is left, for keys and values.",
-        unit="1", is_positive=True, metavar="FRAC",
-    )  # fmt: skip
+        unit="1",
+        is_positive=True,
+        metavar="FRAC",
+    )
     prompt_budget_tokens: int | None = _asked(
-        None, "prompt-budget", WHOLE, "prompt budget", "Prompt budget (tokens)",
+        None,
+        "prompt-budget",
+        WHOLE,
+        "prompt budget",
+        "Prompt budget (tokens)",
         "Tokens of the largest batch of prompt tokens, whose activations a server sets aside: max_num_batched_tokens, "
         "chunked_prefill_size, max_num_tokens; default: the server's, 8,192.",
-        unit="token", low=1, high=MAX_INPUT_TOKENS, open_means="the server's",
-    )  # fmt: skip
+        unit="token",
+        low=1,
+        high=MAX_INPUT_TOKENS,
+        open_means="the server's",
+    )
     # how the model lies on several devices (dse/specs/deployment.py); names as vLLM and SGLang use them
     tp: int = _asked(
-        1, "tp", WHOLE, "tensor parallel", "Tensor parallel (tp)",
+        1,
+        "tp",
+        WHOLE,
+        "tensor parallel",
+        "Tensor parallel (tp)",
         "Devices that every layer is split over: weights, query heads, and KV heads until there is one a device.",
-        unit="device", low=1, high=MAX_DEVICES,
-    )  # fmt: skip
+        unit="device",
+        low=1,
+        high=MAX_DEVICES,
+    )
     pp: int = _asked(
-        1, "pp", WHOLE, "pipeline parallel", "Pipeline stages (pp)",
+        1,
+        "pp",
+        WHOLE,
+        "pipeline parallel",
+        "Pipeline stages (pp)",
         "Stages that the layers are split over, each of tp devices; a token passes all of them.",
-        unit="device", low=1, high=MAX_DEVICES,
-    )  # fmt: skip
+        unit="device",
+        low=1,
+        high=MAX_DEVICES,
+    )
     pp_batches: int | None = _asked(
-        None, "pp-batches", WHOLE, "batches in the pipeline", "Batches in the pipeline",
+        None,
+        "pp-batches",
+        WHOLE,
+        "batches in the pipeline",
+        "Batches in the pipeline",
         "Parts of the running batch that are in different stages at once: 1 to pp; default: pp, a full pipeline.",
-        unit="1", low=1, high=MAX_DEVICES, open_means="as many as stages",
-    )  # fmt: skip
+        unit="1",
+        low=1,
+        high=MAX_DEVICES,
+        open_means="as many as stages",
+    )
     ep: int = _asked(
-        1, "ep", WHOLE, "expert parallel", "Expert parallel (ep)",
+        1,
+        "ep",
+        WHOLE,
+        "expert parallel",
+        "Expert parallel (ep)",
         "Of the tp devices, groups that hold whole experts, in place of a slice of every one.",
-        unit="device", low=1, high=MAX_DEVICES,
-    )  # fmt: skip
+        unit="device",
+        low=1,
+        high=MAX_DEVICES,
+    )
     expert_skew: float = _asked(
-        0.0, "expert-skew", SHARE, "skew of experts", "Skew of experts",
-        "How much more than the mean the busiest of the ep devices is sent, 0 to 1.", unit="1", metavar="FRAC",
-    )  # fmt: skip
+        0.0,
+        "expert-skew",
+        SHARE,
+        "skew of experts",
+        "Skew of experts",
+        "How much more than the mean the busiest of the ep devices is sent, 0 to 1.",
+        unit="1",
+        metavar="FRAC",
+    )
     dp_attention: bool = _asked(
-        False, "dp-attention", SWITCH, "attention data parallel", "Attention data parallel",
+        False,
+        "dp-attention",
+        SWITCH,
+        "attention data parallel",
+        "Attention data parallel",
         "Each of the tp devices holds the whole KV of its own requests, and all of attention's weights.",
-    )  # fmt: skip
+    )
     dcp: int = _asked(
-        1, "dcp", WHOLE, "decode context parallel", "Decode context parallel (dcp)",
+        1,
+        "dcp",
+        WHOLE,
+        "decode context parallel",
+        "Decode context parallel (dcp)",
         "Of the tp devices that would hold copies of the same KV heads, so many share their tokens.",
-        unit="device", low=1, high=MAX_DEVICES,
-    )  # fmt: skip
+        unit="device",
+        low=1,
+        high=MAX_DEVICES,
+    )
     implementation: str | None = _asked(
-        None, "implementation", NAME, "implementation", "Implementation",
+        None,
+        "implementation",
+        NAME,
+        "implementation",
+        "Implementation",
         "How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, NAME:fastest "
         "for the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
-        metavar="NAME", open_means="the device's",
-    )  # fmt: skip
+        metavar="NAME",
+        open_means="the device's",
+    )
     strict_kernels: bool = _asked(
-        False, "strict-kernels", SWITCH, "kernels known", "Refuse what no kernel runs",
+        False,
+        "strict-kernels",
+        SWITCH,
+        "kernels known",
+        "Refuse what no kernel runs",
         "Refuse a quantizer that no known kernel runs on the device, in place of assuming one.",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         for name, asked in ASKED.items():

@@ -189,11 +189,16 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
         try:
             cluster = stack.enter_context(
                 LocalCluster(
-                    n_workers=n_workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None,
+                    n_workers=n_workers,
+                    threads_per_worker=1,
+                    host="127.0.0.1",
+                    dashboard_address=None,
                     scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-                    memory_limit=0, local_directory=scratch, silence_logs=logging.CRITICAL,
+                    memory_limit=0,
+                    local_directory=scratch,
+                    silence_logs=logging.CRITICAL,
                 )
-            )  # fmt: skip
+            )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if n_workers:  # a worker that is killed while it starts is replaced by nobody else

@@ -28,16 +28,23 @@ from dse.sweep.points import FEASIBLE, MISSING, NOT_ALLOWED, Columns, Names
 from dse.sweep.spec import Sweep
 
 #: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
-LAYOUT_FIELDS = frozenset({
-    "engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "reported_memory",
-})  # fmt: skip
+LAYOUT_FIELDS = frozenset(
+    {"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "reported_memory"}
+)
 #: fields of a workload that are given by point
 BY_POINT = ("batch", "input_tokens", "output_tokens")
 #: results that the kernel or a column for all points of a sweep gives; any other is the same for all points of a case
-OF_POINT = frozenset({
-    *many.COLUMNS, *BY_POINT, "capacity_bytes", "fits_whole_batch", "effective_bandwidth_bytes_per_s",
-    "effective_capacity_bytes", "assumptions",
-})  # fmt: skip
+OF_POINT = frozenset(
+    {
+        *many.COLUMNS,
+        *BY_POINT,
+        "capacity_bytes",
+        "fits_whole_batch",
+        "effective_bandwidth_bytes_per_s",
+        "effective_capacity_bytes",
+        "assumptions",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,12 @@ def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
         design = point.design
         many.tables_of([design], [design.device])  # OverflowError beyond int64
         asked = point.lowered.results
-        return Case(FEASIBLE, point, design, {name: asked[name] for name in keep if name not in OF_POINT} | {
-            "effective_bits": asked["effective_bits"]
-        })  # fmt: skip
+        return Case(
+            FEASIBLE,
+            point,
+            design,
+            {name: asked[name] for name in keep if name not in OF_POINT} | {"effective_bits": asked["effective_bits"]},
+        )
     except InputError:
         return Case(NOT_ALLOWED)
     except (LimitError, OverflowError):  # row by row finds and says the same
@@ -121,14 +131,19 @@ def points_at(sweep: Sweep, digits: Digits) -> Points | None:
         assert digits.inner.keys() <= RUN_AXES
         of_runs = {"input_tokens": runs.n_input, "output_tokens": runs.n_output, "batch": runs.batch}
         by_point = {
-            name: np.array(sweep.axis[name].items, np.int64)[digits.inner[name]] if name in digits.inner
+            name: np.array(sweep.axis[name].items, np.int64)[digits.inner[name]]
+            if name in digits.inner
             else digits.spread(by_run)
             for name, by_run in of_runs.items()
-        }  # fmt: skip
+        }
         return replace(
-            runs, case=digits.spread(runs.case), device=digits.spread(runs.device), n_input=by_point["input_tokens"],
-            n_output=by_point["output_tokens"], batch=by_point["batch"],
-        )  # fmt: skip
+            runs,
+            case=digits.spread(runs.case),
+            device=digits.spread(runs.device),
+            n_input=by_point["input_tokens"],
+            n_output=by_point["output_tokens"],
+            batch=by_point["batch"],
+        )
     designs = sweep.designs
     device_axes = ["device", *designs.fields]
     layout = [name for name in designs.fields if name in LAYOUT_FIELDS]
@@ -150,10 +165,14 @@ def points_at(sweep: Sweep, digits: Digits) -> Points | None:
         return np.full(len(case), getattr(sweep.base, name), np.int64)
 
     return Points(
-        [sweep.case(_opened(designs, row)) for row in rows_at(case_first)], case,
-        [designs.device(row[0], row[1]) for row in rows_at(device_first)], device, by_point_of("input_tokens"),
-        by_point_of("output_tokens"), by_point_of("batch"),
-    )  # fmt: skip
+        [sweep.case(_opened(designs, row)) for row in rows_at(case_first)],
+        case,
+        [designs.device(row[0], row[1]) for row in rows_at(device_first)],
+        device,
+        by_point_of("input_tokens"),
+        by_point_of("output_tokens"),
+        by_point_of("batch"),
+    )
 
 
 def _opened(designs: Designs, row: Any) -> Any:

@@ -40,9 +40,16 @@ class Designs:
             return list(zip(*(digits[name].tolist() for name in names), strict=True)) if names else [()] * len(device)
 
         return list(
-            zip(device, places(self.fields), model, places(self.sides), places(self.parameters),
-                places(self.work_fields), strict=True)
-        )  # fmt: skip
+            zip(
+                device,
+                places(self.fields),
+                model,
+                places(self.sides),
+                places(self.parameters),
+                places(self.work_fields),
+                strict=True,
+            )
+        )
 
     def at(
         self, device: int, fields: Places, model: int, sides: Places, parameters: Places, work: Places

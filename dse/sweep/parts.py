@@ -42,9 +42,14 @@ class Pace:
 
 
 def paced(
-    sweep: Sweep, first: int, last: int, stop: threading.Event, count: Callable[[int], None], pace: Pace,
+    sweep: Sweep,
+    first: int,
+    last: int,
+    stop: threading.Event,
+    count: Callable[[int], None],
+    pace: Pace,
     evaluate: Callable[[int, int, Callable[[], None]], None],
-) -> None:  # fmt: skip
+) -> None:
     """Evaluate first..last-1 piece by piece."""
 
     def check() -> None:
@@ -70,9 +75,14 @@ def blocks(
     """The table of first..last-1, less the points that conditions drop, evaluated piece by piece."""
     chunks: list[Columns] = []
     paced(
-        sweep, first, last, stop, count, pace,
+        sweep,
+        first,
+        last,
+        stop,
+        count,
+        pace,
         lambda start, end, check: chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check)),
-    )  # fmt: skip
+    )
     return sweep_points.join(chunks)
 
 

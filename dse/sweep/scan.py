@@ -42,9 +42,13 @@ def of_sweep(sweep: Sweep) -> Grid:
         raise InputError("batch: must be an axis that no condition names")
     dimensions = tuple(d for d in sweep.dimensions if all(axis.name != "batch" for b in d.blocks for axis in b.varying))
     others = Sweep(
-        tuple(axis for axis in sweep.axes if axis.name != "batch"), dimensions, sweep.where, sweep.keep, sweep.base,
+        tuple(axis for axis in sweep.axes if axis.name != "batch"),
+        dimensions,
+        sweep.where,
+        sweep.keep,
+        sweep.base,
         sweep.bits,
-    )  # fmt: skip
+    )
     digits = dict(sweep_points.kept_digits(others, 0, others.n_points))
     parts = compiled.points_at(others, digits)
     if parts is None or any(case.state != many.FEASIBLE for case in parts.cases):

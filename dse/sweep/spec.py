@@ -25,9 +25,17 @@ from dse.sweep.designs import Designs
 
 #: columns kept where a sweep does not say which
 DEFAULT_KEEP = (
-    "effective_bits", "stored_bits", "kv_bytes", "max_batch", "running_batch", "decode_step_s",
-    "throughput_tokens_per_s", "joules_per_token", "usd_per_million_tokens", "bound",
-)  # fmt: skip
+    "effective_bits",
+    "stored_bits",
+    "kv_bytes",
+    "max_batch",
+    "running_batch",
+    "decode_step_s",
+    "throughput_tokens_per_s",
+    "joules_per_token",
+    "usd_per_million_tokens",
+    "bound",
+)
 #: results that every table of a sweep has in another form: `feasible` and `infeasible_code`
 ALWAYS = ("feasible", "infeasible_reason")
 #: points of a part at most; a part is written, and lost by a kill, as a whole
@@ -195,8 +203,9 @@ def _plans(axis: Axis) -> dict[str, Any]:
     """What the files of plans by layer say, where an axis has any."""
     plans = {
         item.name: {"layers": [[side.name for side in layer] for layer in item.layers], **item.predicted}
-        for item in axis.items if axis.name in QUANTIZER_AXES and item.layers
-    }  # fmt: skip
+        for item in axis.items
+        if axis.name in QUANTIZER_AXES and item.layers
+    }
     return {"plans": plans} if plans else {}
 
 

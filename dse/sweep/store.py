@@ -101,10 +101,19 @@ class Manifest:
         """The file, a part a line, in order."""
         head = {"format": FORMAT, "spec_sha256": self.spec_sha256, "n_parts": self.n_parts, "complete": self.complete}
         rows = [
-            json.dumps({"file": p.name, "first": p.first, "last": p.last, "rows": p.rows, "sha256": p.sha256,
-                        "codes": p.codes, **({"n_missing": p.n_missing, "n_beyond": p.n_beyond} if p.is_front else {})})
+            json.dumps(
+                {
+                    "file": p.name,
+                    "first": p.first,
+                    "last": p.last,
+                    "rows": p.rows,
+                    "sha256": p.sha256,
+                    "codes": p.codes,
+                    **({"n_missing": p.n_missing, "n_beyond": p.n_beyond} if p.is_front else {}),
+                }
+            )
             for _, p in sorted(self.parts.items())
-        ]  # fmt: skip
+        ]
         whole = {"front": dict(zip(("rows", "sha256"), self.front, strict=True))} if self.front else {}
         start = json.dumps({**head, "n_rows": self.n_rows, **whole})[:-1]
         return (start + ', "parts": [\n' + ",\n".join(rows) + "\n]}\n").encode()

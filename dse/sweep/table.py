@@ -77,11 +77,19 @@ def encode_table(sweep: Sweep, table: pa.Table) -> pa.Buffer:
     names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type) and field.name not in sweep.axis]
     pq.write_table(
-        table, sink, version="2.6", data_page_version="1.0", compression="zstd", compression_level=COMPRESSION_LEVEL,
-        use_dictionary=names, use_byte_stream_split=floats, store_schema=True,
-        row_group_size=max(sweep.part_points, 1), write_batch_size=WRITE_BATCH,
+        table,
+        sink,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=COMPRESSION_LEVEL,
+        use_dictionary=names,
+        use_byte_stream_split=floats,
+        store_schema=True,
+        row_group_size=max(sweep.part_points, 1),
+        write_batch_size=WRITE_BATCH,
         write_statistics=[name for name in table.column_names if name not in names],
-    )  # fmt: skip
+    )
     return sink.getvalue()
 
 

@@ -19,9 +19,12 @@ COLUMNS = ("source", "table", "model", "method", "config", "task", "metric", "va
 NO_NUMBER = ("", "nan", "oom")
 #: models that the papers tuned or renamed -> the shipped model of the same shape
 SAME_SHAPE = {
-    "llama2-7b-chat": "llama2-7b", "llama2-13b-chat": "llama2-13b", "llama2-70b-chat": "llama2-70b",
-    "llama3-8b-instruct": "llama3-8b", "mistral-7b-instruct-v0.2": "mistral-7b",
-}  # fmt: skip
+    "llama2-7b-chat": "llama2-7b",
+    "llama2-13b-chat": "llama2-13b",
+    "llama2-70b-chat": "llama2-70b",
+    "llama3-8b-instruct": "llama3-8b",
+    "mistral-7b-instruct-v0.2": "mistral-7b",
+}
 _SINKQ = re.compile(r"2 bit, G=(\d+), R=(\d+), sink_num=(\d+)")
 _OAKEN = re.compile(r"groups ([0-9/]+), ([45])-bit outliers")
 
@@ -45,20 +48,55 @@ def _is(source: str, metric: str, *tables: str) -> Callable[[dict[str, str]], bo
 
 
 VIEWS = (
-    View("perplexity", "Perplexity on WikiText-2 against effective bits (Oaken, Tables 2 and 3)", "perplexity", "1",
-         _is("Oaken", "perplexity", "Table 2", "Table 3"), "Lower is better."),
-    View("zero-shot-oaken", "Zero-shot accuracy against effective bits (Oaken, Table 2)", "accuracy", "%",
-         _is("Oaken", "accuracy_percent", "Table 2"), "Mean of PIQA, WinoGrande and HellaSwag."),
-    View("zero-shot-nqkv", "Zero-shot accuracy against effective bits (NQKV, Table 3)", "accuracy", "%",
-         _is("NQKV", "accuracy_percent", "Table 3"),
-         "Mean of seven tasks. SmoothQuant has INT8 weights too."),
-    View("zero-shot-nqkv-alone", "Zero-shot accuracy against effective bits (NQKV, Table 2)", "accuracy", "%",
-         _is("NQKV", "accuracy_percent", "Table 2"), "Mean of six tasks; FP16 weights."),
-    View("generation-sinkq", "Generation tasks against effective bits (SinkQ, Table 1)", "accuracy", "%",
-         _is("SinkQ", "accuracy_percent", "Table 1"), "Mean of GSM8K (3), BBH (3) and HumanEval (2)."),
-    View("longbench-sinkq", "LongBench score against effective bits (SinkQ, Table 2)", "score", "%",
-         _is("SinkQ", "score", "Table 2"), "Mean of eight tasks, each with its own score of 0 to 100."),
-)  # fmt: skip
+    View(
+        "perplexity",
+        "Perplexity on WikiText-2 against effective bits (Oaken, Tables 2 and 3)",
+        "perplexity",
+        "1",
+        _is("Oaken", "perplexity", "Table 2", "Table 3"),
+        "Lower is better.",
+    ),
+    View(
+        "zero-shot-oaken",
+        "Zero-shot accuracy against effective bits (Oaken, Table 2)",
+        "accuracy",
+        "%",
+        _is("Oaken", "accuracy_percent", "Table 2"),
+        "Mean of PIQA, WinoGrande and HellaSwag.",
+    ),
+    View(
+        "zero-shot-nqkv",
+        "Zero-shot accuracy against effective bits (NQKV, Table 3)",
+        "accuracy",
+        "%",
+        _is("NQKV", "accuracy_percent", "Table 3"),
+        "Mean of seven tasks. SmoothQuant has INT8 weights too.",
+    ),
+    View(
+        "zero-shot-nqkv-alone",
+        "Zero-shot accuracy against effective bits (NQKV, Table 2)",
+        "accuracy",
+        "%",
+        _is("NQKV", "accuracy_percent", "Table 2"),
+        "Mean of six tasks; FP16 weights.",
+    ),
+    View(
+        "generation-sinkq",
+        "Generation tasks against effective bits (SinkQ, Table 1)",
+        "accuracy",
+        "%",
+        _is("SinkQ", "accuracy_percent", "Table 1"),
+        "Mean of GSM8K (3), BBH (3) and HumanEval (2).",
+    ),
+    View(
+        "longbench-sinkq",
+        "LongBench score against effective bits (SinkQ, Table 2)",
+        "score",
+        "%",
+        _is("SinkQ", "score", "Table 2"),
+        "Mean of eight tasks, each with its own score of 0 to 100.",
+    ),
+)
 
 
 @cache
@@ -77,11 +115,18 @@ def quantizer_of(source: str, method: str, config: str) -> str | None:
     if oaken := _OAKEN.fullmatch(config):
         return f"oaken:groups={oaken[1]},outlier_bits={oaken[2]}"
     known = {
-        "FP16": "fp16", "KVQuant": "kvquant", "Tender": "tender", "Atom": "atom", "QServe": "qserve", "Oaken": "oaken",
-        "NQKV": "nqkv:block=256", "SmoothQuant": "int8:granularity=tensor", "SmoothQuant+NQKV": "nqkv:block=256",
+        "FP16": "fp16",
+        "KVQuant": "kvquant",
+        "Tender": "tender",
+        "Atom": "atom",
+        "QServe": "qserve",
+        "Oaken": "oaken",
+        "NQKV": "nqkv:block=256",
+        "SmoothQuant": "int8:granularity=tensor",
+        "SmoothQuant+NQKV": "nqkv:block=256",
         "KIVI": "kivi:bits=4" if source == "Oaken" else "kivi:bits=2,group=128,residual=128",
         "SinkQ": "sinkq:bits=2,group=128,residual=32",
-    }  # fmt: skip
+    }
     return known.get(method)
 
 
@@ -108,8 +153,16 @@ def table(view: View) -> pd.DataFrame:
         quantizer = quantizer_of(source, method, config)
         bits = effective_bits(model, quantizer) if quantizer else None
         if bits is not None:
-            rows.append({
-                "source": source, "model": model, "method": method, "config": config, "quantizer": quantizer,
-                "effective_bits": bits, "value": sum(found) / len(found), "n_tasks": len(found),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "source": source,
+                    "model": model,
+                    "method": method,
+                    "config": config,
+                    "quantizer": quantizer,
+                    "effective_bits": bits,
+                    "value": sum(found) / len(found),
+                    "n_tasks": len(found),
+                }
+            )
     return pd.DataFrame(rows)

@@ -12,9 +12,7 @@ from dse.validate.claims.designs import CALIBRATED, build, evaluate
 from dse.validate.claims.sinkq import DEVICE, INPUT_TOKENS, KIVI, MODEL, OUTPUT_TOKENS, SINKQ
 
 #: methods of the figure (SinkQ 4.1 and 4.3) and how they are written here
-METHODS = {
-    "FP16": "fp16", "KIVI": KIVI, "SinkQ G=32": "sinkq:bits=2,group=32,residual=32", "SinkQ G=128": SINKQ,
-}  # fmt: skip
+METHODS = {"FP16": "fp16", "KIVI": KIVI, "SinkQ G=32": "sinkq:bits=2,group=32,residual=32", "SinkQ G=128": SINKQ}
 #: Figure 3c: batch 1, a prompt of one token, the output grows until memory is full
 LENGTH_DEVICE = "a100-40gb"
 #: what is drawn
@@ -27,9 +25,13 @@ ABOUT = (
 N_LENGTHS = 12
 #: claims whose published side is read off this figure or printed beside it
 CLAIMS = (
-    "sinkq-f3-small-batch", "sinkq-f3-g128-kivi", "sinkq-f3-memory-kivi", "sinkq-max-gain", "sinkq-ratio-g32",
+    "sinkq-f3-small-batch",
+    "sinkq-f3-g128-kivi",
+    "sinkq-f3-memory-kivi",
+    "sinkq-max-gain",
+    "sinkq-ratio-g32",
     "sinkq-ratio-g128",
-)  # fmt: skip
+)
 
 
 @cache

@@ -171,11 +171,17 @@ def _summary(found: Sequence[Judged]) -> dict[str, Any]:
     gain_off = [abs(one.gain / one.printed_gain - 1) for one in gains]  # type: ignore[operator]
     held = [one.gain_low <= one.printed_gain <= one.gain_high for one in gains]  # type: ignore[operator]
     return {
-        "rows": len(found), "predicted": len(known), "mean": _mean(off), "median": _median(off),
+        "rows": len(found),
+        "predicted": len(known),
+        "mean": _mean(off),
+        "median": _median(off),
         "inside": _mean(inside),
-        "gains": len(gains), "gain_median": _median(gain_off), "decided": len(decided), "right": _mean(right),
+        "gains": len(gains),
+        "gain_median": _median(gain_off),
+        "decided": len(decided),
+        "right": _mean(right),
         "gain_inside": _mean(held),
-    }  # fmt: skip
+    }
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -206,10 +212,19 @@ def text(found: Sequence[Judged]) -> str:
         gains = ["", "", ""]
         if one.printed_gain and not row.is_base:
             gains = [_short(one.printed_gain), _short(one.gain), f"{_short(one.gain_low)}..{_short(one.gain_high)}"]
-        lines.append((
-            row.id, row.cells["device"][:12], row.cells["model"][:20], row.cells["kv"][:20], _short(row.value),
-            _short(one.value) if not one.reason else one.reason[:60], interval, row.unit, *gains,
-        ))  # type: ignore[arg-type]  # fmt: skip
+        lines.append(
+            (
+                row.id,
+                row.cells["device"][:12],
+                row.cells["model"][:20],
+                row.cells["kv"][:20],
+                _short(row.value),
+                _short(one.value) if not one.reason else one.reason[:60],
+                interval,
+                row.unit,
+                *gains,
+            )
+        )  # type: ignore[arg-type]
     shown = _aligned(lines, 4)
     head = ("by", "group", "rows", "mean", "median", "inside", "gains", "median", "winner", "inside")
     table = [head]
@@ -219,11 +234,16 @@ def text(found: Sequence[Judged]) -> str:
         rows = f"{each['predicted']}/{each['rows']}"
         gain = [_percent(each[name]) for name in ("gain_median", "gain_inside")]
         table.append((each["by"], each["group"], rows, *shares, str(each["gains"]), gain[0], right, gain[1]))
-    return "\n".join([
-        *shown, "", *_aligned(table, 2), "",
-        "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's",
-        f"base, median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *shown,
+            "",
+            *_aligned(table, 2),
+            "",
+            "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's",
+            f"base, median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",
+        ]
+    )
 
 
 def _short(value: float | None) -> str:

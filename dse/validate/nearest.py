@@ -19,8 +19,11 @@ from dse.validate import silicon
 #: devices as the table of servers calls them
 SYSTEMS = {"H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
 #: parts of kernels in words
-_PARTS = {"attention": "decode attention, 16-bit keys and values", "gemm": "products with weights",
-          "kv.fp8": "decode attention, FP8 keys and values"}  # fmt: skip
+_PARTS = {
+    "attention": "decode attention, 16-bit keys and values",
+    "gemm": "products with weights",
+    "kv.fp8": "decode attention, FP8 keys and values",
+}
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,12 @@ def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str
     if stack is not None:
         rows = [row for row in silicon.recorded_rows() if row.stack == name and row.device == device.name]
         found += [
-            Measured(f"kernels: {_PARTS.get(row.part, row.part)}", f"{device.name}, {name}", row.rows,
-                     row.mean, row.p90)
-            for row in rows if row.size_class == "like serving"
-        ]  # fmt: skip
+            Measured(
+                f"kernels: {_PARTS.get(row.part, row.part)}", f"{device.name}, {name}", row.rows, row.mean, row.p90
+            )
+            for row in rows
+            if row.size_class == "like serving"
+        ]
     found += _of_servers(device, model, work, name)
     return _sentence(device, model, name, stack, found), found
 
@@ -64,20 +69,27 @@ def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str
 def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str | None) -> list[Measured]:
     kind = "mixture" if model.n_experts > 1 else "dense"
     wanted = [
-        ("model", model.name, "same model"), ("model left out", model.name, "same model, by a fit that saw none of it"),
+        ("model", model.name, "same model"),
+        ("model left out", model.name, "same model, by a fit that saw none of it"),
         ("system", SYSTEMS.get(device.name, ""), "same device"),
         ("stack", (stack or "").partition("@")[0], "same stack"),
-        ("n_devices", str(work.n_devices), "as many devices"), ("kind", kind, f"{kind} models"),
+        ("n_devices", str(work.n_devices), "as many devices"),
+        ("kind", kind, f"{kind} models"),
         ("model left out", kind, f"{kind} models, each by a fit that saw none of it"),
-    ]  # fmt: skip
+    ]
     rows = {(row["by"], row["group"]): row for row in _servers()}
     return [
         Measured(
-            "servers: time per output token", near, int(row["rows"]), float(row["tpot_mean"]), float(row["tpot_p90"]),
+            "servers: time per output token",
+            near,
+            int(row["rows"]),
+            float(row["tpot_mean"]),
+            float(row["tpot_p90"]),
             float(row["tpot_inside"]),
         )
-        for by, group, near in wanted if (row := rows.get((by, group))) is not None
-    ]  # fmt: skip
+        for by, group, near in wanted
+        if (row := rows.get((by, group))) is not None
+    ]
 
 
 def _sentence(device: HardwareSpec, model: ModelSpec, name: str | None, stack: Any, found: list[Measured]) -> str:

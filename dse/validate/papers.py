@@ -52,13 +52,19 @@ def nqkv_table_4() -> pd.DataFrame:
                 evaluate(DEVICE, model, setting.quantizer, **fields, **work, **setting.fields)
                 for fields in KINDS.values()
             )
-            own.append({
-                "model": model, "batch": batch, "input_tokens": input_tokens, "system": setting.name,
-                "published_tokens_per_s": speed, "ideal_tokens_per_s": ideal["throughput_tokens_per_s"],
-                "calibrated_tokens_per_s": calibrated["throughput_tokens_per_s"],
-                "published_bytes": None if memory is None else units.to_base(memory, "GB"),
-                "ours_bytes": ideal["min_capacity_bytes"],
-            })  # fmt: skip
+            own.append(
+                {
+                    "model": model,
+                    "batch": batch,
+                    "input_tokens": input_tokens,
+                    "system": setting.name,
+                    "published_tokens_per_s": speed,
+                    "ideal_tokens_per_s": ideal["throughput_tokens_per_s"],
+                    "calibrated_tokens_per_s": calibrated["throughput_tokens_per_s"],
+                    "published_bytes": None if memory is None else units.to_base(memory, "GB"),
+                    "ours_bytes": ideal["min_capacity_bytes"],
+                }
+            )
         for row in own:
             for kind in ("published", "ideal", "calibrated"):
                 other, last = row[f"{kind}_tokens_per_s"], own[-1][f"{kind}_tokens_per_s"]
@@ -72,21 +78,34 @@ def nqkv_memory(axis: str) -> pd.DataFrame:
 
     Columns: system, batch, input_tokens, memory_bytes, capacity_bytes, fits. The whole prompt is run at once.
     """
-    points = [
-        (batch, FIGURE_INPUT_TOKENS) for batch in FIGURE_BATCHES
-    ] if axis == "batch" else [(FIGURE_LENGTH_BATCH, n_tokens) for n_tokens in FIGURE_LENGTHS]  # fmt: skip
+    points = (
+        [(batch, FIGURE_INPUT_TOKENS) for batch in FIGURE_BATCHES]
+        if axis == "batch"
+        else [(FIGURE_LENGTH_BATCH, n_tokens) for n_tokens in FIGURE_LENGTHS]
+    )
     rows = []
     for setting in (FP16, INT8_CACHE, NQKV_CACHE):
         for batch, input_tokens in points:
             result = evaluate(
-                DEVICE, FIGURE_MODEL, setting.quantizer, batch=batch, input_tokens=input_tokens,
-                output_tokens=NQKV_OUTPUT_TOKENS, **WHOLE_PROMPT, **setting.fields,
-            )  # fmt: skip
-            rows.append({
-                "system": setting.name, "batch": batch, "input_tokens": input_tokens,
-                "memory_bytes": result["min_capacity_bytes"], "capacity_bytes": result["capacity_bytes"],
-                "fits": result["fits_whole_batch"],
-            })  # fmt: skip
+                DEVICE,
+                FIGURE_MODEL,
+                setting.quantizer,
+                batch=batch,
+                input_tokens=input_tokens,
+                output_tokens=NQKV_OUTPUT_TOKENS,
+                **WHOLE_PROMPT,
+                **setting.fields,
+            )
+            rows.append(
+                {
+                    "system": setting.name,
+                    "batch": batch,
+                    "input_tokens": input_tokens,
+                    "memory_bytes": result["min_capacity_bytes"],
+                    "capacity_bytes": result["capacity_bytes"],
+                    "fits": result["fits_whole_batch"],
+                }
+            )
     return pd.DataFrame(rows)
 
 

@@ -18,8 +18,10 @@ from dse.validate import accuracy as validate_accuracy
 STAND_INS = {"atom": "atom:group=64", "nqkv": "nqkv:block=64"}
 #: tables whose settings `dse study` repeats: source, table -> experiment
 STUDIED = {
-    ("Oaken", "Table 3"): "oaken-groups", ("SinkQ", "Table 3"): "sinkq-sizes", ("SinkQ", "Table 4"): "sinkq-sinks",
-}  # fmt: skip
+    ("Oaken", "Table 3"): "oaken-groups",
+    ("SinkQ", "Table 3"): "sinkq-sizes",
+    ("SinkQ", "Table 4"): "sinkq-sinks",
+}
 
 
 #: what a setting of them is called: series, x
@@ -111,8 +113,11 @@ def _tables() -> list[tuple[str, str, str, bool, str, dict[str, float]]]:
     """(source, table, model, whether lower is better, experiment or "", values by our names) of published tables."""
     found = []
     for view in validate_accuracy.VIEWS:
-        kept = [row for row in validate_accuracy.published() if view.wanted(row)
-                and row["value"] not in validate_accuracy.NO_NUMBER]  # fmt: skip
+        kept = [
+            row
+            for row in validate_accuracy.published()
+            if view.wanted(row) and row["value"] not in validate_accuracy.NO_NUMBER
+        ]
         first = kept[0]
         table = validate_accuracy.table(view)
         for model in dict.fromkeys(table["model"]):
@@ -123,8 +128,12 @@ def _tables() -> list[tuple[str, str, str, bool, str, dict[str, float]]]:
             found.append((first["source"], name, str(model), view.axis == "perplexity", "", values))
     for (source, table_name), experiment in STUDIED.items():
         sums: dict[str, list[float]] = {}
-        own = [row for row in validate_accuracy.published() if (row["source"], row["table"]) == (source, table_name)
-               and row["metric"] in ("perplexity", "accuracy_percent")]  # fmt: skip
+        own = [
+            row
+            for row in validate_accuracy.published()
+            if (row["source"], row["table"]) == (source, table_name)
+            and row["metric"] in ("perplexity", "accuracy_percent")
+        ]
         for row in own:
             name = _setting(source, row["config"])
             if experiment == "sinkq-sinks" and name == "G = 128, R = 32":
@@ -154,13 +163,22 @@ def table() -> pd.DataFrame:
             same = [pair for pair in pairs if pair.ours == pair.paper]
             other = [pair for pair in pairs if pair.ours == -pair.paper and pair.sure]
             named = [(p.one, p.other) if p.paper > 0 else (p.other, p.one) for p in other]
-            found.append({
-                "source": source, "table": name, "paper_model": paper_model, "model": model,
-                "n_methods": len({n for p in pairs for n in (p.one, p.other)}), "n_pairs": len(pairs),
-                "n_same": len(same), "n_same_sure": sum(pair.sure for pair in same), "n_other_sure": len(other),
-                "n_unsure": sum(not pair.sure for pair in pairs), "tau": round(tau(pairs), 3),
-                "unlike": "; ".join(f"{a} over {b}" for a, b in named),
-            })  # fmt: skip
+            found.append(
+                {
+                    "source": source,
+                    "table": name,
+                    "paper_model": paper_model,
+                    "model": model,
+                    "n_methods": len({n for p in pairs for n in (p.one, p.other)}),
+                    "n_pairs": len(pairs),
+                    "n_same": len(same),
+                    "n_same_sure": sum(pair.sure for pair in same),
+                    "n_other_sure": len(other),
+                    "n_unsure": sum(not pair.sure for pair in pairs),
+                    "tau": round(tau(pairs), 3),
+                    "unlike": "; ".join(f"{a} over {b}" for a, b in named),
+                }
+            )
     return pd.DataFrame(found)
 
 
@@ -169,12 +187,20 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for (source, name, model), own in found.groupby(["source", "table", "model"], sort=False):
         n = int(own["n_pairs"].sum())
-        lines.append({
-            "paper": source, "table": name, "model": model, "paper's models": len(own), "pairs": n,
-            "same order": f"{100 * own['n_same'].sum() / n:.0f} %",
-            "surely the same": int(own["n_same_sure"].sum()), "surely other": int(own["n_other_sure"].sum()),
-            "undecided": int(own["n_unsure"].sum()), "mean tau": f"{own['tau'].mean():.2f}",
-        })  # fmt: skip
+        lines.append(
+            {
+                "paper": source,
+                "table": name,
+                "model": model,
+                "paper's models": len(own),
+                "pairs": n,
+                "same order": f"{100 * own['n_same'].sum() / n:.0f} %",
+                "surely the same": int(own["n_same_sure"].sum()),
+                "surely other": int(own["n_other_sure"].sum()),
+                "undecided": int(own["n_unsure"].sum()),
+                "mean tau": f"{own['tau'].mean():.2f}",
+            }
+        )
     return pd.DataFrame(lines)
 
 
@@ -184,6 +210,7 @@ def unlike(found: pd.DataFrame) -> dict[str, int]:
     Settings of one method (STUDIED) are left out.
     """
     places = zip(found["source"], found["table"].str.split(",").str[0], found["unlike"], strict=True)
-    parts = [part for source, name, text in places if (source, name) not in STUDIED
-             for part in str(text).split("; ") if part]  # fmt: skip
+    parts = [
+        part for source, name, text in places if (source, name) not in STUDIED for part in str(text).split("; ") if part
+    ]
     return dict(pd.Series(parts, dtype=object).value_counts(sort=True, ascending=False))

@@ -23,9 +23,14 @@ from dse.model.explain import assumed
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason", "marks")
 #: assumptions that a prediction is marked with: what was measured on none of its stack, release, format or links
 MARKED = (
-    "stacks_of", "nearest_kernels", "sparse_prompts", "nearest_format", "nearest_release", "eight_bit_kernels",
+    "stacks_of",
+    "nearest_kernels",
+    "sparse_prompts",
+    "nearest_format",
+    "nearest_release",
+    "eight_bit_kernels",
     "exchanges",
-)  # fmt: skip
+)
 #: columns of measured times, and their fields of a row and of what was judged
 _TIMES = {"silicon_tpot_ms": "tpot_s", "silicon_ttft_ms": "ttft_s"}
 #: what rows are grouped by in errors.csv
@@ -70,9 +75,14 @@ def judge(row: Row) -> Judged:
         tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
         tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
         return Judged(
-            row, (tpot, tpot * tokens.low, tpot * tokens.high), (ttft, ttft * first.low, ttft * first.high),
-            _naive_s(row), _kernels_s(point), "", "; ".join(filter(None, (marks, _marks(point)))),
-        )  # fmt: skip
+            row,
+            (tpot, tpot * tokens.low, tpot * tokens.high),
+            (ttft, ttft * first.low, ttft * first.high),
+            _naive_s(row),
+            _kernels_s(point),
+            "",
+            "; ".join(filter(None, (marks, _marks(point)))),
+        )
     except DseError as error:
         return Judged(row, *nothing, str(error))
 
@@ -147,8 +157,9 @@ def predictions_csv(found: list[Judged]) -> str:
     writer.writerow(COLUMNS)
     for one in found:
         times = [f"{value / _MS:.6g}" for three in (one.tpot_s, one.ttft_s) if three for value in three]
-        writer.writerow([files.harmless(one.row.id), *(times or [""] * 6), files.harmless(one.reason),
-                         files.harmless(one.marks)])  # fmt: skip
+        writer.writerow(
+            [files.harmless(one.row.id), *(times or [""] * 6), files.harmless(one.reason), files.harmless(one.marks)]
+        )
     return out.getvalue()
 
 
@@ -185,11 +196,13 @@ def _summary(found: list[Judged]) -> dict[str, Any]:
         off = [abs(ours / measured - 1) for measured, ours in pairs if measured and ours]
         beside[name.removesuffix("_s")] = float(np.mean(off)) if off else None
     return {
-        "rows": len(found), "predicted": sum(one.tpot_s is not None for one in found),
+        "rows": len(found),
+        "predicted": sum(one.tpot_s is not None for one in found),
         **{f"tpot_{name}": value for name, value in tokens.items()},
         **{f"ttft_{name}": value for name, value in first.items()},
-        "naive_mean": beside["naive"], "kernels_mean": beside["kernels"],
-    }  # fmt: skip
+        "naive_mean": beside["naive"],
+        "kernels_mean": beside["kernels"],
+    }
 
 
 def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> dict[str, float | None]:
@@ -200,10 +213,12 @@ def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> d
     measured, ours, low, high = known.T
     off = ours / measured - 1
     return {
-        "mean": float(np.abs(off).mean()), "p90": float(np.quantile(np.abs(off), 0.9)), "bias": float(np.median(off)),
+        "mean": float(np.abs(off).mean()),
+        "p90": float(np.quantile(np.abs(off), 0.9)),
+        "bias": float(np.median(off)),
         "inside": float(((measured >= low) & (measured <= high)).mean()),
         "width": float(np.median((high - low) / ours)),
-    }  # fmt: skip
+    }
 
 
 def errors_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -221,10 +236,11 @@ def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[s
     """`predictions.csv`, `errors.csv` and `errors.json` in a directory, and what `figure` draws; the paths written."""
     rows = errors(found)
     contents = {
-        "predictions.csv": predictions_csv(found).encode(), "errors.csv": errors_csv(rows).encode(),
+        "predictions.csv": predictions_csv(found).encode(),
+        "errors.csv": errors_csv(rows).encode(),
         "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(),
         **(figure(found) if figure else {}),
-    }  # fmt: skip
+    }
     for name, content in contents.items():
         files.write(Path(out) / name, content)
     return [str(Path(out) / name) for name in contents]
@@ -235,8 +251,16 @@ def text(found: list[Judged]) -> str:
     head = ("by", "group", "rows", "per token", "p90", "bias", "inside", "first token", "inside", "naive", "kernels")
     lines = [head]
     for row in errors(found):
-        numbers = (row["tpot_mean"], row["tpot_p90"], row["tpot_bias"], row["tpot_inside"], row["ttft_mean"],
-                   row["ttft_inside"], row["naive_mean"], row["kernels_mean"])  # fmt: skip
+        numbers = (
+            row["tpot_mean"],
+            row["tpot_p90"],
+            row["tpot_bias"],
+            row["tpot_inside"],
+            row["ttft_mean"],
+            row["ttft_inside"],
+            row["naive_mean"],
+            row["kernels_mean"],
+        )
         lines.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *(_percent(n) for n in numbers)))
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     shown = [
@@ -245,11 +269,16 @@ def text(found: list[Judged]) -> str:
         )
         for line in lines
     ]
-    return "\n".join([
-        *(line.rstrip() for line in shown), "",
-        "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: bytes",
-        "and operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count apart.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *(line.rstrip() for line in shown),
+            "",
+            "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: "
+            "bytes",
+            "and operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count "
+            "apart.",
+        ]
+    )
 
 
 def _percent(share: float | None) -> str:

@@ -32,9 +32,7 @@ def left_out_errors(rows: Features) -> list[dict[str, Any]]:
     """
     rows = rows.take(np.array([not host.is_suspect(row) for row in rows.rows]))
     found = []
-    for by, groups in zip(
-        LEFT_OUT, (host.names_of(rows), np.array([row.system for row in rows.rows])), strict=True
-    ):  # fmt: skip
+    for by, groups in zip(LEFT_OUT, (host.names_of(rows), np.array([row.system for row in rows.rows])), strict=True):
         if len(set(groups.tolist())) < 2:
             continue
         tokens_s, firsts_s = _without(rows, groups)
@@ -46,12 +44,18 @@ def left_out_errors(rows: Features) -> list[dict[str, Any]]:
         for labels in (kinds, groups):
             for name in sorted(set(labels.tolist())):
                 own = labels == name
-                found.append({
-                    "by": by, "group": name, "rows": int(own.sum()), "predicted": int(own.sum()),
-                    **_compared("tpot", rows.measured_s[own], tpot[own]),
-                    **_compared("ttft", rows.first_measured_s[own], ttft[own]), "naive_mean": None,
-                    "kernels_mean": None,
-                })  # fmt: skip
+                found.append(
+                    {
+                        "by": by,
+                        "group": name,
+                        "rows": int(own.sum()),
+                        "predicted": int(own.sum()),
+                        **_compared("tpot", rows.measured_s[own], tpot[own]),
+                        **_compared("ttft", rows.first_measured_s[own], ttft[own]),
+                        "naive_mean": None,
+                        "kernels_mean": None,
+                    }
+                )
     return found
 
 

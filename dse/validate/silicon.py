@@ -27,8 +27,11 @@ from dse.specs.stack import KvCode, StackSpec
 Origin = Literal["computed", "recorded"]
 #: size classes as `calibrate` names them -> as people read them
 CLASSES = {
-    "all": "all sizes", "large": "64 MB and more", "serving": "like serving", "every": "all sizes, far-off rows too",
-}  # fmt: skip
+    "all": "all sizes",
+    "large": "64 MB and more",
+    "serving": "like serving",
+    "every": "all sizes, far-off rows too",
+}
 GEMM_CLASSES = {**CLASSES, "serving": "larger than the cache", "all": "all sizes, at most 256 rows"}
 #: what the cache factor of rows inside the last-level cache is tried at, as a share of the time from memory
 CACHE_SHARES = tuple(np.geomspace(0.05, 1.0, 61))
@@ -103,11 +106,18 @@ def _shipped() -> list[SiliconRow]:
     text = resources.files("dse.data").joinpath("silicon.csv").read_text()
     return [
         SiliconRow(
-            row["device"], row["stack"], row["part"], row["size_class"], float(row["mean"]), float(row["p90"]),
-            float(row["naive_mean"]), int(row["rows"]), "recorded",
+            row["device"],
+            row["stack"],
+            row["part"],
+            row["size_class"],
+            float(row["mean"]),
+            float(row["p90"]),
+            float(row["naive_mean"]),
+            int(row["rows"]),
+            "recorded",
         )
         for row in csv.DictReader(io.StringIO(text))
-    ]  # fmt: skip
+    ]
 
 
 def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
@@ -142,14 +152,7 @@ def _point(stack: StackSpec, part: str) -> Floats:
     """The stack's parameters as a point of the space that `calibrate` searches, without a faster cache."""
     if part == "gemm":
         terms = stack.gemm_terms()
-        return np.array(
-            [
-                terms["launch_s"] / SCALES["launch"],
-                1 / terms["memory_frac"],
-                1 / terms["flops_frac"],
-                1.0,
-            ]
-        )
+        return np.array([terms["launch_s"] / SCALES["launch"], 1 / terms["memory_frac"], 1 / terms["flops_frac"], 1.0])
     if part == "attention":
         return calibrate.point_of(stack)
     assert stack.attention is not None
@@ -210,10 +213,14 @@ def run(device: str | None = None, stack: str | None = None, progress: Callable[
     pairs = chosen(device, stack)
     if not installed():
         rows = [row for spec, name in pairs for row in recorded(spec, name)]
-        return Silicon(rows, [], [
-            f"recorded when the parameters were fitted: {PACKAGE} is not installed "
-            f"({install('calibrate')}), so nothing is computed now",
-        ])  # fmt: skip
+        return Silicon(
+            rows,
+            [],
+            [
+                f"recorded when the parameters were fitted: {PACKAGE} is not installed "
+                f"({install('calibrate')}), so nothing is computed now"
+            ],
+        )
     found: list[SiliconRow] = []
     scatters: list[Scatter] = []
     notes: list[str] = []

@@ -17,9 +17,10 @@ PROMPT_TOKENS = 4096
 #: StreamingLLM's budget is not printed: its 4 sinks and the last tokens, together as many as SnapKV keeps.
 _SHARE, _SINKS = 0.16, 4
 POLICIES = {
-    "SnapKV": f"snapkv:share={_SHARE}", "H2O": f"h2o:heavy={_SHARE / 2},recent={_SHARE / 2},evict=prompt",
+    "SnapKV": f"snapkv:share={_SHARE}",
+    "H2O": f"h2o:heavy={_SHARE / 2},recent={_SHARE / 2},evict=prompt",
     "StreamingLLM": f"streaming:sinks={_SINKS},window={int(_SHARE * PROMPT_TOKENS) - _SINKS}",
-}  # fmt: skip
+}
 _MODEL = "llama2-7b"
 
 
@@ -41,8 +42,15 @@ def table_7() -> pd.DataFrame:
         bits = sum(g.n_stored_layers * bits_of(g, stored_tokens(g, limits, PROMPT_TOKENS)) for g in kv.groups)
         kv_bytes = bits / (units.BITS_PER_BYTE * kv.den)
         fp16_bytes = fp16_bytes or kv_bytes
-        rows.append({
-            "method": method, "tokens": policy, "quantizer": side.name, "kv_bytes": kv_bytes,
-            "compression": fp16_bytes / kv_bytes, "mean_score": sum(own.values()) / len(own), **own,
-        })  # fmt: skip
+        rows.append(
+            {
+                "method": method,
+                "tokens": policy,
+                "quantizer": side.name,
+                "kv_bytes": kv_bytes,
+                "compression": fp16_bytes / kv_bytes,
+                "mean_score": sum(own.values()) / len(own),
+                **own,
+            }
+        )
     return pd.DataFrame(rows)

@@ -115,10 +115,20 @@ def difference(published: str, ours: int | float | str | None) -> float | None:
 def row_of(claim: Claim, result: Result) -> ClaimRow:
     """A claim with its result."""
     return ClaimRow(
-        claim.id, claim.source, claim.where, claim.quantity, claim.kind, result.published, result.ours, result.unit,
-        difference(result.published, result.ours), claim.expected, claim.tolerance, result.verdict,
+        claim.id,
+        claim.source,
+        claim.where,
+        claim.quantity,
+        claim.kind,
+        result.published,
+        result.ours,
+        result.unit,
+        difference(result.published, result.ours),
+        claim.expected,
+        claim.tolerance,
+        result.verdict,
         " ".join(result.reason.split()),
-    )  # fmt: skip
+    )
 
 
 def claim_rows() -> list[ClaimRow]:
@@ -175,9 +185,10 @@ def summary(rows: list[ClaimRow]) -> str:
 
 
 _PLURALS: dict[Basis, tuple[str, str]] = {
-    "relation": ("as a relation only", "as relations only"), "input": ("an input of ours", "inputs of ours"),
+    "relation": ("as a relation only", "as relations only"),
+    "input": ("an input of ours", "inputs of ours"),
     "no number": ("without a printed number", "without a printed number"),
-}  # fmt: skip
+}
 
 
 def text(rows: list[ClaimRow]) -> str:
@@ -211,6 +222,7 @@ def changed(rows: list[ClaimRow]) -> list[str]:
     now: dict[str, str] = {row.id: row.verdict for row in rows}
     found = [
         f"{name}: was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
-        for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)
-    ]  # fmt: skip
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    ]
     return found

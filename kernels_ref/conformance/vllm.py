@@ -105,12 +105,11 @@ def turbo_quant(vectors: Vectors) -> Iterator[Pair]:
         if side == "key" and bits < 8:
             yield Pair("slot (norms)", expected[..., -2:], own[:, -2:].reshape(expected[..., -2:].shape))
             yield Pair(
-                "k_norm in FP16", vectors["k_norm"][keep].astype(np.float16),
+                "k_norm in FP16",
+                vectors["k_norm"][keep].astype(np.float16),
                 own[:, -2:].copy().view(np.float16).reshape(expected.shape[:-1]),
-            )  # fmt: skip
-            units = turboquant.encode(
-                vectors["k_rotated_unit"][keep].reshape(flat.shape), preset, side, units=True
-            )  # fmt: skip
+            )
+            units = turboquant.encode(vectors["k_rotated_unit"][keep].reshape(flat.shape), preset, side, units=True)
             yield Pair("slot (key)", expected[..., :-2], units[:, :-2].reshape(expected[..., :-2].shape))
             codes, ours = (turboquant.unpacked(part[:, :-2], bits) for part in (of_slot, own))
             near = vectors["k_near_midpoint"][keep].reshape(codes.shape)
@@ -125,7 +124,7 @@ def turbo_quant(vectors: Vectors) -> Iterator[Pair]:
             packed = method.quantize(_tensor(x[keep]))
             stored = np.concatenate(
                 [b.view(np.uint8).reshape(*expected.shape[:2], -1) for b in packed.buffers.values()], axis=2
-            )[..., : expected.shape[-1]]  # fmt: skip
+            )[..., : expected.shape[-1]]
             yield Pair(f"slot ({side} of the method)", own.reshape(expected.shape), stored)
     yield Pair("slot (padding)", slot[..., n_key + n_value :], np.zeros_like(slot[..., n_key + n_value :]))
 

@@ -139,9 +139,18 @@ class Oaken(RowMethod):
         starts = _starts(counts)
         coo = np.empty(starts[-1], layout.entry_dtype)
         encode(
-            bits, layout.bounds, layout.shift, layout.signed, layout.slot, layout.tag, layout.dense, starts,
-            buffers["dense"], coo, buffers["meta"].view(np.uint16),
-        )  # fmt: skip
+            bits,
+            layout.bounds,
+            layout.shift,
+            layout.signed,
+            layout.slot,
+            layout.tag,
+            layout.dense,
+            starts,
+            buffers["dense"],
+            coo,
+            buffers["meta"].view(np.uint16),
+        )
         return {"coo": coo}
 
     def dequantize(self, packed: Packed) -> np.ndarray:
@@ -153,10 +162,19 @@ class Oaken(RowMethod):
     def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         layout = self._layout
         decode(
-            buffers["dense"], buffers["counts"], buffers["coo"], _starts(buffers["counts"]),
-            buffers["meta"].view(np.uint16), layout.shift, layout.signed, layout.slot, layout.tag, layout.dense,
-            layout.entry_values - 1, bits,
-        )  # fmt: skip
+            buffers["dense"],
+            buffers["counts"],
+            buffers["coo"],
+            _starts(buffers["counts"]),
+            buffers["meta"].view(np.uint16),
+            layout.shift,
+            layout.signed,
+            layout.slot,
+            layout.tag,
+            layout.dense,
+            layout.entry_values - 1,
+            bits,
+        )
 
     def fake_quantize(self, x: np.ndarray, *, n_heads: int = 1, nonfinite: NonFinite = "raise") -> np.ndarray:
         """What attention sees of x after quantising: float16 of x's shape, bit for bit as the mode says.

@@ -272,9 +272,17 @@ def encode(bits, bounds, shift, signed, slot, tag, dense, starts, packed, entrie
             n_sparse = _gather(region, np.uint8(dense), np.uint8(other), places)
             n_sparse = min(n_sparse, starts[row + 1] - starts[row])  # should another thread have changed x since
             _sparse_codes(
-                bits[row], region, places[:n_sparse], shift, negate, low_of, scale_of, tag, codes,
+                bits[row],
+                region,
+                places[:n_sparse],
+                shift,
+                negate,
+                low_of,
+                scale_of,
+                tag,
+                codes,
                 entries[starts[row] : starts[row + 1]],
-            )  # fmt: skip
+            )
             pack_low_first(codes, packed[row])
 
 

@@ -25,9 +25,7 @@ from dse.model.formulas import calibrated
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
-TRUE = {
-    "launch": 11e-6, "split": 4e-6, "per_unit": 3.5e-6, "memory_frac": 0.85, "core_rate": 0.0, "layout_copy": 0.0,
-}  # fmt: skip
+TRUE = {"launch": 11e-6, "split": 4e-6, "per_unit": 3.5e-6, "memory_frac": 0.85, "core_rate": 0.0, "layout_copy": 0.0}
 HEADER = "gpu,framework,framework_version,batch,n_q_heads,n_kv_heads,head_dim,kv_len_tokens,kv_dtype,latency_us"
 H100 = {"n_cores": 132, "bandwidth": 3.35e12, "flops": 989e12}
 
@@ -50,13 +48,23 @@ def naive_attention_s(batch, q, kv, dim, length, bits, true, chip, launch=None, 
 def formula_s(batch, q, kv, dim, length, kv_bytes, true, chip):
     """The same by the formulas."""
     return calibrated.attention_layer_s(
-        n_tokens=length, n_units=batch * kv, n_elements=2 * batch * kv * dim * length, kv_read_bytes=kv_bytes,
-        io_bytes=calibrated.attention_io_bytes(batch, q, 2 * dim), flops=batch * length * 2 * q * 2 * dim,
-        n_copies=calibrated.layout_copies(batch, q, kv), launch_s=true["launch"], split_s=true["split"],
-        copy_s=true["layout_copy"], unit_s=true["per_unit"], memory_frac=true["memory_frac"],
-        core_rate_per_s=true["core_rate"], n_cores=chip["n_cores"], bandwidth_bytes_per_s=chip["bandwidth"],
+        n_tokens=length,
+        n_units=batch * kv,
+        n_elements=2 * batch * kv * dim * length,
+        kv_read_bytes=kv_bytes,
+        io_bytes=calibrated.attention_io_bytes(batch, q, 2 * dim),
+        flops=batch * length * 2 * q * 2 * dim,
+        n_copies=calibrated.layout_copies(batch, q, kv),
+        launch_s=true["launch"],
+        split_s=true["split"],
+        copy_s=true["layout_copy"],
+        unit_s=true["per_unit"],
+        memory_frac=true["memory_frac"],
+        core_rate_per_s=true["core_rate"],
+        n_cores=chip["n_cores"],
+        bandwidth_bytes_per_s=chip["bandwidth"],
         peak_flops_per_s=chip["flops"],
-    )  # fmt: skip
+    )
 
 
 def rows(n, seed, noise=0.02, true=TRUE, code="bfloat16", **other):
@@ -117,14 +125,22 @@ def test_parts_by_hand():
 
 
 SHAPES = {
-    "batch": st.integers(1, 2048), "heads": st.integers(1, 64), "group": st.sampled_from([1, 2, 4, 8]),
-    "length": st.integers(1, 131_072), "bits": st.sampled_from([2, 4, 8, 16]),
-}  # fmt: skip
-PARAMETERS = st.fixed_dictionaries({
-    "launch": st.floats(0, 1e-4), "split": st.floats(0, 1e-4), "per_unit": st.floats(0, 1e-4),
-    "memory_frac": st.floats(0.05, 1), "core_rate": st.sampled_from([0.0, 1e9, 2.5e10]),
-    "layout_copy": st.floats(0, 1e-4),
-})  # fmt: skip
+    "batch": st.integers(1, 2048),
+    "heads": st.integers(1, 64),
+    "group": st.sampled_from([1, 2, 4, 8]),
+    "length": st.integers(1, 131_072),
+    "bits": st.sampled_from([2, 4, 8, 16]),
+}
+PARAMETERS = st.fixed_dictionaries(
+    {
+        "launch": st.floats(0, 1e-4),
+        "split": st.floats(0, 1e-4),
+        "per_unit": st.floats(0, 1e-4),
+        "memory_frac": st.floats(0.05, 1),
+        "core_rate": st.sampled_from([0.0, 1e9, 2.5e10]),
+        "layout_copy": st.floats(0, 1e-4),
+    }
+)
 
 
 @given(true=PARAMETERS, **SHAPES)
@@ -308,8 +324,9 @@ def test_calibrate_writes_a_device_that_predicts(tmp_path):
 
 
 def test_calibrate_prints_json(tmp_path):
-    result = run(calibrate_command, table(tmp_path, rows(50, 14)), "--device", "h100", "--out", tmp_path / "o.toml",
-                 "--json")  # fmt: skip
+    result = run(
+        calibrate_command, table(tmp_path, rows(50, 14)), "--device", "h100", "--out", tmp_path / "o.toml", "--json"
+    )
     found = json.loads(result.stdout)
     assert found["stack"] == "vllm"
     assert found["parts"][0]["parameters"]["launch"] == pytest.approx(11e-6, rel=0.1)
@@ -317,9 +334,13 @@ def test_calibrate_prints_json(tmp_path):
 
 def test_json_devices_and_short_numbers_are_kept(tmp_path):
     device = {
-        "name": "H100-mine", "memory_capacity": "80 GB", "memory_bandwidth": "3.35 TB/s", "peak_flops": "989 TFLOP/s",
-        "n_cores": 132, "dequant_path": {"nqkv": "fused"},
-    }  # fmt: skip
+        "name": "H100-mine",
+        "memory_capacity": "80 GB",
+        "memory_bandwidth": "3.35 TB/s",
+        "peak_flops": "989 TFLOP/s",
+        "n_cores": 132,
+        "dequant_path": {"nqkv": "fused"},
+    }
     (tmp_path / "d.json").write_text(json.dumps(device))
     out = tmp_path / "out.toml"
     result = run(calibrate_command, table(tmp_path, rows(60, 15)), "--device", tmp_path / "d.json", "--out", out)
@@ -388,7 +409,7 @@ GOOD = "H100-SXM5,vllm,1.0,64,32,8,128,4096,bfloat16,500"
         ([GOOD + ",3"], HEADER + ",kv_bytes", ":2: kv_bytes = 3", "must be near"),
         ([GOOD + "\0"], HEADER, ":2:", "NUL byte"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_with_file_row_and_column(tmp_path, lines, header, place, reason):
     path = table(tmp_path, lines, header)
     result = run(calibrate_command, path, "--device", "h100", "--out", tmp_path / "o.toml")

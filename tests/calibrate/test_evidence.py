@@ -11,9 +11,23 @@ from dse.validate import gains
 from factories import build
 
 NAMES = (
-    "id", "device", "n_devices", "model", "weights", "activations", "kv", "stack", "batch", "input_tokens",
-    "output_tokens", "quantity", "value", "unit", "group", "is_base",
-)  # fmt: skip
+    "id",
+    "device",
+    "n_devices",
+    "model",
+    "weights",
+    "activations",
+    "kv",
+    "stack",
+    "batch",
+    "input_tokens",
+    "output_tokens",
+    "quantity",
+    "value",
+    "unit",
+    "group",
+    "is_base",
+)
 HEAD = ",".join(NAMES)
 BASE = (
     "r1,A100-80GB,1,Llama-2-7B,FP16,FP16,FP16,vLLM 0.7.3,16,1024,512,"
@@ -53,8 +67,16 @@ def test_units_and_quantities_by_hand(tmp_path):
     step = changed(BASE, id="s", quantity="time per output token", unit="ms", value=20)
     (row,) = evidence.read(table(tmp_path, step))
     assert evidence.predicted(row) == pytest.approx(1e3 * row.point().results["decode_step_s"])
-    one = changed(BASE, id="k", model="attention 32 query, 8 KV heads of 128", quantity="decode attention of one layer",
-                  unit="us", value=50, stack="FlashAttention 2", output_tokens="")  # fmt: skip
+    one = changed(
+        BASE,
+        id="k",
+        model="attention 32 query, 8 KV heads of 128",
+        quantity="decode attention of one layer",
+        unit="us",
+        value=50,
+        stack="FlashAttention 2",
+        output_tokens="",
+    )
     (row,) = evidence.read(table(tmp_path, one))
     assert (row.model.n_q_heads, row.model.layers[0].n_kv_heads, row.model.n_layers) == (32, 8, 1)
     results = row.point(output_tokens=1, memory="paper").results
@@ -108,7 +130,7 @@ def test_an_open_batch_is_the_largest_that_fits(tmp_path):
         (["r1,A100"], "t.csv:2: has 2 cells: the header has 16 columns"),
         ([], "t.csv: has a header but no rows"),
     ],
-)  # fmt: skip
+)
 def test_bad_tables_are_one_line(tmp_path, rows, message):
     with pytest.raises(InputError) as told:
         evidence.read(table(tmp_path, *rows))
@@ -128,14 +150,19 @@ def test_a_missing_column_is_named(tmp_path, name):
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"device": "H700"}, "unknown device"), ({"model": "Nobody-7B"}, "unknown model"),
-        ({"stack": "mlc-llm"}, "stack = 'mlc-llm': is not known"), ({"kv": "int3ish"}, "unknown quantizer"),
+        ({"device": "H700"}, "unknown device"),
+        ({"model": "Nobody-7B"}, "unknown model"),
+        ({"stack": "mlc-llm"}, "stack = 'mlc-llm': is not known"),
+        ({"kv": "int3ish"}, "unknown quantizer"),
         ({"kv": "qserve@"}, "names no implementation behind @"),
         ({"kv": "qserve@kivi-released"}, "kivi-released runs kivi"),
-        ({"quantity": "joy"}, "quantity = 'joy': is not known"), ({"unit": "parsec"}, "unit = 'parsec'"),
+        ({"quantity": "joy"}, "quantity = 'joy': is not known"),
+        ({"unit": "parsec"}, "unit = 'parsec'"),
         ({"unit": "ms"}, "unit = 'ms': output throughput, prompt included must be in token/s"),
-        ({"weights": "INT3"}, "weights = 'INT3'"), ({"n_devices": "0"}, "n_devices = '0'"),
-        ({"batch": "0"}, "batch = '0'"), ({"input_tokens": "1.5"}, "input_tokens = '1.5'"),
+        ({"weights": "INT3"}, "weights = 'INT3'"),
+        ({"n_devices": "0"}, "n_devices = '0'"),
+        ({"batch": "0"}, "batch = '0'"),
+        ({"input_tokens": "1.5"}, "input_tokens = '1.5'"),
         ({"output_tokens": "0"}, "output_tokens = '0'"),
         ({"model": "attention 0 query, 0 KV heads of 0"}, "query heads = '0': must be a whole number from 1"),
         ({"model": "attention 7 query, 2 KV heads of 64"}, "2 KV heads do not divide 7 query heads"),
@@ -143,7 +170,7 @@ def test_a_missing_column_is_named(tmp_path, name):
         ({"model": "matrix product", "quantity": "time of one product", "unit": "us"}, "must say N and K, such as"),
         ({"model": "matrix product, N 0, K 8", "quantity": "time of one product", "unit": "us"}, "N = '0'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_known_is_a_reason(tmp_path, cells, reason):
     found = gains.run(table(tmp_path, changed(PACKED, id="odd", **cells), BASE))
     assert reason in found[0].reason
@@ -157,10 +184,37 @@ def test_no_broken_table_is_a_traceback(tmp_path):
     """40 tables with cells of nonsense: refused, or judged with a reason."""
     draw = random.Random(4)
     odd = [
-        "", " ", "0", "-1", "nan", "inf", "1e999", "٣", "=cmd()", "a" * 400, "😀", "1,5", "..", "best", "(1", "@", ":",
-        "plan:", "plan:/", "fp16:x=1", "qserve@omniserve", "A100", "attention 1 query, 1 KV heads of 1", "w8a8",
-        "not stated (run as )", "tokens in the pool", "out of memory", "first token latency", "bool", "9" * 30,
-    ]  # fmt: skip
+        "",
+        " ",
+        "0",
+        "-1",
+        "nan",
+        "inf",
+        "1e999",
+        "٣",
+        "=cmd()",
+        "a" * 400,
+        "😀",
+        "1,5",
+        "..",
+        "best",
+        "(1",
+        "@",
+        ":",
+        "plan:",
+        "plan:/",
+        "fp16:x=1",
+        "qserve@omniserve",
+        "A100",
+        "attention 1 query, 1 KV heads of 1",
+        "w8a8",
+        "not stated (run as )",
+        "tokens in the pool",
+        "out of memory",
+        "first token latency",
+        "bool",
+        "9" * 30,
+    ]
     for number in range(40):
         cells = {draw.choice(NAMES[1:]): draw.choice(odd) for _ in range(draw.randint(1, 4))}
         path = table(tmp_path, changed(PACKED, **cells), BASE)

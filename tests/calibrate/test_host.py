@@ -28,8 +28,9 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
     for i in range(n):
         spec = catalog.model(models[i % len(models)])
         stack, release = releases[i // len(models) % len(releases)].split()
-        row = Row(f"r{i}", i + 2, spec.name, "h100_sxm", stack, release, "bf16", 8, 1, None, spec, None, "fp16", 1.0,
-                  1.0, "")  # fmt: skip
+        row = Row(
+            f"r{i}", i + 2, spec.name, "h100_sxm", stack, release, "bf16", 8, 1, None, spec, None, "fp16", 1.0, 1.0, ""
+        )
         rows.append(row)
         counts.append((spec.n_layers, float(2 ** rng.integers(0, 9))))
     counts = np.array(counts)
@@ -40,9 +41,17 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
     first, burst, rounds = 10 ** rng.uniform(-2, 0, n), 10 ** rng.uniform(-2, 0, n), rng.choice([1.0, 10.0], n)
     waits = burst * np.where(rounds == 1, 1.0, PROMPTS[2] / 10)  # one round is in step whatever the server does
     return Features(
-        rows, kernels, 0.1 * kernels, (kernels + (counts * mine).sum(axis=1)) * off[0], counts, first, burst, rounds,
-        (first + waits + counts[:, 0] * (PROMPTS[0] + is_mixture * PROMPTS[1])) * off[1], is_mixture,
-    )  # fmt: skip
+        rows,
+        kernels,
+        0.1 * kernels,
+        (kernels + (counts * mine).sum(axis=1)) * off[0],
+        counts,
+        first,
+        burst,
+        rounds,
+        (first + waits + counts[:, 0] * (PROMPTS[0] + is_mixture * PROMPTS[1])) * off[1],
+        is_mixture,
+    )
 
 
 def test_known_numbers_are_found_again():
@@ -88,10 +97,12 @@ def test_suspects_do_not_count():
     assert all(host.is_suspect(row) for row in bad.rows)
     assert not any(host.is_suspect(row) for row in honest.rows)
     bad = replace(bad, measured_s=10 * bad.measured_s)
-    both = Features(*(
-        a + b if isinstance(a, list) else np.concatenate((a, b))
-        for a, b in zip(vars(honest).values(), vars(bad).values(), strict=True)
-    ))  # fmt: skip
+    both = Features(
+        *(
+            a + b if isinstance(a, list) else np.concatenate((a, b))
+            for a, b in zip(vars(honest).values(), vars(bad).values(), strict=True)
+        )
+    )
     alone, together = host.fit_all(honest), host.fit_all(both)
     assert together.everywhere == pytest.approx(alone.everywhere)
     assert set(together.releases) == set(alone.releases)
@@ -101,8 +112,11 @@ def test_a_model_left_out_is_never_seen():
     """Rows of the model may say what they like: what is predicted of it stays the same."""
     rows = servers()
     own = host.names_of(rows) == "qwen3-32b"
-    lies = replace(rows, measured_s=np.where(own, 7.0, 1.0) * rows.measured_s,
-                   first_measured_s=np.where(own, 7.0, 1.0) * rows.first_measured_s)  # fmt: skip
+    lies = replace(
+        rows,
+        measured_s=np.where(own, 7.0, 1.0) * rows.measured_s,
+        first_measured_s=np.where(own, 7.0, 1.0) * rows.first_measured_s,
+    )
     honest, told = host.left_out(rows), host.left_out(lies)
     for a, b in zip(honest, told, strict=True):
         assert np.array_equal(a[own], b[own])
@@ -117,11 +131,19 @@ def test_spread_by_hand():
     # of 11 evenly spaced ratios the 10th and 90th percentiles are the second and the last but one
     # or the prediction itself, which an interval holds: all rows lie above it
     assert host.spread(rows, ones, ones, (0.1, 0.9)) == {
-        "low": 1.0, "high": 1.9, "first_low": 1.0, "first_high": 2.9, "n_points": 11,
-    }  # fmt: skip
+        "low": 1.0,
+        "high": 1.9,
+        "first_low": 1.0,
+        "first_high": 2.9,
+        "n_points": 11,
+    }
     assert host.spread(rows, 3 * ones, 4 * ones, (0.1, 0.9)) == {
-        "low": 0.367, "high": 1.0, "first_low": 0.525, "first_high": 1.0, "n_points": 11,
-    }  # fmt: skip
+        "low": 0.367,
+        "high": 1.0,
+        "first_low": 0.525,
+        "first_high": 1.0,
+        "n_points": 11,
+    }
 
 
 def test_files_say_what_was_fitted():
@@ -164,10 +186,18 @@ def test_kernels_do_not_depend_on_the_servers_that_ship(tmp_path, monkeypatch):
     path.write_text(HEAD + "a,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,9.0,100\n")
     before = host.features(read(str(path)))
     slow = {
-        name: own.model_copy(update={"releases": {}, "host": own.host.model_copy(update={
-            part: getattr(own.host, part).model_copy(update={"value": 900.0}) for part in host.FIELDS[:4]
-        })}) for name, own in catalog.servers().items()
-    }  # fmt: skip
+        name: own.model_copy(
+            update={
+                "releases": {},
+                "host": own.host.model_copy(
+                    update={
+                        part: getattr(own.host, part).model_copy(update={"value": 900.0}) for part in host.FIELDS[:4]
+                    }
+                ),
+            }
+        )
+        for name, own in catalog.servers().items()
+    }
     monkeypatch.setattr(catalog, "servers", lambda: slow)
     after = host.features(read(str(path)))
     assert after.explained_s == pytest.approx(before.explained_s, rel=1e-9)

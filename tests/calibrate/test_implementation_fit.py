@@ -31,14 +31,18 @@ def made(path, designs, asked):
 def served():
     for i, (model, batch) in enumerate(SERVED):
         for kv, stack, is_base in (("FP16", "TensorRT-LLM", 1), ("INT4 per head", "QServe", 0)):
-            yield (f"{stack}{i},A100-80GB,{model},FP16,{kv},{stack},{batch},2048,256,output throughput,1.0,token/s,"
-                   f"g{i},{is_base}")  # fmt: skip
+            yield (
+                f"{stack}{i},A100-80GB,{model},FP16,{kv},{stack},{batch},2048,256,output throughput,1.0,token/s,"
+                f"g{i},{is_base}"
+            )
 
 
 def kernels():
     for i, (n_kv, n) in enumerate(KERNELS):
-        yield (f"k{i},RTX A6000,\"attention 32 query, {n_kv} KV heads of 128\",FP16,\"int4, keys per channel\","
-               f"BitDecoding,8,{n},,decode attention of one layer,1.0,us,,0")  # fmt: skip
+        yield (
+            f'k{i},RTX A6000,"attention 32 query, {n_kv} KV heads of 128",FP16,"int4, keys per channel",'
+            f"BitDecoding,8,{n},,decode attention of one layer,1.0,us,,0"
+        )
 
 
 def test_a_table_of_a_known_rate_gives_it_back(tmp_path):
@@ -68,9 +72,10 @@ def test_two_numbers_come_back_from_times_of_kernels(tmp_path):
     """Decode attention of one layer at three lengths, with and without groups, made with 20 elements and 12 us."""
     table = made(tmp_path / "t.csv", list(kernels()), "bitdecoding:elements_per_cycle=20,launch=12")
     result = CliRunner().invoke(
-        calibrate_command, [table, "--kernel", "implementation", "--out", str(tmp_path / "out"), "--json"],
+        calibrate_command,
+        [table, "--kernel", "implementation", "--out", str(tmp_path / "out"), "--json"],
         catch_exceptions=False,
-    )  # fmt: skip
+    )
     (fitted,) = json.loads(result.output)["fits"]
     assert fitted["name"] == "bitdecoding"
     assert fitted["numbers"]["elements_per_cycle"]["value"] == pytest.approx(20, rel=0.02)

@@ -80,10 +80,20 @@ def checkout(tmp_path, power_w=None):
         seconds = max(n_bytes / 7e12, flops / 1.5e15) * 1.5
         watts = IDLE_W + (100e-12 * n_bytes + 0.5e-12 * flops) / seconds
         for _ in range(3):
-            rows.append({
-                "framework": "VLLM", "version": "0.0.1", "device": "NVIDIA B200", "gemm_dtype": "bfloat16", "m": m,
-                "n": n, "k": k, "latency": seconds * 1e3, "power": watts, "power_limit": 1000.0,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "framework": "VLLM",
+                    "version": "0.0.1",
+                    "device": "NVIDIA B200",
+                    "gemm_dtype": "bfloat16",
+                    "m": m,
+                    "n": n,
+                    "k": k,
+                    "latency": seconds * 1e3,
+                    "power": watts,
+                    "power_limit": 1000.0,
+                }
+            )
     frame = pd.DataFrame(rows)
     if power_w is not None:
         frame.loc[4, "power"] = power_w

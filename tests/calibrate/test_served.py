@@ -45,10 +45,15 @@ def test_bytes_of_a_product_by_hand():
 
 @pytest.mark.parametrize(
     ("code", "name", "weight", "activation"),
-    [("fp8", "fp8", 1.0, 1.0), ("fp8_block", "fp8_block", 1.0, 1.0), ("int8", "int8_wo", 1.0, 2.0),
-     # codes of 4 bits; a scale of 8 bits for 16 weights, and of 16 bits for 128
-     ("nvfp4", "nvfp4", 0.5 + 1 / 16, 0.5 + 1 / 16), ("int4", "int4_wo", 0.5 + 2 / 128, 2.0)],
-)  # fmt: skip
+    [
+        ("fp8", "fp8", 1.0, 1.0),
+        ("fp8_block", "fp8_block", 1.0, 1.0),
+        ("int8", "int8_wo", 1.0, 2.0),
+        # codes of 4 bits; a scale of 8 bits for 16 weights, and of 16 bits for 128
+        ("nvfp4", "nvfp4", 0.5 + 1 / 16, 0.5 + 1 / 16),
+        ("int4", "int4_wo", 0.5 + 2 / 128, 2.0),
+    ],
+)
 def test_bytes_of_formats_by_hand(code, name, weight, activation):
     frame = products(name, noise=0.0)
     rows = served._products(frame, code, cache=0.0)
@@ -93,8 +98,13 @@ def test_known_parameters_are_found_again():
 def test_what_errs_too_much_is_not_written():
     rng = np.random.default_rng(1)
     rows = served._products(products(), "bf16", 0.0)
-    wild = served.Rows(rows.flops, rows.n_bytes, rows.measured_s * np.exp(rng.standard_normal(len(rows.flops))),
-                       rows.is_decode, rows.source)  # fmt: skip
+    wild = served.Rows(
+        rows.flops,
+        rows.n_bytes,
+        rows.measured_s * np.exp(rng.standard_normal(len(rows.flops))),
+        rows.is_decode,
+        rows.source,
+    )
     bad, good = (served._fit(f"products.{code}", own, BANDWIDTH, PEAK) for code, own in (("fp8", wild), ("bf16", rows)))
     assert not bad.trusted
     before = {"stacks": {"vllm": {"attention": {"kept": 1}, "products": {"fp8": {}}}, "other": {}}}
@@ -105,11 +115,23 @@ def test_what_errs_too_much_is_not_written():
 
 
 def test_experts_by_hand():
-    frame = pd.DataFrame({
-        "moe_dtype": "bfloat16", "num_tokens": [1] * 25, "hidden_size": 4096, "inter_size": 1024, "topk": 2,
-        "num_experts": 8, "moe_tp_size": 2, "moe_ep_size": 1, "distribution": "balanced",
-        "latency": np.linspace(1, 2, 25), "device": "H100", "framework": "vLLM", "version": "0.1",
-    }).assign(hidden_size=range(4096, 4096 + 25 * 256, 256))  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "moe_dtype": "bfloat16",
+            "num_tokens": [1] * 25,
+            "hidden_size": 4096,
+            "inter_size": 1024,
+            "topk": 2,
+            "num_experts": 8,
+            "moe_tp_size": 2,
+            "moe_ep_size": 1,
+            "distribution": "balanced",
+            "latency": np.linspace(1, 2, 25),
+            "device": "H100",
+            "framework": "vLLM",
+            "version": "0.1",
+        }
+    ).assign(hidden_size=range(4096, 4096 + 25 * 256, 256))
     rows = served._experts(frame, "bf16", cache=0.0)
     one = rows.flops.argmin()
     # one token chooses 2 of 8 experts; an expert's three matrices of 4,096 x 1,024 are halved over two devices
@@ -120,21 +142,40 @@ def test_experts_by_hand():
 
 
 def test_routing_is_the_uneven_one_where_there_is_one():
-    frame = pd.DataFrame({
-        "moe_dtype": "bfloat16", "num_tokens": 1, "hidden_size": [*range(4096, 4096 + 25 * 256, 256)] * 2,
-        "inter_size": 1024, "topk": 2, "num_experts": 8, "moe_tp_size": 1, "moe_ep_size": 1,
-        "distribution": ["balanced"] * 25 + ["power_law_1.01"] * 25, "latency": [1.0] * 25 + [2.0] * 25,
-        "device": "H100", "framework": "vLLM", "version": "0.1",
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "moe_dtype": "bfloat16",
+            "num_tokens": 1,
+            "hidden_size": [*range(4096, 4096 + 25 * 256, 256)] * 2,
+            "inter_size": 1024,
+            "topk": 2,
+            "num_experts": 8,
+            "moe_tp_size": 1,
+            "moe_ep_size": 1,
+            "distribution": ["balanced"] * 25 + ["power_law_1.01"] * 25,
+            "latency": [1.0] * 25 + [2.0] * 25,
+            "device": "H100",
+            "framework": "vLLM",
+            "version": "0.1",
+        }
+    )
     assert set(served._experts(frame, "bf16", 0.0).measured_s) == {2e-3}
     assert set(served._experts(frame[frame["distribution"] == "balanced"], "bf16", 0.0).measured_s) == {1e-3}
 
 
 def test_latent_heads_by_hand():
-    frame = pd.DataFrame({
-        "kv_cache_dtype": "fp8", "num_heads": 16, "batch_size": 4, "step": 999 + np.arange(25),
-        "latency": 1.0, "device": "H100", "framework": "vLLM", "version": "0.1",
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "kv_cache_dtype": "fp8",
+            "num_heads": 16,
+            "batch_size": 4,
+            "step": 999 + np.arange(25),
+            "latency": 1.0,
+            "device": "H100",
+            "framework": "vLLM",
+            "version": "0.1",
+        }
+    )
     rows = served._latent(frame, "fp8")
     # 4 sequences of 1,000 tokens of 512 + 64 elements of a byte; 16 heads score 576 and weigh 512 elements of each
     assert rows.flops[0] == 2 * 4 * 1000 * 16 * (576 + 512)
@@ -149,10 +190,20 @@ KNOWN = {"bf16": H100.stacks["vllm"].gemm}
 def sparse(batches, contexts, **columns):
     """A table of GLM-5's layers on 8 devices as the package has it, its times still to be filled in."""
     rows = [(batch, s - 1) for batch in batches for s in contexts]
-    return pd.DataFrame(rows, columns=["batch_size", "step"]).assign(**{
-        "op_name": "dsa_generation_module", "model": "zai-org/GLM-5", "num_heads": 8, "kv_cache_dtype": "bfloat16",
-        "gemm_type": "bfloat16", "latency": 1.0, "device": "H100", "framework": "vLLM", "version": "0.1", **columns,
-    })  # fmt: skip
+    return pd.DataFrame(rows, columns=["batch_size", "step"]).assign(
+        **{
+            "op_name": "dsa_generation_module",
+            "model": "zai-org/GLM-5",
+            "num_heads": 8,
+            "kv_cache_dtype": "bfloat16",
+            "gemm_type": "bfloat16",
+            "latency": 1.0,
+            "device": "H100",
+            "framework": "vLLM",
+            "version": "0.1",
+            **columns,
+        }
+    )
 
 
 def test_layers_that_read_chosen_tokens_by_hand():
@@ -192,11 +243,12 @@ def test_which_rows_of_sparse_layers_count():
         # 16 blocks of 128 tokens, keys and values of 4 heads of 128; an index key of 128 16-bit elements
         ("msa", "MiniMaxAI/MiniMax-M3", 64, 2048 * 2 * 4 * 128, 256),
         # 512 entries and a window of 128 tokens, of 512 elements; 128 elements of FP4 for every 4 tokens
-        ("csa", "DeepSeek-V4-Flash", 64, (512 + 128) * 512, 16), ("csa", "DeepSeek-V4-Pro", 128, 1152 * 512, 16),
+        ("csa", "DeepSeek-V4-Flash", 64, (512 + 128) * 512, 16),
+        ("csa", "DeepSeek-V4-Pro", 128, 1152 * 512, 16),
         # an entry for every 128 tokens, all read
         ("hca", "DeepSeek-V4-Flash", 64, (8192 / 128 + 128) * 512, 0),
     ],
-)  # fmt: skip
+)
 def test_what_other_sparse_layers_read_by_hand(kind, model, heads, n_bytes, index_bytes):
     frame = sparse([1] * 25, [8192], model=model, num_heads=heads, kv_cache_dtype="fp8_e4m3")
     rows = served._sparse(frame, kind, True, H100, KNOWN)
@@ -237,10 +289,20 @@ def test_long_contexts_judge_a_fit_that_did_not_see_them():
 
 
 def test_prompts_by_hand():
-    frame = pd.DataFrame({
-        "kv_cache_dtype": "bfloat16", "head_dim": 128, "window_size": 0, "num_heads": 32, "batch_size": 2,
-        "isl": 4096 + np.arange(25), "latency": 1.0, "device": "H100", "framework": "vLLM", "version": "0.1",
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "kv_cache_dtype": "bfloat16",
+            "head_dim": 128,
+            "window_size": 0,
+            "num_heads": 32,
+            "batch_size": 2,
+            "isl": 4096 + np.arange(25),
+            "latency": 1.0,
+            "device": "H100",
+            "framework": "vLLM",
+            "version": "0.1",
+        }
+    )
     rows = served._prompts(frame, 128)
     # scores and their product with the values, 2 FLOP a pair and element each, of half of the pairs
     assert rows.flops[0] == 2 * 2 * 32 * 128 * 4096 * 4096 * 2 / 2

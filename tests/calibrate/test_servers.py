@@ -5,15 +5,44 @@ import pytest
 from dse.calibrate.servers import read
 from dse.core.errors import InputError
 
-HEAD = ("id", "silicon_data_source", "backend", "backend_version", "model_path", "system", "precision", "isl", "osl",
-        "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "silicon_ttft_ms",
-        "silicon_tpot_ms")  # fmt: skip
+HEAD = (
+    "id",
+    "silicon_data_source",
+    "backend",
+    "backend_version",
+    "model_path",
+    "system",
+    "precision",
+    "isl",
+    "osl",
+    "batch_size",
+    "tp_size",
+    "pp_size",
+    "attention_dp_size",
+    "moe_tp_size",
+    "moe_ep_size",
+    "silicon_ttft_ms",
+    "silicon_tpot_ms",
+)
 ROW = {
-    "id": "a", "silicon_data_source": "", "backend": "vllm", "backend_version": "0.16.0",
-    "model_path": "meta-llama/Llama-3.1-8B-Instruct", "system": "h100_sxm", "precision": "bf16", "isl": "1000",
-    "osl": "500", "batch_size": "8", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1", "moe_tp_size": "",
-    "moe_ep_size": "", "silicon_ttft_ms": "120.5", "silicon_tpot_ms": "7.25",
-}  # fmt: skip
+    "id": "a",
+    "silicon_data_source": "",
+    "backend": "vllm",
+    "backend_version": "0.16.0",
+    "model_path": "meta-llama/Llama-3.1-8B-Instruct",
+    "system": "h100_sxm",
+    "precision": "bf16",
+    "isl": "1000",
+    "osl": "500",
+    "batch_size": "8",
+    "tp_size": "2",
+    "pp_size": "1",
+    "attention_dp_size": "1",
+    "moe_tp_size": "",
+    "moe_ep_size": "",
+    "silicon_ttft_ms": "120.5",
+    "silicon_tpot_ms": "7.25",
+}
 
 
 @pytest.fixture
@@ -73,9 +102,11 @@ def test_what_rows_do_not_say_of_their_servers(table):
         (row,) = read(table(cells))
         found[name] = (row.work.rounds, row.work.admission, row.work.max_num_seqs)
     assert found == {
-        "sglang": (1, "paged", None), "sglang x": (10, "paged", None),
-        "trtllm": (10, "reserve", 7), "trtllm x": (10, "reserve", None),
-    }  # fmt: skip
+        "sglang": (1, "paged", None),
+        "sglang x": (10, "paged", None),
+        "trtllm": (10, "reserve", 7),
+        "trtllm x": (10, "reserve", None),
+    }
 
 
 def test_the_share_of_memory_is_as_a_column_says_or_more_where_weights_fill_the_usual_one(table):
@@ -86,8 +117,17 @@ def test_the_share_of_memory_is_as_a_column_says_or_more_where_weights_fill_the_
     assert (usual.work.gpu_memory_utilization, told.work.gpu_memory_utilization) == (0.9, 0.8)
     assert filled.work.gpu_memory_utilization == 0.9
     # DeepSeek-R1 in FP8 on four B200s: 168 of 172 GB
-    (tight,) = read(table({"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "precision": "fp8",
-                           "tp_size": "4", "backend": "sglang"}))  # fmt: skip
+    (tight,) = read(
+        table(
+            {
+                "model_path": "deepseek-ai/DeepSeek-R1",
+                "system": "b200_sxm",
+                "precision": "fp8",
+                "tp_size": "4",
+                "backend": "sglang",
+            }
+        )
+    )
     assert tight.work.gpu_memory_utilization == 0.95
 
 
@@ -109,7 +149,7 @@ MIXTURE = {"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "preci
         (("4", "2", "", ""), (8, 1, True, 8)),
         (("", "", "", ""), (1, 1, False, 1)),
     ],
-)  # fmt: skip
+)
 def test_splits_by_hand(table, split, expected):
     names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
     (row,) = read(table({**MIXTURE, **dict(zip(names, split, strict=True))}))
@@ -126,12 +166,16 @@ def test_requests_at_once(table):
 @pytest.mark.parametrize(
     ("model", "precision", "weights"),
     [
-        ("meta-llama/Llama-3.1-8B-Instruct", "fp8", "fp8"), ("deepseek-ai/DeepSeek-R1", "fp8", "fp8-block"),
-        ("nvidia/DeepSeek-R1-0528-NVFP4", "fp4", "nvfp4-experts"), ("openai/gpt-oss-120b", "fp4", "mxfp4-experts"),
-        ("openai/gpt-oss-120b", "bf16", "mxfp4-experts"), ("moonshotai/Kimi-K2.5", "int4", "int4-experts"),
-        ("Qwen/Qwen3-32B-FP8", "", "fp8"), ("meta-llama/Llama-3.1-8B-Instruct", "nan", "bf16"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "fp8", "fp8"),
+        ("deepseek-ai/DeepSeek-R1", "fp8", "fp8-block"),
+        ("nvidia/DeepSeek-R1-0528-NVFP4", "fp4", "nvfp4-experts"),
+        ("openai/gpt-oss-120b", "fp4", "mxfp4-experts"),
+        ("openai/gpt-oss-120b", "bf16", "mxfp4-experts"),
+        ("moonshotai/Kimi-K2.5", "int4", "int4-experts"),
+        ("Qwen/Qwen3-32B-FP8", "", "fp8"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "nan", "bf16"),
     ],
-)  # fmt: skip
+)
 def test_formats_of_weights(table, model, precision, weights):
     (row,) = read(table({"model_path": model, "precision": precision}))
     assert (row.work.weights, row.reason) == (weights, "")
@@ -159,7 +203,7 @@ def test_what_is_not_known_is_a_reason_of_its_row(table, name):
         ({"id": " "}, ":2: id = '': must be there"),
         ({"tp_size": "two"}, ":2: tp_size = 'two': must be a number, such as 32"),
     ],
-)  # fmt: skip
+)
 def test_bad_cells_are_named(table, change, words):
     path = table(change)
     with pytest.raises(InputError) as problem:
@@ -203,9 +247,10 @@ def test_tables_that_cannot_be_read(table, tmp_path):
     for content, words in (
         (",".join(HEAD) + "\n", "has a header but no rows"),
         (",".join(HEAD) + "\na,b\n", ":2: has 2 cells: the header has 17"),
-        ("\0", "NUL byte"), ("", "is empty: docs/explanation/calibration.md has the columns"),
+        ("\0", "NUL byte"),
+        ("", "is empty: docs/explanation/calibration.md has the columns"),
         ("id,id\na,b\n", "column 'id' is given twice"),
-    ):  # fmt: skip
+    ):
         (tmp_path / "servers.csv").write_text(content)
         with pytest.raises(InputError, match=words):
             read(path)

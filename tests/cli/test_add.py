@@ -346,9 +346,16 @@ def test_a_model_read_as_another_type_is_called_so(run, tmp_path, monkeypatch):
     """Ouro's total_ut_steps is not understood: a file made all the same says in its name what it was read as."""
     monkeypatch.chdir(tmp_path)
     config = {
-        "model_type": "ouro", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 256,
-        "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False, "total_ut_steps": 4,
-    }  # fmt: skip
+        "model_type": "ouro",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "vocab_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "total_ut_steps": 4,
+    }
     (tmp_path / "ouro").mkdir()
     (tmp_path / "ouro" / "config.json").write_text(json.dumps(config))
     assert_one_line(run("model", "add", "ouro"), 2, "total_ut_steps = 4", "--assume-like llama")
@@ -365,8 +372,10 @@ def test_a_file_whose_name_differs_by_capitals_or_its_ending_is_suggested(run, n
     assert run("device", "add", "My-GPU", *NUMBERS, "--out", "My-GPU.toml")[0] == 0
     file = "./My-GPU.toml" if name.startswith("./") else "My-GPU.toml"
     assert run("point", "--device", name, "--model", "llama3.1-8b") == (
-        2, "", f"error: unknown device '{name}': did you mean the file {file}?\n",
-    )  # fmt: skip
+        2,
+        "",
+        f"error: unknown device '{name}': did you mean the file {file}?\n",
+    )
     assert run("point", "--device", "h100", "--model", name)[2] == (
         f"error: unknown model '{name}': did you mean the file {file}?\n"
     )

@@ -66,27 +66,45 @@ DRAWN_COMMANDS = {
     "report": [["--batches", "4"]],
     "ask formats": [["--batch", "4", "--formats", "fp8", "--json"], ["--batch", "64", "--formats", "oaken,int8"]],
     "ask cross": [["--batches", "1,16", "--inputs", "512", "--json"], ["--batches", "4", "--inputs", "512,8192"]],
-    "ask need": [["bandwidth", "--throughput", "100", "--json"], ["capacity", "--throughput", "50", *AT],
-                 ["flops", "--step-ms", "40", "--json"], ["bits", "--step-ms", "60", *AT]],
+    "ask need": [
+        ["bandwidth", "--throughput", "100", "--json"],
+        ["capacity", "--throughput", "50", *AT],
+        ["flops", "--step-ms", "40", "--json"],
+        ["bits", "--step-ms", "60", *AT],
+    ],
     "ask sensitivity": [["--json"], ["--against", "fp16", *AT]],
     "ask map": [["--batches", "1,16", "--inputs", "512,8192", "--json"]],
     "ask load": [["--json"], ["--batch", "16", *SHORT[:4]]],
     "ask devices": [["--json"], ["--most", "4", *AT]],
-}  # fmt: skip
+}
 #: commands without a model and a device, and what they take in their place
 NOT_DRAWN = {
     "app": "pages: tests/explorer/test_explorer_any_point.py",
-    "calibrate": "a table of measured times", "predict attention": "a table of shapes",
+    "calibrate": "a table of measured times",
+    "predict attention": "a table of shapes",
     "docs": "nothing",
-    "check": "a file: below, of devices", "device add": "numbers: below, like a device", "list": "a kind",
+    "check": "a file: below, of devices",
+    "device add": "numbers: below, like a device",
+    "list": "a kind",
     "show": "a name: below",
-    "lab": "a KV dump", "measure": "a KV dump", "mix": "measured errors", "quantize": "a KV dump",
-    "synthesize": "ranges", "thresholds": "KV dumps",
-    "model add": "a config.json", "model export": "a config.json", "study": "a language model that ships",
-    "sweep": "a file: below", "pareto": "what sweep wrote: below", "plot": "what other commands wrote: below",
-    "validate claims": "what ships", "validate gains": "a table", "validate report": "what ships",
-    "validate serving": "a table", "validate silicon": "what ships",
-}  # fmt: skip
+    "lab": "a KV dump",
+    "measure": "a KV dump",
+    "mix": "measured errors",
+    "quantize": "a KV dump",
+    "synthesize": "ranges",
+    "thresholds": "KV dumps",
+    "model add": "a config.json",
+    "model export": "a config.json",
+    "study": "a language model that ships",
+    "sweep": "a file: below",
+    "pareto": "what sweep wrote: below",
+    "plot": "what other commands wrote: below",
+    "validate claims": "what ships",
+    "validate gains": "a table",
+    "validate report": "what ships",
+    "validate serving": "a table",
+    "validate silicon": "what ships",
+}
 #: designs drawn where a command takes seconds: a format near a tie is decided at thousands of batches and prompts
 N_DRAWN = {"report": 2, "ask formats": 3, "simulate": 4}
 #: options that a command has in place of those of one design

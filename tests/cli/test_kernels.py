@@ -204,10 +204,13 @@ def test_damaged_measurements_are_refused(run, sample, tmp_path):
 @pytest.mark.parametrize(
     ("shares", "says"),
     [
-        ("0/100/0", "0 percent: each must be above 0"), ("4/90/7", "must sum to 100, not 101"),
-        ("100", "must be 2 to 5 percentages"), ("4/nan/6", "must be 2 to 5 percentages"), ("", "must be 2 to 5"),
+        ("0/100/0", "0 percent: each must be above 0"),
+        ("4/90/7", "must sum to 100, not 101"),
+        ("100", "must be 2 to 5 percentages"),
+        ("4/nan/6", "must be 2 to 5 percentages"),
+        ("", "must be 2 to 5"),
     ],
-)  # fmt: skip
+)
 def test_shares_that_part_nothing_are_refused(run, sample, tmp_path, shares, says):
     out = tmp_path / "t.toml"
     assert_one_line(run("thresholds", sample, "--out", out, "--shares", shares), 2, f"shares = {shares!r}: {says}")
@@ -219,8 +222,15 @@ def test_a_layer_that_cannot_be_quantised_leaves_nothing_behind(run, sample, tmp
         return np.random.default_rng(1).standard_normal(shape).astype(np.float16)
 
     path, out = tmp_path / "shapes.npz", tmp_path / "new" / "out"
-    np.savez(path, **{"layer0.key": tensor(160, 64), "layer0.value": tensor(160, 64), "layer1.key": tensor(160, 64),
-                      "layer1.value": tensor(80, 64)})  # fmt: skip
+    np.savez(
+        path,
+        **{
+            "layer0.key": tensor(160, 64),
+            "layer0.value": tensor(160, 64),
+            "layer1.key": tensor(160, 64),
+            "layer1.value": tensor(80, 64),
+        },
+    )
     says = "layer 1: value has shape (80, 64): must be that of key, (160, 64)"
     assert_one_line(run("quantize", path, "--method", "sinkq", "--out", out), 2, says)
     assert not out.parent.exists()

@@ -90,10 +90,15 @@ def test_bad_command(run, args):
     assert_one_line(run(*args), 2)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [
-    ("reprt", "did you mean report?"), ("front", "did you mean pareto?"), ("Trace", "did you mean traffic, simulate?"),
-    ("a(", "known: app, ask, "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("reprt", "did you mean report?"),
+        ("front", "did you mean pareto?"),
+        ("Trace", "did you mean traffic, simulate?"),
+        ("a(", "known: app, ask, "),
+    ],
+)
 def test_an_unknown_command_names_those_of_a_near_name_or_that_say_the_word(run, typed, meant):
     assert_one_line(run(typed), 2, f"unknown command '{typed}': {meant}")
 
@@ -136,7 +141,7 @@ def bad_files():
         "percent": (ok + "usable_frac = 90\n", [":6:", "usable_frac = 90", "0.001 to 1", "did you mean 90 %"]),
         "TFLOPS": (ok.replace("TFLOP/s", "TFLOPS"), ["did you mean TFLOP/s?"]),
         "quote": (ok.replace('"80 GB"', '"80 GB'), [":3:", "memory_capacity"]),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", bad_files())
@@ -251,12 +256,15 @@ def test_point_text_is_grouped(run):
     assert "(12.55 GiB)" in out  # 13,476,831,232 B of weights
 
 
-@pytest.mark.parametrize(("quantizer", "split", "line"), [
-    # 4 + 0.8 bit, and 96 bits a token over 8 or 2 heads of 128
-    ("oaken", ("--tp", "4"), "    groups span the 2 of 8 KV heads that a device has; unsplit 4.894 bit effective"),
-    ("oaken", ("--tp", "4", "--dp-attention"), None),  # all heads of its requests
-    ("kivi", ("--tp", "4"), None),  # groups inside a head
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("quantizer", "split", "line"),
+    [
+        # 4 + 0.8 bit, and 96 bits a token over 8 or 2 heads of 128
+        ("oaken", ("--tp", "4"), "    groups span the 2 of 8 KV heads that a device has; unsplit 4.894 bit effective"),
+        ("oaken", ("--tp", "4", "--dp-attention"), None),  # all heads of its requests
+        ("kivi", ("--tp", "4"), None),  # groups inside a head
+    ],
+)
 def test_point_text_says_what_a_split_makes_of_groups(run, quantizer, split, line):
     _, out, _ = run("point", "--device", "h100", "--model", "llama3.1-70b", "--quantizer", quantizer, *split)
     assert ("groups span" in out) == (line is not None)
@@ -279,8 +287,11 @@ def test_point_text_says_where_times_are_at_peak_rates_and_intervals_are_not(run
 def test_point_says_what_binds_with_room_for_all(run):
     work = ["point", "--device", "a100-80gb", "--model", "llama2-13b", "--batch", "128"]
     _, out, _ = run(*work)
-    said = re.search(r"capacity: the whole batch does not fit at once; with room for all it would be (.*) token/s, "
-                     r"bound by (\w+) \(most of the time goes into", out)  # fmt: skip
+    said = re.search(
+        r"capacity: the whole batch does not fit at once; with room for all it would be (.*) token/s, "
+        r"bound by (\w+) \(most of the time goes into",
+        out,
+    )
     large = specs.Quantity(value=1000, unit="TB", source="test", kind="assumed")
     device = catalog.device("a100-80gb").model_copy(update={"memory_capacity": large})
     spec = quantizers.parse("fp16")
@@ -337,10 +348,13 @@ def test_every_number_can_be_explained(run, name):
         ((), "batch", "given"),
         ((), "model_kind", "as given; auto: calibrated where the device has kernels of a stack, else ideal"),
         (("--no-kv-cache",), "prefill_compute_utilisation", "this design has none"),
-        (("--device", "oaken-hbm", "--model", "mixtral-8x7b"), "decode_step_s",
-         "the design does not run: weights need 93.41 GB, 13.41 GB more than the 80 GB that Oaken-HBM has for them"),
+        (
+            ("--device", "oaken-hbm", "--model", "mixtral-8x7b"),
+            "decode_step_s",
+            "the design does not run: weights need 93.41 GB, 13.41 GB more than the 80 GB that Oaken-HBM has for them",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_result_that_no_formula_gives_says_why(run, words, name, equation):
     code, out, _ = run(*(GOOD if "--device" not in words else ("point",)), *words, "--explain", name)
     assert code == 0

@@ -92,8 +92,16 @@ def test_table_summary_measurement_and_page(run, sample, tmp_path):
 
 def test_errors_and_bits_are_those_of_dse_quantize(run, sample, tmp_path):
     measured(run, sample, tmp_path / "out")
-    run("quantize", sample, "--method", METHODS.split(",", 1)[0], "--method", METHODS.split(",", 1)[1], "--out",
-        tmp_path / "other")  # fmt: skip
+    run(
+        "quantize",
+        sample,
+        "--method",
+        METHODS.split(",", 1)[0],
+        "--method",
+        METHODS.split(",", 1)[1],
+        "--out",
+        tmp_path / "other",
+    )
     mine, other = (measurements.load(tmp_path / name / "measurement.json") for name in ("out", "other"))
     assert mine.data.synthetic
     assert other.data.synthetic  # the dump says so itself
@@ -103,8 +111,12 @@ def test_errors_and_bits_are_those_of_dse_quantize(run, sample, tmp_path):
     table = pd.read_parquet(tmp_path / "out" / "measured.parquet")
     for method in mine.methods:
         for tensor in method.tensors:
-            own = table[(table["method"] == method.quantizer) & (table["layer"] == tensor.layer)
-                        & (table["side"] == tensor.which) & (table["context_tokens"] == 80)]  # fmt: skip
+            own = table[
+                (table["method"] == method.quantizer)
+                & (table["layer"] == tensor.layer)
+                & (table["side"] == tensor.which)
+                & (table["context_tokens"] == 80)
+            ]
             row = own[own["head"].isna()].iloc[0]
             assert row["squared_error"] == pytest.approx(tensor.squared_error, rel=1e-12)
             assert row["max_abs_error"] == tensor.max_abs_error
@@ -158,11 +170,13 @@ def test_the_measurement_joins_the_design_point(run, sample, tmp_path):
 
 def test_sweeps_and_fronts_have_the_error(run, sample, tmp_path):
     measured(run, sample, tmp_path / "out", methods="nqkv,fp8")
-    found = sweep.run({
-        "axes": {"device": "a100-80gb", "model": "llama2-7b", "quantizer": ["fp16", "nqkv", "fp8", "int8"]},
-        "keep": ["measured_error", "throughput_tokens_per_s"],
-        "measurements": str(tmp_path / "out" / "measurement.json"),
-    })  # fmt: skip
+    found = sweep.run(
+        {
+            "axes": {"device": "a100-80gb", "model": "llama2-7b", "quantizer": ["fp16", "nqkv", "fp8", "int8"]},
+            "keep": ["measured_error", "throughput_tokens_per_s"],
+            "measurements": str(tmp_path / "out" / "measurement.json"),
+        }
+    )
     errors = dict(zip(found["quantizer"], found["measured_error"], strict=True))
     assert errors["fp16"] == 0
     assert errors["nqkv"] > errors["fp8"] > 0
@@ -247,8 +261,10 @@ BAD = {
     "other layer shape": (arrays(layer1_key=X[:, :1], layer1_value=X[:, :1]), ["'layer1.key'", "and 1 more"]),
     "NaN": (arrays(layer1_key=NAN), ["kv.npz: tensor 'layer1.key': 1 of 2,560 values", "--nonfinite replace"]),
     "infinite": (arrays(layer1_value=-np.inf * X), ["'layer1.value': 2,560 of 2,560 values"]),
-    "beyond FP16": ({n: x.astype("f4") * (1e6 if n == "layer1.key" else 1) for n, x in arrays().items()},
-                    ["'layer1.key'", "beyond 65504"]),
+    "beyond FP16": (
+        {n: x.astype("f4") * (1e6 if n == "layer1.key" else 1) for n, x in arrays().items()},
+        ["'layer1.key'", "beyond 65504"],
+    ),
     "mixed dtypes": (arrays(layer1_key=X.astype("f4")), ["mixed dtypes", "'layer1.key' is fp32"]),
     "three axes": (arrays(layer1_key=X[0]), ["'layer1.key'", "must be [batch, heads, tokens, head_dim]"]),
     "empty": (arrays(layer1_key=X[:, :, :0]), ["'layer1.key'", "no elements"]),
@@ -276,7 +292,7 @@ BAD = {
     "pickled": ({**arrays(), "layer2.key": np.array([{}], object)}, ["'layer2.key'", "dtype"]),
     "name": ({**arrays(), "weights": X}, ["'weights'", "layer0.key"]),
     "nothing": ({"meta": meta(model="x")}, ["no tensors"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -368,8 +384,10 @@ def test_check_says_what_is_there_and_what_is_not(run, sample, tmp_path):
     code, text, _ = run("measure", tmp_path / "nan.npz", "--check", "--json")
     found = json.loads(text)
     assert code == 2
-    assert found["problems"] == ["tensor 'layer1.key': 1 of 2,560 values are NaN, infinite or beyond 65504: "
-                                 "--nonfinite replace takes them as 0 and +-65504"]  # fmt: skip
+    assert found["problems"] == [
+        "tensor 'layer1.key': 1 of 2,560 values are NaN, infinite or beyond 65504: "
+        "--nonfinite replace takes them as 0 and +-65504"
+    ]
 
 
 def test_metadata_of_safetensors_and_npz_say_the_same(tmp_path):
@@ -465,8 +483,11 @@ def test_kvquant_takes_keys_before_rope_where_the_dump_says_how_they_were_turned
     tables = {}
     for rope, k, q in (("before", key, query), ("after", turned(key), turned(query))):
         path = tmp_path / f"{rope}.npz"
-        np.savez(path, **{"layer0.key": shaped(k), "layer0.value": shaped(value), "layer0.query": q},
-                 meta=meta(rope=rope, **said))  # fmt: skip
+        np.savez(
+            path,
+            **{"layer0.key": shaped(k), "layer0.value": shaped(value), "layer0.query": q},
+            meta=meta(rope=rope, **said),
+        )
         code, out, err = measured(run, path, tmp_path / rope, methods="kvquant,nqkv:block=16")
         assert (code, err) == (0, ""), out
         assert ("to which these were turned back" in out) == (rope == "after")

@@ -16,8 +16,20 @@ LLAMA = ["--device", "a100-80gb", "--model", "llama2-13b", "--admission", "paged
 CROSS = ["ask", "cross", *OPT, "--quantizer", "nqkv", "--batches", "4,20", "--inputs", "64,512"]
 NEED = ["ask", "need", "bandwidth", *LLAMA, "--batch", "64"]
 SENSITIVITY = ["ask", "sensitivity", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
-FORMATS = ["ask", "formats", "--device", "h200", "--model", "qwen3-32b", "--batch", "64", "--input", "8192",
-           "--formats", "fp8,qserve"]  # fmt: skip
+FORMATS = [
+    "ask",
+    "formats",
+    "--device",
+    "h200",
+    "--model",
+    "qwen3-32b",
+    "--batch",
+    "64",
+    "--input",
+    "8192",
+    "--formats",
+    "fp8,qserve",
+]
 MAP = ["ask", "map", *LLAMA, "--batches", "1,64", "--inputs", "512,8192"]
 
 
@@ -73,10 +85,14 @@ def test_sensitivity_and_map(run):
 @pytest.mark.parametrize(
     ("args", "name"),
     [
-        (CROSS, "cross"), ([*NEED, "--throughput", "1500"], "need-bandwidth"), (SENSITIVITY, "sensitivity"),
-        (MAP, "map"), (FORMATS, "formats"), (["ask", "need", "bits", *LLAMA, "--throughput", "100"], "need-bits"),
+        (CROSS, "cross"),
+        ([*NEED, "--throughput", "1500"], "need-bandwidth"),
+        (SENSITIVITY, "sensitivity"),
+        (MAP, "map"),
+        (FORMATS, "formats"),
+        (["ask", "need", "bits", *LLAMA, "--throughput", "100"], "need-bits"),
     ],
-)  # fmt: skip
+)
 def test_figure_and_table_are_written(run, tmp_path, args, name):
     code, out, _ = run(*args, "--static", "matplotlib", "--out", tmp_path / "new")
     assert code == 0
@@ -167,8 +183,11 @@ def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps(sketch)
                 assert all(panel.x.low * (1 - 1e-9) <= x <= panel.x.high * (1 + 1e-9) for x in xs), chart.title
                 assert all(y <= panel.y.high * (1 + 1e-9) for y in ys), chart.title
                 texts += [series.name, *series.hover, *series.labels]
-        assert not [text for text in texts if "nan" in text.lower() or "none" in text.replace("none runs", "").replace(
-            "none meets it", "").lower()]  # fmt: skip
+        assert not [
+            text
+            for text in texts
+            if "nan" in text.lower() or "none" in text.replace("none runs", "").replace("none meets it", "").lower()
+        ]
         assert any("assumed number" in note for note in chart.notes)
         assert sketch(chart).startswith(b"\x89PNG")
         to_plotly.figure(chart).to_json()
@@ -184,13 +203,26 @@ def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps(sketch)
     [
         ("fused_rate=x0:x0", "fused_rate = 0 element/s: must be 1 Melement/s to 1,000 Pelement/s"),
         ("memory_bandwidth=x0:x1", "memory_bandwidth = 0 B/s: must be 1 GB/s to 1 PB/s"),
-        ("peak_flops=x1:x1e308", "peak_flops = "), ("usable_frac=x0:x0", "usable_frac = 0: must be 0.001 to 1"),
+        ("peak_flops=x1:x1e308", "peak_flops = "),
+        ("usable_frac=x0:x0", "usable_frac = 0: must be 0.001 to 1"),
         ("attention.memory_frac=x0:x1", "stacks.vllm.attention.memory_frac = 0: must be 0.001 to 1"),
         ("memory_bandwidth=x2:x1", "must rise"),
     ],
-)  # fmt: skip
+)
 def test_ranges_keep_to_what_a_device_may_have(run, text, says):
-    code, out, error = run("ask", "sensitivity", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi",
-                           "--memory", "paper", "--range", text)  # fmt: skip
+    code, out, error = run(
+        "ask",
+        "sensitivity",
+        "--device",
+        "a100-80gb",
+        "--model",
+        "llama2-7b",
+        "--quantizer",
+        "kivi",
+        "--memory",
+        "paper",
+        "--range",
+        text,
+    )
     assert (code, out, error.count("\n")) == (2, "", 1)
     assert error.startswith(f"error: range = '{text}': {says}")

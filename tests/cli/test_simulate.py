@@ -102,8 +102,9 @@ def test_a_deployment_its_intervals_and_what_it_rests_on():
 def test_a_full_pipeline_is_refused(capsys):
     code, message = refused(capsys, *SMALL, "--pp", "2")
     assert (code, message) == (
-        2, "error: pp = 2: traffic is modelled with one batch in the pipeline: add --pp-batches 1",
-    )  # fmt: skip
+        2,
+        "error: pp = 2: traffic is modelled with one batch in the pipeline: add --pp-batches 1",
+    )
 
 
 def test_close_to_its_limit():
@@ -157,18 +158,23 @@ def test_one_request_and_longer_than_the_positions():
     assert "positions" not in run(*BASE, "--requests", "1", "--input", "2040", "--output", "8").output
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (("--chunk", "100"), "chunk = 100: has no effect without --batching chunked: leave it out"),
-    (("--chunk", "512"), "chunk = 512: has no effect without"),
-    (("--batching", "chunked", "--prompt-batch", "9"), "prompt-batch = 9: has no effect with --batching chunked"),
-    (("--trace", "azure-conv", "--input", "9"), "input = 9: has no effect with --trace"),
-    (("--trace", "azure-conv", "--output", "9"), "output = 9: has no effect with --trace"),
-    (("--batching", "static", "--admission", "paged"), "admission = 'paged': has no effect with --batching static"),
-    (("--batching", "static", "--page", "8"), "page = 8: has no effect with --batching static"),
-    (("--admission", "reserve", "--page", "8"), "page = 8: has no effect with --admission reserve"),
-    (("--rate", "0%"), "rate = '0%': must be above 0 %"), (("--rate", "9999%"), "at most 1,000%"),
-    (("--rate", "x%"), "rate = 'x%'"), (("--prompt-batch", "0"), "prompt-batch = 0: must be a whole number from 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--chunk", "100"), "chunk = 100: has no effect without --batching chunked: leave it out"),
+        (("--chunk", "512"), "chunk = 512: has no effect without"),
+        (("--batching", "chunked", "--prompt-batch", "9"), "prompt-batch = 9: has no effect with --batching chunked"),
+        (("--trace", "azure-conv", "--input", "9"), "input = 9: has no effect with --trace"),
+        (("--trace", "azure-conv", "--output", "9"), "output = 9: has no effect with --trace"),
+        (("--batching", "static", "--admission", "paged"), "admission = 'paged': has no effect with --batching static"),
+        (("--batching", "static", "--page", "8"), "page = 8: has no effect with --batching static"),
+        (("--admission", "reserve", "--page", "8"), "page = 8: has no effect with --admission reserve"),
+        (("--rate", "0%"), "rate = '0%': must be above 0 %"),
+        (("--rate", "9999%"), "at most 1,000%"),
+        (("--rate", "x%"), "rate = 'x%'"),
+        (("--prompt-batch", "0"), "prompt-batch = 0: must be a whole number from 1"),
+    ],
+)
 def test_options_without_effect_and_rates(capsys, args, message):
     status, line = refused(capsys, *BASE, *args)
     assert status == 2
@@ -238,7 +244,7 @@ def test_waits_of_three_requests_by_hand():
     run = SimpleNamespace(requests=served, first_s=np.array([3.0, 0.0, 1.0]), finish_s=np.array([5.0, 1.0, 2.0]))
     found = report_simulation.waits_table(
         {"device": "D", "model": "M", "quantizer": "Q", "host_prompt_s": 1.0}, run
-    ).set_index("share")  # fmt: skip
+    ).set_index("share")
     assert found["ttft_s"].tolist() == [1.0] * 33 + [2.0] * 33 + [4.0] * 33
     assert found["tpot_s"].tolist() == [0.25] * 33 + [0.5] * 33 + [2.0] * 33
     assert set(found["design"]) == {"D, M, Q"}
@@ -267,26 +273,30 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
     assert sketch(chart).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (("--rate", "0"), "rate = '0': must be from"),
-    (("--rate", "-3"), "rate = '-3'"),
-    (("--rate", "nan"), "rate = 'nan'"),
-    (("--rate", "soon"), "rate = 'soon'"),
-    (("--rate", "trace"), "which needs --trace"),
-    (("--requests", "0"), "requests = 0: must be at least 1"),
-    (("--requests", "1.5"), "requests = '1.5': must be a whole number"),
-    (("--prompt-batch", "x"), "prompt-batch = 'x'"), (("--weights-bits", "x"), "weights-bits = 'x'"),
-    (("--chunk", "0"), "chunk = 0: must be a whole number from 1"),
-    (("--batching", "dynamic"), "batching = 'dynamic': must be one of static, continuous, chunked"),
-    (("--admission", "lazy"), "admission = 'lazy'"),
-    (("--batch", "0"), "batch = 0"),
-    (("--page", "0"), "page = 0"),
-    (("--seed", "-1"), "seed = -1"),
-    (("--trace", "azure-chat"), "did you mean azure-"),
-    (("--trace", "nowhere.csv"), "no such file"),
-    (("--trace", "a\0b"), "trace = "),
-    (("--model", "llama3.1-405b"), "no request fits: weights, activations, graphs and buffers need"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--rate", "0"), "rate = '0': must be from"),
+        (("--rate", "-3"), "rate = '-3'"),
+        (("--rate", "nan"), "rate = 'nan'"),
+        (("--rate", "soon"), "rate = 'soon'"),
+        (("--rate", "trace"), "which needs --trace"),
+        (("--requests", "0"), "requests = 0: must be at least 1"),
+        (("--requests", "1.5"), "requests = '1.5': must be a whole number"),
+        (("--prompt-batch", "x"), "prompt-batch = 'x'"),
+        (("--weights-bits", "x"), "weights-bits = 'x'"),
+        (("--chunk", "0"), "chunk = 0: must be a whole number from 1"),
+        (("--batching", "dynamic"), "batching = 'dynamic': must be one of static, continuous, chunked"),
+        (("--admission", "lazy"), "admission = 'lazy'"),
+        (("--batch", "0"), "batch = 0"),
+        (("--page", "0"), "page = 0"),
+        (("--seed", "-1"), "seed = -1"),
+        (("--trace", "azure-chat"), "did you mean azure-"),
+        (("--trace", "nowhere.csv"), "no such file"),
+        (("--trace", "a\0b"), "trace = "),
+        (("--model", "llama3.1-405b"), "no request fits: weights, activations, graphs and buffers need"),
+    ],
+)
 def test_bad_input_is_one_line(capsys, args, message):
     status, line = refused(capsys, *BASE, *args)
     assert status == 2

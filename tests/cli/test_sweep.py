@@ -78,8 +78,9 @@ def test_verify(run):
     assert (status, json.loads(out)["problems"]) == (4, ["part-000000.parquet is damaged (its SHA-256 is another)"])
     status, _, err = run("sweep", "spec.toml", "--out", "out")
     assert (status, err) == (
-        0, "part-000000.parquet is damaged (its SHA-256 is another): set aside as _part-000000.parquet.bad\n"
-    )  # fmt: skip
+        0,
+        "part-000000.parquet is damaged (its SHA-256 is another): set aside as _part-000000.parquet.bad\n",
+    )
     assert part.read_bytes() == good
     assert run("sweep", "--verify", "out")[0] == 0
 
@@ -186,10 +187,14 @@ def test_ctrl_c_in_a_process_of_its_own(run):
     command = [sys.executable, "-c", SLOW, "sweep", "spec.toml", "--out", "out", "--threads", "1"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     child = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         # a shell's background jobs ignore SIGINT, and so would what they start
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     while not Path("out/_spec.json").exists():
         time.sleep(0.01)
         assert child.poll() is None

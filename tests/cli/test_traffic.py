@@ -72,21 +72,25 @@ def test_nothing_fits():
     assert "the longest request of the trace does not fit" in result.output
 
 
-@pytest.mark.parametrize(("args", "text"), [
-    (["azure"], "did you mean azure-code, azure-conv"),
-    (["none.csv"], "cannot be read: no such file"),
-    (["azure-conv", "--device", "h100"], "model is missing"),
-    (["azure-conv", "--model", "opt-125m"], "device is missing"),
-    (["azure-conv", "--max-tokens", "5"], "max-tokens = 5"),
-    (["azure-conv", "--device", "h100", "--model", "opt-125m", "--max-tokens", "5"], "max-tokens = 5: must be"),
-    (["azure-conv", "--batch", "0"], "batch = 0"), (["azure-conv", "--batch", "x"], "batch = 'x'"),
-    (["azure-conv", "--device", "h100", "--model", "opt-125m", "--page", "0"], "page = 0"),
-    (["azure-conv", "--device", "h100", "--model", "opt-125m", "--quantizer", "nope"], "nope"),
-    (["azure-conv", "--quantizer", "oaken"], "quantizer = 'oaken': has no effect without a device: leave it out"),
-    (["azure-conv", "--page", "16"], "page = 16: has no effect without a device"),
-    (["azure-conv", "--model-kind", "ideal"], "model-kind = 'ideal': has no effect without a device"),
-    (["a\0b"], "trace = 'a\\x00b'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["azure"], "did you mean azure-code, azure-conv"),
+        (["none.csv"], "cannot be read: no such file"),
+        (["azure-conv", "--device", "h100"], "model is missing"),
+        (["azure-conv", "--model", "opt-125m"], "device is missing"),
+        (["azure-conv", "--max-tokens", "5"], "max-tokens = 5"),
+        (["azure-conv", "--device", "h100", "--model", "opt-125m", "--max-tokens", "5"], "max-tokens = 5: must be"),
+        (["azure-conv", "--batch", "0"], "batch = 0"),
+        (["azure-conv", "--batch", "x"], "batch = 'x'"),
+        (["azure-conv", "--device", "h100", "--model", "opt-125m", "--page", "0"], "page = 0"),
+        (["azure-conv", "--device", "h100", "--model", "opt-125m", "--quantizer", "nope"], "nope"),
+        (["azure-conv", "--quantizer", "oaken"], "quantizer = 'oaken': has no effect without a device: leave it out"),
+        (["azure-conv", "--page", "16"], "page = 16: has no effect without a device"),
+        (["azure-conv", "--model-kind", "ideal"], "model-kind = 'ideal': has no effect without a device"),
+        (["a\0b"], "trace = 'a\\x00b'"),
+    ],
+)
 def test_refused(capsys, args, text):
     assert text in refused(capsys, *args)
 

@@ -16,10 +16,12 @@ PRESS = "os.kill(os.getpid(), signal.SIGINT)\n"
 def ended(script, handler=signal.SIG_DFL):
     """Exit status and standard error of a script in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", START + script], capture_output=True, text=True,
+        [sys.executable, "-c", START + script],
+        capture_output=True,
+        text=True,
         # a shell's background jobs ignore SIGINT, and so would what they start
         preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
-    )  # fmt: skip
+    )
     return done.returncode, done.stderr
 
 

@@ -15,9 +15,32 @@ from dse.specs import device_and_model as specs
 SEEDS = [path.read_bytes() for path in (*catalog.device_files().values(), *catalog.model_files().values())]
 SEEDS.append(b'{"name": "x", "memory_capacity": {"value": 80, "unit": "GB", "source": "s", "kind": "assumed"}}')
 TOKENS = [
-    b"nan", b"inf", b"-1", b"0", b"1e999", b"true", b'"80 GB"', b"[", b"{", b"}", b"=", b"\n", b"'", b'"""', b"\\u0000",
-    b"999999999999999999999", b'"B/s"', b"[[a]]", b"value", b"name", b"\xff", b"\x00", b"# x", b".", b",",
-]  # fmt: skip
+    b"nan",
+    b"inf",
+    b"-1",
+    b"0",
+    b"1e999",
+    b"true",
+    b'"80 GB"',
+    b"[",
+    b"{",
+    b"}",
+    b"=",
+    b"\n",
+    b"'",
+    b'"""',
+    b"\\u0000",
+    b"999999999999999999999",
+    b'"B/s"',
+    b"[[a]]",
+    b"value",
+    b"name",
+    b"\xff",
+    b"\x00",
+    b"# x",
+    b".",
+    b",",
+]
 
 
 def load(path):
@@ -64,8 +87,19 @@ def test_lines_of_toml_keys(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(text)
     found = specfile.read(path).lines
-    expected = {("a",): 2, ("b c",): 3, ("t",): 5, ("t", "d"): 6, ("t", "e"): 10, ("t", "e", "f"): 10,
-                ("l", 0): 11, ("l", 0, "g"): 12, ("l", 1): 13, ("l", 1, "g"): 14, ("l", 1, "i"): 17}  # fmt: skip
+    expected = {
+        ("a",): 2,
+        ("b c",): 3,
+        ("t",): 5,
+        ("t", "d"): 6,
+        ("t", "e"): 10,
+        ("t", "e", "f"): 10,
+        ("l", 0): 11,
+        ("l", 0, "g"): 12,
+        ("l", 1): 13,
+        ("l", 1, "g"): 14,
+        ("l", 1, "i"): 17,
+    }
     assert found == expected
 
 
@@ -105,8 +139,9 @@ def test_same_device_from_toml_and_json(tmp_path):
     ],
 )
 def test_short_numbers(text, value):
-    document = specfile.Document("d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s",
-                                       "peak_flops": "1 TFLOP/s"}, {})  # fmt: skip
+    document = specfile.Document(
+        "d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s", "peak_flops": "1 TFLOP/s"}, {}
+    )
     assert specs.load(document, specs.HardwareSpec).capacity_bytes == value
 
 
@@ -114,8 +149,9 @@ def test_short_numbers(text, value):
     "text", ["80GBx", "GB", "80 80 GB", "0x50 GB", "٨٠ GB", "1,5 TB", "80 GB/s", "80 W", "", "nan GB"]
 )
 def test_not_a_size(text):
-    document = specfile.Document("d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s",
-                                       "peak_flops": "1 TFLOP/s"}, {})  # fmt: skip
+    document = specfile.Document(
+        "d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s", "peak_flops": "1 TFLOP/s"}, {}
+    )
     with pytest.raises(InputError):
         specs.load(document, specs.HardwareSpec)
 

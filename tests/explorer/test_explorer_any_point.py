@@ -11,11 +11,14 @@ DRAWN = random.Random(20261124)
 DEVICES, MODELS = list(catalog.device_files()), list(catalog.model_files())
 DESIGNS = [
     {
-        "device": DRAWN.choice(DEVICES), "model": DRAWN.choice(MODELS), "tp": str(DRAWN.choice([1, 2, 8])),
-        "quantizer": DRAWN.choice(["fp16", "fp8", "nqkv", "oaken", "kivi", "nvfp4"]), "batch": "4",
+        "device": DRAWN.choice(DEVICES),
+        "model": DRAWN.choice(MODELS),
+        "tp": str(DRAWN.choice([1, 2, 8])),
+        "quantizer": DRAWN.choice(["fp16", "fp8", "nqkv", "oaken", "kivi", "nvfp4"]),
+        "batch": "4",
     }
     for _ in range(6)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("page", ["compare", "formats", "roofline", "serving"])

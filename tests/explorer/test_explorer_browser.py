@@ -231,9 +231,13 @@ async def deltas_of_a_session(address, query, page=""):
 
     found = []
     async with connect(
-        address.replace("http", "ws") + "/_stcore/stream", origin=address, subprotocols=["streamlit"], max_size=None,
-        open_timeout=START_S, proxy=None,
-    ) as socket:  # fmt: skip
+        address.replace("http", "ws") + "/_stcore/stream",
+        origin=address,
+        subprotocols=["streamlit"],
+        max_size=None,
+        open_timeout=START_S,
+        proxy=None,
+    ) as socket:
         await socket.send(rerun(query, page))
         async for content in socket:
             message = ForwardMsg.FromString(content)
@@ -360,9 +364,13 @@ def test_it_ends_soon_while_it_works(tmp_path, sign):
     with started(tmp_path) as (process, address):
         asked_at_once(deltas_of_a_session(address, "batch=2"))
         with connect(
-            address.replace("http", "ws") + "/_stcore/stream", origin=address, subprotocols=["streamlit"],
-            open_timeout=START_S, max_size=None, proxy=None,
-        ) as socket:  # fmt: skip
+            address.replace("http", "ws") + "/_stcore/stream",
+            origin=address,
+            subprotocols=["streamlit"],
+            open_timeout=START_S,
+            max_size=None,
+            proxy=None,
+        ) as socket:
             socket.send(rerun("lab_quantizer=sinkq", "lab"))
             socket.recv(WAIT_MS / 1000)
             time.sleep(1)
@@ -376,9 +384,12 @@ def handshake(address, **headers):
     """Status of asking for the page's WebSocket, over which all its contents come."""
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)
     wanted = {
-        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==", **headers,
-    }  # fmt: skip
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+        **headers,
+    }
     try:
         connection.request("GET", "/_stcore/stream", headers=wanted)
         return connection.getresponse().status

@@ -44,8 +44,9 @@ def test_the_title_of_an_axis_stands_clear_of_its_numbers(page, server):
         gap_px = page.evaluate(
             """name => { const find = what => [...document.querySelectorAll(`.st-key-${name} ${what}`)]
                 .map(e => e.getBoundingClientRect());
-            return Math.min(...find('.ytick text').map(e => e.left)) - find('.ytitle')[0].right; }""", figure,
-        )  # fmt: skip
+            return Math.min(...find('.ytick text').map(e => e.left)) - find('.ytitle')[0].right; }""",
+            figure,
+        )
         assert gap_px > 5
 
 
@@ -105,10 +106,10 @@ def settled(page, script, argument):
     return found
 
 
-@pytest.mark.parametrize(("address", "figure", "line", "at", "added"), [
-    ("compare", "throughput", "fp16", 8, "own_batch.256"),
-    (f"front?{SMALL}", "front", "H100", 0, "device.h100~"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "figure", "line", "at", "added"),
+    [("compare", "throughput", "fp16", 8, "own_batch.256"), (f"front?{SMALL}", "front", "H100", 0, "device.h100~")],
+)
 def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line, at, added):
     page.goto(f"{server}/{address}")
     wait_for_figure(page, figure, FIRST_MS)
@@ -193,16 +194,23 @@ def hostile_files():
     device = re.sub(r'^title = ".*"', f"title = {json.dumps(HOSTILE)}", device, flags=re.M)
     device = re.sub(r'source = "[^"]*"', f"source = {json.dumps(HOSTILE)}", device)
     model = {
-        "model_type": "llama", "architectures": [HOSTILE], "_name_or_path": HOSTILE, "hidden_size": 1024,
-        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048,
+        "model_type": "llama",
+        "architectures": [HOSTILE],
+        "_name_or_path": HOSTILE,
+        "hidden_size": 1024,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "intermediate_size": 2048,
         "vocab_size": 1000,
-    }  # fmt: skip
+    }
     plan = f"source = {json.dumps(HOSTILE)}\nmodel = {json.dumps(HOSTILE)}\n"
     plan += "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "oaken"\n' for i in range(2))
     return [
-        (f"{FILE}.toml", device, f"device {NAME}: no problem"), (f"{FILE}.json", json.dumps(model), "model img-src-x"),
+        (f"{FILE}.toml", device, f"device {NAME}: no problem"),
+        (f"{FILE}.json", json.dumps(model), "model img-src-x"),
         (f"{FILE}.toml", plan, "plan of 2 layers"),
-    ]  # fmt: skip
+    ]
 
 
 def test_text_of_the_reader_is_never_markup(page, server):
@@ -221,8 +229,11 @@ def test_text_of_the_reader_is_never_markup(page, server):
     page.get_by_test_id("stText").filter(has_text=":red[x]").first.wait_for()
     assert page.evaluate(_MARKUP) == []
     for link, figure in (
-        ("Roofline", "operations"), ("Formats", "formats-gain"), ("Serving", "load-tpot_s"), ("Front", "front"),
-    ):  # fmt: skip
+        ("Roofline", "operations"),
+        ("Formats", "formats-gain"),
+        ("Serving", "load-tpot_s"),
+        ("Front", "front"),
+    ):
         page.get_by_role("link", name=link).first.click()
         page.get_by_role("heading", level=1).wait_for()
         wait_for_figure(page, figure, FIRST_MS)

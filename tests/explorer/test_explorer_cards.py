@@ -132,8 +132,10 @@ def test_a_title_says_in_what_designs_differ():
 
 def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
     assert [row.name for row in of({}, {"quantizer": "fp8"}, {"quantizer": "fp8", "tp": 2}).rows] == [
-        "fp16, tp 1", "fp8, tp 1", "fp8, tp 2",
-    ]  # fmt: skip
+        "fp16, tp 1",
+        "fp8, tp 1",
+        "fp8, tp 2",
+    ]
     assert [row.name for row in of({}, {}).rows] == ["fp16", "fp16 (2)"]
     named = bench.of(values_of(), tray.Tray((tray.Design("Mine", {}), tray.Design("Mine", {"tp": 3}))))
     assert [row.name for row in named.rows] == ["Mine", "Mine (2)"]

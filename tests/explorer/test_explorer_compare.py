@@ -58,9 +58,16 @@ def test_sizes_are_in_gb_only(one):
 
 
 CHOSEN = {
-    "device": "oaken-hbm", "model": "mistral-7b", "quantizer": "kivi", "admission": "paged", "weights_bits": 8,
-    "model_kind": "ideal", "tokens": "h2o", "value_quantizer": "fp16", "stack": "sglang",
-}  # fmt: skip
+    "device": "oaken-hbm",
+    "model": "mistral-7b",
+    "quantizer": "kivi",
+    "admission": "paged",
+    "weights_bits": 8,
+    "model_kind": "ideal",
+    "tokens": "h2o",
+    "value_quantizer": "fp16",
+    "stack": "sglang",
+}
 
 
 @pytest.mark.parametrize("key", list(CHOSEN))
@@ -146,9 +153,14 @@ def test_a_batch_that_does_not_fit_at_once_says_so():
 
 def test_command_line_prints_the_same_numbers(capsys):
     given = asked(
-        quantizer="sinkq", parameters="bits=4,group=32", batch=48, input=1000, output=300, admission="paged",
+        quantizer="sinkq",
+        parameters="bits=4,group=32",
+        batch=48,
+        input=1000,
+        output=300,
+        admission="paged",
         weights_bits=8,
-    )  # fmt: skip
+    )
     words = shlex.split(request.command(given))
     assert words[0] == "dse"
     with pytest.raises(SystemExit) as stop:
@@ -241,10 +253,18 @@ def test_the_usable_memory_is_marked_where_it_is_not_the_whole():
     ],
 )
 def test_what_fits_together_is_the_largest_batch(admission, words):
-    result = request.answer(asked(
-        device="a100-40gb", model="llama2-13b", quantizer="fp16", batch=32, input=300, output=1024,
-        admission=admission, memory="paper",
-    )).result  # fmt: skip
+    result = request.answer(
+        asked(
+            device="a100-40gb",
+            model="llama2-13b",
+            quantizer="fp16",
+            batch=32,
+            input=300,
+            output=1024,
+            admission=admission,
+            memory="paper",
+        )
+    ).result
     assert not result["fits_whole_batch"]
     assert cards.verdict(result).endswith(words)
     if admission == "paged":

@@ -12,8 +12,10 @@ from explorer_page import asked
 
 ASKED = where.Asked(
     asked(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=64, model_kind="ideal"),
-    ("fp16", "nqkv"), "fp16", "throughput",
-)  # fmt: skip
+    ("fp16", "nqkv"),
+    "fp16",
+    "throughput",
+)
 
 
 pytestmark = pytest.mark.usefixtures("few_cells")

@@ -20,9 +20,9 @@ from dse.specs.look import ASKED, Look
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():
-    asked = request.of({
-        "quantizer": "kivi", "parameters": "bits=4", "value_quantizer": "fp16", "batch": 8, "admission": "paged"
-    })  # fmt: skip
+    asked = request.of(
+        {"quantizer": "kivi", "parameters": "bits=4", "value_quantizer": "fp16", "batch": 8, "admission": "paged"}
+    )
     found = {}
     exec(request.python(asked), found)
     assert found["result"] == request.answer(asked).result

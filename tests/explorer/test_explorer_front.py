@@ -26,13 +26,22 @@ from dse.sweep.pareto import stream as pareto_stream
 from explorer_page import wrong
 
 SMALL = {
-    "front_devices": "oaken-lpddr;a100-80gb", "front_quantizers": "fp16;oaken", "front_batches": "16, 256",
-    "front_inputs": "1024", "front_outputs": "512, 2048",
-    "front_models": "llama2-7b", "front_tps": "", "admission": "reserve", "front_minimize": "decode_step_s",
-    "front_by": "device", "front_at_most": "", "model_kind": "ideal",
+    "front_devices": "oaken-lpddr;a100-80gb",
+    "front_quantizers": "fp16;oaken",
+    "front_batches": "16, 256",
+    "front_inputs": "1024",
+    "front_outputs": "512, 2048",
+    "front_models": "llama2-7b",
+    "front_tps": "",
+    "admission": "reserve",
+    "front_minimize": "decode_step_s",
+    "front_by": "device",
+    "front_at_most": "",
+    "model_kind": "ideal",
     "front_axes": "oaken.outer = 0.02, 0.04; weights_bits = 16, 8; tokens = full, h2o:heavy=0.2",
-    "front_bandwidths": "1 TB/s to 2 TB/s factor 2", "front_where": "batch * output_tokens <= 131072",
-}  # fmt: skip
+    "front_bandwidths": "1 TB/s to 2 TB/s factor 2",
+    "front_where": "batch * output_tokens <= 131072",
+}
 
 
 def values_of(query):
@@ -58,8 +67,11 @@ def test_ranges_are_written_as_people_say_them():
     assert front.values_of("1, 2,4") == [1, 2, 4]
     assert front.values_of("1 to 256 factor 2") == {"from": 1, "to": 256, "factor": 2}
     assert front.values_of("1 TB/s to 4 TB/s count 7 log") == {
-        "from": "1 TB/s", "to": "4 TB/s", "count": 7, "scale": "log",
-    }  # fmt: skip
+        "from": "1 TB/s",
+        "to": "4 TB/s",
+        "count": 7,
+        "scale": "log",
+    }
     for bad in ("1 to 4", "1 to step 2", "1 to 4 step 2 3 4"):
         with pytest.raises(InputError, match="a range is"):
             front.values_of(bad)
@@ -192,9 +204,14 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
         ("p.toml (loaded)", ("p.toml", PLAN)),
     )
     own = replace(
-        asked, devices=("mine.toml (loaded)", "h100"), models=("m.toml (loaded)",), quantizers=("p.toml (loaded)",),
-        axes=(("batch", "16, 64"),), where="", files=files,
-    )  # fmt: skip
+        asked,
+        devices=("mine.toml (loaded)", "h100"),
+        models=("m.toml (loaded)",),
+        quantizers=("p.toml (loaded)",),
+        axes=(("batch", "16, 64"),),
+        where="",
+        files=files,
+    )
     found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
     assert set(found.table["device"]) == {"Mine", "H100"}
     row = found.table[found.table["device"] == "Mine"].iloc[0]
@@ -224,9 +241,15 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
     upload = uploads.read("m.json", content)[0]
     label = kept.label(upload, {})
     own = replace(
-        asked, devices=("h100",), quantizers=("oaken",), axes=(("batch", "16, 64"),), where="", measurements=label,
-        minimize=("measured_bits",), measurements_file=upload,
-    )  # fmt: skip
+        asked,
+        devices=("h100",),
+        quantizers=("oaken",),
+        axes=(("batch", "16, 64"),),
+        where="",
+        measurements=label,
+        minimize=("measured_bits",),
+        measurements_file=upload,
+    )
     found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
     fields = front.loaded(found.table.iloc[0].to_dict(), own)
     design = request.answer(replace(request.of(fields), measurements_file=upload)).result
@@ -365,8 +388,11 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
     axes = dict(own.axes)
     assert (own.devices, own.models) == (("h100",), ("qwen3-32b",))
     assert {name: axes[name] for name in ("input_tokens", "weights", "admission", "usd_per_hour")} == {
-        "input_tokens": "8192", "weights": "fp8", "admission": "paged", "usd_per_hour": "3 USD/h",
-    }  # fmt: skip
+        "input_tokens": "8192",
+        "weights": "fp8",
+        "admission": "paged",
+        "usd_per_hour": "3 USD/h",
+    }
     assert own.at_most == ("steady_tpot_s=0.1", "steady_tpot_s=0.03")
     assert [len(own.sweep().axis[name]) for name in ("batch", "tp", "quantizer", "input_tokens")] == [9, 4, 5, 1]
 

@@ -100,8 +100,9 @@ def test_without_a_choice_the_first_that_is_compared_is_looked_at_closely(sample
     """FP8 has eight bits; NQKV four, and 16 bits for each block."""
     app = opened("lab")
     assert [app.dataframe[0].value["quantizer"][0], app.selectbox(key="lab_quantizer").placeholder] == [
-        "fp8", "fp8, the first compared",
-    ]  # fmt: skip
+        "fp8",
+        "fp8, the first compared",
+    ]
     assert app.metric[0].value == "8 bit"
     app.text_input(key="lab_compared").set_value("nqkv:block=64; fp8").run()
     assert not app.exception
@@ -118,8 +119,9 @@ def test_what_was_measured_joins_the_tray_by_one_click(sample):
     app.button(key="lab add").click().run()
     assert not app.exception
     assert [plain(label) for label in app.sidebar.radio[0].options][3:] == [
-        "nqkv, kv_sample.lab.json", "kivi:bits=4, kv_sample.lab.json",
-    ]  # fmt: skip
+        "nqkv, kv_sample.lab.json",
+        "kivi:bits=4, kv_sample.lab.json",
+    ]
     assert app.selectbox(key="measurements").value == "kv_sample.lab.json (loaded measurement)"
     assert (app.selectbox(key="quantizer").value, app.text_input(key="parameters").value) == ("kivi", "bits=4")
     names = ("nqkv", "kivi:bits=4")

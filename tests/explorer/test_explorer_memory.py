@@ -53,8 +53,11 @@ def _effective():
 DRAWN = {
     "fitted": lambda: figure.fitted(figure.chosen(_throughput(), [request.answer(asked()).result])),
     "with_colours": lambda: figure.with_colours(_effective()),
-    "map_of": _values, "cells": _best_map, "tall": _silicon, "faint": lambda: figure.faint(_throughput(), "mine"),
-}  # fmt: skip
+    "map_of": _values,
+    "cells": _best_map,
+    "tall": _silicon,
+    "faint": lambda: figure.faint(_throughput(), "mine"),
+}
 
 
 @pytest.mark.parametrize("name", list(DRAWN))

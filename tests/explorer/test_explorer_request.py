@@ -17,9 +17,14 @@ NAMES = {"stack": "sglang", "implementation": "bitdecoding", "weights": "fp8", "
 NUMBERS = {"prompt_budget_tokens": 4096, "max_num_seqs": 8, "tp": 4, "pp": 4, "pp_batches": 2, "ep": 4, "dcp": 2}
 #: what another value of a field needs beside it: other fields, a model, a quantizer
 BESIDE = {
-    "activation_bits": {"weights_bits": 8}, "cached_input_discount": {"prefix_tokens": 64}, "pp_batches": {"pp": 4},
-    "ep": {"tp": 4}, "expert_skew": {"tp": 4, "ep": 2}, "dp_attention": {"tp": 4}, "dcp": {"tp": 16},
-}  # fmt: skip
+    "activation_bits": {"weights_bits": 8},
+    "cached_input_discount": {"prefix_tokens": 64},
+    "pp_batches": {"pp": 4},
+    "ep": {"tp": 4},
+    "expert_skew": {"tp": 4, "ep": 2},
+    "dp_attention": {"tp": 4},
+    "dcp": {"tp": 16},
+}
 MODELS = {"ep": "mixtral-8x7b", "expert_skew": "mixtral-8x7b", "dcp": "llama3.1-8b"}
 QUANTIZERS = {"kv_cache": "fp16", "dcp": "fp8"}
 

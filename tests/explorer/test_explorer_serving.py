@@ -35,8 +35,9 @@ def test_all_designs_serve_the_same_requests():
     assert table["design"].tolist() == app.dataframe[0].value["design"].tolist()
     assert len(table) == 3
     assert set(table["says"]) == {"holds"}
-    assert any("The same 50 requests for each design, 0.5 a second: the rate given." in text.value
-               for text in app.caption)  # fmt: skip
+    assert any(
+        "The same 50 requests for each design, 0.5 a second: the rate given." in text.value for text in app.caption
+    )
     app.selectbox(key="simulated").select(page.ALIKE).run()
     assert not app.exception
     first = "to first token, p50, p90, p99"
@@ -93,5 +94,6 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     assert any(said in text.value for text in app.caption)
     app.number_input(key="rate").set_value(0.5).run()
     assert app.dataframe[0].value["requests/s"].tolist() == ["0.5"] * 3
-    assert any("In the table 0.5 requests a second come to each design: the rate given." in text.value
-               for text in app.caption)  # fmt: skip
+    assert any(
+        "In the table 0.5 requests a second come to each design: the rate given." in text.value for text in app.caption
+    )

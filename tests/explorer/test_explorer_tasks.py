@@ -21,7 +21,7 @@ from browser import (
     sync_api,
     uploader,
     wait_for_figure,
-)  # fmt: skip
+)
 
 pytestmark = needs_browser
 
@@ -97,9 +97,15 @@ def test_b_three_formats_on_an_h100(hand):
 
 
 CONFIG = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
-    "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048, "vocab_size": 1000,
-}  # fmt: skip
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 2048,
+    "vocab_size": 1000,
+}
 
 
 def test_c_a_model_and_a_device_of_ones_own(hand):

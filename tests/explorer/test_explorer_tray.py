@@ -33,8 +33,9 @@ def test_a_change_of_all_designs_leaves_what_was_not_changed():
     now = Tray((Design("One", {"quantizer": "fp8"}), Design(values={"quantizer": "kivi", "tp": 2, "device": "b200"})))
     after = now.changed(Design("One", {"quantizer": "fp8", "tp": 4}), is_for_all=True)
     assert [dict(each.values) for each in after.designs] == [
-        {"quantizer": "fp8", "tp": 4}, {"quantizer": "kivi", "device": "b200", "tp": 4},
-    ]  # fmt: skip
+        {"quantizer": "fp8", "tp": 4},
+        {"quantizer": "kivi", "device": "b200", "tp": 4},
+    ]
     back = after.changed(Design("One", {"quantizer": "fp8"}), is_for_all=True)  # to the default
     assert dict(back.designs[1].values) == {"quantizer": "kivi", "device": "b200"}
     assert now.changed(Design(), is_for_all=False).designs[1] == now.designs[1]
@@ -57,8 +58,10 @@ def test_what_an_address_says_wrongly_is_named_and_the_rest_kept():
     found, problems = tray.read("device.h1000~tp.2~~nonsense~~quantizer.fp8", "7", shared.DESIGN, {})
     assert found == Tray((Design(values={"tp": 2}), Design(), A))
     assert [line.partition(" = ")[0].partition(": unknown")[0] for line in problems] == [
-        "design 1: device", "design 2: nonsense", "at",
-    ]  # fmt: skip
+        "design 1: device",
+        "design 2: nonsense",
+        "at",
+    ]
     assert problems[-1] == "at = '7': must be a whole number from 1 to 3"
     assert tray.read("x" * 20_000, "", shared.DESIGN, {}) == (None, ["designs: longer than 16,000 characters"])
     many = tray.read("~~".join(["-"] * 50), "", shared.DESIGN, {})
@@ -81,12 +84,14 @@ DESIGNS = st.builds(
     st.fixed_dictionaries(
         {},
         optional={
-            "device": st.sampled_from(["b200", "a100-80gb"]), "quantizer": st.sampled_from(["fp8", "kivi"]),
-            "tp": st.integers(2, 64), "own_batch": st.integers(1, 999),
+            "device": st.sampled_from(["b200", "a100-80gb"]),
+            "quantizer": st.sampled_from(["fp8", "kivi"]),
+            "tp": st.integers(2, 64),
+            "own_batch": st.integers(1, 999),
             "weights": st.sampled_from(["fp8", "a~~b.c%7E"]),
         },
     ),
-)  # fmt: skip
+)
 
 
 @given(st.lists(DESIGNS, min_size=1, max_size=5))
@@ -148,9 +153,7 @@ def test_the_sidebar_changes_the_tray_and_takes_it_back():
     press(app, "Duplicate")
     app.selectbox(key="quantizer").select("kivi").run()
     assert designs_of(app) == ["fp16", "kivi", "fp8", r"int4\_per\_token\_head"]
-    assert address_of(app) == {
-        "designs": "-~~quantizer.kivi~~quantizer.fp8~~quantizer.int4_per_token_head", "at": "2",
-    }  # fmt: skip
+    assert address_of(app) == {"designs": "-~~quantizer.kivi~~quantizer.fp8~~quantizer.int4_per_token_head", "at": "2"}
     app.text_input(key="tray name").set_value("Two bits").run()
     assert designs_of(app)[1] == "Two bits"
     press(app, "Down")
@@ -185,9 +188,9 @@ def test_one_device_for_all_designs_at_once():
     app = opened("compare")
     app.checkbox(key="tray all").check().run()
     app.selectbox(key="device").select("b200").run()
-    assert address_of(app)["designs"] == "~~".join([
-        "device.b200", "device.b200~quantizer.fp8", "device.b200~quantizer.int4_per_token_head",
-    ])  # fmt: skip
+    assert address_of(app)["designs"] == "~~".join(
+        ["device.b200", "device.b200~quantizer.fp8", "device.b200~quantizer.int4_per_token_head"]
+    )
     app.sidebar.radio[0].set_value(1).run()  # to choose another design changes none
     assert address_of(app)["designs"].count("fp8") == 1
 

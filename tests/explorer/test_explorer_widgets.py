@@ -13,27 +13,58 @@ pytestmark = pytest.mark.usefixtures("few_cells")
 MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGES}
 #: texts that fields take, and choices that keep a test short
 TEXTS = {
-    "edits": "memory_bandwidth=3 TB/s", "parameters": "block=32", "value_parameters": "format=e5m2",
-    "token_parameters": "heavy=0.2", "weights": "bf16", "implementation": "generic", "lab_parameters": "format=e5m2",
+    "edits": "memory_bandwidth=3 TB/s",
+    "parameters": "block=32",
+    "value_parameters": "format=e5m2",
+    "token_parameters": "heavy=0.2",
+    "weights": "bf16",
+    "implementation": "generic",
+    "lab_parameters": "format=e5m2",
     "lab_compared": "int8; kivi:bits=4",
-    "validation_words": "kv", "front_batches": "4, 8", "front_inputs": "64", "front_tps": "1, 2",
-    "front_outputs": "64", "front_bandwidths": "1 TB/s, 2 TB/s", "front_capacities": "80 GB, 160 GB",
-    "front_axes": "weights_bits = 16, 8", "front_where": "batch >= 4", "front_filter": "batch >= 4",
-    "front_at_most": "Decode step = 1 s", "front_at_least": "Throughput = 1",
-}  # fmt: skip
+    "validation_words": "kv",
+    "front_batches": "4, 8",
+    "front_inputs": "64",
+    "front_tps": "1, 2",
+    "front_outputs": "64",
+    "front_bandwidths": "1 TB/s, 2 TB/s",
+    "front_capacities": "80 GB, 160 GB",
+    "front_axes": "weights_bits = 16, 8",
+    "front_where": "batch >= 4",
+    "front_filter": "batch >= 4",
+    "front_at_most": "Decode step = 1 s",
+    "front_at_least": "Throughput = 1",
+}
 CHOICES = {
-    "device": "h100", "model": "llama2-13b", "quantizer": "nqkv", "value_quantizer": "fp8", "tokens": "h2o",
-    "model_kind": "calibrated", "stack": "vllm", "dequant_path": "fused", "lab_quantizer": "fp8", 
-    "front_models": ["llama2-13b"], "front_maximize": ["max_batch"], "front_minimize": ["kv_bytes"],
-}  # fmt: skip
+    "device": "h100",
+    "model": "llama2-13b",
+    "quantizer": "nqkv",
+    "value_quantizer": "fp8",
+    "tokens": "h2o",
+    "model_kind": "calibrated",
+    "stack": "vllm",
+    "dequant_path": "fused",
+    "lab_quantizer": "fp8",
+    "front_models": ["llama2-13b"],
+    "front_maximize": ["max_batch"],
+    "front_minimize": ["kv_bytes"],
+}
 #: moved on their own: another choice takes them back, they are drawn when there is a front, or exclude another
 LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
 #: shares, layers and heads that the dump has, and devices that divide what the model has, which has no experts
 NUMBERS = {
-    "gpu_memory_utilization": 0.8, "cached_input_discount": 0.25, "lab_layer": 1, "lab_head": 1, "lab_first": 64,
+    "gpu_memory_utilization": 0.8,
+    "cached_input_discount": 0.25,
+    "lab_layer": 1,
+    "lab_head": 1,
+    "lab_first": 64,
     "lab_heads": 2,
-    "tp": 4, "pp": 2, "pp_batches": 1, "ep": 1, "expert_skew": 0.0, "dcp": 1,
-}  # fmt: skip
+    "tp": 4,
+    "pp": 2,
+    "pp_batches": 1,
+    "ep": 1,
+    "expert_skew": 0.0,
+    "dcp": 1,
+}
 
 
 def other(field):
@@ -107,9 +138,14 @@ def test_each_widget_of_the_sidebar_is_moved():
 def labelled(app):
     """Each widget and each number has a label, and a tooltip or a glossary's word that says what it is."""
     widgets = [
-        *app.selectbox, *app.multiselect, *app.number_input, *app.text_input, *app.checkbox, *app.metric,
+        *app.selectbox,
+        *app.multiselect,
+        *app.number_input,
+        *app.text_input,
+        *app.checkbox,
+        *app.metric,
         *app.file_uploader,
-    ]  # fmt: skip
+    ]
     assert widgets
     assert [w for w in widgets if not w.label] == []
     bare = [w.label for w in widgets if not w.help and not str(w.key).startswith("number of ")]

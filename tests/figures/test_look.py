@@ -31,9 +31,9 @@ def axis(name, unit="s"):
 def lines() -> Chart:
     """Three lines in one panel."""
     series = tuple(
-        Series(name, "line", (0.0, 10.0), (0.0, at), color) for name, at, color in
-        (("first", 2.0, style.BLACK), ("second", 5.0, style.SKY), ("third", 9.0, style.BLUE))
-    )  # fmt: skip
+        Series(name, "line", (0.0, 10.0), (0.0, at), color)
+        for name, at, color in (("first", 2.0, style.BLACK), ("second", 5.0, style.SKY), ("third", 9.0, style.BLUE))
+    )
     return Chart("The chart's title", (Panel("", axis("time"), axis("rate", "1/s"), series),), notes=("A note.",))
 
 
@@ -219,9 +219,7 @@ def shared_colours(chart, black):
 
 def drawn_in_the_explorer():
     """Charts of the explorer: three designs compared, one that has no name of a paper."""
-    asked = {
-        name: request.of({"quantizer": name, "batch": 16}) for name in ("fp16", "fp8", "oaken", "kivi", "qserve")
-    }  # fmt: skip
+    asked = {name: request.of({"quantizer": name, "batch": 16}) for name in ("fp16", "fp8", "oaken", "kivi", "qserve")}
     rows = [(name, request.answer(one).result) for name, one in asked.items()]
     curves = [(name, request.curve(request.any_batch(one))) for name, one in asked.items()]
     lines = figure.throughput(curves)

@@ -32,8 +32,9 @@ def report(small, tmp_path_factory):
     """A report's directory with its tables alone."""
     folder = tmp_path_factory.mktemp("report")
     for name, table in small.items():
-        files.write(folder / ("report.parquet" if name == "results" else f"tables/{name}.parquet"),
-                    export.parquet(table))  # fmt: skip
+        files.write(
+            folder / ("report.parquet" if name == "results" else f"tables/{name}.parquet"), export.parquet(table)
+        )
     return folder
 
 
@@ -171,17 +172,29 @@ def test_tables_of_validation_and_simulation_draw_what_the_commands_draw(tmp_pat
     files.write(tmp_path / "nqkv_figure_8.csv", files.csv_of(memory))
     wanted = FIGURES["nqkv_figure_8"].chart(memory)
     assert plot_load.load("nqkv-figure-8", str(tmp_path))[0] == wanted
-    over = pd.DataFrame({
-        "time_s": [0.0, 1.5], "running": [1, 2], "waiting": [0, 3], "used_bytes": [1e9, 2e9], "free_bytes": [3e9] * 2,
-        "tokens_per_s": [0.0, 7.25], **{name: ["x"] * 2 for name in ("device", "model", "quantizer", "batching",
-                                                                      "admission")},
-    })  # fmt: skip
+    over = pd.DataFrame(
+        {
+            "time_s": [0.0, 1.5],
+            "running": [1, 2],
+            "waiting": [0, 3],
+            "used_bytes": [1e9, 2e9],
+            "free_bytes": [3e9] * 2,
+            "tokens_per_s": [0.0, 7.25],
+            **{name: ["x"] * 2 for name in ("device", "model", "quantizer", "batching", "admission")},
+        }
+    )
     files.write(tmp_path / "over_time.csv", files.csv_of(over))
     assert plot_load.load("simulation", str(tmp_path))[0] == FIGURES["simulation"].chart(over)
-    points = pd.DataFrame({
-        "device": "D", "stack": "s", "part": ["gemm", "attention"], "measured_s": [1e-3, 2e-3],
-        "predicted_s": [1.1e-3, 1.9e-3], "held_out": [True, False],
-    })  # fmt: skip
+    points = pd.DataFrame(
+        {
+            "device": "D",
+            "stack": "s",
+            "part": ["gemm", "attention"],
+            "measured_s": [1e-3, 2e-3],
+            "predicted_s": [1.1e-3, 1.9e-3],
+            "held_out": [True, False],
+        }
+    )
     files.write(tmp_path / "points.csv", files.csv_of(points))
     for name, n_panels in (("predicted_measured", 2), ("silicon_gemm", 1), ("silicon_attention", 1)):
         chart, _ = plot_load.load(name, str(tmp_path / "points.csv"))

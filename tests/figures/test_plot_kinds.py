@@ -63,8 +63,9 @@ def test_the_figure_of_the_docs_is_one_declaration(run, tmp_path, monkeypatch):
     assert run("plot", name.replace("_", "-"), tmp_path, "--out", tmp_path / "f.svg")[0] == 0
     drawn, _ = plot_load.load(name, str(tmp_path))
     assert [(one.name, one.x, one.y) for one in drawn.panels[0].series] == [
-        ("fp16", (100.0,), (0.5,)), ("nqkv", (300.0,), (0.2,)),
-    ]  # fmt: skip
+        ("fp16", (100.0,), (0.5,)),
+        ("nqkv", (300.0,), (0.2,)),
+    ]
     (tmp_path / "point.csv").write_text(designs.replace("joules", "watts"))
     code, _, problem = run("plot", name, tmp_path, "--out", tmp_path / "g.svg")
     assert code == 2
@@ -128,8 +129,9 @@ def test_a_point_writes_what_its_figures_need(run, tmp_path):
 def test_the_lab_writes_what_its_figures_need(run, tmp_path):
     dump = tmp_path / "d.npz"
     assert run("synthesize", "--layers", 2, "--tokens", 40, "--head-dim", 64, "--out", dump)[0] == 0
-    code, said, _ = run("lab", dump, "--method", "nqkv", "--side", "value", "--head", 1, "--first", 3, "--out",
-                        tmp_path / "lab")  # fmt: skip
+    code, said, _ = run(
+        "lab", dump, "--method", "nqkv", "--side", "value", "--head", 1, "--first", 3, "--out", tmp_path / "lab"
+    )
     assert code == 0
     assert "lab_before or lab_after or lab_error" in said
     charts = {}
@@ -149,10 +151,11 @@ def test_the_lab_writes_what_its_figures_need(run, tmp_path):
     (mark,) = {series.name for series in charts["lab_histogram"].panels[0].series} - {"before", "after"}
     assert mark == "smallest and largest value after"
     for args, words in (
-        (("--method", "nqkv", "--side", "both"), "side = 'both'"), (("--method", "fp16"), "has no kernel"),
+        (("--method", "nqkv", "--side", "both"), "side = 'both'"),
+        (("--method", "fp16"), "has no kernel"),
         (("--method", "nqkv", "--error", "sqnr"), "did you mean sqnr_db"),
         (("--method", "nqkv", "--head", "7"), "head = 7: must be 0 to 1"),
-    ):  # fmt: skip
+    ):
         code, _, problem = run("lab", dump, *args, "--out", tmp_path / "none")
         assert (code, problem.count("\n")) == (2, 1)
         assert words in problem
@@ -160,8 +163,13 @@ def test_the_lab_writes_what_its_figures_need(run, tmp_path):
 
 
 def test_heads_are_drawn_of_one_method_of_a_measurement(tmp_path):
-    rows = [{"method": m, "side": s, "layer": i, "head": h, "context_tokens": 64, "mse": 0.1 * i + h}
-            for m in ("a", "b") for s in ("key", "value") for i in (0, 3) for h in (0, 1)]  # fmt: skip
+    rows = [
+        {"method": m, "side": s, "layer": i, "head": h, "context_tokens": 64, "mse": 0.1 * i + h}
+        for m in ("a", "b")
+        for s in ("key", "value")
+        for i in (0, 3)
+        for h in (0, 1)
+    ]
     pd.DataFrame([*rows, {**rows[0], "layer": None, "head": None}]).to_parquet(tmp_path / "measured.parquet")
     with pytest.raises(InputError, match="method = a, b: a figure shows one: choose it with --only method=a"):
         plot_load.load("lab_heads", str(tmp_path))
@@ -193,9 +201,14 @@ def test_silicon_errors_are_of_one_device(tmp_path):
 
 
 def test_plans_by_layer(tmp_path):
-    table = pd.DataFrame({"kind": ["mixed plans", "mixed plans", "one method", "chosen plan"],
-                          "method": ["", "", "nqkv", ""], "stored_bits": [4.0, 6.0, 4.1, 5.0],
-                          "error": [0.2, 0.1, 0.25, 0.15]})  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "kind": ["mixed plans", "mixed plans", "one method", "chosen plan"],
+            "method": ["", "", "nqkv", ""],
+            "stored_bits": [4.0, 6.0, 4.1, 5.0],
+            "error": [0.2, 0.1, 0.25, 0.15],
+        }
+    )
     table.to_csv(tmp_path / "mixed_plans.csv", index=False)
     assert len(plot_load.load("mixed_plans", str(tmp_path))[0].panels) == 1
     beside = {"layers": [["nqkv", "nqkv"]], "methods": ["nqkv"], "objective": "mse", "source": "a dump"}
@@ -213,8 +226,10 @@ def test_plans_by_layer(tmp_path):
 
 def test_own_tables_of_need_say_enough(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("decode_step_s,memory_capacity,running_batch,bound,meets\n"
-                    "0.02,40e9,8,capacity,True\n0.05,20e9,4,capacity,False\n,10e9,0,capacity,False\n")  # fmt: skip
+    path.write_text(
+        "decode_step_s,memory_capacity,running_batch,bound,meets\n"
+        "0.02,40e9,8,capacity,True\n0.05,20e9,4,capacity,False\n,10e9,0,capacity,False\n"
+    )
     drawn, _ = plot_load.load("need", str(path))
     (panel,) = drawn.panels
     assert drawn.title == "Decode step of the whole batch against memory"
@@ -222,13 +237,16 @@ def test_own_tables_of_need_say_enough(tmp_path):
     assert panel.series[0].x == (20e9, 40e9)  # sorted; what does not run has no point
     assert panel.series[0].opened == (True, False)
     assert (panel.series[1].x, panel.series[1].y) == ((40e9,), (0.02,))
-    path.write_text("quantizer,stored_bits,throughput_tokens_per_s,bound,meets\nfp16,16,100,capacity,False\n"
-                    "nqkv,4.06,400,bandwidth,True\n")  # fmt: skip
+    path.write_text(
+        "quantizer,stored_bits,throughput_tokens_per_s,bound,meets\nfp16,16,100,capacity,False\n"
+        "nqkv,4.06,400,bandwidth,True\n"
+    )
     drawn, _ = plot_load.load("need_bits", str(path))
     assert drawn.title == "Throughput by quantizer"
     assert {series.name: series.x for series in drawn.panels[0].series} == {
-        "meets the target": (400.0,), "misses it": (100.0,)
-    }  # fmt: skip
+        "meets the target": (400.0,),
+        "misses it": (100.0,),
+    }
     path.write_text("quantizer,stored_bits,bound,meets\nfp16,16,capacity,False\n")
     with pytest.raises(InputError, match="must have a result: throughput_tokens_per_s or decode_step_s"):
         plot_load.load("need_bits", str(path))
@@ -270,8 +288,9 @@ def test_parts_of_bits_add_up(tmp_path):
 @pytest.mark.parametrize("phase", ["decoding", "", "all"])
 def test_unknown_phases_are_named(tmp_path, phase):
     path = tmp_path / "t.csv"
-    path.write_text("batch,phase,name,compute_utilisation,bandwidth_utilisation\n"
-                    f"1,prefill,all,0.5,0.2\n1,{phase},qkv,0.5,0.2\n")  # fmt: skip
+    path.write_text(
+        f"batch,phase,name,compute_utilisation,bandwidth_utilisation\n1,prefill,all,0.5,0.2\n1,{phase},qkv,0.5,0.2\n"
+    )
     with pytest.raises(InputError, match=r"phase = .*: must be prefill or decode"):
         plot_load.load("oaken_figure_3", str(path))
     path.write_text("batch,phase,name,compute_utilisation,bandwidth_utilisation\n1,decode,qkv,0.5,0.2\n")
@@ -311,9 +330,13 @@ def test_what_must_stand_beside_is_said_first_and_listed(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("pareto", "did you mean front?"), ("tornado", "did you mean sensitivity?"), ("qqq", "`dse plot` alone lists"),
-     ("lab-hist", "did you mean lab_histogram")],
-)  # fmt: skip
+    [
+        ("pareto", "did you mean front?"),
+        ("tornado", "did you mean sensitivity?"),
+        ("qqq", "`dse plot` alone lists"),
+        ("lab-hist", "did you mean lab_histogram"),
+    ],
+)
 def test_an_unknown_kind_is_said_before_anything_else(run, name, words):
     code, _, error = run("plot", name, "nowhere")
     assert (code, error.count("\n")) == (2, 1)
@@ -350,12 +373,26 @@ def test_texts_are_broken_into_lines_of_about_the_same_length():
 
 
 def test_a_change_of_the_better_design_is_no_mark_at_a_value():
-    table = pd.DataFrame({
-        "at_low": [1.0, 3.0], "at_high": [5.0, 4.0], "other_at_low": [2.0, 2.0], "other_at_high": [2.0, 2.0],
-        "winner_at_low": ["b", "a"], "winner_at_high": ["a", "a"], "flips_at": ["2 TB/s", ""],
-    })  # fmt: skip
-    beside = {"rows": [0, 1], "labels": ["x", "y"], "measure": "throughput", "base": [3.5, 2.0], "names": ["a", "b"],
-              "winner": "a", "title": "t"}  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "at_low": [1.0, 3.0],
+            "at_high": [5.0, 4.0],
+            "other_at_low": [2.0, 2.0],
+            "other_at_high": [2.0, 2.0],
+            "winner_at_low": ["b", "a"],
+            "winner_at_high": ["a", "a"],
+            "flips_at": ["2 TB/s", ""],
+        }
+    )
+    beside = {
+        "rows": [0, 1],
+        "labels": ["x", "y"],
+        "measure": "throughput",
+        "base": [3.5, 2.0],
+        "names": ["a", "b"],
+        "winner": "a",
+        "title": "t",
+    }
     drawn = FIGURES["sensitivity"].chart(table, beside)
     for panel in drawn.panels:
         (band,) = [series for series in panel.series if series.name == "the better design changes"]
@@ -372,16 +409,29 @@ def test_colours_of_a_map_have_round_ticks():
 def test_names_that_read_like_numbers_are_names(run, tmp_path):
     table = tmp_path / "mixed_plans.csv"
     table.write_text("kind,method,stored_bits,error\none method,3,4,0.1\none method,4.5,5,0.2\nchosen plan,,4,0.1\n")
-    (tmp_path / "mixed_plans.figure.json").write_text(json.dumps(
-        {"layers": [["3", "3"]], "methods": ["3", "4.5"], "objective": "mse", "source": "x", "synthetic": False}
-    ))  # fmt: skip
+    (tmp_path / "mixed_plans.figure.json").write_text(
+        json.dumps(
+            {"layers": [["3", "3"]], "methods": ["3", "4.5"], "objective": "mse", "source": "x", "synthetic": False}
+        )
+    )
     code, _, error = run("plot", "mixed_plans", table, "--out", tmp_path / "f.svg")
     assert (code, error) == (0, "")
     assert plot_load.load("mixed_plans", str(table))[1]["method"].tolist()[:2] == ["3", "4.5"]
     for name in ("system", "device"):
-        rows = pd.DataFrame({"system": ["a", "b"], "device": ["d", "d"], "model": "m", "batch": [1, 1],
-                             "throughput_tokens_per_s": [1.0, 2.0], "feasible": True, "running_batch": 1,
-                             "infeasible_reason": "", "max_batch": 9, "quantizer": ["a", "b"]})  # fmt: skip
+        rows = pd.DataFrame(
+            {
+                "system": ["a", "b"],
+                "device": ["d", "d"],
+                "model": "m",
+                "batch": [1, 1],
+                "throughput_tokens_per_s": [1.0, 2.0],
+                "feasible": True,
+                "running_batch": 1,
+                "infeasible_reason": "",
+                "max_batch": 9,
+                "quantizer": ["a", "b"],
+            }
+        )
         rows[name] = range(2)
         rows.to_parquet(tmp_path / "report.parquet")
         code, _, error = run("plot", "throughput_batch", tmp_path / "report.parquet", "--out", tmp_path / "g.svg")

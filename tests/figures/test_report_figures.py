@@ -40,9 +40,18 @@ def _texts(chart: Chart) -> list[str]:
 
 def test_figures_of_the_issue_are_there():
     assert list(REPORT) == [
-        "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length",
-        "throughput_trace", "trace_lengths", "tokens_bits", "latency_breakdown", "bit_ledger", "roofline",
-    ]  # fmt: skip
+        "effective_axes",
+        "throughput_batch",
+        "memory_batch",
+        "weights_or_kv",
+        "throughput_length",
+        "throughput_trace",
+        "trace_lengths",
+        "tokens_bits",
+        "latency_breakdown",
+        "bit_ledger",
+        "roofline",
+    ]
     known = {*tables.POINTS, *tables.OTHERS}
     assert all(figure.table in known and figure.shows.endswith("?") for figure in REPORT.values())
 
@@ -182,8 +191,9 @@ def test_default_systems_follow_oaken():
     assert {s.admission for s in systems.DEFAULT if s.device != "a100-80gb"} == {"reserve"}
     assert [s.quantizer for s in systems.chosen(["oaken-hbm"])] == ["oaken"]
     assert [(s.device, s.quantizer) for s in systems.chosen(["h100"], ["fp16", "int4"])] == [
-        ("h100", "fp16"), ("h100", "int4"),
-    ]  # fmt: skip
+        ("h100", "fp16"),
+        ("h100", "int4"),
+    ]
     assert systems.chosen(["h100"])[0].admission == "paged"
 
 
@@ -319,11 +329,19 @@ def test_places_are_distinct_and_known_where_free():
 @pytest.mark.parametrize("log", [False, True])
 def test_crosses_are_below_every_value_and_inside(log: bool):
     axis = axes.log2("throughput", "token/s", [10.0, 1000.0]) if log else axes.linear("throughput", "token/s", [1000.0])
-    table = pd.DataFrame({
-        "system": ["a", "b", "c"], "model": "m", "x": [1.0, 1.0, 1.0], "feasible": [False, False, True],
-        "infeasible_reason": "too large", "running_batch": 1, "batch": 1, "y": [math.nan, math.nan, 10.0],
-        "assumptions": "",
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "system": ["a", "b", "c"],
+            "model": "m",
+            "x": [1.0, 1.0, 1.0],
+            "feasible": [False, False, True],
+            "infeasible_reason": "too large",
+            "running_batch": 1,
+            "batch": 1,
+            "y": [math.nan, math.nan, 10.0],
+            "assumptions": "",
+        }
+    )
     low = rows.room_for_crosses(axis, table, "x")
     shown = rows.Drawn(table, ["a", "b", "c"], [])
     found = list(rows.lines(table.iloc[:2], shown, lambda row: row["x"], "y", low))

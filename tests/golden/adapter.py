@@ -46,10 +46,11 @@ def kernels_alone() -> Iterator[None]:
         return layers_of(replace(kv, layers=layers), *policy)
 
     with (
-        mock.patch.object(catalog, "servers", dict), mock.patch.object(lower, "layers_of", narrow),
+        mock.patch.object(catalog, "servers", dict),
+        mock.patch.object(lower, "layers_of", narrow),
         mock.patch.object(present, "how_sure", return_value=[]),
         mock.patch.object(present, "_interval_text", return_value=[]),
-    ):  # fmt: skip
+    ):
         yield
 
 
@@ -113,8 +114,10 @@ def evaluate_compiled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] 
     tables = many.tables_of(designs, [design.device for design in designs])
     n_keys = 2 + max(int(tables.stacks["n_cores"].max()), int(tables.devices["token_cores"].max()), 2)
     each, state = np.arange(n), np.zeros(n, np.int8)
-    work = [np.array([getattr(point.work, name) for _, point in asked])
-            for name in ("input_tokens", "output_tokens", "batch")]  # fmt: skip
+    work = [
+        np.array([getattr(point.work, name) for _, point in asked])
+        for name in ("input_tokens", "output_tokens", "batch")
+    ]
     filled = many.found_for(RESULT_UNITS, n)
     many.evaluate(many.Points(each, each, *work), tables, n_keys, filled, state)
     columns = {name: column.tolist() for name, column in many.columns_of(filled).items()}

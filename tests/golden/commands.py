@@ -13,13 +13,26 @@ from golden import adapter, designs
 #: designs shown by `dse point --json`, and those of which every result is explained
 N_POINTS, N_EXPLAINED = 60, 20
 POINT_OPTIONS = {
-    "device": "--device", "model": "--model", "key_quantizer": "--key-quantizer", "bits": "--bits",
-    "value_quantizer": "--value-quantizer", "batch": "--batch", "input_tokens": "--input",
-    "output_tokens": "--output", "admission": "--admission", "page_tokens": "--page", "prefix_tokens": "--prefix",
-    "weights_bits": "--weights-bits", "dequant_path": "--dequant-path", "model_kind": "--model-kind",
-    "stack": "--stack", "tokens": "--tokens", "activation_bits": "--activation-bits",
-    "prompt_chunk_tokens": "--prompt-chunk", "cached_input_discount": "--cached-input-discount",
-}  # fmt: skip
+    "device": "--device",
+    "model": "--model",
+    "key_quantizer": "--key-quantizer",
+    "bits": "--bits",
+    "value_quantizer": "--value-quantizer",
+    "batch": "--batch",
+    "input_tokens": "--input",
+    "output_tokens": "--output",
+    "admission": "--admission",
+    "page_tokens": "--page",
+    "prefix_tokens": "--prefix",
+    "weights_bits": "--weights-bits",
+    "dequant_path": "--dequant-path",
+    "model_kind": "--model-kind",
+    "stack": "--stack",
+    "tokens": "--tokens",
+    "activation_bits": "--activation-bits",
+    "prompt_chunk_tokens": "--prompt-chunk",
+    "cached_input_discount": "--cached-input-discount",
+}
 
 
 def point(row: dict[str, Any]) -> list[str]:
@@ -115,18 +128,47 @@ ring --device h100 --model hf_configs/gemma-3-4b.json --devices 4 --json
 ring --device h100 --model hf_configs/deepseek-v2-lite.json --devices 4 --json
 """
 _SHOWN = (
-    "a100-80gb", "2xa100-80gb", "a100-40gb", "a800-80gb", "b200", "h100", "h200", "l40s", "lpu-hbm", "lpu-lpddr",
-    "oaken-hbm", "oaken-lpddr", "tender-a100", "llama2-7b", "llama3.1-405b", "mixtral-8x7b", "opt-175b",
-    "hf_configs/gemma-3n-e4b.json", "hf_configs/deepseek-v3.json", "hf_configs/gpt-oss-20b.json",
-    "hf_configs/llama-4-scout.json", "kivi", "sinkq", "oaken", "kvquant", "nqkv", "snapkv", "sparse",
+    "a100-80gb",
+    "2xa100-80gb",
+    "a100-40gb",
+    "a800-80gb",
+    "b200",
+    "h100",
+    "h200",
+    "l40s",
+    "lpu-hbm",
+    "lpu-lpddr",
+    "oaken-hbm",
+    "oaken-lpddr",
+    "tender-a100",
+    "llama2-7b",
+    "llama3.1-405b",
+    "mixtral-8x7b",
+    "opt-175b",
+    "hf_configs/gemma-3n-e4b.json",
+    "hf_configs/deepseek-v3.json",
+    "hf_configs/gpt-oss-20b.json",
+    "hf_configs/llama-4-scout.json",
+    "kivi",
+    "sinkq",
+    "oaken",
+    "kvquant",
+    "nqkv",
+    "snapkv",
+    "sparse",
     "inputs/devices/small-gpu.toml",
-)  # fmt: skip
+)
 LISTS = "\n".join(
-    [*(f"list {kind} --json" for kind in ("devices", "models", "quantizers", "tokens")),
-     *(f"show {name} --json" for name in _SHOWN), "check inputs/devices/small-gpu.toml", "check inputs/plans/32-1.toml",
-     "check hf_configs/gemma-2-9b.json", "predict attention inputs/attention.csv --device h100 --out predicted.csv "
-     "--json", "predict attention inputs/attention.csv --device b200 --stack sglang --out sglang.csv --json"]
-)  # fmt: skip
+    [
+        *(f"list {kind} --json" for kind in ("devices", "models", "quantizers", "tokens")),
+        *(f"show {name} --json" for name in _SHOWN),
+        "check inputs/devices/small-gpu.toml",
+        "check inputs/plans/32-1.toml",
+        "check hf_configs/gemma-2-9b.json",
+        "predict attention inputs/attention.csv --device h100 --out predicted.csv --json",
+        "predict attention inputs/attention.csv --device b200 --stack sglang --out sglang.csv --json",
+    ]
+)
 SWEEPS = """
 sweep inputs/sweep-quantizers.toml --out s1 --json
 pareto s1 --maximize throughput_tokens_per_s --minimize effective_bits --json
@@ -162,16 +204,33 @@ lab dump.npz --method {_SMALL} --out lab-kivi --json
 lab dump.npz --method oaken --side value --layer 1 --head 1 --out lab-oaken --json
 """
 REPORT_FIGURES = (
-    "effective_axes", "throughput_batch", "memory_batch", "weights_or_kv", "throughput_length", "throughput_trace",
-    "trace_lengths", "tokens_bits", "latency_breakdown", "bit_ledger", "roofline",
-)  # fmt: skip
+    "effective_axes",
+    "throughput_batch",
+    "memory_batch",
+    "weights_or_kv",
+    "throughput_length",
+    "throughput_trace",
+    "trace_lengths",
+    "tokens_bits",
+    "latency_breakdown",
+    "bit_ledger",
+    "roofline",
+)
 STUDY_FIGURES = ("ranges", "sinks", "oaken_ratios", "sinkq_sizes")
 LAB_FIGURES = ("lab_bits", "lab_heads", "lab_histogram")
 PAPER_FIGURES = (
-    "claims", "accuracy_perplexity", "accuracy_zero_shot_oaken", "accuracy_zero_shot_nqkv",
-    "accuracy_zero_shot_nqkv_alone", "accuracy_generation_sinkq", "accuracy_longbench_sinkq", "sinkq_figure_3",
-    "nqkv_figure_8", "nqkv_figure_9", "oaken_figure_3",
-)  # fmt: skip
+    "claims",
+    "accuracy_perplexity",
+    "accuracy_zero_shot_oaken",
+    "accuracy_zero_shot_nqkv",
+    "accuracy_zero_shot_nqkv_alone",
+    "accuracy_generation_sinkq",
+    "accuracy_longbench_sinkq",
+    "sinkq_figure_3",
+    "nqkv_figure_8",
+    "nqkv_figure_9",
+    "oaken_figure_3",
+)
 
 
 def _plots(names: tuple[str, ...], source: str, prefix: str = "") -> str:
@@ -193,12 +252,20 @@ GROUPS: dict[str, list[list[str]]] = {
     **{
         name: [shlex.split(line) for line in text.strip().splitlines()]
         for name, text in (
-            ("questions", QUESTIONS), ("serving", SERVING), ("lists", LISTS), ("sweeps", SWEEPS),
-            ("measuring", f"{MEASURING}\n{_plots(LAB_FIGURES, 'lab-kivi')}\nplot mixed_plans mixed_plans.csv --out "
-             "figure-mixed_plans.csv".replace("\n\n", "\n")), ("figures", FIGURES), ("papers", PAPERS),
+            ("questions", QUESTIONS),
+            ("serving", SERVING),
+            ("lists", LISTS),
+            ("sweeps", SWEEPS),
+            (
+                "measuring",
+                f"{MEASURING}\n{_plots(LAB_FIGURES, 'lab-kivi')}\nplot mixed_plans mixed_plans.csv --out "
+                "figure-mixed_plans.csv".replace("\n\n", "\n"),
+            ),
+            ("figures", FIGURES),
+            ("papers", PAPERS),
         )
     },
-}  # fmt: skip
+}
 #: of what commands write, the tables that are kept; those of measured kernels depend on a package that may be there
 KEPT_FILES = (".csv", ".toml")
 LEFT_OUT = ("silicon", "figure-silicon")

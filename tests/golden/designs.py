@@ -8,66 +8,151 @@ SEED = 20240901
 N_DESIGNS = 5000
 
 GPU_STACKS = {
-    "a100-80gb": ("vllm", "sglang"), "2xa100-80gb": ("vllm", "sglang"), "a100-40gb": ("vllm", "sglang"),
-    "a800-80gb": ("vllm", "sglang"), "h100": ("vllm", "sglang", "trtllm"), "h200": ("vllm", "sglang"),
-    "l40s": ("vllm", "sglang", "trtllm"), "b200": ("vllm", "sglang", "trtllm"),
+    "a100-80gb": ("vllm", "sglang"),
+    "2xa100-80gb": ("vllm", "sglang"),
+    "a100-40gb": ("vllm", "sglang"),
+    "a800-80gb": ("vllm", "sglang"),
+    "h100": ("vllm", "sglang", "trtllm"),
+    "h200": ("vllm", "sglang"),
+    "l40s": ("vllm", "sglang", "trtllm"),
+    "b200": ("vllm", "sglang", "trtllm"),
     "inputs/devices/small-gpu.toml": ("vllm", "sglang", "trtllm"),
-}  # fmt: skip
+}
 OTHERS = ("lpu-hbm", "lpu-lpddr", "oaken-hbm", "oaken-lpddr", "tender-a100", "inputs/devices/bare.toml")
 #: memory in GB; devices of token cores have an engine where Oaken's are
 CAPACITY = {
-    "a100-80gb": 80, "2xa100-80gb": 160, "a100-40gb": 40, "a800-80gb": 80, "h100": 80, "h200": 141, "l40s": 48,
-    "b200": 180, "inputs/devices/small-gpu.toml": 24, "lpu-hbm": 80, "lpu-lpddr": 256, "oaken-hbm": 80,
-    "oaken-lpddr": 256, "tender-a100": 80, "inputs/devices/bare.toml": 100,
-}  # fmt: skip
+    "a100-80gb": 80,
+    "2xa100-80gb": 160,
+    "a100-40gb": 40,
+    "a800-80gb": 80,
+    "h100": 80,
+    "h200": 141,
+    "l40s": 48,
+    "b200": 180,
+    "inputs/devices/small-gpu.toml": 24,
+    "lpu-hbm": 80,
+    "lpu-lpddr": 256,
+    "oaken-hbm": 80,
+    "oaken-lpddr": 256,
+    "tender-a100": 80,
+    "inputs/devices/bare.toml": 100,
+}
 ENGINES = ("oaken-hbm", "oaken-lpddr")
 #: devices whose products run in 8 bits
 EIGHT_BIT = tuple(name for name in GPU_STACKS if name != "inputs/devices/small-gpu.toml")
 ANY_CHANGES = (
-    "usable_frac=0.9", "usable_frac=0.8", "runtime_overhead=2 GB", "runtime_overhead=1.5 GiB",
-    "memory_bandwidth=3 TB/s", "memory_bandwidth=900 GB/s", "peak_flops=500 TFLOP/s", "peak_flops=61.7 TFLOP/s",
-    "memory_capacity=120 GB", "memory_capacity=96 GiB", "board_power=350 W", "usd_per_hour=2.49 USD/h",
-    "kernel_launch=2 us", "kernel_launch=0 s", "fused_rate=1 Telement/s", "fused_rate=7.5 Telement/s",
-    "energy_per_byte=30 pJ/B,energy_per_flop=0.5 pJ/FLOP,idle_power=70 W", "idle_power=25 W",
-    "usable_frac=0.9,runtime_overhead=3 GB", "n_devices=4 device", "memory_capacity=512 GB,memory_bandwidth=8 TB/s",
-)  # fmt: skip
+    "usable_frac=0.9",
+    "usable_frac=0.8",
+    "runtime_overhead=2 GB",
+    "runtime_overhead=1.5 GiB",
+    "memory_bandwidth=3 TB/s",
+    "memory_bandwidth=900 GB/s",
+    "peak_flops=500 TFLOP/s",
+    "peak_flops=61.7 TFLOP/s",
+    "memory_capacity=120 GB",
+    "memory_capacity=96 GiB",
+    "board_power=350 W",
+    "usd_per_hour=2.49 USD/h",
+    "kernel_launch=2 us",
+    "kernel_launch=0 s",
+    "fused_rate=1 Telement/s",
+    "fused_rate=7.5 Telement/s",
+    "energy_per_byte=30 pJ/B,energy_per_flop=0.5 pJ/FLOP,idle_power=70 W",
+    "idle_power=25 W",
+    "usable_frac=0.9,runtime_overhead=3 GB",
+    "n_devices=4 device",
+    "memory_capacity=512 GB,memory_bandwidth=8 TB/s",
+)
 GPU_CHANGES = ("n_cores=64 core", "l2_cache=96 MiB", "peak_flops_fp8=1000 TFLOP/s", "link_bandwidth=450 GB/s")
 CORE_CHANGES = (
-    "token_cores=32 core", "token_cores=200 core", "kv_page=8 KiB,kv_burst=128 B", "kv_page=2 KiB,kv_burst=64 B",
-    "engine_rate=1 Telement/s", "engine_rate=20 Telement/s", "token_cores=1 core",
-)  # fmt: skip
+    "token_cores=32 core",
+    "token_cores=200 core",
+    "kv_page=8 KiB,kv_burst=128 B",
+    "kv_page=2 KiB,kv_burst=64 B",
+    "engine_rate=1 Telement/s",
+    "engine_rate=20 Telement/s",
+    "token_cores=1 core",
+)
 
 #: billions of parameters, layers, longest position (0: not said), sliding windows
 MODELS = {
-    "llama2-7b": (6.7, 32, 4096, ()), "llama2-13b": (13.0, 40, 4096, ()), "llama2-70b": (69, 80, 4096, ()),
-    "llama3-8b": (8.0, 32, 8192, ()), "llama3.1-8b": (8.0, 32, 131072, ()), "llama3.1-70b": (70.6, 80, 131072, ()),
-    "llama3.1-405b": (405.9, 126, 131072, ()), "mistral-7b": (7.2, 32, 32768, (4096,)),
-    "mixtral-8x7b": (46.7, 32, 32768, (4096,)), "opt-125m": (0.13, 12, 2048, ()), "opt-1.3b": (1.3, 24, 2048, ()),
-    "opt-6.7b": (6.7, 32, 2048, ()), "opt-13b": (12.9, 40, 2048, ()), "opt-30b": (30, 48, 2048, ()),
+    "llama2-7b": (6.7, 32, 4096, ()),
+    "llama2-13b": (13.0, 40, 4096, ()),
+    "llama2-70b": (69, 80, 4096, ()),
+    "llama3-8b": (8.0, 32, 8192, ()),
+    "llama3.1-8b": (8.0, 32, 131072, ()),
+    "llama3.1-70b": (70.6, 80, 131072, ()),
+    "llama3.1-405b": (405.9, 126, 131072, ()),
+    "mistral-7b": (7.2, 32, 32768, (4096,)),
+    "mixtral-8x7b": (46.7, 32, 32768, (4096,)),
+    "opt-125m": (0.13, 12, 2048, ()),
+    "opt-1.3b": (1.3, 24, 2048, ()),
+    "opt-6.7b": (6.7, 32, 2048, ()),
+    "opt-13b": (12.9, 40, 2048, ()),
+    "opt-30b": (30, 48, 2048, ()),
     "opt-175b": (174.6, 96, 2048, ()),
-}  # fmt: skip
+}
 CONFIGS = {
-    "command-r7b": (8.0, 32, 8192, (4096,)), "dbrx": (131.6, 40, 32768, ()),
-    "deepseek-v2-lite": (15.7, 27, 163840, ()), "deepseek-v2": (235.7, 60, 163840, ()),
-    "falcon-7b": (6.9, 32, 0, ()), "gemma-2-9b": (9.2, 42, 8192, (4096,)), "gemma-3-4b": (3.9, 34, 0, (1024,)),
-    "gemma-3n-e4b": (6.8, 35, 32768, (512,)), "gpt-neo-1.3b": (1.3, 24, 2048, (256,)),
-    "gpt-oss-20b": (20.9, 24, 131072, (128,)), "gpt2": (0.12, 12, 1024, ()), "llama-3.2-1b": (1.2, 16, 131072, ()),
-    "llama-4-scout": (107.8, 48, 10485760, (8192,)), "openelm-270m": (0.27, 16, 2048, ()),
-    "phi-3-mini-4k": (3.8, 32, 4096, (2047,)), "qwen2.5-7b": (7.6, 28, 131072, ()),
-    "qwen3-30b-a3b": (30.5, 48, 40960, ()), "starcoderbase": (15.5, 40, 8192, ()), "bloom-7b1": (7.1, 30, 2048, ()),
+    "command-r7b": (8.0, 32, 8192, (4096,)),
+    "dbrx": (131.6, 40, 32768, ()),
+    "deepseek-v2-lite": (15.7, 27, 163840, ()),
+    "deepseek-v2": (235.7, 60, 163840, ()),
+    "falcon-7b": (6.9, 32, 0, ()),
+    "gemma-2-9b": (9.2, 42, 8192, (4096,)),
+    "gemma-3-4b": (3.9, 34, 0, (1024,)),
+    "gemma-3n-e4b": (6.8, 35, 32768, (512,)),
+    "gpt-neo-1.3b": (1.3, 24, 2048, (256,)),
+    "gpt-oss-20b": (20.9, 24, 131072, (128,)),
+    "gpt2": (0.12, 12, 1024, ()),
+    "llama-3.2-1b": (1.2, 16, 131072, ()),
+    "llama-4-scout": (107.8, 48, 10485760, (8192,)),
+    "openelm-270m": (0.27, 16, 2048, ()),
+    "phi-3-mini-4k": (3.8, 32, 4096, (2047,)),
+    "qwen2.5-7b": (7.6, 28, 131072, ()),
+    "qwen3-30b-a3b": (30.5, 48, 40960, ()),
+    "starcoderbase": (15.5, 40, 8192, ()),
+    "bloom-7b1": (7.1, 30, 2048, ()),
     "mistral-nemo-12b": (12.3, 40, 131072, ()),
-}  # fmt: skip
+}
 MODELS |= {f"hf_configs/{name}.json": facts for name, facts in CONFIGS.items()}
 
 FAMILIES = (
-    "fp16", "bf16", "fp8", "int8", "int4", "kivi", "sinkq", "nqkv", "qserve", "atom", "tender", "oaken", "kvquant",
-)  # fmt: skip
+    "fp16",
+    "bf16",
+    "fp8",
+    "int8",
+    "int4",
+    "kivi",
+    "sinkq",
+    "nqkv",
+    "qserve",
+    "atom",
+    "tender",
+    "oaken",
+    "kvquant",
+)
 #: what the shipped measurements know
 MEASURED = (
-    "oaken", "nqkv", "nqkv:block=64", "sinkq", "sinkq:group=32", "kivi", "kivi:bits=4", "int8", "int4", "fp8",
-    "qserve", "atom", "tender", "kvquant", "fp16", "bf16", "oaken:groups=4/90/6", "oaken:inner=0.02",
+    "oaken",
+    "nqkv",
+    "nqkv:block=64",
+    "sinkq",
+    "sinkq:group=32",
+    "kivi",
+    "kivi:bits=4",
+    "int8",
+    "int4",
+    "fp8",
+    "qserve",
+    "atom",
+    "tender",
+    "kvquant",
+    "fp16",
+    "bf16",
+    "oaken:groups=4/90/6",
+    "oaken:inner=0.02",
     "oaken:outer=0.01,inner=0.01,outlier_bits=4",
-)  # fmt: skip
+)
 #: layers of a plan file and the plans that there are for as many
 PLAN_LAYERS = (12, 24, 28, 32, 40, 42, 48, 80)
 PLANS_EACH = 3
@@ -91,9 +176,12 @@ def quantizer(rng: random.Random, family: str | None = None) -> str:
         options = {"bits": bits, "group": group, "residual": group * pick((1, 2, 4))}
     elif family == "sinkq":
         options = {
-            "bits": bits, "group": pick((32, 64, 96, 128, 256)), "residual": pick((0, 1, 17, 32, 128, 1000)),
-            "sinks": pick((0, 1, 3, 5, 20)), "evicted": pick((0, 0, 0, 2, 11)),
-        }  # fmt: skip
+            "bits": bits,
+            "group": pick((32, 64, 96, 128, 256)),
+            "residual": pick((0, 1, 17, 32, 128, 1000)),
+            "sinks": pick((0, 1, 3, 5, 20)),
+            "evicted": pick((0, 0, 0, 2, 11)),
+        }
     elif family == "nqkv":
         options = {"block": pick((16, 64, 100, 128, 256, 1024, 4096, 2**20)), "absmax": pick(("fp16", "fp32"))}
     elif family == "qserve":
@@ -101,8 +189,11 @@ def quantizer(rng: random.Random, family: str | None = None) -> str:
     elif family == "atom":
         options = {"group": pick((16, 32, 64, 100, 128, 256))}
     elif family == "oaken" and rng.random() < 0.5:
-        options = {"outer": pick((0, "0.02", "0.04", "0.1")), "inner": pick((0, "0.01", "0.06", "0.125")),
-                   "outlier_bits": pick((4, 5))}  # fmt: skip
+        options = {
+            "outer": pick((0, "0.02", "0.04", "0.1")),
+            "inner": pick((0, "0.01", "0.06", "0.125")),
+            "outlier_bits": pick((4, 5)),
+        }
     elif family == "oaken":
         groups = pick(("4/90/6", "2/2/90/6", "10/90", "1/3/86/4/6", "33.3/33.3/33.4", "2.5/92.5/5"))
         options = {"groups": groups, "dense": pick((0, 0, 1, 2)), "outlier_bits": pick((4, 5))}
@@ -148,8 +239,13 @@ def tokens(rng: random.Random, n_input: int) -> str:
     if family == "snapkv":
         return f"snapkv:share={pick(('0.16', '0.5', '1', '0.01'))}" if rng.random() < 0.5 else f"snapkv:budget={near}"
     if family == "sparse":
-        options = {"k": near, "index_dim": pick((0, 32, 128)), "index_bits": pick((4, 8, 16)),
-                   "index_scale_bits": pick((0, 16, 32)), "index_heads": pick((1, 16, 64))}  # fmt: skip
+        options = {
+            "k": near,
+            "index_dim": pick((0, 32, 128)),
+            "index_bits": pick((4, 8, 16)),
+            "index_scale_bits": pick((0, 16, 32)),
+            "index_heads": pick((1, 16, 64)),
+        }
         return "sparse:" + ",".join(f"{name}={value}" for name, value in options.items())
     return f"constant:c={near}"
 
@@ -261,12 +357,24 @@ def design(rng: random.Random) -> dict[str, Any]:
     if chance() < 0.008:
         kind, stack = pick((("calibrated", None), ("auto", "trtllm"), ("ideal", "vllm"), ("auto", "other")))
     return {
-        "device": device_text, "model": model, "key_quantizer": key, "value_quantizer": value, "bits": bits,
-        "batch": batch, "input_tokens": n_input, "output_tokens": n_output, "admission": admission,
+        "device": device_text,
+        "model": model,
+        "key_quantizer": key,
+        "value_quantizer": value,
+        "bits": bits,
+        "batch": batch,
+        "input_tokens": n_input,
+        "output_tokens": n_output,
+        "admission": admission,
         "page_tokens": pick((16, 16, 16, 1, 2, 7, 8, 32, 64, 100, 128, 256, 1024, 4096)),
-        "prefix_tokens": prefix, "weights_bits": weights_bits, "dequant_path": path, "model_kind": kind,
-        "stack": stack, "tokens": policy, "activation_bits": activation_bits,
+        "prefix_tokens": prefix,
+        "weights_bits": weights_bits,
+        "dequant_path": path,
+        "model_kind": kind,
+        "stack": stack,
+        "tokens": policy,
+        "activation_bits": activation_bits,
         "prompt_chunk_tokens": pick((1, 16, 100, 512, 2048, n_input, 2**30)) if chance() < max(dense, 0.3) else 1,
         "kv_cache": kv_cache,
         "cached_input_discount": pick((0.0, 0.5, 0.75, 0.9, 1.0)) if prefix and chance() < 0.4 else None,
-    }  # fmt: skip
+    }

@@ -98,14 +98,22 @@ def write_designs(path: Path) -> None:
     made = {name: column(values, exact=name.startswith("in.")) for name, values in columns.items()}
     kinds = {name: kind for name, (_, kind) in made.items()}
     table = pa.table({name: array for name, (array, _) in made.items()})
-    about = {"commit": commit(), "seed": str(designs.SEED), "kinds": json.dumps(kinds),
-             "made_by": "python tests/golden/make.py"}  # fmt: skip
+    about = {
+        "commit": commit(),
+        "seed": str(designs.SEED),
+        "kinds": json.dumps(kinds),
+        "made_by": "python tests/golden/make.py",
+    }
     split = {name for name, kind in kinds.items() if kind == "float" and len(set(columns[name])) > 700}
     pq.write_table(
-        table.replace_schema_metadata(about), path, compression="zstd", compression_level=19,
+        table.replace_schema_metadata(about),
+        path,
+        compression="zstd",
+        compression_level=19,
         use_dictionary=[name for name in columns if name not in split],
-        column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT"), write_statistics=False,
-    )  # fmt: skip
+        column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT"),
+        write_statistics=False,
+    )
     counts = {"refused": sum("error" in found for _, found in kept)}
     counts["infeasible"] = sum(found.get("feasible") is False for _, found in kept)
     print(f"{path}: {path.stat().st_size:,} bytes, {len(kept):,} designs, {counts}")

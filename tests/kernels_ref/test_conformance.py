@@ -423,10 +423,25 @@ def test_bad_manifest(folder, check, case):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("file", "../nf4_ties.npz"), ("file", "/etc/passwd"), ("file", "a/b.npz"), ("file", ".."), ("file", ""),
-     ("file", "a\\b.npz"), ("file", "a\nb.npz"), ("file", None), ("file", "oaken_tiny_d16.npz"), ("sha256", "123"),
-     ("sha256", "g" * 64), ("sha256", None), ("oracle", None), ("params", None), ("arrays", []), ("arrays", {"x": 1})],
-)  # fmt: skip
+    [
+        ("file", "../nf4_ties.npz"),
+        ("file", "/etc/passwd"),
+        ("file", "a/b.npz"),
+        ("file", ".."),
+        ("file", ""),
+        ("file", "a\\b.npz"),
+        ("file", "a\nb.npz"),
+        ("file", None),
+        ("file", "oaken_tiny_d16.npz"),
+        ("sha256", "123"),
+        ("sha256", "g" * 64),
+        ("sha256", None),
+        ("oracle", None),
+        ("params", None),
+        ("arrays", []),
+        ("arrays", {"x": 1}),
+    ],
+)
 def test_bad_entry(folder, check, field, value):
     folder.entry("nf4_ties.npz")[field] = value
     folder.save()

@@ -29,9 +29,18 @@ def expected(x, side, method):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("bits", "group", "residual", "n_tokens", "head_dim"),
-    [(2, 32, 32, 101, 64), (1, 32, 0, 64, 37), (4, 8, 16, 53, 20), (8, 4, 4, 30, 7), (2, 16, 16, 50, 96),
-     (2, 48, 48, 97, 100), (4, 64, 64, 130, 24), (8, 160, 0, 160, 3), (4, 24, 24, 48, 48)],
-)  # fmt: skip
+    [
+        (2, 32, 32, 101, 64),
+        (1, 32, 0, 64, 37),
+        (4, 8, 16, 53, 20),
+        (8, 4, 4, 30, 7),
+        (2, 16, 16, 50, 96),
+        (2, 48, 48, 97, 100),
+        (4, 64, 64, 130, 24),
+        (8, 160, 0, 160, 3),
+        (4, 24, 24, 48, 48),
+    ],
+)
 def test_twin(kind, bits, group, residual, n_tokens, head_dim):
     method = KIVI(bits, group, residual)
     x = heads(kind, 1, 2, n_tokens, head_dim)

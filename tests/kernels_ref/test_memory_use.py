@@ -32,7 +32,7 @@ def extra(run):
     "method",
     [NF4(), NF4(64), FP8(), PerTokenInteger(8), PerTokenInteger(4), Atom(), QServe(), KIVI(2), KIVI(4, 128, 128)],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("layout", ["flat", "heads"])
 def test_quantise_and_back(method, layout, x):
     given = x if layout == "flat" else x.reshape(1, ROWS, HEADS, HEAD_DIM).transpose(0, 2, 1, 3)

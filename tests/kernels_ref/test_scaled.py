@@ -72,11 +72,20 @@ def test_a_block_of_mxfp8_by_hand():
 @pytest.mark.parametrize(
     ("rule", "amax", "byte"),
     [  # e - 127 by hand for E2M1
-        ("floor", 7.9, 127), ("ceil", 7.9, 128), ("rceil", 7.9, 128), ("even", 7.9, 128),
-        ("floor", 4.0, 127), ("ceil", 4.0, 127), ("rceil", 6.0, 127), ("rceil", 6.01, 128),
-        ("even", 6.99, 127), ("even", 7.0, 128), ("floor", 0.0, 0), ("rceil", 0.0, 0),
+        ("floor", 7.9, 127),
+        ("ceil", 7.9, 128),
+        ("rceil", 7.9, 128),
+        ("even", 7.9, 128),
+        ("floor", 4.0, 127),
+        ("ceil", 4.0, 127),
+        ("rceil", 6.0, 127),
+        ("rceil", 6.01, 128),
+        ("even", 6.99, 127),
+        ("even", 7.0, 128),
+        ("floor", 0.0, 0),
+        ("rceil", 0.0, 0),
     ],
-)  # fmt: skip
+)
 def test_scales_of_mxfp4_by_hand(rule, amax, byte):
     x = np.zeros((1, 32), np.float32)
     x[0, 5] = -amax

@@ -40,10 +40,11 @@ BY_HAND = {
     "fp8": (a_head(448, 1, -1, 17, 2**-9), "7e38b858 01000000 0000803f", [448, 1, -1, 16, 2**-9, 0, 0, 0]),
     # 1 15 1 15 .. / 8 times the signs + - + + - - - -: rotated 8 -7 0 0 ..: zero point 7, codes 15 0 7 7 ..
     "int4": (
-        np.array([[1, -15, 1, 15, -1, -15, -1, -15]], np.float16) / np.float16(8), "0f777777 0700803f",
+        np.array([[1, -15, 1, 15, -1, -15, -1, -15]], np.float16) / np.float16(8),
+        "0f777777 0700803f",
         [0.125, -1.875, 0.125, 1.875, -0.125, -1.875, -0.125, -1.875],
     ),
-}  # fmt: skip
+}
 
 
 @every_format
@@ -158,9 +159,9 @@ def test_twin_turboquant(preset, side, head_dim):
     method, bits = TurboQuant(preset, side), PRESETS[preset][side == "value"]
     for case, x in cases(2 * head_dim).items():
         packed = method.quantize(x, 2)
-        data = np.concatenate([
-            b.view(np.uint8).reshape(2 * len(x), -1) for name, b in packed.buffers.items() if name != "pad"
-        ], axis=1)  # fmt: skip
+        data = np.concatenate(
+            [b.view(np.uint8).reshape(2 * len(x), -1) for name, b in packed.buffers.items() if name != "pad"], axis=1
+        )
         heads = x.astype(np.float32).reshape(-1, head_dim)
         if bits == 8:
             want = [bytes(map(naive_vllm.e4m3, row)) for row in heads]
@@ -254,9 +255,14 @@ LEDGERS = [
 ]
 #: bytes of a slot, key and value of one token and head, at head_dim 128
 BYTES_AT_128 = {
-    "int8_per_token_head": 264, "fp8_per_token_head": 264, "int4_per_token_head": 136, "turboquant_k8v4": 196,
-    "turboquant_4bit_nc": 134, "turboquant_k3v4_nc": 118, "turboquant_3bit_nc": 102,
-}  # fmt: skip
+    "int8_per_token_head": 264,
+    "fp8_per_token_head": 264,
+    "int4_per_token_head": 136,
+    "turboquant_k8v4": 196,
+    "turboquant_4bit_nc": 134,
+    "turboquant_k3v4_nc": 118,
+    "turboquant_3bit_nc": 102,
+}
 
 
 @pytest.mark.parametrize(("name", "key", "value"), LEDGERS)
@@ -359,15 +365,17 @@ def test_parameters_that_are_refused():
     with pytest.raises(ValueError, match="format = 'int8': must be one of 'fp8'"):
         Latent("int8")
     for call in (
-        lambda x: per_head.encode(x, "int8"), lambda x: turboquant.encode(x, "k8v4", "key"),
+        lambda x: per_head.encode(x, "int8"),
+        lambda x: turboquant.encode(x, "k8v4", "key"),
         lambda x: latent.encode(x, "nvfp4"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match="must be float32"):
             call(normal(2, 64))
     for call in (
-        lambda s: per_head.decode(s, "int8"), lambda s: turboquant.decode(s, "k8v4", "key", 64),
+        lambda s: per_head.decode(s, "int8"),
+        lambda s: turboquant.decode(s, "k8v4", "key", 64),
         lambda s: latent.decode(s, "fp8"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match="must be uint8"):
             call(np.zeros((1, 3), np.uint8))
     with pytest.raises(ValueError, match="rope: must be uint16"):
@@ -376,9 +384,14 @@ def test_parameters_that_are_refused():
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("fp8_e5m2", "fp8:format=e5m2"), ("fp8_e4m3", "fp8"), ("turboquant:3bit_nc", "turboquant_3bit_nc"),
-     ("TurboQuant:k8v4,skip=none", "turboquant_k8v4:skip=none"), ("fp8_e5m2:skip=0", "fp8:format=e5m2,skip=0")],
-)  # fmt: skip
+    [
+        ("fp8_e5m2", "fp8:format=e5m2"),
+        ("fp8_e4m3", "fp8"),
+        ("turboquant:3bit_nc", "turboquant_3bit_nc"),
+        ("TurboQuant:k8v4,skip=none", "turboquant_k8v4:skip=none"),
+        ("fp8_e5m2:skip=0", "fp8:format=e5m2,skip=0"),
+    ],
+)
 def test_other_spellings(text, name):
     assert quantizers.parse(text).name == name
 

@@ -141,9 +141,19 @@ def test_npz(write, save):
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.parametrize(
     "array",
-    [K, V, K.astype(">f2"), V.astype(">f4"), np.asfortranarray(K), np.asfortranarray(K.astype(">f2")), K[0, 0],
-     np.float16(1.5), np.zeros((0, 7), np.float16), np.zeros((3, 0, 2), np.float32, order="F")],
-)  # fmt: skip
+    [
+        K,
+        V,
+        K.astype(">f2"),
+        V.astype(">f4"),
+        np.asfortranarray(K),
+        np.asfortranarray(K.astype(">f2")),
+        K[0, 0],
+        np.float16(1.5),
+        np.zeros((0, 7), np.float16),
+        np.zeros((3, 0, 2), np.float32, order="F"),
+    ],
+)
 def test_npy_of_every_order_gives_the_same_array(write, array, version):
     array = np.asarray(array)
     found = read_all(write(npy_bytes(array, version=version), "k.npy"))

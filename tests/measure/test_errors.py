@@ -73,8 +73,9 @@ def test_attention_by_hand():
     assert found["both"]["squared_output_error"] == pytest.approx(4)
     # a query at token 0 sees that token only: nothing can move
     first = measure_errors.attention_sums(np.array([[1.0]]), np.array([0]), keys, values)
-    assert first["both"] == pytest.approx({"squared_output_error": 0, "squared_output": 1, "mass_moved": 0,
-                                           "kl_nats": 0})  # fmt: skip
+    assert first["both"] == pytest.approx(
+        {"squared_output_error": 0, "squared_output": 1, "mass_moved": 0, "kl_nats": 0}
+    )
 
 
 def test_tensor_errors_by_hand():
@@ -133,17 +134,20 @@ def test_rows_of_heads_equal_plain_loops_over_batch_heads_and_groups():
     for head in range(3):
         own = {row["side"]: row for row in rows if row["head"] == head}
         for side in ("key", "value"):
-            off = [float(a) - float(b) for a, b in zip(exact[side][:, head].ravel(), seen[side][:, head].ravel(),
-                                                       strict=True)]  # fmt: skip
+            off = [
+                float(a) - float(b)
+                for a, b in zip(exact[side][:, head].ravel(), seen[side][:, head].ravel(), strict=True)
+            ]
             assert own[side]["squared_error"] == pytest.approx(sum(e * e for e in off), rel=1e-6)
             assert own[side]["max_abs_error"] == max(map(abs, off))
         total = dict.fromkeys(measure_errors.ATTENTION_SUMS, 0.0)
         for batch in range(2):
             for group in (2 * head, 2 * head + 1):
                 part = naive_attention(
-                    query[batch, group, 1:].astype(float).tolist(), [4, 5],
+                    query[batch, group, 1:].astype(float).tolist(),
+                    [4, 5],
                     *([x[side][batch, head].astype(float).tolist() for x in (exact, seen)] for side in exact),
-                )["both"]  # fmt: skip
+                )["both"]
                 total = {name: total[name] + part[name] for name in total}
         assert own["both"]["n_queries"] == 8
         for name, number in total.items():
@@ -160,9 +164,9 @@ def test_keys_before_rope_are_turned_for_attention_only():
     near = (key + 0.1).astype(np.float16)
     query = rng.standard_normal((1, 1, 2, 4)).astype(np.float16)
     of = About(rope="before", theta=100.0, first_position=7)
-    before = list(measure_errors.head_rows(
-        {"key": key, "value": value}, {"key": near, "value": value}, query, of, 0, 2, 0
-    ))  # fmt: skip
+    before = list(
+        measure_errors.head_rows({"key": key, "value": value}, {"key": near, "value": value}, query, of, 0, 2, 0)
+    )
 
     def turned(x, first):
         return measure_errors.rotated(x[0, 0].astype(float), 7.0 + first + np.arange(x.shape[2]), 100.0)

@@ -26,16 +26,42 @@ from factories import device, layer, model
 
 #: every family and parameter that changes what is stored
 NAMES = st.one_of(
-    st.sampled_from(["fp8", "fp8:format=e5m2", "int8", "int8:scale=fp16", "int8:granularity=tensor", "int4",
-                     "int4:granularity=tensor", "qserve", "qserve:mode=artifact", "tender", "kvquant",
-                     "kvquant:outliers=0.1", "nqkv", "nqkv:absmax=fp32", "oaken", "oaken:outlier_bits=4"]),
+    st.sampled_from(
+        [
+            "fp8",
+            "fp8:format=e5m2",
+            "int8",
+            "int8:scale=fp16",
+            "int8:granularity=tensor",
+            "int4",
+            "int4:granularity=tensor",
+            "qserve",
+            "qserve:mode=artifact",
+            "tender",
+            "kvquant",
+            "kvquant:outliers=0.1",
+            "nqkv",
+            "nqkv:absmax=fp32",
+            "oaken",
+            "oaken:outlier_bits=4",
+        ]
+    ),
     st.builds("nqkv:block={}".format, st.integers(1, 300)),
     st.builds("atom:group={}".format, st.integers(1, 60)),
-    st.builds(lambda bits, g, r: f"kivi:bits={bits},group={32 // bits * g},residual={32 // bits * g * r}",
-              st.sampled_from([1, 2, 4, 8]), st.integers(1, 3), st.integers(1, 3)),
-    st.builds(lambda bits, g, r, s: f"sinkq:bits={bits},group={32 // bits * g},residual={r},sinks={s}",
-              st.sampled_from([1, 2, 4, 8]), st.integers(1, 3), st.integers(0, 20), st.integers(0, 5)),
-)  # fmt: skip
+    st.builds(
+        lambda bits, g, r: f"kivi:bits={bits},group={32 // bits * g},residual={32 // bits * g * r}",
+        st.sampled_from([1, 2, 4, 8]),
+        st.integers(1, 3),
+        st.integers(1, 3),
+    ),
+    st.builds(
+        lambda bits, g, r, s: f"sinkq:bits={bits},group={32 // bits * g},residual={r},sinks={s}",
+        st.sampled_from([1, 2, 4, 8]),
+        st.integers(1, 3),
+        st.integers(0, 20),
+        st.integers(0, 5),
+    ),
+)
 
 
 def thresholds_of(tensors, fracs=(0.04, 0.9, 0.06), n_layers=1):
@@ -56,9 +82,15 @@ def random_layer(seed, batch, n_heads, n_tokens, key_dim, value_dim):
 
 
 @given(
-    NAMES, st.integers(0, 2**32), st.integers(1, 2), st.integers(1, 3), st.integers(1, 200), st.integers(1, 70),
-    st.integers(1, 70), st.sampled_from([0, 1, 2, 5]),
-)  # fmt: skip
+    NAMES,
+    st.integers(0, 2**32),
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(1, 200),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.sampled_from([0, 1, 2, 5]),
+)
 @settings(max_examples=200, deadline=None)
 def test_the_ledger_of_the_formulas_is_that_of_the_packed_bytes(
     name, seed, batch, n_heads, n_tokens, key_dim, value_dim, index
@@ -85,9 +117,12 @@ def test_the_ledger_of_the_formulas_is_that_of_the_packed_bytes(
 
 
 @given(
-    st.sampled_from([(4, 90, 6), (10, 90), (2, 2, 90, 6), (4, 90, 3, 3), (2, 2, 90, 3, 3)]), st.sampled_from([4, 5]),
-    st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 140),
-)  # fmt: skip
+    st.sampled_from([(4, 90, 6), (10, 90), (2, 2, 90, 6), (4, 90, 3, 3), (2, 2, 90, 3, 3)]),
+    st.sampled_from([4, 5]),
+    st.integers(0, 2**32),
+    st.integers(1, 40),
+    st.integers(1, 140),
+)
 @settings(max_examples=60, deadline=None)
 def test_any_groups_of_oakens_table_3(groups, outlier_bits, seed, n_tokens, dim):
     spec = quantizers.parse(f"oaken:groups={'/'.join(map(str, groups))},outlier_bits={outlier_bits}")
@@ -135,8 +170,11 @@ def test_names_say_layer_and_side():
     names = ("layer0.key", "layer0.value", "k_3", "model.layers.7.self_attn.v", "past_key_values.9.key")
     found = measure.layers(dump_of(*names))
     assert [(each.index, sorted(each.tensors)) for each in found] == [
-        (0, ["key", "value"]), (3, ["key"]), (7, ["value"]), (9, ["key"]),
-    ]  # fmt: skip
+        (0, ["key", "value"]),
+        (3, ["key"]),
+        (7, ["value"]),
+        (9, ["key"]),
+    ]
 
 
 @pytest.mark.parametrize("names", [["weights"], ["key"], ["layer0.keyvalue"], ["0.key", "layer0.k"], ["k_v_0"]])

@@ -44,13 +44,23 @@ def test_a_plan_of_one_pair_is_that_pair(name, key, value, tmp_path):
     file = CLOSED.quantizer("plan:" + plan_file(tmp_path, [(key, value)] * 32))
     by_file = point.evaluate(device, plan.build(lm, file, file), work)
     alone = point.evaluate(device, plan.build(lm, CLOSED.quantizer(key), CLOSED.quantizer(value)), work)
-    other = {"quantizer", "key_quantizer", "value_quantizer", "measured_bits", "mse", "sqnr_db", "measured_error",
-             "measured_on"}  # fmt: skip
+    other = {
+        "quantizer",
+        "key_quantizer",
+        "value_quantizer",
+        "measured_bits",
+        "mse",
+        "sqnr_db",
+        "measured_error",
+        "measured_on",
+    }
     assert {k: v for k, v in by_file.items() if k not in other} == {k: v for k, v in alone.items() if k not in other}
 
 
-@given(st.lists(st.tuples(st.sampled_from(QUANTIZERS), st.sampled_from(QUANTIZERS)), min_size=5, max_size=5),
-       st.integers(1, 200))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.sampled_from(QUANTIZERS), st.sampled_from(QUANTIZERS)), min_size=5, max_size=5),
+    st.integers(1, 200),
+)
 @settings(max_examples=60, deadline=None)
 def test_bits_of_a_mixed_plan_are_those_of_its_layers(pairs, n_tokens):
     lm = model(layer(3, 2, 24), layer(2, 1, 32, window=50))
@@ -75,8 +85,11 @@ def test_every_quantizer_of_a_plan_has_the_path_of_its_own():
     kv = plan.build(catalog.model("llama2-7b"), mixed(pairs), mixed(pairs))
     paths = dequant_paths(device, kv, work)
     assert paths == {
-        "key oaken": "engine", "value fp16": "none", "key nqkv": device.path_of("nqkv"), "value oaken": "engine"
-    }  # fmt: skip
+        "key oaken": "engine",
+        "value fp16": "none",
+        "key nqkv": device.path_of("nqkv"),
+        "value oaken": "engine",
+    }
     result = point.evaluate(device, kv, work)
     assert result["key_dequant_path"] == f"engine, {device.path_of('nqkv')}"
     assert result["value_dequant_path"] == "none, engine"
@@ -86,18 +99,27 @@ def test_one_side_of_a_plan_goes_with_another_quantizer():
     lm, spec = model(layer(2)), mixed([("int8", "int4"), ("int4", "int8")])
     kv = plan.build(lm, spec, quantizers.parse("fp16"))
     assert [(g.which, g.quantizer.name) for g in kv.groups] == [
-        ("key", "int8"), ("value", "fp16"), ("key", "int4"), ("value", "fp16")
-    ]  # fmt: skip
+        ("key", "int8"),
+        ("value", "fp16"),
+        ("key", "int4"),
+        ("value", "fp16"),
+    ]
     assert kv.quantizer_name == "K plan:test / V fp16"
 
 
 def test_sweeps_take_plans_by_point_and_by_kernel(tmp_path):
     pairs = [("oaken", "kivi:bits=4"), ("sinkq", "nqkv"), ("fp16", "fp8"), ("int4", "oaken")] * 8
     name = "plan:" + plan_file(tmp_path, pairs)
-    compared = sweep_of({
-        "device": ["a100-80gb", "oaken-lpddr"], "model": ["llama2-7b"], "quantizer": ["fp16", name], "batch": [1, 48],
-        "input_tokens": [100, 1000],
-    }, model_kind="auto")  # fmt: skip
+    compared = sweep_of(
+        {
+            "device": ["a100-80gb", "oaken-lpddr"],
+            "model": ["llama2-7b"],
+            "quantizer": ["fp16", name],
+            "batch": [1, 48],
+            "input_tokens": [100, 1000],
+        },
+        model_kind="auto",
+    )
     assert compare_with_rows(compared) == 0  # none left to rows
     packed = sweep_worker.unpack(sweep_worker.pack(compared))
     assert packed.axes == compared.axes
@@ -116,18 +138,18 @@ def test_sweeps_take_plans_by_point_and_by_kernel(tmp_path):
         ('[[layers]]\nlayer = 0\nkey = "kivi"\n', "value = None: must be a quantizer"),
         ('[[layers]]\nlayer = 0\nkey = "plan:x.toml"\nvalue = "fp16"\n', "a plan holds quantizers, no plans"),
         ('[[layers]]\nlayer = 0\nkey = "kivi"\nvalue = "fp16"\n' * 2, "layer = 0: is given twice"),
-        ('layers = 3\n', "layers: must be 1 to 1,024 tables"),
-        ('x = 3\n', "unknown key 'x'"),
-        ('format = 2\n', "format = 2: must be 1"),
+        ("layers = 3\n", "layers: must be 1 to 1,024 tables"),
+        ("x = 3\n", "unknown key 'x'"),
+        ("format = 2\n", "format = 2: must be 1"),
         ('objective = ["mse"]\n', "objective = ['mse']: must be text"),
-        ('[predicted]\nerror = -1\n', "error = -1: must be a number from 0 on"),
+        ("[predicted]\nerror = -1\n", "error = -1: must be a number from 0 on"),
         ('[[layers]]\nlayer = 0\nkey = "kivi"\nvalue = "fp16"\n', "has 1 layers, llama2-7b has 32"),
         (
             "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "fp16"\n' for i in range(33)),
             "has 33 layers, llama2-7b has 32",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_plan_is_one_line(text, says, tmp_path):
     path = tmp_path / "plan.toml"
     path.write_text(text)
@@ -140,9 +162,13 @@ def test_a_bad_plan_is_one_line(text, says, tmp_path):
 #: options of an item: (weight, cost), of which some are equal and some beaten by others
 ITEMS = st.integers(1, 4).flatmap(
     lambda n_options: st.lists(
-        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40) | st.floats(0, 9)), min_size=n_options,
-                 max_size=n_options), min_size=1, max_size=5)
-)  # fmt: skip
+        st.lists(
+            st.tuples(st.integers(0, 12), st.integers(0, 40) | st.floats(0, 9)), min_size=n_options, max_size=n_options
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
 
 
 def brute(weights, costs, limit):
@@ -150,7 +176,7 @@ def brute(weights, costs, limit):
     sums = [
         tuple(math.fsum(each[i] for each, i in zip(numbers, at, strict=True)) for numbers in (costs, weights))
         for at in itertools.product(*(range(len(w)) for w in weights))
-    ]  # fmt: skip
+    ]
     return min((cost, weight) for cost, weight in sums if weight <= limit * (1 + 1e-12))
 
 
@@ -199,12 +225,23 @@ def table(folder, drop=()):
     }
     rows = [
         {
-            "method": method, "layer": i // 2, "side": ("key", "value")[i % 2], "head": None, "context_tokens": 64,
-            "n_elements": 100, "stored_bits": float(bits), "squared_error": each[i], "squared_signal": 100.0,
-            "squared_output_error": each[i] / 100, "squared_output": 10.0, "data": "x.npz", "synthetic": False,
+            "method": method,
+            "layer": i // 2,
+            "side": ("key", "value")[i % 2],
+            "head": None,
+            "context_tokens": 64,
+            "n_elements": 100,
+            "stored_bits": float(bits),
+            "squared_error": each[i],
+            "squared_signal": 100.0,
+            "squared_output_error": each[i] / 100,
+            "squared_output": 10.0,
+            "data": "x.npz",
+            "synthetic": False,
         }
-        for method, (bits, each) in errors.items() for i in range(4)
-    ]  # fmt: skip
+        for method, (bits, each) in errors.items()
+        for i in range(4)
+    ]
     frame = pd.DataFrame([row for row in rows if (row["method"], row["layer"]) not in drop])
     folder.mkdir(exist_ok=True)
     frame.astype({"head": "Int64"}).to_parquet(folder / "measured.parquet")
@@ -293,13 +330,15 @@ def test_missing_layers_are_named(tmp_path):
         ("layer", math.nan, "layer = nan: must be a whole number from 0 to 1,023"),
         ("layer", 10**9, "layer = 1000000000.0: must be a whole number from 0 to 1,023"),
         ("context_tokens", "64", "context_tokens = '64': must be a number"),
-        ("n_elements", "8", "n_elements = '8': must be a number"), ("head", "x", "head = 'x': must be a number"),
+        ("n_elements", "8", "n_elements = '8': must be a number"),
+        ("head", "x", "head = 'x': must be a number"),
         ("stored_bits", math.nan, "stored_bits = nan: must be a number from 0"),
         ("stored_bits", 1e308, "stored_bits = 1e+308: must be a number from 0"),
-        ("squared_error", "x", "squared_error = 'x': must be a number"), ("method", 3, "method = 3: must be text"),
+        ("squared_error", "x", "squared_error = 'x': must be a number"),
+        ("method", 3, "method = 3: must be text"),
         ("synthetic", "no", "synthetic = 'no': must be true or false"),
     ],
-)  # fmt: skip
+)
 def test_a_table_of_other_types_is_refused_by_row_and_column(tmp_path, column, value, says):
     path = Path(table(tmp_path)) / "measured.parquet"
     pd.read_parquet(path).assign(**{column: value}).to_parquet(path)
@@ -313,9 +352,12 @@ def test_other_types_of_numbers_will_do(tmp_path):
     path = Path(table(tmp_path)) / "measured.parquet"
     rows = pd.read_parquet(path)
     expected = mixed_plan.least_error(mixed_plan.load(str(path)), 1e18, "all").summary()
-    rows = rows.assign(layer=rows["layer"].astype("Int16"), n_elements=rows["n_elements"].astype("float64"),
-                       stored_bits=[None if pd.isna(bits) else Decimal(str(bits)) for bits in rows["stored_bits"]],
-                       method=rows["method"].astype("category"))  # fmt: skip
+    rows = rows.assign(
+        layer=rows["layer"].astype("Int16"),
+        n_elements=rows["n_elements"].astype("float64"),
+        stored_bits=[None if pd.isna(bits) else Decimal(str(bits)) for bits in rows["stored_bits"]],
+        method=rows["method"].astype("category"),
+    )
     rows.to_parquet(path)
     assert mixed_plan.least_error(mixed_plan.load(str(path)), 1e18, "all").summary() == expected
     pd.concat([rows, rows]).to_parquet(path)

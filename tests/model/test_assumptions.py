@@ -24,10 +24,16 @@ SYSTEMS = {
     "engine and pages, all memory in use": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 300}),
     "engine and pages, nothing yet": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 8, "input_tokens": 1}),
     "fused, 8-bit products": (
-        "a100-80gb", "llama2-7b", "kivi", {"batch": 8, "activation_bits": 8, "weights_bits": 8, "model_kind": "ideal"}
+        "a100-80gb",
+        "llama2-7b",
+        "kivi",
+        {"batch": 8, "activation_bits": 8, "weights_bits": 8, "model_kind": "ideal"},
     ),
     "copies, calibrated, 8-bit products": (
-        "h100", "llama3-8b", "nqkv", {"batch": 64, "activation_bits": 8, "weights_bits": 8}
+        "h100",
+        "llama3-8b",
+        "nqkv",
+        {"batch": 64, "activation_bits": 8, "weights_bits": 8},
     ),
     "fused, calibrated": ("h100", "llama2-7b", "kivi", {"batch": 2}),
     "fused, many requests": ("a100-80gb", "llama2-7b", "kvquant", {"batch": 48, "admission": "paged"}),
@@ -38,24 +44,40 @@ SYSTEMS = {
     "products in FP8": ("b200", "llama3-8b", "fp16", {"batch": 8, "weights": "fp8"}),
     "experts in FP4, calibrated": ("b200", "gpt-oss-20b", "fp8", {"batch": 8, "weights": "mxfp4-experts"}),
     "a format in eight bits, ideal": (
-        "h100", "llama3-8b", "fp16", {"batch": 64, "weights": "fp8-block", "model_kind": "ideal"}
+        "h100",
+        "llama3-8b",
+        "fp16",
+        {"batch": 64, "weights": "fp8-block", "model_kind": "ideal"},
     ),
     "latent heads and another stack's experts": (
-        "b200", "deepseek-v3.2", "fp16", {"batch": 8, "weights": "nvfp4", "tp": 8, "stack": "trtllm@0.0"}
+        "b200",
+        "deepseek-v3.2",
+        "fp16",
+        {"batch": 8, "weights": "nvfp4", "tp": 8, "stack": "trtllm@0.0"},
     ),
     "no fit": ("h100", "llama2-70b", "fp16", {"batch": 16}),
     "two devices": ("a100-40gb", "llama2-7b", "fp16", {"batch": 64, "tp": 2}),
     "a memory that computes": ("attacc-a100", "llama2-7b", "kivi", {"batch": 64}),
     "a memory that computes, and an engine": ("oaken-hbm:pim_bandwidth=2.1 TB/s", "llama2-7b", "oaken", {"batch": 64}),
     "without a cache": ("a100-80gb", "llama2-7b", "fp16", {"batch": 4, "kv_cache": False, "model_kind": "ideal"}),
-}  # fmt: skip
+}
 #: results that only tell designs apart, or are given
 NAMES = ("device", "model", "quantizer", "assumptions")
 #: what a perfect machine, kernels of another device or stack, an untimed choice are: no numbers that could be varied
 PSEUDO = {
-    "peak_rates", "stacks_of", "eight_bit_kernels", "token_policy", "exchanges", "nearest_format", "nearest_kernels",
-    "nearest_release", "server_memory", "implementation", "no_kernel", "sparse_prompts",
-}  # fmt: skip
+    "peak_rates",
+    "stacks_of",
+    "eight_bit_kernels",
+    "token_policy",
+    "exchanges",
+    "nearest_format",
+    "nearest_kernels",
+    "nearest_release",
+    "server_memory",
+    "implementation",
+    "no_kernel",
+    "sparse_prompts",
+}
 
 
 def moved(a, b):
@@ -71,8 +93,11 @@ def movers(system):
     device = catalog.device(name.removesuffix(" unrated"))
     if name != device.name.lower():
         device = device.model_copy(update={"fused_rate": None})
-    every = {n: q.model_copy(update={"kind": "assumed"}) for n in type(device).model_fields if n != "n_devices"
-             and isinstance(q := getattr(device, n), Quantity)}  # fmt: skip
+    every = {
+        n: q.model_copy(update={"kind": "assumed"})
+        for n in type(device).model_fields
+        if n != "n_devices" and isinstance(q := getattr(device, n), Quantity)
+    }
     for field, si, unit in (("runtime_overhead", 1e9, "B"), ("usd_per_hour", 1.0, "USD/h")):
         every[field] = Quantity(value=si, unit=unit, source="test", kind="assumed")
     device = device.model_copy(update=every)
@@ -92,8 +117,11 @@ def movers(system):
                 value = max(int(value), 1)
             if field == "kv_page":
                 value = max(value // 64 * 64, 64)
-            varied = point.evaluate(common.with_number(device, field, min(value, 1.0) if field == "usable_frac"
-                                                       else value, "test"), kv, asked)  # fmt: skip
+            varied = point.evaluate(
+                common.with_number(device, field, min(value, 1.0) if field == "usable_frac" else value, "test"),
+                kv,
+                asked,
+            )
             for result in point.RESULT_UNITS:
                 if result not in NAMES and moved(base[result], varied[result]):
                     found[result].add(field)

@@ -24,9 +24,16 @@ from dse.specs.workload import Workload
 from factories import PLANS, Sequence, build, device, layer, model
 
 TOKENS = [
-    "full", "full", "window:tokens=150", "streaming:window=40", "snapkv:share=0.5", "h2o:heavy=0.3,recent=0.4",
-    "sparse:k=140", "sparse:k=60,index_heads=900", "constant:c=131",
-]  # fmt: skip
+    "full",
+    "full",
+    "window:tokens=150",
+    "streaming:window=40",
+    "snapkv:share=0.5",
+    "h2o:heavy=0.3,recent=0.4",
+    "sparse:k=140",
+    "sparse:k=60,index_heads=900",
+    "constant:c=131",
+]
 LINES = st.tuples(st.sampled_from([0.0, 1e-7, 3e-5, 1e-3, 0.2]), st.sampled_from([0.0, 1e-9, 2e-7, 1e-5, 1e-3]))
 
 
@@ -46,9 +53,14 @@ def stack(core=None, copy=None, kv_core=None):
     fit = {"n_points": 9, "held_out_error": 0.1, "fitted_on": "test"}
     rate = {"core_rate": number(core, "element/s")} if core else {}
     attention = {
-        **fit, "launch": number(12.0, "us"), "split": number(6.0, "us"), "per_unit": number(4.0, "us"),
-        "memory_frac": number(0.8, "1"), **rate, **({"layout_copy": number(5.0, "us")} if copy else {}),
-    }  # fmt: skip
+        **fit,
+        "launch": number(12.0, "us"),
+        "split": number(6.0, "us"),
+        "per_unit": number(4.0, "us"),
+        "memory_frac": number(0.8, "1"),
+        **rate,
+        **({"layout_copy": number(5.0, "us")} if copy else {}),
+    }
     packed = {**fit, "launch": number(15.0, "us"), "core_rate": number(kv_core, "element/s")} if kv_core else None
     return StackSpec(
         attention=attention,
@@ -73,16 +85,29 @@ def implementation(elements=None, cores=None, frac=None, launch_us=None, per="kv
         return Ranged(value=value, low=value, high=value, unit=unit, source="test", kind="measured") if value else None
 
     return Implementation(
-        name=name, title="toy", methods=("kivi",), release="1", unpacked_per=per, arithmetic="", new_token="",
-        source="test", elements_per_cycle=ranged(elements, "element/cycle"), cores_per_head=ranged(cores, "core"),
-        memory_frac=ranged(frac, "1"), launch=ranged(launch_us, "us"),
-    )  # fmt: skip
+        name=name,
+        title="toy",
+        methods=("kivi",),
+        release="1",
+        unpacked_per=per,
+        arithmetic="",
+        new_token="",
+        source="test",
+        elements_per_cycle=ranged(elements, "element/cycle"),
+        cores_per_head=ranged(cores, "core"),
+        memory_frac=ranged(frac, "1"),
+        launch=ranged(launch_us, "us"),
+    )
 
 
 RUNS = st.builds(
-    implementation, st.sampled_from([None, 0.3, 8.0]), st.sampled_from([None, 0.7, 3.0]),
-    st.sampled_from([None, 0.5, 0.9]), st.sampled_from([None, 2.0, 41.0]), st.sampled_from(["kv_head", "query_head"]),
-)  # fmt: skip
+    implementation,
+    st.sampled_from([None, 0.3, 8.0]),
+    st.sampled_from([None, 0.7, 3.0]),
+    st.sampled_from([None, 0.5, 0.9]),
+    st.sampled_from([None, 2.0, 41.0]),
+    st.sampled_from(["kv_head", "query_head"]),
+)
 
 
 def layer_seconds(dev, fit, kv, counted, index, n, s, runs):
@@ -131,9 +156,16 @@ def layer_seconds(dev, fit, kv, counted, index, n, s, runs):
 
 
 @given(
-    PLANS, st.integers(1, 9), st.integers(1, 300), st.integers(1, 200), st.sampled_from([None, 1e7, 2e8]),
-    st.sampled_from([None, 3e7]), st.booleans(), st.sampled_from(TOKENS), st.tuples(RUNS, RUNS),
-)  # fmt: skip
+    PLANS,
+    st.integers(1, 9),
+    st.integers(1, 300),
+    st.integers(1, 200),
+    st.sampled_from([None, 1e7, 2e8]),
+    st.sampled_from([None, 3e7]),
+    st.booleans(),
+    st.sampled_from(TOKENS),
+    st.tuples(RUNS, RUNS),
+)
 @settings(max_examples=120)
 def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core, kv_core, copy, tokens, runs):
     names = [kv.key_quantizer.family.name, kv.value_quantizer.family.name]
@@ -272,9 +304,9 @@ def test_a_fit_without_a_ceiling_unpacks_for_nothing():
 def test_a_memory_that_computes_reads_keys_and_values_inside_it(batch):
     """Llama2-7B, 1,024 tokens in, 1 out: 524,288 B of each of 1,025 tokens; weights and all else cross the bus."""
     bus = device(bandwidth=2e12, peak=312e12)
-    inside = bus.model_copy(update={
-        "pim_bandwidth": specs.Quantity(value=18e12, unit="B/s", source="test", kind="assumed"),
-    })  # fmt: skip
+    inside = bus.model_copy(
+        update={"pim_bandwidth": specs.Quantity(value=18e12, unit="B/s", source="test", kind="assumed")}
+    )
     kv, work = build("llama2-7b", "fp16"), Workload(batch, 1024, 1, memory="paper")
     plain, found = (point.evaluate(one, kv, work) for one in (bus, inside))
     kv_bytes = batch * 1025 * 524_288

@@ -87,9 +87,13 @@ def test_the_largest_length_is_among_the_few(kv, first, more, prefix, page, n_se
 
 
 @given(
-    PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), ADMISSION,
+    PLANS,
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(0, 60),
+    ADMISSION,
     st.sampled_from([0, 1_900_000, 1_980_000]),
-)  # fmt: skip
+)
 def test_largest_batch_fits_and_one_more_does_not(kv, n_in, n_out, prefix, admission, taken):
     dev = device(capacity=2 * 10**6, default="materialised")
     dev = dev.model_copy(update={"runtime_overhead": Quantity(value=taken, unit="B", source="test", kind="assumed")})
@@ -129,9 +133,14 @@ def test_longest_context_fits_with_all_shorter_and_one_more_does_not(kv, batch, 
 
 
 @given(
-    PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(1, 30), st.integers(0, 40), ADMISSION,
+    PLANS,
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(1, 30),
+    st.integers(0, 40),
+    ADMISSION,
     st.sampled_from([1.0, 0.9, 0.37]),
-)  # fmt: skip
+)
 def test_smallest_memory_is_what_the_whole_batch_needs(kv, n_in, n_out, batch, prefix, admission, usable):
     dev = device(default="materialised")
     share = dev.usable_frac.model_copy(update={"value": usable})

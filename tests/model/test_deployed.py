@@ -154,8 +154,9 @@ def test_skew_counts_the_busiest_device_of_the_experts():
 def test_ideal_links_without_starts_divide_the_time(monkeypatch):
     """No starts, no exchange: tp devices take 1 / tp of the time, while KV heads and all else divide."""
     monkeypatch.setattr("dse.model.deployed.exchanges", lambda *_: iter(()))
-    device = catalog.device("h100").model_copy(update={"memory_capacity": HUGE, "kernel_launch": Quantity(
-        value=0, unit="us", source="test", kind="assumed")})  # fmt: skip
+    device = catalog.device("h100").model_copy(
+        update={"memory_capacity": HUGE, "kernel_launch": Quantity(value=0, unit="us", source="test", kind="assumed")}
+    )
     plan = kv_layout.build(catalog.model("llama3.1-70b"), *[quantizers.parse("fp8")] * 2)
     works = [Workload(batch=32, model_kind="ideal", tp=tp) for tp in (1, 2, 4, 8)]
     one, *more = [evaluate.Point(device, plan, work).results for work in works]
@@ -164,9 +165,7 @@ def test_ideal_links_without_starts_divide_the_time(monkeypatch):
             assert found[name] == pytest.approx(one[name] / work.tp, rel=1e-9), (name, work.tp)
 
 
-SHAPES = [
-    "llama3.1-8b", "llama3.1-70b", "mixtral-8x7b", *map(config, ("deepseek-v3", "gemma-2-9b", "qwen3-30b-a3b"))
-]  # fmt: skip
+SHAPES = ["llama3.1-8b", "llama3.1-70b", "mixtral-8x7b", *map(config, ("deepseek-v3", "gemma-2-9b", "qwen3-30b-a3b"))]
 
 
 def splits(name):
@@ -182,11 +181,16 @@ def splits(name):
 
 
 SPLITS = [split for name in SHAPES for split in splits(name)]
-ASKED = st.fixed_dictionaries({
-    "batch": st.integers(1, 3000), "input_tokens": st.integers(1, 5000), "output_tokens": st.integers(1, 300),
-    "admission": st.sampled_from(["reserve", "paged"]), "model_kind": st.sampled_from(["ideal", "auto"]),
-    "kv_cache": st.sampled_from([True, True, True, False]),
-})  # fmt: skip
+ASKED = st.fixed_dictionaries(
+    {
+        "batch": st.integers(1, 3000),
+        "input_tokens": st.integers(1, 5000),
+        "output_tokens": st.integers(1, 300),
+        "admission": st.sampled_from(["reserve", "paged"]),
+        "model_kind": st.sampled_from(["ideal", "auto"]),
+        "kv_cache": st.sampled_from([True, True, True, False]),
+    }
+)
 
 
 def any_point(model, device, quantizer, work):
@@ -198,8 +202,12 @@ def any_point(model, device, quantizer, work):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(SPLITS), st.sampled_from(["h100", "b200", "l40s"]),
-       st.sampled_from(["fp16", "fp8", "kivi", "oaken", "nqkv", "sinkq"]), ASKED)  # fmt: skip
+@given(
+    st.sampled_from(SPLITS),
+    st.sampled_from(["h100", "b200", "l40s"]),
+    st.sampled_from(["fp16", "fp8", "kivi", "oaken", "nqkv", "sinkq"]),
+    ASKED,
+)
 def test_compiled_code_finds_what_the_interpreter_finds(split, device, quantizer, asked):
     model, deployed_as = split
     found = any_point(model, device, quantizer, {**asked, **deployed_as})
@@ -207,9 +215,11 @@ def test_compiled_code_finds_what_the_interpreter_finds(split, device, quantizer
     if quick is None:  # a quantizer that is not split so, or nothing fits
         return
     assert quick == found.results
-    assert sum(part for name, part in quick.items() if name in (
-        "linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s", "power_s"
-    )) == pytest.approx(quick["decode_step_s"], rel=1e-12)  # fmt: skip
+    assert sum(
+        part
+        for name, part in quick.items()
+        if name in ("linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s", "power_s")
+    ) == pytest.approx(quick["decode_step_s"], rel=1e-12)
 
 
 #: designs as servers run them: formats of weights, experts, latent heads, an index, kernels of other stacks, releases
@@ -230,8 +240,14 @@ SERVED = [
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.sampled_from(SERVED), st.sampled_from(["fp16", "fp8"]), ASKED, st.sampled_from([1, 2, 8]),
-       st.sampled_from([False, False, True]), st.integers(1, 40))  # fmt: skip
+@given(
+    st.sampled_from(SERVED),
+    st.sampled_from(["fp16", "fp8"]),
+    ASKED,
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([False, False, True]),
+    st.integers(1, 40),
+)
 def test_compiled_servers_are_what_the_interpreter_finds(served, quantizer, asked, tp, dp_attention, rounds):
     device, model, work = served
     asked = {**asked, **work, "model_kind": "auto", "tp": tp, "dp_attention": dp_attention and tp > 1, "rounds": rounds}
@@ -271,14 +287,17 @@ def test_what_is_explained_of_a_server_adds_up(device, model, work):
         each = of["n_products"] * of["launch_s"] + math.hypot(of["compute_s"], of["memory_s"])
         assert linear["experts_s"] == pytest.approx(each, rel=1e-12)
     assert steps["memory_s"].value == pytest.approx(
-        steps["memory_s"].terms["weight_read_bytes"] / (
-            steps["memory_s"].terms["memory_frac"] * steps["memory_s"].terms["bandwidth_bytes_per_s"]
-        ), rel=1e-12
-    )  # fmt: skip
+        steps["memory_s"].terms["weight_read_bytes"]
+        / (steps["memory_s"].terms["memory_frac"] * steps["memory_s"].terms["bandwidth_bytes_per_s"]),
+        rel=1e-12,
+    )
     assert results["prefill_s"] == pytest.approx(
-        prompt["prefill_compute_s"] + prompt["quantize_s"] + prompt["exchange_s"]
-        + prompt.get("host_s_of_a_prompt", 0.0), rel=1e-12
-    )  # fmt: skip
+        prompt["prefill_compute_s"]
+        + prompt["quantize_s"]
+        + prompt["exchange_s"]
+        + prompt.get("host_s_of_a_prompt", 0.0),
+        rel=1e-12,
+    )
     each, first = given["steady_tpot_s"], given["steady_ttft_s"]
     assert results["steady_tpot_s"] == pytest.approx(
         each["decode_step_s"] + each["prefill_s"] / each["output_tokens"], rel=1e-12
@@ -291,8 +310,13 @@ def test_what_is_explained_of_a_server_adds_up(device, model, work):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(SHAPES), st.sampled_from(["fp16", "fp8", "kivi", "oaken", "nqkv", "sinkq"]), ASKED,
-       st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 4]))  # fmt: skip
+@given(
+    st.sampled_from(SHAPES),
+    st.sampled_from(["fp16", "fp8", "kivi", "oaken", "nqkv", "sinkq"]),
+    ASKED,
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from([1, 2, 4]),
+)
 def test_more_devices_never_hold_more_each(model, quantizer, asked, tp, pp):
     """tp adds no bytes to a device until heads are copied, and none then; stages share all of them."""
     few, more = (any_point(model, "h100", quantizer, {**asked, "tp": n, "pp": pp}) for n in (tp, 2 * tp))
@@ -397,13 +421,17 @@ def test_a_step_waits_for_two_exchanges_a_layer_one_of_embeddings_and_the_logits
         ({"tp": 4}, {"layers": (161, 16_384), "logits": (1, 256_512)}),
         ({"tp": 4, "pp": 4}, {"layers": (161, 16_384), "logits": (1, 256_512), "stages": (3, 16_384)}),
         ({"pp": 2}, {"stages": (1, 16_384)}),
-        ({"tp": 4, "dp_attention": True},
-         {"tokens of all": (80, 65_536), "results of all": (80, 65_536), "logits": (1, 4 * 256_512)}),
+        (
+            {"tp": 4, "dp_attention": True},
+            {"tokens of all": (80, 65_536), "results of all": (80, 65_536), "logits": (1, 4 * 256_512)},
+        ),
         # 4 query heads a device, of two devices together: 8 heads of 128
-        ({"tp": 16, "dcp": 2}, {"layers": (161, 16_384), "logits": (1, 256_512), "queries": (80, 2048),
-                                "shared tokens": (80, 2048)}),
+        (
+            {"tp": 16, "dcp": 2},
+            {"layers": (161, 16_384), "logits": (1, 256_512), "queries": (80, 2048), "shared tokens": (80, 2048)},
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_exchanged_for_a_token(asked, expected):
     """Of Llama-3.1-70B: 80 layers, rows of 8,192 values, 64 query heads of 128, a vocabulary of 128,256."""
     found = point("llama3.1-70b", **asked)

@@ -80,9 +80,15 @@ def quantising(dev, kv, paths, first, last):
 
 
 @given(
-    PLANS, st.integers(1, 9), st.integers(1, 100), st.integers(1, 100), st.integers(0, 100),
-    st.sampled_from([1e9, 2e10]), st.sampled_from([1e7, 4e9]), st.sampled_from(["fused", "materialised", "engine"]),
-)  # fmt: skip
+    PLANS,
+    st.integers(1, 9),
+    st.integers(1, 100),
+    st.integers(1, 100),
+    st.integers(0, 100),
+    st.sampled_from([1e9, 2e10]),
+    st.sampled_from([1e7, 4e9]),
+    st.sampled_from(["fused", "materialised", "engine"]),
+)
 def test_quantising_is_the_token_loop_within_1e_12(kv, n, n_in, n_out, prefix, bandwidth, rate, path):
     """The cores' work and traffic add up; an engine's hides behind attention of each step, and behind the prompt."""
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
@@ -397,9 +403,7 @@ def test_sinkq_keeps_positions_with_the_values_where_the_keys_have_none():
 def test_every_result_explains_itself(quantizer, admission):
     work = Workload(batch=8, admission=admission)
     result, steps = explained(point.Point(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work))
-    given = {
-        *ASKED, "device", "model", "quantizer", "key_quantizer", "value_quantizer", "capacity_bytes", "n_devices",
-    }  # fmt: skip
+    given = {*ASKED, "device", "model", "quantizer", "key_quantizer", "value_quantizer", "capacity_bytes", "n_devices"}
     assert set(result) - given <= set(steps)
     for name in set(result) & set(steps) - {"effective_bits"}:
         assert steps[name].value == result[name], name
@@ -407,9 +411,13 @@ def test_every_result_explains_itself(quantizer, admission):
 
 @settings(max_examples=30)
 @given(
-    st.sampled_from(["h100", "oaken-hbm", "a100-80gb"]), st.sampled_from(["fp16", "kivi", "oaken", "nqkv"]),
-    st.integers(1, 2000), st.integers(1, 9000), st.sampled_from(["reserve", "paged"]), st.booleans(),
-)  # fmt: skip
+    st.sampled_from(["h100", "oaken-hbm", "a100-80gb"]),
+    st.sampled_from(["fp16", "kivi", "oaken", "nqkv"]),
+    st.integers(1, 2000),
+    st.integers(1, 9000),
+    st.sampled_from(["reserve", "paged"]),
+    st.booleans(),
+)
 def test_speed_is_some_of_the_results(name, quantizer, batch, n_in, admission, is_large):
     kv = build("llama2-70b" if is_large else "llama3.1-8b", quantizer)
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=70, admission=admission)
@@ -422,14 +430,13 @@ def test_a_plan_asked_again_answers_the_same():
     """What a plan keeps between points reaches no result: every order, and a plan that is asked for the first time."""
     works = [
         Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=tokens)
-        for tokens in ("full", "snapkv:budget=100", "streaming") for n_in, n_out in ((90, 300), (90, 170), (700, 300))
+        for tokens in ("full", "snapkv:budget=100", "streaming")
+        for n_in, n_out in ((90, 300), (90, 170), (700, 300))
         for batch in (3, 40)
-    ]  # fmt: skip
+    ]
     for where, name in (("oaken-hbm", "oaken"), ("h100", "kivi"), ("h100", "sinkq")):
         device = catalog.device(where)
         kept = build("llama2-7b", name)
         fresh = [point.evaluate(device, build("llama2-7b", name), work) for work in works]
         for order in (works, works[::-1]):
-            assert [point.evaluate(device, kept, work) for work in order] == (
-                fresh if order is works else fresh[::-1]
-            )  # fmt: skip
+            assert [point.evaluate(device, kept, work) for work in order] == (fresh if order is works else fresh[::-1])

@@ -16,10 +16,22 @@ from factories import build, layer, model, point_of
 MODELS = sorted(catalog.model_files())
 #: models whose layers differ, and one whose layers do not
 MIXED = [
-    "deepseek-v4-flash", "deepseek-v4-pro", "gemma-2-9b", "gemma-4-31b", "glm-5.2", "gpt-oss-20b", "gpt-oss-120b",
-    "kimi-k3", "llama2-7b", "llama4-scout", "mimo-v2-flash", "minimax-m3", "nemotron-3-nano-30b-a3b", "qwen3.5-27b",
+    "deepseek-v4-flash",
+    "deepseek-v4-pro",
+    "gemma-2-9b",
+    "gemma-4-31b",
+    "glm-5.2",
+    "gpt-oss-20b",
+    "gpt-oss-120b",
+    "kimi-k3",
+    "llama2-7b",
+    "llama4-scout",
+    "mimo-v2-flash",
+    "minimax-m3",
+    "nemotron-3-nano-30b-a3b",
+    "qwen3.5-27b",
     "step-3.7-flash",
-]  # fmt: skip
+]
 EXPLAINED = ("kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "state_bytes")
 
 
@@ -65,16 +77,20 @@ def test_terms_say_which_layers_they_are_of():
         return [term for term in explained(point)[1][asked].terms if term.startswith("each_of_")]
 
     assert terms("gpt-oss-20b", "fp8") == [
-        "each_of_12_window_128_layers_key_bytes", "each_of_12_window_128_layers_value_bytes",
-        "each_of_12_full_layers_key_bytes", "each_of_12_full_layers_value_bytes",
-    ]  # fmt: skip
+        "each_of_12_window_128_layers_key_bytes",
+        "each_of_12_window_128_layers_value_bytes",
+        "each_of_12_full_layers_key_bytes",
+        "each_of_12_full_layers_value_bytes",
+    ]
     # the first two layers keep no sinks
     assert terms("llama2-7b", "sinkq")[::2] == [
-        "each_of_2_first_full_layers_key_bytes", "each_of_30_full_layers_key_bytes"
-    ]  # fmt: skip
+        "each_of_2_first_full_layers_key_bytes",
+        "each_of_30_full_layers_key_bytes",
+    ]
     assert terms("deepseek-v4-pro", "fp8", "state_bytes") == [
-        "each_of_31_hca_layers_state_bytes", "each_of_30_csa_layers_state_bytes"
-    ]  # fmt: skip
+        "each_of_31_hca_layers_state_bytes",
+        "each_of_30_csa_layers_state_bytes",
+    ]
     assert terms("qwen3.5-27b", "fp8", "state_bytes") == ["each_of_48_gdn_layers_state_bytes"]
     assert terms("qwen3.5-27b", "fp8", "stored_tokens") == []  # a constant state is no window
 

@@ -43,7 +43,7 @@ def rate_of(found):
         (A100, "llama3-8b", "fp8", 8 * 1.41e9),  # no FP8 arithmetic: vLLM converts to 16 bits
         (A100, "llama3-8b", "tender", 6 * 1.41e9 / 4),  # no kernel known
     ],
-)  # fmt: skip
+)
 def test_rates_by_hand(device, model, quantizer, rate):
     assert rate_of(point(device, model, quantizer)) == pytest.approx(rate, rel=1e-12)
 
@@ -135,11 +135,23 @@ def test_a_kernel_s_own_share_of_the_bandwidth():
 
 
 @given(
-    st.sampled_from(["qserve", "kivi", "fp8", "turboquant_4bit_nc", "turboquant_4bit_nc@vllm-53060", "int8", "tender",
-                     "kivi:bits=4,group=128@bitdecoding"]),
-    st.sampled_from(["a100-80gb", "h100", "l40s"]), st.sampled_from(["llama2-7b", "llama3-8b"]),
-    st.sampled_from([1, 8, 40]), st.sampled_from([100, 3000]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "qserve",
+            "kivi",
+            "fp8",
+            "turboquant_4bit_nc",
+            "turboquant_4bit_nc@vllm-53060",
+            "int8",
+            "tender",
+            "kivi:bits=4,group=128@bitdecoding",
+        ]
+    ),
+    st.sampled_from(["a100-80gb", "h100", "l40s"]),
+    st.sampled_from(["llama2-7b", "llama3-8b"]),
+    st.sampled_from([1, 8, 40]),
+    st.sampled_from([100, 3000]),
+)
 @settings(max_examples=40)
 def test_a_design_lies_between_both_ends(quantizer, device, model, batch, n_in):
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=32)
@@ -201,9 +213,11 @@ def test_unpacking_per_query_head_costs_a_group_and_nothing_without_one():
 
 def test_results_name_what_ran_and_which_numbers_are_assumed():
     for quantizer, name, marks in (
-        ("qserve", "omniserve", set()), ("kivi", "kivi-released", {"implementation"}),
-        ("tender", "generic", {"no_kernel"}), ("fp16", None, set()),
-    ):  # fmt: skip
+        ("qserve", "omniserve", set()),
+        ("kivi", "kivi-released", {"implementation"}),
+        ("tender", "generic", {"no_kernel"}),
+        ("fp16", None, set()),
+    ):
         results = point(A100, "llama3-8b", quantizer).results
         assert results["implementation"] == name
         assert {"implementation", "no_kernel"} & set(results["assumptions"]) == marks
@@ -280,7 +294,12 @@ def test_the_range_of_kernels_makes_a_gain_less_sure():
 )
 def test_a_compiled_sweep_has_the_bits_of_points(quantizer, asked):
     axes = {
-        "device": ["h100", "a100-80gb"], "model": ["llama3-8b", "llama2-7b"], "quantizer": quantizer,
-        "implementation": asked, "input_tokens": [1, 200, 5000], "output_tokens": [1, 300], "batch": [1, 2, 5, 40],
-    }  # fmt: skip
+        "device": ["h100", "a100-80gb"],
+        "model": ["llama3-8b", "llama2-7b"],
+        "quantizer": quantizer,
+        "implementation": asked,
+        "input_tokens": [1, 200, 5000],
+        "output_tokens": [1, 300],
+        "batch": [1, 2, 5, 40],
+    }
     assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0

@@ -30,13 +30,24 @@ def measurement(folder):
     for name, (bits, squares, outputs) in ERRORS.items():
         tensors = [
             {
-                "name": f"layer{i}.{side}", "layer": i, "which": side, "n_heads": 1, "head_dim": 10, "n_tokens": 10,
-                "n_elements": 100, "stored_bytes": 100 * bits // 8, "ledger": {"payload": 100 * bits}, "counts": {},
-                "squared_error": squares[i][j], "squared_signal": 100.0, "max_abs_error": 1.0,
+                "name": f"layer{i}.{side}",
+                "layer": i,
+                "which": side,
+                "n_heads": 1,
+                "head_dim": 10,
+                "n_tokens": 10,
+                "n_elements": 100,
+                "stored_bytes": 100 * bits // 8,
+                "ledger": {"payload": 100 * bits},
+                "counts": {},
+                "squared_error": squares[i][j],
+                "squared_signal": 100.0,
+                "max_abs_error": 1.0,
                 "output": {"squared": 10.0, "squared_error": outputs[i][j], "squared_error_both": outputs[i][2]},
             }
-            for i in range(2) for j, side in enumerate(("key", "value"))
-        ]  # fmt: skip
+            for i in range(2)
+            for j, side in enumerate(("key", "value"))
+        ]
         methods.append({"quantizer": name, "note": "", "tensors": tensors})
     data = {"name": "x.npz", "sha256": "0" * 64, "synthetic": False}
     path = folder / "measurement.json"
@@ -138,14 +149,24 @@ def test_the_choice_predicts_what_points_then_show(tmp_path):
     # `dse mix` and points take errors from two files of one run: table and measurement
     rows = [
         {
-            "method": method, "layer": i, "side": side, "head": None, "context_tokens": 10,
-            "n_elements": 200 if side == "both" else 100, "stored_bits": float(bits),
-            "squared_error": sum(squares[i]) if side == "both" else squares[i][j], "squared_signal": 100.0,
-            "squared_output_error": outputs[i][j], "squared_output": 10.0, "data": "x.npz", "synthetic": False,
+            "method": method,
+            "layer": i,
+            "side": side,
+            "head": None,
+            "context_tokens": 10,
+            "n_elements": 200 if side == "both" else 100,
+            "stored_bits": float(bits),
+            "squared_error": sum(squares[i]) if side == "both" else squares[i][j],
+            "squared_signal": 100.0,
+            "squared_output_error": outputs[i][j],
+            "squared_output": 10.0,
+            "data": "x.npz",
+            "synthetic": False,
         }
         for method, (bits, squares, outputs) in ERRORS.items()
-        for i in range(2) for j, side in enumerate(("key", "value", "both"))
-    ]  # fmt: skip
+        for i in range(2)
+        for j, side in enumerate(("key", "value", "both"))
+    ]
     pd.DataFrame(rows).astype({"head": "Int64"}).to_parquet(tmp_path / "measured.parquet")
     errors = mixed_plan.load(str(tmp_path))
     bits = Bits("closed", measurements.load(measurement(tmp_path)))

@@ -42,20 +42,32 @@ def slices(g, den):
     return streams, Fraction(g.packed_bits, den) - layout.shape.n_heads * sum(streams)
 
 
-STREAMED = st.sampled_from([
-    "oaken", "oaken:outer=0.07,inner=0.013", "oaken:groups=2/2/90/6,outlier_bits=4", "qserve", "nqkv:block=64",
-    "kvquant",
-])  # fmt: skip
+STREAMED = st.sampled_from(
+    [
+        "oaken",
+        "oaken:outer=0.07,inner=0.013",
+        "oaken:groups=2/2/90/6,outlier_bits=4",
+        "qserve",
+        "nqkv:block=64",
+        "kvquant",
+    ]
+)
 PLANS = st.builds(
     lambda layers, key, value: plan.build(model(*layers), quantizers.parse(key), quantizers.parse(value)),
     st.lists(
         st.builds(
-            layer, n_layers=st.integers(1, 3), n_kv_heads=st.integers(1, 3), dim=st.integers(1, 40),
+            layer,
+            n_layers=st.integers(1, 3),
+            n_kv_heads=st.integers(1, 3),
+            dim=st.integers(1, 40),
             window=st.none() | st.integers(1, 60),
-        ), min_size=1, max_size=2,
+        ),
+        min_size=1,
+        max_size=2,
     ),
-    STREAMED, STREAMED,
-)  # fmt: skip
+    STREAMED,
+    STREAMED,
+)
 PAGES = st.sampled_from([1, 8, 60, 64, 500, 4096])
 
 
@@ -234,9 +246,9 @@ def test_cores_and_what_hides_by_hand():
     assert [part["busy_cores"] for part in parts] == [1, 2, 4, 8 // 2]
     # compute binds: 2 * P * B / (F * min(B, 4) / 4) is the same for 1, 2 and 4 requests, and twice as long for 8
     assert [part["linear_s"] for part in parts] == pytest.approx([8 * 6_738_415_616 / 1e12] * 3 + [16 * 6738.415616e-6])
-    assert [part["attention_s"] for part in parts] == pytest.approx([32 * 4 * 4096 * 101 * 4 / 1e12] * 3 + [
-        32 * 4 * 4096 * 101 * 8 / 1e12
-    ])  # fmt: skip
+    assert [part["attention_s"] for part in parts] == pytest.approx(
+        [32 * 4 * 4096 * 101 * 4 / 1e12] * 3 + [32 * 4 * 4096 * 101 * 8 / 1e12]
+    )
     assert scheduling.hideable_share(1) == 0
     assert scheduling.hideable_share(4) == 0.75
 

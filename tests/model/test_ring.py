@@ -75,9 +75,14 @@ def naive_prompt(kv, dev, batch, n_in, n_ring, bandwidth, hop):
 
 
 @given(
-    PLANS, st.integers(1, 3), st.integers(1, 24), st.integers(1, 5), st.sampled_from([1e6, 1e8, 1e11]),
-    st.sampled_from([1e9, 1e12]), st.sampled_from([0.0, 3e-6]),
-)  # fmt: skip
+    PLANS,
+    st.integers(1, 3),
+    st.integers(1, 24),
+    st.integers(1, 5),
+    st.sampled_from([1e6, 1e8, 1e11]),
+    st.sampled_from([1e9, 1e12]),
+    st.sampled_from([0.0, 3e-6]),
+)
 def test_the_prompt_is_the_loop_over_devices_and_hops(kv, batch, n_in, n_ring, bandwidth, peak, hop):
     dev = device(peak=peak, launch=hop)
     found = ring.evaluate(dev, kv, Workload(batch, n_in, 1), n_ring, link(bandwidth))

@@ -20,11 +20,23 @@ GIB = 2**30
 #: parameters of Llama-3.1-8B, bytes of a token in 16 bits: 32 layers, 8 heads of 128
 PARAMETERS, TOKEN = 8_030_261_248, 2 * 2 * 32 * 8 * 128
 QWEN3_8B = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False, "head_dim": 128,
-    "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288, "max_position_embeddings": 40960,
-    "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8, "sliding_window": None,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_sliding_window": False, "vocab_size": 151936,
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 40960,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
 
 
 def results(device="a100-80gb", model="llama3.1-8b", quantizer="bf16", **asked):
@@ -122,9 +134,13 @@ def test_the_smallest_memory_is_where_the_batch_begins_to_fit():
 
 
 @given(
-    st.integers(1, 10**14), st.floats(0.01, 1), st.sampled_from([1.0, 0.9, 0.5]), st.floats(0.5, 1),
-    st.integers(0, 10**12), st.integers(0, 10**10),
-)  # fmt: skip
+    st.integers(1, 10**14),
+    st.floats(0.01, 1),
+    st.sampled_from([1.0, 0.9, 0.5]),
+    st.floats(0.5, 1),
+    st.integers(0, 10**12),
+    st.integers(0, 10**10),
+)
 def test_smallest_reported_memory_is_the_inverse_of_the_pool(needed, share, of_free, usable, held, outside):
     asked = (usable * share, of_free, usable, held + outside, outside)
     least = capacity.min_reported_bytes(needed, *asked)
@@ -143,13 +159,37 @@ def test_a_changed_memory_changes_what_the_driver_reports():
 
 
 def test_gpus_of_today_default_to_a_server_and_papers_devices_do_not():
-    kinds = {name: results(name, "opt-125m", "fp16", input_tokens=8, output_tokens=8)["memory"]
-             for name in catalog.device_files()}  # fmt: skip
+    kinds = {
+        name: results(name, "opt-125m", "fp16", input_tokens=8, output_tokens=8)["memory"]
+        for name in catalog.device_files()
+    }
     gpus = {
-        "a100-40gb", "a100-80gb", "a800-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "l40s", "rtx-pro-6000",
-        "h100-pcie", "rtx-3090", "rtx-4090", "rtx-a6000", "a10", "a40", "a100-pcie-40gb", "a100-pcie-80gb", "l4",
-        "rtx-5090", "rtx-6000-ada", "h20", "h100-nvl", "gh200-96gb",
-    }  # fmt: skip
+        "a100-40gb",
+        "a100-80gb",
+        "a800-80gb",
+        "b200",
+        "b300",
+        "gb200",
+        "gb300",
+        "h100",
+        "h200",
+        "l40s",
+        "rtx-pro-6000",
+        "h100-pcie",
+        "rtx-3090",
+        "rtx-4090",
+        "rtx-a6000",
+        "a10",
+        "a40",
+        "a100-pcie-40gb",
+        "a100-pcie-80gb",
+        "l4",
+        "rtx-5090",
+        "rtx-6000-ada",
+        "h20",
+        "h100-nvl",
+        "gh200-96gb",
+    }
     assert {name for name, kind in kinds.items() if kind == "server"} == gpus
     assert results("h100", kv_cache=False, model_kind="ideal")["memory"] == "paper"
     paper = results("h100", memory="paper")
@@ -207,10 +247,13 @@ def test_compiled_points_are_bit_for_bit_those_of_the_interpreter():
     for device, stack in (("a100-80gb", "vllm"), ("h100", "sglang"), ("b200", "trtllm"), ("l40s", None)):
         for model, quantizer in (("llama3.1-8b", "fp8"), ("mistral-7b", "kivi"), ("llama2-7b", "nqkv")):
             for asked in (
-                {}, {"admission": "paged", "batch": 300}, {"tp": 2, "pp": 2, "batch": 64},
+                {},
+                {"admission": "paged", "batch": 300},
+                {"tp": 2, "pp": 2, "batch": 64},
                 {"gpu_memory_utilization": 0.37, "prompt_budget_tokens": 2048, "prefix_tokens": 512},
-                {"tokens": "streaming", "weights_bits": 8}, {"memory": "paper", "batch": 5},
-            ):  # fmt: skip
+                {"tokens": "streaming", "weights_bits": 8},
+                {"memory": "paper", "batch": 5},
+            ):
                 point = Point(catalog.device(device), build(model, quantizer), Workload(stack=stack, **asked))
                 quick = many.results_of(point)
                 left += quick is None

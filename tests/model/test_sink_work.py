@@ -20,8 +20,10 @@ def test_llama2_7b_by_hand():
     assert scores_s == pytest.approx(2 * steps * 30 * 2 * 6 * 32 * 3 / 384 / 1e12, rel=1e-12)
     # 3 groups of 128 tokens: keys read twice, values once, 2 bytes an element
     assert choice_s == pytest.approx(2 * 3 * 128 * 30 * 3 * 2 * 4096 / 384 / 1e12, rel=1e-12)
-    dear, free = (at(device(bandwidth=1e12), build("llama2-7b", name), batch=2, input_tokens=64, output_tokens=384)
-                  for name in ("sinkq", "sinkq:sinks=0"))  # fmt: skip
+    dear, free = (
+        at(device(bandwidth=1e12), build("llama2-7b", name), batch=2, input_tokens=64, output_tokens=384)
+        for name in ("sinkq", "sinkq:sinks=0")
+    )
     paid = [dear[name] - free[name] for name in ("dequantize_s", "quantize_s")]
     assert paid == pytest.approx([scores_s, choice_s], rel=1e-9)
 

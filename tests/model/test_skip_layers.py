@@ -25,12 +25,23 @@ def file_of_layers(n_layers):
     """fp8 on so many layers, each with a squared error of half an element's."""
     tensors = [
         TensorMeasurement(
-            name=f"layer{i}.{side}", layer=i, which=side, n_heads=2, head_dim=128, n_tokens=1, n_elements=256,
-            stored_bytes=256, ledger={"payload": 2048}, counts={}, squared_error=128.0, squared_signal=256.0,
+            name=f"layer{i}.{side}",
+            layer=i,
+            which=side,
+            n_heads=2,
+            head_dim=128,
+            n_tokens=1,
+            n_elements=256,
+            stored_bytes=256,
+            ledger={"payload": 2048},
+            counts={},
+            squared_error=128.0,
+            squared_signal=256.0,
             max_abs_error=1.0,
         )
-        for i in range(n_layers) for side in ("key", "value")
-    ]  # fmt: skip
+        for i in range(n_layers)
+        for side in ("key", "value")
+    ]
     data = Data(name="made up", sha256="0" * 64, synthetic=True)
     return MeasurementFile(format=1, data=data, methods=[MethodMeasurement(quantizer="fp8", tensors=tensors)])
 
@@ -67,8 +78,12 @@ def test_layers_by_hand():
     spec = skipping.resolved(quantizers.parse("fp8:skip=-1+1+1"), 5, "m")
     assert spec.name == "fp8:skip=1+-1"
     assert [[side.name for side in sides] for sides in spec.layers] == [
-        ["fp8", "fp8"], ["fp16", "fp16"], ["fp8", "fp8"], ["fp8", "fp8"], ["fp16", "fp16"]
-    ]  # fmt: skip
+        ["fp8", "fp8"],
+        ["fp16", "fp16"],
+        ["fp8", "fp8"],
+        ["fp8", "fp8"],
+        ["fp16", "fp16"],
+    ]
     assert skipping.bare(quantizers.parse("kivi:bits=4,skip=0")).name == "kivi:bits=4"
 
 
@@ -174,11 +189,15 @@ def test_measuring_leaves_them_out():
 PLANS = [
     ([("fp16", "fp16")] * 3, "--kv-cache-dtype auto"),
     ([("fp8", "fp8")] * 3, "--kv-cache-dtype fp8"),
-    ([("fp16", "fp16"), ("fp8:format=e5m2",) * 2, ("bf16", "fp16")],
-     "--kv-cache-dtype fp8_e5m2 --kv-cache-dtype-skip-layers 0 2"),
-    ([("fp16",) * 2] * 2 + [("turboquant_k3v4_nc",) * 2] + [("fp16",) * 2] * 3,
-     "--kv-cache-dtype turboquant_k3v4_nc --kv-cache-dtype-skip-layers 0 1 3 4 5"),
-]  # fmt: skip
+    (
+        [("fp16", "fp16"), ("fp8:format=e5m2",) * 2, ("bf16", "fp16")],
+        "--kv-cache-dtype fp8_e5m2 --kv-cache-dtype-skip-layers 0 2",
+    ),
+    (
+        [("fp16",) * 2] * 2 + [("turboquant_k3v4_nc",) * 2] + [("fp16",) * 2] * 3,
+        "--kv-cache-dtype turboquant_k3v4_nc --kv-cache-dtype-skip-layers 0 1 3 4 5",
+    ),
+]
 NO_PLANS = [
     ([("fp8", "fp16")], "layer 0 has fp8 for keys and fp16 for values: vLLM stores both in one format"),
     ([("fp8", "fp8"), ("int8_per_token_head",) * 2], "vLLM has one format beside 16 bits"),

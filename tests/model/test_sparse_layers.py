@@ -74,12 +74,16 @@ def test_a_step_of_compressed_caches_by_hand(quantizer, bits):
 @pytest.mark.parametrize(
     ("model", "quantizer", "codes"),
     [
-        ("deepseek-v3.2", "fp16", {"dsa"}), ("deepseek-v3.2", "fp8", {"dsa_fp8"}),
-        ("glm-5.2", "fp16", {"dsa", "dsa_shared"}), ("minimax-m3", "fp8", {"", "msa_fp8"}),
-        ("deepseek-v4-pro", "fp8", {"csa_fp8", "hca_fp8"}), ("deepseek-v4-flash", "fp8", {"", "csa_fp8", "hca_fp8"}),
-        ("deepseek-v3", "fp16", {""}), ("gpt-oss-20b", "fp16", {""}),
+        ("deepseek-v3.2", "fp16", {"dsa"}),
+        ("deepseek-v3.2", "fp8", {"dsa_fp8"}),
+        ("glm-5.2", "fp16", {"dsa", "dsa_shared"}),
+        ("minimax-m3", "fp8", {"", "msa_fp8"}),
+        ("deepseek-v4-pro", "fp8", {"csa_fp8", "hca_fp8"}),
+        ("deepseek-v4-flash", "fp8", {"", "csa_fp8", "hca_fp8"}),
+        ("deepseek-v3", "fp16", {""}),
+        ("gpt-oss-20b", "fp16", {""}),
     ],
-)  # fmt: skip
+)
 def test_which_kernels_read_a_model(model, quantizer, codes):
     found = point(model, quantizer, memory="paper", batch=1)
     plan, paths = found.plan, found.paths
@@ -129,8 +133,13 @@ def test_longer_contexts_cost_the_index_and_the_choice_alone():
 
 def test_a_compiled_sweep_has_the_bits_of_points():
     axes = {
-        "device": ["b200", "h200", "a100-80gb"], "quantizer": ["fp16", "fp8", "kivi:bits=4,group=128"], "tp": 8,
-        "model": ["glm-5.2", "minimax-m3", "deepseek-v4-flash"], "input_tokens": [100, 5000], "output_tokens": [1, 300],
-        "batch": [1, 40], "memory": "paper",
-    }  # fmt: skip
+        "device": ["b200", "h200", "a100-80gb"],
+        "quantizer": ["fp16", "fp8", "kivi:bits=4,group=128"],
+        "tp": 8,
+        "model": ["glm-5.2", "minimax-m3", "deepseek-v4-flash"],
+        "input_tokens": [100, 5000],
+        "output_tokens": [1, 300],
+        "batch": [1, 40],
+        "memory": "paper",
+    }
     assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0

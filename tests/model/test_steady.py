@@ -126,7 +126,7 @@ def test_more_requests_never_shorten_a_token(stack):
     times = [
         Point(catalog.device("h100"), kv, Workload(n, 1024, 1024, admission="paged", stack=stack)).results
         for n in (1, 2, 4, 8, 16, 32, 64, 128)
-    ]  # fmt: skip
+    ]
     tokens = [found["steady_tpot_s"] for found in times]
     assert tokens == sorted(tokens)
     assert all(found["steady_tpot_s"] >= found["host_s"] > 0 for found in times)

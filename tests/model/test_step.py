@@ -173,8 +173,14 @@ def test_without_a_cache_shipped_models_are_the_loop(name, kind):
     _, stack = stack_of(A100, work)
     result = point.evaluate(A100, kv, work)
     prompt_frac = stack.prompt["d128"].flops_frac.si if stack else 1.0  # heads of 128
-    fit = {f"{name}_s" if name == "launch" else name: number.si
-           for name, number in stack.products["bf16"].quantities().items()} if stack else None  # fmt: skip
+    fit = (
+        {
+            f"{name}_s" if name == "launch" else name: number.si
+            for name, number in stack.products["bf16"].quantities().items()
+        }
+        if stack
+        else None
+    )
     linear, scores = no_cache_loop(A100, kv, 2, work, 624e12, 2e12, fit, prompt_frac)
     assert result["linear_s"] == pytest.approx(linear, rel=1e-9 if stack else 1e-12)
     assert result["attention_s"] == pytest.approx(scores, rel=1e-12)
@@ -274,9 +280,13 @@ def test_latent_attention_is_not_split():
 
 
 def test_energy_by_parts_by_hand():
-    dev = device().model_copy(update={
-        "energy_per_byte": number(50, "pJ/B"), "energy_per_flop": number(1, "pJ/FLOP"), "idle_power": number(60, "W"),
-    })  # fmt: skip
+    dev = device().model_copy(
+        update={
+            "energy_per_byte": number(50, "pJ/B"),
+            "energy_per_flop": number(1, "pJ/FLOP"),
+            "idle_power": number(60, "W"),
+        }
+    )
     result = at(dev, build("llama2-13b", "fp16"), batch=4, input_tokens=1024, output_tokens=1, **IDEAL)
     kv_bytes = 4 * 1025 * 2 * LAYERS * HIDDEN * 2
     assert result["memory_joules_per_token"] == pytest.approx(50e-12 * (4 * P13 + kv_bytes) / 4)
@@ -425,8 +435,12 @@ def test_operations_are_shown_as_a_table(capsys):
     assert "Operations" not in out
 
 
-@given(st.sampled_from(["oaken-hbm", "oaken-lpddr", "lpu-lpddr", "a100-80gb", "h100"]), st.sampled_from([1, 3, 64]),
-       st.sampled_from(["fp16", "oaken", "kivi", "sinkq", "nqkv"]), st.booleans())  # fmt: skip
+@given(
+    st.sampled_from(["oaken-hbm", "oaken-lpddr", "lpu-lpddr", "a100-80gb", "h100"]),
+    st.sampled_from([1, 3, 64]),
+    st.sampled_from(["fp16", "oaken", "kivi", "sinkq", "nqkv"]),
+    st.booleans(),
+)
 def test_operations_add_up_on_every_kind_of_device(name, batch, quantizer, kv_cache):
     dev = catalog.device(name)
     quantizer = quantizer if kv_cache else "fp16"

@@ -190,9 +190,14 @@ def test_energy_by_parts_is_as_sure_as_its_rates(name):
 
 def test_rates_that_a_file_has_from_elsewhere_leave_only_the_time_of_idling_unsure():
     results = {
-        "joules_per_token_by_parts": 6.0, "memory_joules_per_token": 1.0, "compute_joules_per_token": 2.0,
-        "idle_joules_per_token": 3.0, "token_time_low": 0.8, "token_time_high": 1.25, "assumptions": [],
-    }  # fmt: skip
+        "joules_per_token_by_parts": 6.0,
+        "memory_joules_per_token": 1.0,
+        "compute_joules_per_token": 2.0,
+        "idle_joules_per_token": 3.0,
+        "token_time_low": 0.8,
+        "token_time_high": 1.25,
+        "assumptions": [],
+    }
     found = uncertainty.of_energy(results)
     assert found["memory_joules_per_token"][:2] == found["compute_joules_per_token"][:2] == (1, 1)
     assert found["idle_joules_per_token"][:2] == pytest.approx((0.8, 1.25))
@@ -202,10 +207,21 @@ def test_rates_that_a_file_has_from_elsewhere_leave_only_the_time_of_idling_unsu
 
 def row(rate, **changed):
     return {
-        "device": "A", "stack": "vllm", "model_kind": "calibrated", "token_time_low": 0.8, "token_time_high": 1.3,
-        "throughput_tokens_per_s": rate, "decode_step_s": 8 / rate, "key_quantizer": "fp16", "value_quantizer": "fp16",
-        "tokens": "full", "attention_s": 3 / rate, "quantize_s": 0.0, "dequantize_s": 1 / rate, **changed,
-    }  # fmt: skip
+        "device": "A",
+        "stack": "vllm",
+        "model_kind": "calibrated",
+        "token_time_low": 0.8,
+        "token_time_high": 1.3,
+        "throughput_tokens_per_s": rate,
+        "decode_step_s": 8 / rate,
+        "key_quantizer": "fp16",
+        "value_quantizer": "fp16",
+        "tokens": "full",
+        "attention_s": 3 / rate,
+        "quantize_s": 0.0,
+        "dequantize_s": 1 / rate,
+        **changed,
+    }
 
 
 @pytest.mark.parametrize("other", [{}, {"device": "B"}, {"stack": "sglang"}, {"token_time_high": 1.5}])

@@ -54,7 +54,7 @@ def bytes_of(model, name):
         # Llama-3.1-70B-Instruct in BF16: 141.1 GB
         ("llama3.1-70b", "bf16", 141.1e9, 0.01),
     ],
-)  # fmt: skip
+)
 def test_checkpoints_have_their_published_size(model, name, published, within):
     counted = bytes_of(model, name)
     # KV heads that several devices copy are counted on each: a percent at most

@@ -104,9 +104,16 @@ def naive_by_token(n, dim, index, group, scale_bits, zero_bits):
 
 
 @given(
-    st.integers(1, 8), st.integers(1, 70), st.sampled_from([1, 2, 4, 8]), st.integers(1, 12), st.integers(1, 40),
-    st.sampled_from([8, 16, 32]), st.sampled_from(["full", "code", "none"]), st.integers(0, 9), st.integers(0, 30),
-)  # fmt: skip
+    st.integers(1, 8),
+    st.integers(1, 70),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 12),
+    st.integers(1, 40),
+    st.sampled_from([8, 16, 32]),
+    st.sampled_from(["full", "code", "none"]),
+    st.integers(0, 9),
+    st.integers(0, 30),
+)
 def test_rotated_is_the_walk_over_channels_and_tokens(
     n_heads, head_dim, dim, index, of_dim, scale, zero, residual, n_tokens
 ):
@@ -120,9 +127,16 @@ def test_rotated_is_the_walk_over_channels_and_tokens(
 
 
 @given(
-    st.integers(1, 4), st.sampled_from([10, 24, 33]), st.sampled_from([1, 2, 4, 8]), st.sampled_from([8, 16]),
-    st.integers(0, 6), st.integers(1, 3), st.integers(0, 3), st.integers(0, 100), st.sampled_from(["key", "value"]),
-)  # fmt: skip
+    st.integers(1, 4),
+    st.sampled_from([10, 24, 33]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([8, 16]),
+    st.integers(0, 6),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(0, 100),
+    st.sampled_from(["key", "value"]),
+)
 def test_gear_is_the_walk_over_channels_and_tokens(
     n_heads, head_dim, bits, group, rank, of_group, of_buffer, n_tokens, which
 ):
@@ -151,10 +165,13 @@ def test_gear_is_the_walk_over_channels_and_tokens(
 def test_what_a_step_recomputes_by_hand():
     # K = X W_k and V = X W_v, a multiplication and an addition each; latent: square matrices of the KV width
     for name, hidden, flops in (
-        ("xquant", 4096, 2 * 2 * 4096 * 1024), ("xquant:store=latent", 4096, 2 * 2 * 1024**2),
-        ("xquant", 0, 2 * 2 * 1024**2), ("aquakv", 4096, 2 * (1024**2 + 2 * 1024**2)), ("gear", 4096, 0),
+        ("xquant", 4096, 2 * 2 * 4096 * 1024),
+        ("xquant:store=latent", 4096, 2 * 2 * 1024**2),
+        ("xquant", 0, 2 * 2 * 1024**2),
+        ("aquakv", 4096, 2 * (1024**2 + 2 * 1024**2)),
+        ("gear", 4096, 0),
         ("rotated", 4096, 0),
-    ):  # fmt: skip
+    ):
         sides = [layout(name, which, 8, 128, hidden) for which in ("key", "value")]
         assert sum(side.read_flops for side in sides) == flops, name
 
@@ -182,11 +199,12 @@ def test_recomputation_counts_in_decode_steps_and_in_no_prompt():
 def test_more_heads_of_keys_and_values_take_more_time():
     found = {
         name: evaluate.evaluate(
-            catalog.device("a100-80gb"), plan.build(catalog.model("llama2-7b"), *[quantizers.parse(name)] * 2),
+            catalog.device("a100-80gb"),
+            plan.build(catalog.model("llama2-7b"), *[quantizers.parse(name)] * 2),
             Workload(batch=8, input_tokens=4096, model_kind="ideal"),
         )
         for name in ("fp16", "rotated:index=2", "xquant")
-    }  # fmt: skip
+    }
     assert found["xquant"]["kv_bytes"] < found["rotated:index=2"]["kv_bytes"] < found["fp16"]["kv_bytes"]
     assert found["xquant"]["attention_s"] > found["fp16"]["attention_s"] > found["rotated:index=2"]["attention_s"]
 

@@ -40,22 +40,32 @@ def test_a_name_stands_for_the_same_in_every_engine():
 @pytest.mark.parametrize(
     ("name", "canonical"),
     [
-        ("auto", "fp16"), ("float16", "fp16"), ("half", "fp16"), ("f16", "fp16"), ("bfloat16", "bf16"),
-        ("bf16", "bf16"), ("fp8", "fp8"), ("fp8_e4m3", "fp8"), ("fp8_inc", "fp8"), ("FP8_E4M3", "fp8"),
+        ("auto", "fp16"),
+        ("float16", "fp16"),
+        ("half", "fp16"),
+        ("f16", "fp16"),
+        ("bfloat16", "bf16"),
+        ("bf16", "bf16"),
+        ("fp8", "fp8"),
+        ("fp8_e4m3", "fp8"),
+        ("fp8_inc", "fp8"),
+        ("FP8_E4M3", "fp8"),
         ("fp8-e4m3", "fp8"),
-        (" F16 ", "fp16"), ("int8_kv_cache", "int8:granularity=tensor"), ("INT8_KV_CACHE", "int8:granularity=tensor"),
-        ("fp8_kv_cache", "fp8"), ("q8_0", "q8_0"), ("Q4-1", "q4_1"), ("int8_kv_cache:scale=fp16",
-                                                                     "int8:granularity=tensor,scale=fp16"),
+        (" F16 ", "fp16"),
+        ("int8_kv_cache", "int8:granularity=tensor"),
+        ("INT8_KV_CACHE", "int8:granularity=tensor"),
+        ("fp8_kv_cache", "fp8"),
+        ("q8_0", "q8_0"),
+        ("Q4-1", "q4_1"),
+        ("int8_kv_cache:scale=fp16", "int8:granularity=tensor,scale=fp16"),
     ],
-)  # fmt: skip
+)
 def test_engines_names_are_taken_and_ours_are_told(name, canonical):
     assert quantizers.parse(name).name == canonical
 
 
 def test_e5m2_is_that_of_fp8_or_a_family_of_its_own():
-    assert quantizers.parse("FP8-E5M2") == quantizers.parse(
-        "fp8_e5m2" if "fp8_e5m2" in FAMILIES else "fp8:format=e5m2"
-    )  # fmt: skip
+    assert quantizers.parse("FP8-E5M2") == quantizers.parse("fp8_e5m2" if "fp8_e5m2" in FAMILIES else "fp8:format=e5m2")
 
 
 def test_an_offered_name_is_a_quantizer_and_no_other_is_offered():
@@ -106,9 +116,10 @@ def test_the_options_of_engines_are_those_of_quantizers(run):
     point = ("point", "--device", "a100-80gb", "--model", "llama2-7b", "--json")
     found = {}
     for key, value, both in (
-        ("--key-quantizer", "--value-quantizer", "--quantizer"), ("-ctk", "-ctv", "--kv-cache-dtype"),
+        ("--key-quantizer", "--value-quantizer", "--quantizer"),
+        ("-ctk", "-ctv", "--kv-cache-dtype"),
         ("--cache-type-k", "--cache-type-v", "--kv-cache-dtype"),
-    ):  # fmt: skip
+    ):
         code, out, _ = run(*point, both, "fp8_e4m3", key, "q8_0", value, "f16")
         assert code == 0
         found[key] = json.loads(out)
@@ -131,5 +142,8 @@ def test_the_list_and_a_family_say_what_engines_call_it(run):
     shown = json.loads(run("show", "bfloat16", "--json")[1])
     engines = {row["name"]: row["value"] for row in shown if row["kind"] == "engine"}
     assert engines == {
-        "vLLM bfloat16": "bf16", "SGLang bfloat16": "bf16", "SGLang bf16": "bf16", "llama.cpp bf16": "bf16",
-    }  # fmt: skip
+        "vLLM bfloat16": "bf16",
+        "SGLang bfloat16": "bf16",
+        "SGLang bf16": "bf16",
+        "llama.cpp bf16": "bf16",
+    }

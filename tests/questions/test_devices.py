@@ -52,9 +52,13 @@ def test_the_command_prints_the_table_and_says_what_to_do(run):
 
 @pytest.mark.parametrize(
     ("device", "most", "lacks"),
-    [("h20", 8, "has 8 devices a node, not"), ("dgx-spark", 2, "has 2 devices a node, not"),
-     ("gh200-96gb", 1, "has 1 device a node, not"), ("m3-ultra", 1, "has no link_bandwidth")],
-)  # fmt: skip
+    [
+        ("h20", 8, "has 8 devices a node, not"),
+        ("dgx-spark", 2, "has 2 devices a node, not"),
+        ("gh200-96gb", 1, "has 1 device a node, not"),
+        ("m3-ultra", 1, "has no link_bandwidth"),
+    ],
+)
 def test_by_default_as_many_as_the_device_file_allows(run, device, most, lacks):
     ask = ["ask", "devices", "--device", device, "--model", "llama3.1-8b", "--quantizer", "fp8", "--batch", "16"]
     code, out, err = run(*ask)
@@ -64,8 +68,10 @@ def test_by_default_as_many_as_the_device_file_allows(run, device, most, lacks):
     code, by_hand, _ = run(*ask, "--most", str(most))
     assert code == 0
     assert [line for line in out.splitlines() if not line.startswith("Up to")] == [
-        *by_hand.splitlines()[:-1], "", by_hand.splitlines()[-1]
-    ]  # fmt: skip
+        *by_hand.splitlines()[:-1],
+        "",
+        by_hand.splitlines()[-1],
+    ]
     code, out, err = run(*ask, "--most", "16")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert lacks in err

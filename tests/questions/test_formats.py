@@ -59,9 +59,10 @@ def test_the_first_batch_at_which_it_is_ahead_is_the_first_of_all():
     found = module.formats(H200, QWEN, work, ["fp8"])
     designs = [common.design(H200, QWEN, name) for name in ("fp8", "fp16")]
     ahead = [
-        batch for batch in range(1, module.LAST_BATCH + 1)
+        batch
+        for batch in range(1, module.LAST_BATCH + 1)
         if (a := [d.speed(replace(work, batch=batch))["throughput_tokens_per_s"] for d in designs])[0] > a[1]
-    ]  # fmt: skip
+    ]
     assert found.from_batch == ahead[0] > 1
     assert ahead == list(range(ahead[0], module.LAST_BATCH + 1))
     assert f"from a batch of {ahead[0]} on" in found.answer()
@@ -195,8 +196,12 @@ def test_the_figure_tells_measured_kernels_from_assumed_ones(found):
 
 
 def test_bad_names_are_refused():
-    for names, said in (([], "at least one"), (["fp8", "fp8"], "names one twice"), (["fp9"], "fp9"),
-                        (["fp8_ds_mla"], "latent")):  # fmt: skip
+    for names, said in (
+        ([], "at least one"),
+        (["fp8", "fp8"], "names one twice"),
+        (["fp9"], "fp9"),
+        (["fp8_ds_mla"], "latent"),
+    ):
         with pytest.raises(InputError, match=said):
             module.formats(H200, QWEN, WORK, names)
 

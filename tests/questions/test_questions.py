@@ -131,9 +131,13 @@ def test_every_batch_and_prompt_is_decided_as_by_brute_force(case, measure):
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.sampled_from(["fp8", "qserve", "nqkv", "oaken", "kivi", "sinkq:group=32"]), st.integers(15, 40),
-    st.integers(1, 60), st.integers(1, 300), st.sampled_from(["reserve", "paged"]), st.sampled_from(["ideal", "auto"]),
-)  # fmt: skip
+    st.sampled_from(["fp8", "qserve", "nqkv", "oaken", "kivi", "sinkq:group=32"]),
+    st.integers(15, 40),
+    st.integers(1, 60),
+    st.integers(1, 300),
+    st.sampled_from(["reserve", "paged"]),
+    st.sampled_from(["ideal", "auto"]),
+)
 def test_random_searches_equal_brute_force(quantizer, gigabytes, batch, n_out, admission, kind):
     new, old = (Remembered(design("a100-80gb", "llama2-7b", q, gigabytes * 1e9)) for q in (quantizer, "fp16"))
     work = Workload(output_tokens=n_out, admission=admission, model_kind=kind)
@@ -155,12 +159,20 @@ def test_only_capacity_and_no_monotony_are_said():
     assert line.pays_from == 10
     assert {run.verdict for run in line.runs} == {"no", "capacity"}
     assert "only capacity" in found.text()
-    many = crossing.Line("batch", 1, tuple(
-        crossing.Run(first, last, verdict)
-        for first, last, verdict in (
-            (1, 4, "no"), (5, 9, "speed"), (10, 11, "both"), (12, 12, "no"), (13, 20, "capacity")
-        )
-    ))  # fmt: skip
+    many = crossing.Line(
+        "batch",
+        1,
+        tuple(
+            crossing.Run(first, last, verdict)
+            for first, last, verdict in (
+                (1, 4, "no"),
+                (5, 9, "speed"),
+                (10, 11, "both"),
+                (12, 12, "no"),
+                (13, 20, "capacity"),
+            )
+        ),
+    )
     assert many.pays_in == [(5, 11), (13, 20)]
     assert many.pays_from == 13
     assert replace(many, runs=(*many.runs, crossing.Run(21, 30, "none"))).pays_from == 13
@@ -192,10 +204,16 @@ def test_few_evaluations_decide_many_prompts():
 
 
 NEEDS = [
-    ("bandwidth", "fp16", 1500.0, None), ("bandwidth", "qserve", 1500.0, None), ("capacity", "fp16", 850.0, None),
-    ("capacity", "fp16", None, 130.0), ("capacity", "qserve", 1200.0, None), ("flops", "qserve", 1450.0, None),
-    ("bandwidth", "qserve", None, 65.0), ("flops", "fp16", 400.0, None), ("bandwidth", "nqkv", 340.0, None),
-]  # fmt: skip
+    ("bandwidth", "fp16", 1500.0, None),
+    ("bandwidth", "qserve", 1500.0, None),
+    ("capacity", "fp16", 850.0, None),
+    ("capacity", "fp16", None, 130.0),
+    ("capacity", "qserve", 1200.0, None),
+    ("flops", "qserve", 1450.0, None),
+    ("bandwidth", "qserve", None, 65.0),
+    ("flops", "fp16", 400.0, None),
+    ("bandwidth", "nqkv", 340.0, None),
+]
 
 
 @pytest.mark.parametrize("admission", ["reserve", "paged"])
@@ -267,9 +285,13 @@ def test_memory_thresholds_equal_a_scan_over_batches():
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.sampled_from(["fp16", "qserve", "nqkv", "kivi"]), st.sampled_from(["reserve", "paged"]), st.integers(1, 200),
-    st.sampled_from(["bandwidth", "capacity", "flops"]), st.floats(0.4, 4.0), st.floats(1.0, 3.0),
-)  # fmt: skip
+    st.sampled_from(["fp16", "qserve", "nqkv", "kivi"]),
+    st.sampled_from(["reserve", "paged"]),
+    st.integers(1, 200),
+    st.sampled_from(["bandwidth", "capacity", "flops"]),
+    st.floats(0.4, 4.0),
+    st.floats(1.0, 3.0),
+)
 def test_more_never_hurts(quantizer, admission, batch, what, share, factor):
     one = design("h100", "llama2-13b", quantizer)
     work = Workload(batch=batch, admission=admission)
@@ -332,9 +354,11 @@ def test_every_number_that_moves_the_throughput_is_varied():
         places = set(spec.quantities())
         for stack_name, stack in spec.stacks.items():
             places |= {
-                f"stacks.{stack_name}.{part}.{name}" for part, fit in stack.fits().items() for name in fit.quantities()
+                f"stacks.{stack_name}.{part}.{name}"
+                for part, fit in stack.fits().items()
+                for name in fit.quantities()
                 if "kv." not in part
-            }  # fmt: skip
+            }
         for one in designs:
             base = one.evaluate(work)["throughput_tokens_per_s"]
             for name in places - {"n_devices", "n_cores"}:  # whole numbers, as the data sheet has them
@@ -435,8 +459,9 @@ def test_a_server_varies_what_it_borrows_and_its_own_time_over_its_releases():
     experts = catalog.device("b200").stacks["vllm"].experts["mxfp4"]  # trtllm's are not shipped
     frac = found["stacks.trtllm.experts.mxfp4.memory_frac"]
     assert (frac.value, frac.low) == (
-        experts.memory_frac.si, pytest.approx(experts.memory_frac.si * (1 - experts.serving_error))
-    )  # fmt: skip
+        experts.memory_frac.si,
+        pytest.approx(experts.memory_frac.si * (1 - experts.serving_error)),
+    )
     each = [release.sequence.si for release in server.releases.values()]
     sequence = found["stacks.trtllm.host.sequence"]
     assert (sequence.low, sequence.high) == (min(each), max(each))
@@ -626,11 +651,18 @@ def test_bad_questions_are_refused():
         *(
             lambda text=text: sensitivity.sensitivity(new, work, THROUGHPUT, ranges=[text])
             for text in (
-                "fused_rate", "fuzed_rate=1:2", "fused_rate=x2:x1", "usable_frac=0.5:2", "launch=x1:x2",
-                "memory_bandwidth=1GB:2GB", "fused_rate=a:b", "fused_rate=x1GB:x2", "memory_bandwidth=-1:2",
+                "fused_rate",
+                "fuzed_rate=1:2",
+                "fused_rate=x2:x1",
+                "usable_frac=0.5:2",
+                "launch=x1:x2",
+                "memory_bandwidth=1GB:2GB",
+                "fused_rate=a:b",
+                "fused_rate=x1GB:x2",
+                "memory_bandwidth=-1:2",
             )
         ),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError):
             bad()
     with pytest.raises(LimitError):
@@ -683,7 +715,7 @@ def test_a_cost_says_of_what():
 @pytest.mark.parametrize(
     ("quantizer", "batch", "goal"),
     [("fp16", 10**6, (1000.0, None)), ("kivi", 64, (500.0, None)), ("fp16", 4, (None, 20.0))],
-)  # fmt: skip
+)
 def test_a_search_takes_few_evaluations_and_draws_no_curve(monkeypatch, what, quantizer, batch, goal):
     one, work, aim = (
         design("a100-80gb", "llama2-7b", quantizer),

@@ -28,8 +28,9 @@ def test_every_system_is_split_as_asked():
 
 
 def test_the_command_that_makes_it_again_has_the_split_alone():
-    words = throughput.command("r", ["h100"], ["llama3.1-70b"], ["fp16"], [16], 1024, 1024,
-                               deployment={"tp": 4, "pp": 1, "dp_attention": True})  # fmt: skip
+    words = throughput.command(
+        "r", ["h100"], ["llama3.1-70b"], ["fp16"], [16], 1024, 1024, deployment={"tp": 4, "pp": 1, "dp_attention": True}
+    )
     assert words.endswith("--batches 16 --tp 4 --dp-attention")
 
 

@@ -45,11 +45,9 @@ def _files(folder: Path) -> set[str]:
 
 
 def test_files(written: Path):
-    figures = {f"figures/{name}.{kind}" for name in [*REPORT, "formats"]
-               for kind in ("html", "png", "svg", "pdf")}  # fmt: skip
+    figures = {f"figures/{name}.{kind}" for name in [*REPORT, "formats"] for kind in ("html", "png", "svg", "pdf")}
     names = ("lengths", "weights", "breakdown", "ledger", "roofline", "tokens", "traffic", "traffic_lengths", "formats")
-    others = {f"tables/{name}.{kind}" for name in names
-              for kind in ("csv", "parquet")}  # fmt: skip
+    others = {f"tables/{name}.{kind}" for name in names for kind in ("csv", "parquet")}
     page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
     assert _files(written) == figures | others | page
     for name in figures:
@@ -80,8 +78,16 @@ def test_pages_need_no_network(written: Path):
 
 def test_page_says_what_it_rests_on(written: Path):
     page = (written / "index.html").read_text()
-    for text in ("prefers-color-scheme", "dse report --out", "over A100-80GB fp16", "Oaken (ISCA 2025), Table 1",
-                 "drawn by matplotlib", "Rests on assumed numbers", "throughput (token/s)", "KV (GB)"):  # fmt: skip
+    for text in (
+        "prefers-color-scheme",
+        "dse report --out",
+        "over A100-80GB fp16",
+        "Oaken (ISCA 2025), Table 1",
+        "drawn by matplotlib",
+        "Rests on assumed numbers",
+        "throughput (token/s)",
+        "KV (GB)",
+    ):
         assert text in page
     assert not re.search(r">\s*(nan|None|&lt;NA&gt;)\s*<", page)
 
@@ -279,8 +285,9 @@ def test_the_first_page_says_in_how_many_cases_a_format_pays(compared):
     )
     assert f"in 1 more (gpt-oss-20b on H100): {gains['gpt-oss-20b']:.2f} times" in said[1]
     assert {tuple(line[:4]) for line in compared.lines()} == {
-        ("llama3.1-8b", "H100", "fp8", "pays"), ("gpt-oss-20b", "H100", "fp8", "may pay"),
-    }  # fmt: skip
+        ("llama3.1-8b", "H100", "fp8", "pays"),
+        ("gpt-oss-20b", "H100", "fp8", "may pay"),
+    }
     assert "server_memory" in " ".join(compared.limits())
 
 

@@ -56,9 +56,10 @@ def by_loops(device, kv, work, pairs, longest):
             page = unused(s, work.page_tokens)
             used += kv.bits(s)
             for rule, now in (
-                ("longest", peak(longest)), ("final", peak(i + o)),
+                ("longest", peak(longest)),
+                ("final", peak(i + o)),
                 ("paged", (kv.bits(s) + page, kv.bits(s) + page + memory.extra_bits(s))),
-            ):  # fmt: skip
+            ):
                 sums[rule] = [total + part for total, part in zip(sums[rule], now, strict=True)]
     return memory, sums, used
 

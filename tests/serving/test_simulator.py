@@ -61,10 +61,12 @@ def cases(draw):
     gaps = draw(st.lists(st.sampled_from([0.0, 0.0, 1e-4, 1e-3, 0.02]), min_size=n, max_size=n))
     requests = Requests(np.cumsum([0.0, *gaps[1:]]), np.array(draw(lengths)), np.array(draw(lengths)))
     work = Workload(
-        batch=draw(st.integers(1, 6)), admission=draw(st.sampled_from(["reserve", "paged"])),
-        page_tokens=draw(st.sampled_from([1, 2, 5, 16])), model_kind="ideal",
+        batch=draw(st.integers(1, 6)),
+        admission=draw(st.sampled_from(["reserve", "paged"])),
+        page_tokens=draw(st.sampled_from([1, 2, 5, 16])),
+        model_kind="ideal",
         **draw(st.sampled_from([{}, {"tp": 2, "dp_attention": True}, {"tp": 4, "dp_attention": True}])),
-    )  # fmt: skip
+    )
     quantizer = draw(st.sampled_from(sorted(PLANS)))
     tokens_of_room = draw(st.integers(60, 300))
     batching, chunk = draw(st.sampled_from(["static", "continuous", "chunked"])), draw(st.integers(1, 70))
@@ -84,16 +86,27 @@ def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
     times = times_of(kv, 6, work.tp)
     memory = simulate.memory_of(device, kv, work, 200)
     try:
-        found = simulate.run(device, kv, work, requests, batching, chunk, times=times, compiled=compiled,
-                             prompt_step_tokens=prompt_step)  # fmt: skip
+        found = simulate.run(
+            device, kv, work, requests, batching, chunk, times=times, compiled=compiled, prompt_step_tokens=prompt_step
+        )
     except InputError:
         assume(False)
     requests = found.requests
     wanted = serve(
-        requests.arrival_s.tolist(), requests.input_tokens.tolist(), requests.output_tokens.tolist(), times,
-        memory.own_bits, memory.free_bytes * memory.unit, batching=batching, admission=work.admission, batch=work.batch,
-        page=memory.page_tokens, chunk=chunk, prompt_step=prompt_step, n_groups=work.tp,
-    )  # fmt: skip
+        requests.arrival_s.tolist(),
+        requests.input_tokens.tolist(),
+        requests.output_tokens.tolist(),
+        times,
+        memory.own_bits,
+        memory.free_bytes * memory.unit,
+        batching=batching,
+        admission=work.admission,
+        batch=work.batch,
+        page=memory.page_tokens,
+        chunk=chunk,
+        prompt_step=prompt_step,
+        n_groups=work.tp,
+    )
     return found, wanted, memory
 
 
@@ -214,7 +227,7 @@ def test_the_gain_of_continuous_batching_is_that_of_the_largest_output():
     closed = [
         serving.steady(spec, kv, work, counted.moments, batching=name, largest_output=counted.largest_output)
         for name in ("static", "continuous")
-    ]  # fmt: skip
+    ]
     assert found["static"] == pytest.approx(closed[0]["throughput_tokens_per_s"], rel=0.05)
     assert found["continuous"] == pytest.approx(closed[1]["throughput_tokens_per_s"], rel=0.05)
 
@@ -304,8 +317,9 @@ def test_by_hand():
     end = prompts + times.decode_step_s(2, 22) + times.decode_step_s(2, 24)
     assert found.finish_s.tolist() == pytest.approx([end, end], rel=1e-15)
     # chunks of 12: ten tokens of one and two of the other; then one decodes while the other's last eight are computed
-    found = simulate.run(a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), "chunked", 12,
-                         times=times)  # fmt: skip
+    found = simulate.run(
+        a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), "chunked", 12, times=times
+    )
     one = times.matrix_s(12) + times.prompt_s(0, 10) + times.prompt_s(0, 2)
     two = one + times.matrix_s(1 + 8) + times.prompt_s(2, 10) + times.attention_s(1, 11)
     three = two + times.decode_step_s(2, 12 + 11)
@@ -321,9 +335,13 @@ def test_groups_by_hand():
     found = simulate.run(a100(), kv, work, asked, times=times)
     one = times.matrix_s(10) + times.prompt_s(0, 10)  # a prompt in each group
     # group 0 computes the third prompt, group 1 decodes: 11 tokens are 6 a device, 10 of them meet attention's weights
-    two = one + times.matrix_s(6) + times.own_s(10) - times.own_s(6) + max(
-        times.prompt_s(0, 10), times.attention_s(1, 11)
-    )  # fmt: skip
+    two = (
+        one
+        + times.matrix_s(6)
+        + times.own_s(10)
+        - times.own_s(6)
+        + max(times.prompt_s(0, 10), times.attention_s(1, 11))
+    )
     # two of group 0 decode, one of group 1: 3 tokens are 2 a device
     three = two + times.matrix_s(2) + times.attention_s(2, 11 + 11)
     four = three + times.matrix_s(1) + times.own_s(2) - times.own_s(1) + times.attention_s(2, 12 + 12)
@@ -335,10 +353,16 @@ def test_groups_by_hand():
     assert found.peak_used_bytes == memory.to_bytes(2 * memory.own_bits(12))
 
 
-@pytest.mark.parametrize(("batching", "batch", "mean_in", "mean_out"), [
-    ("continuous", 64, 1000, 250), ("continuous", 256, 200, 800), ("chunked", 256, 1000, 250), ("chunked", 8, 200, 800),
-    ("static", 64, 200, 800),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("batching", "batch", "mean_in", "mean_out"),
+    [
+        ("continuous", 64, 1000, 250),
+        ("continuous", 256, 200, 800),
+        ("chunked", 256, 1000, 250),
+        ("chunked", 8, 200, 800),
+        ("static", 64, 200, 800),
+    ],
+)
 def test_groups_are_near_their_closed_form(batching, batch, mean_in, mean_out):
     """Eight devices with requests of their own, and prompts that come at different times: 5 %."""
     spec, kv = catalog.device("h100"), build("llama3.1-70b", "fp16")
@@ -346,9 +370,7 @@ def test_groups_are_near_their_closed_form(batching, batch, mean_in, mean_out):
     requests = lengths(20 * max(batch, 20), mean_in, mean_out)
     found = simulate.run(spec, kv, work, requests, batching)
     counted = Lengths.of(requests)
-    wanted = serving.steady(
-        spec, kv, work, counted.moments, batching=batching, largest_output=counted.largest_output
-    )  # fmt: skip
+    wanted = serving.steady(spec, kv, work, counted.moments, batching=batching, largest_output=counted.largest_output)
     assert found.saturated_tokens_per_s == pytest.approx(wanted["throughput_tokens_per_s"], rel=0.055)
     assert wanted["n_sequences"] == batch
 
@@ -370,12 +392,16 @@ def test_groups_share_nothing_but_the_step():
     assert exact.own_s(1000) == pytest.approx(np.hypot(read_s, compute_s), rel=0.05)  # and launches
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"batching": "dynamic"}, "batching = 'dynamic'"), ({"chunk_tokens": 0}, "chunk = 0"),
-    ({"requests": lengths(0, 1, 1)}, "requests = 0"),
-    ({"requests": Requests(np.zeros(1), np.array([0]), np.array([1]))}, "input = 0"),
-    ({"requests": Requests(np.zeros(1), np.array([1]), np.array([0]))}, "output = 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batching": "dynamic"}, "batching = 'dynamic'"),
+        ({"chunk_tokens": 0}, "chunk = 0"),
+        ({"requests": lengths(0, 1, 1)}, "requests = 0"),
+        ({"requests": Requests(np.zeros(1), np.array([0]), np.array([1]))}, "input = 0"),
+        ({"requests": Requests(np.zeros(1), np.array([1]), np.array([0]))}, "output = 0"),
+    ],
+)
 def test_bad_input(change, message):
     given_ = {"requests": lengths(4, 10, 10), **change}
     with pytest.raises(InputError, match=message):

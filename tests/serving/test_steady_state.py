@@ -19,10 +19,15 @@ def build(model, quantizer):
     return plan.build(catalog.model(model), q, q)
 
 
-@pytest.mark.parametrize(("device", "model", "quantizer"), [
-    ("a100-80gb", "llama2-13b", "fp16"), ("a100-80gb", "llama2-7b", "kivi"), ("oaken-lpddr", "llama2-13b", "oaken"),
-    ("h100", "llama2-70b", "fp8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "model", "quantizer"),
+    [
+        ("a100-80gb", "llama2-13b", "fp16"),
+        ("a100-80gb", "llama2-7b", "kivi"),
+        ("oaken-lpddr", "llama2-13b", "oaken"),
+        ("h100", "llama2-70b", "fp8"),
+    ],
+)
 def test_equal_requests_are_the_paged_point(device, model, quantizer):
     """Requests that are all alike: what `dse point` says of a steady batch; prompts that fill the compute roof."""
     spec, kv = catalog.device(device), build(model, quantizer)

@@ -60,14 +60,33 @@ def test_burstgpt_with_sessions(write):
 
 
 @EACH_WAY
-@pytest.mark.parametrize("change", [
-    lambda text: text.replace("\n", "\r\n"), lambda text: "\ufeff" + text, lambda text: text.rstrip("\n"),
-    lambda text: text.replace("\n", "\n\n"), lambda text: text.replace("374", '"374"'),
-    lambda text: text.replace("374", " 374 "), lambda text: text.replace("46.6805900", "46.68059"),
-    lambda text: text.replace("Tokens\n", "Tokens,note\n").replace(",44\n", ",44,=cmd()\n"),
-    lambda text: text.lower(), lambda text: text.replace("TIMESTAMP", "Timestamp"),
-], ids=["crlf", "bom", "no-newline", "blank-lines", "quoted", "blanks", "fewer-digits", "more-columns", "lower-case",
-        "other-case"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("\n", "\n\n"),
+        lambda text: text.replace("374", '"374"'),
+        lambda text: text.replace("374", " 374 "),
+        lambda text: text.replace("46.6805900", "46.68059"),
+        lambda text: text.replace("Tokens\n", "Tokens,note\n").replace(",44\n", ",44,=cmd()\n"),
+        lambda text: text.lower(),
+        lambda text: text.replace("TIMESTAMP", "Timestamp"),
+    ],
+    ids=[
+        "crlf",
+        "bom",
+        "no-newline",
+        "blank-lines",
+        "quoted",
+        "blanks",
+        "fewer-digits",
+        "more-columns",
+        "lower-case",
+        "other-case",
+    ],
+)
 def test_written_otherwise_but_the_same(write, change, compile_bytes):
     plain, other = (
         traffic_file.read(write(text, name), compile_bytes=compile_bytes)
@@ -124,7 +143,7 @@ BAD = {
     "utf-16": ((AZURE + ROW).encode("utf-16"), ":1: is UTF-16 text: save the CSV file as UTF-8"),
     "utf-16-be": (b"\xfe\xff" + (AZURE + ROW).encode("utf-16-be"), ":1: is UTF-16 text"),
     "utf-16-no-mark": ((AZURE + ROW).encode("utf-16-le"), ":1: holds a NUL byte: give a CSV file, saved as UTF-8"),
-}  # fmt: skip
+}
 
 
 @EACH_WAY
@@ -197,11 +216,22 @@ SECONDS = st.sampled_from(
     ["0", "5", "5.5", "5.123456789", "5.1234567891", "9000000000", "9000000001", "5.", ".5", "-1"]
 )
 DATES = st.datetimes(datetime(1969, 12, 30), datetime(2300, 1, 1)).map(str) | st.sampled_from(
-    ["2023-11-16 18:15:46Z", "2023-11-16T18:15:46.5+00:00", "2023-11-16 18:15:46+01:00", "2023-13-01 00:00:00",
-     "2023-11-16 18:15:60", "2023-11-16 18:15",
-     "2023-11-31 00:00:00", "2024-02-29 00:00:00", "2023-02-29 00:00:00",
-     "2023-11-16 18:15:46+00:0", "2023-11-16 18:15:46+00300", "2023-11-16:18:15:46", "2023/11/16 18:15:46"]
-)  # fmt: skip
+    [
+        "2023-11-16 18:15:46Z",
+        "2023-11-16T18:15:46.5+00:00",
+        "2023-11-16 18:15:46+01:00",
+        "2023-13-01 00:00:00",
+        "2023-11-16 18:15:60",
+        "2023-11-16 18:15",
+        "2023-11-31 00:00:00",
+        "2024-02-29 00:00:00",
+        "2023-02-29 00:00:00",
+        "2023-11-16 18:15:46+00:0",
+        "2023-11-16 18:15:46+00300",
+        "2023-11-16:18:15:46",
+        "2023/11/16 18:15:46",
+    ]
+)
 ENDS = st.sampled_from(["\n", "\r\n", ",\n", "\r\r\n", " \n"])
 
 

@@ -34,9 +34,12 @@ def test_what_ships():
 def test_moments_are_those_of_the_trace(name):
     moments = traffic_tables.load(name).moments
     found = (
-        moments.n_requests, moments.mean_input_tokens, moments.mean_output_tokens, moments.mean_decode_context_tokens,
+        moments.n_requests,
+        moments.mean_input_tokens,
+        moments.mean_output_tokens,
+        moments.mean_decode_context_tokens,
         moments.duration_s,
-    )  # fmt: skip
+    )
     assert found == pytest.approx(KNOWN[name], rel=2e-8)  # as printed
 
 
@@ -64,9 +67,13 @@ def test_no_sampled_request_is_longer_than_the_trace(name):
 
 
 MOMENTS = (
-    ("mean_input_tokens", 0.005), ("mean_output_tokens", 0.005), ("mean_input_squared", 0.005),
-    ("mean_output_squared", 0.03), ("mean_input_output", 0.005), ("mean_decode_context_tokens", 0.005),
-)  # fmt: skip
+    ("mean_input_tokens", 0.005),
+    ("mean_output_tokens", 0.005),
+    ("mean_input_squared", 0.005),
+    ("mean_output_squared", 0.03),
+    ("mean_input_output", 0.005),
+    ("mean_decode_context_tokens", 0.005),
+)
 
 
 @by_trace
@@ -124,11 +131,19 @@ def test_tables_of_a_constant_trace_are_constant():
     assert set(found.output_tokens) == {14}
 
 
-@pytest.mark.parametrize(("change", "text"), [
-    ({"n": 0}, "requests = 0: must be"), ({"n": True}, "requests = True"), ({"rate_per_s": 0}, "rate = 0: must be"),
-    ({"rate_per_s": float("nan")}, "rate = nan"), ({"seed": -1}, "seed = -1"), ({"seed": 1.5}, "seed = 1.5"),
-    ({"arrivals": "bursty"}, "must be poisson or trace"), ({"trace": "none"}, "is not shipped"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"n": 0}, "requests = 0: must be"),
+        ({"n": True}, "requests = True"),
+        ({"rate_per_s": 0}, "rate = 0: must be"),
+        ({"rate_per_s": float("nan")}, "rate = nan"),
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": 1.5}, "seed = 1.5"),
+        ({"arrivals": "bursty"}, "must be poisson or trace"),
+        ({"trace": "none"}, "is not shipped"),
+    ],
+)
 def test_bad_samples(change, text):
     with pytest.raises(InputError, match=text):
         traffic_tables.sample(**{"trace": "azure-conv", "n": 10, **change})

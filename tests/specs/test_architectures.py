@@ -50,41 +50,70 @@ BYTES = {
     # 21 layers keep an entry of 512 for 4 tokens, and 64 bytes of index; 20 one for 128; all a window of 128. Waiting
     # for an entry: 2 values, FP32, of 2 x 4 x (512 + 128) and of 128 x 512 (as aiconfigurator-core counts them)
     "deepseek-ai--DeepSeek-V4-Flash": (
-        21 * 1024 // 4 + 20 * 1024 // 128, 43 * 1024, 21 * 64 // 4, 21 * 8 * 8 * 640 + 20 * 8 * 128 * 512,
+        21 * 1024 // 4 + 20 * 1024 // 128,
+        43 * 1024,
+        21 * 64 // 4,
+        21 * 8 * 8 * 640 + 20 * 8 * 128 * 512,
     ),
     "deepseek-ai--DeepSeek-V4-Pro": (
-        30 * 1024 // 4 + 31 * 1024 // 128, 61 * 1024, 30 * 64 // 4, 30 * 8 * 8 * 640 + 31 * 8 * 128 * 512,
+        30 * 1024 // 4 + 31 * 1024 // 128,
+        61 * 1024,
+        30 * 64 // 4,
+        30 * 8 * 8 * 640 + 31 * 8 * 128 * 512,
     ),
     "moonshotai--Kimi-K3": (24 * 576 * 2, 0, 0, 69 * (96 * 128 * 128 * 4 + 3 * 96 * 128 * 3 * 2)),
     "moonshotai--Kimi-K2.5": (61 * 576 * 2, 0, 0, 0),
     "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (
-        6 * 2 * 2 * 128 * 2, 0, 0, 23 * (64 * 64 * 128 * 4 + (64 * 64 + 2 * 8 * 128) * 3 * 2),
+        6 * 2 * 2 * 128 * 2,
+        0,
+        0,
+        23 * (64 * 64 * 128 * 4 + (64 * 64 + 2 * 8 * 128) * 3 * 2),
     ),
     "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8": (
-        8 * 2 * 2 * 128 * 2, 0, 0, 40 * (128 * 64 * 128 * 4 + (128 * 64 + 2 * 8 * 128) * 3 * 2),
+        8 * 2 * 2 * 128 * 2,
+        0,
+        0,
+        40 * (128 * 64 * 128 * 4 + (128 * 64 + 2 * 8 * 128) * 3 * 2),
     ),
     "nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": (
-        12 * 2 * 2 * 128 * 2, 0, 0, 48 * (256 * 64 * 128 * 4 + (256 * 64 + 2 * 8 * 128) * 3 * 2),
+        12 * 2 * 2 * 128 * 2,
+        0,
+        0,
+        48 * (256 * 64 * 128 * 4 + (256 * 64 + 2 * 8 * 128) * 3 * 2),
     ),
     "nvidia--Nemotron-H-56B-Base-8K": (
-        10 * 2 * 8 * 128 * 2, 0, 0, 54 * (256 * 64 * 256 * 2 + (256 * 64 + 2 * 8 * 256) * 3 * 2),
+        10 * 2 * 8 * 128 * 2,
+        0,
+        0,
+        54 * (256 * 64 * 256 * 2 + (256 * 64 + 2 * 8 * 256) * 3 * 2),
     ),
     "nvidia--Llama-3_3-Nemotron-Super-49B-v1": (49 * 2 * 8 * 128 * 2, 0, 0, 0),
     "openai--gpt-oss-120b": (18 * 2 * 8 * 64 * 2, 18 * 2 * 8 * 64 * 2, 0, 0),
     "meta-llama--Llama-4-Scout-17B-16E-Instruct": (12 * 2 * 8 * 128 * 2, 36 * 2 * 8 * 128 * 2, 0, 0),
     "Qwen--Qwen3-VL-8B-Instruct": (36 * 2 * 8 * 128 * 2, 0, 0, 0),
-}  # fmt: skip
+}
 #: model -> published parameters in billions: in its name, or its card
 PUBLISHED = {
-    "Qwen--Qwen3.5-27B": 27, "Qwen--Qwen3.5-35B-A3B": 35, "Qwen--Qwen3.5-122B-A10B": 122,
-    "Qwen--Qwen3.5-397B-A17B": 397, "nvidia--Gemma-4-31B-IT-NVFP4": 31,
-    "XiaomiMiMo--MiMo-V2-Flash": 309, "stepfun-ai--Step-3.7-Flash": 196,
-    "deepseek-ai--DeepSeek-V4-Flash": 284, "deepseek-ai--DeepSeek-V4-Pro": 1600,
-    "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8": 120, "nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 550,
-    "nvidia--Nemotron-H-56B-Base-8K": 56, "nvidia--Llama-3_3-Nemotron-Super-49B-v1": 49.9,
-    "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31.6, "zai-org--GLM-5.2": 744, "MiniMaxAI--MiniMax-M2.5": 229,
-    "moonshotai--Kimi-K2.5": 1026, "openai--gpt-oss-120b": 116.8, "deepseek-ai--DeepSeek-V3.2": 671,
-}  # fmt: skip
+    "Qwen--Qwen3.5-27B": 27,
+    "Qwen--Qwen3.5-35B-A3B": 35,
+    "Qwen--Qwen3.5-122B-A10B": 122,
+    "Qwen--Qwen3.5-397B-A17B": 397,
+    "nvidia--Gemma-4-31B-IT-NVFP4": 31,
+    "XiaomiMiMo--MiMo-V2-Flash": 309,
+    "stepfun-ai--Step-3.7-Flash": 196,
+    "deepseek-ai--DeepSeek-V4-Flash": 284,
+    "deepseek-ai--DeepSeek-V4-Pro": 1600,
+    "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8": 120,
+    "nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 550,
+    "nvidia--Nemotron-H-56B-Base-8K": 56,
+    "nvidia--Llama-3_3-Nemotron-Super-49B-v1": 49.9,
+    "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31.6,
+    "zai-org--GLM-5.2": 744,
+    "MiniMaxAI--MiniMax-M2.5": 229,
+    "moonshotai--Kimi-K2.5": 1026,
+    "openai--gpt-oss-120b": 116.8,
+    "deepseek-ai--DeepSeek-V3.2": 671,
+}
 
 
 def read(name):
@@ -178,10 +207,17 @@ def test_what_nobody_measured_of_states_is_marked():
 
 
 OURO = {
-    "model_type": "ouro", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "vocab_size": 49152,
-    "num_attention_heads": 16, "num_key_value_heads": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+    "model_type": "ouro",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "vocab_size": 49152,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 
 
 def document(data):
@@ -226,7 +262,7 @@ def test_read_as_another_type_the_name_says_so():
         ("MiniMaxAI--MiniMax-M3", {"sparse_attention_config": {"use_sparse_attention": True}}, "sparse_attention_freq"),
         ("zai-org--GLM-5.2", {"indexer_types": ["shared"] * 78}, "indexer_types = .*: must be a list that begins"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(name, change, message):
     data = specfile.read(str(FOLDER / f"{name}_config.json")).data
     with pytest.raises(SpecError, match=message) as told:
@@ -272,12 +308,15 @@ EXPERTS_ALONE = [
         ({"quant_algo": "MIXED_PRECISION", "quant_method": "modelopt"}, {}, ""),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, "int4"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {}, ""),
-        ({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "ignore": EXPERTS_ALONE}, {},
-         "mxfp4-experts"),
+        (
+            {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "ignore": EXPERTS_ALONE},
+            {},
+            "mxfp4-experts",
+        ),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": EXPERTS_ALONE}, {}, ""),
         ("fp8", {}, ""),
     ],
-)  # fmt: skip
+)
 def test_the_note_names_the_weights_as_they_were_released(config, more, weights):
     llama = OURO | {"model_type": "llama", "quantization_config": config} | more
     (note,) = [note for note in hf_config.from_document(document(llama)).notes if "quantization" in note]
@@ -288,12 +327,15 @@ def test_the_note_names_the_weights_as_they_were_released(config, more, weights)
 @pytest.mark.parametrize(
     ("name", "config", "weights"),
     [
-        ("gpt-oss-120b", "openai--gpt-oss-120b", "mxfp4-experts"), ("kimi-k3", SHIPPED["kimi-k3"], "mxfp4-experts"),
-        ("deepseek-v3", "deepseek-ai--DeepSeek-V3", "fp8-block"), ("kimi-k2.5", "moonshotai--Kimi-K2.5", ""),
-        ("kimi-k2", "moonshotai--Kimi-K2-Instruct", "fp8-block"), ("gemma-4-31b", SHIPPED["gemma-4-31b"], ""),
+        ("gpt-oss-120b", "openai--gpt-oss-120b", "mxfp4-experts"),
+        ("kimi-k3", SHIPPED["kimi-k3"], "mxfp4-experts"),
+        ("deepseek-v3", "deepseek-ai--DeepSeek-V3", "fp8-block"),
+        ("kimi-k2.5", "moonshotai--Kimi-K2.5", ""),
+        ("kimi-k2", "moonshotai--Kimi-K2-Instruct", "fp8-block"),
+        ("gemma-4-31b", SHIPPED["gemma-4-31b"], ""),
         ("deepseek-v4-pro", SHIPPED["deepseek-v4-pro"], ""),
     ],
-)  # fmt: skip
+)
 def test_shipped_files_name_the_weights_that_the_reader_finds(name, config, weights):
     models = catalog.model(name), catalog.model(str(FOLDER / f"{config}_config.json"))
     shipped, found = ([note for note in model.notes if IGNORED in note] for model in models)

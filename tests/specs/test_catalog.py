@@ -16,9 +16,10 @@ from dse.specs import device_and_model as specs
 
 DEVICE_FILES = sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
 MODEL_FILES = [
-    path for path in sorted((Path(hwspecs.__file__).parent / "models").glob("*.toml"))
+    path
+    for path in sorted((Path(hwspecs.__file__).parent / "models").glob("*.toml"))
     if "[[layers]]" not in path.read_text()
-]  # fmt: skip
+]
 DEVICES = {path.stem: specs.load(specfile.read(path), specs.HardwareSpec) for path in DEVICE_FILES}
 MODELS = {path.stem: specs.load(specfile.read(path), specs.ModelFile) for path in MODEL_FILES}
 
@@ -207,11 +208,24 @@ def test_dense_fp4(name, of_fp16):
 @pytest.mark.parametrize(
     ("name", "mhz"),
     [
-        ("A100-80GB", 1410), ("2xA100-80GB", 1410), ("A100-40GB", 1410), ("A800-80GB", 1410), ("H100", 1980),
-        ("H100-PCIe", 1755), ("H200", 1980), ("B200", 1965), ("B300", 1980), ("GB200", 2056), ("GB300", 2070),
-        ("L40S", 2520), ("RTX-PRO-6000", 2493), ("RTX-4090", 2520), ("RTX-3090", 1695), ("RTX-A6000", 1800),
+        ("A100-80GB", 1410),
+        ("2xA100-80GB", 1410),
+        ("A100-40GB", 1410),
+        ("A800-80GB", 1410),
+        ("H100", 1980),
+        ("H100-PCIe", 1755),
+        ("H200", 1980),
+        ("B200", 1965),
+        ("B300", 1980),
+        ("GB200", 2056),
+        ("GB300", 2070),
+        ("L40S", 2520),
+        ("RTX-PRO-6000", 2493),
+        ("RTX-4090", 2520),
+        ("RTX-3090", 1695),
+        ("RTX-A6000", 1800),
     ],
-)  # fmt: skip
+)
 def test_core_clocks(name, mhz):
     device = catalog.device(name)
     assert number(device, "core_clock").si == mhz * 10**6

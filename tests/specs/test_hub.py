@@ -14,11 +14,19 @@ from dse.core.errors import InputError
 from dse.specs import catalog, hub
 
 COMMIT, OTHER = "0123456789" * 4, "ab" * 20
-CONFIG = json.dumps({
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
-}).encode()  # fmt: skip
+CONFIG = json.dumps(
+    {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+    }
+).encode()
 ASKED = "/org/tiny/resolve/main/config.json"
 
 
@@ -200,10 +208,16 @@ def test_redirects_end(server):
 @pytest.mark.parametrize(
     "to",
     [
-        "file:///etc/passwd", "http://example.com/config.json", "ftp://127.0.0.1/config.json", "data:text/plain,{}",
-        "//example.com/config.json", "http://127.0.0.1.example.com/", "http://[::1", "gopher://127.0.0.1/",
+        "file:///etc/passwd",
+        "http://example.com/config.json",
+        "ftp://127.0.0.1/config.json",
+        "data:text/plain,{}",
+        "//example.com/config.json",
+        "http://127.0.0.1.example.com/",
+        "http://[::1",
+        "gopher://127.0.0.1/",
     ],
-)  # fmt: skip
+)
 def test_redirects_elsewhere_are_refused(server, to):
     server.redirects = {ASKED: (302, to)}
     assert "redirect = " in refused(server)
@@ -414,10 +428,29 @@ def test_a_folder_of_the_repositorys_name_goes_first_where_it_has_a_config(tmp_p
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a/b/c", "../x", "/no/such", "~no-such-user/x", "org/", "/org", "org/a..b", "org/a--b", "o rg/x", "org/x\n",
-     "org/x\0", "org/.x", "-x/y", "https://huggingface.co/org/tiny", "org/tiny.json", "x.toml", "org\\tiny",
-     "ö/x", "a" * 5000],
-)  # fmt: skip
+    [
+        "",
+        "a/b/c",
+        "../x",
+        "/no/such",
+        "~no-such-user/x",
+        "org/",
+        "/org",
+        "org/a..b",
+        "org/a--b",
+        "o rg/x",
+        "org/x\n",
+        "org/x\0",
+        "org/.x",
+        "-x/y",
+        "https://huggingface.co/org/tiny",
+        "org/tiny.json",
+        "x.toml",
+        "org\\tiny",
+        "ö/x",
+        "a" * 5000,
+    ],
+)
 def test_names_that_no_repository_has(server, name):
     line = refused(server, name)
     assert "no name on the hub" in line or "cannot be read" in line

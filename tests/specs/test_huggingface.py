@@ -282,8 +282,9 @@ def test_kv_bytes_per_token(name):
 )
 def test_kv_heads_of_falcon_before_and_after_it_had_a_model_type(tmp_path, model_type, more, kv_heads):
     old = {"model_type": model_type, "hidden_size": 8192, "n_head": 128, "n_layer": 60, "vocab_size": 65024}
-    (group,) = parse({**old, "multi_query": True, "alibi": False, "bias": False, "parallel_attn": True, **more},
-                     tmp_path).layers  # fmt: skip
+    (group,) = parse(
+        {**old, "multi_query": True, "alibi": False, "bias": False, "parallel_attn": True, **more}, tmp_path
+    ).layers
     assert (group.n_layers, group.n_kv_heads, group.key_dim) == (60, kv_heads, 64)
 
 
@@ -334,8 +335,13 @@ def test_latent_attention_with_an_index(tmp_path):
     # of a layer: 1536 * 64 * 128 queries, 7168 * 128 keys with a norm of 2 * 128, 7168 * 64 weights of heads
     assert model.parameters - plain.parameters == 61 * (12_582_912 + 917_504 + 256 + 458_752)
     assert model.attention_parameters - plain.attention_parameters == model.parameters - plain.parameters
-    shared = parse(raw("deepseek-v3") | {"model_type": "deepseek_v32"} | index
-                   | {"indexer_types": ["full", "shared"] * 30 + ["full"], "index_topk_freq": 2}, tmp_path)  # fmt: skip
+    shared = parse(
+        raw("deepseek-v3")
+        | {"model_type": "deepseek_v32"}
+        | index
+        | {"indexer_types": ["full", "shared"] * 30 + ["full"], "index_topk_freq": 2},
+        tmp_path,
+    )
     assert shared.index_bits == 31 * 1056
     assert {group.read_limit_tokens for group in shared.layers} == {2048}
     for change in (

@@ -107,15 +107,20 @@ def test_every_number_is_at_one_of_its_ends(one):
 @pytest.mark.parametrize(
     ("device", "method", "stack", "name"),
     [
-        ("h100", "fp8", "vllm", "vllm"), ("h100", "fp8", "sglang", "sglang"), ("h100", "fp8", "trtllm", "trtllm"),
+        ("h100", "fp8", "vllm", "vllm"),
+        ("h100", "fp8", "sglang", "sglang"),
+        ("h100", "fp8", "trtllm", "trtllm"),
         ("a100-80gb", "fp8", "vllm", "vllm-16bit"),  # no FP8 arithmetic
-        ("a100-80gb", "fp8", None, "vllm-16bit"), ("h100", "qserve", "vllm", "omniserve"),
+        ("a100-80gb", "fp8", None, "vllm-16bit"),
+        ("h100", "qserve", "vllm", "omniserve"),
         ("b200", "qserve", "vllm", GENERIC),  # OmniServe and TurboMind have no kernels for Blackwell
-        ("h100", "kivi", None, "kivi-released"), ("h100", "tender", None, GENERIC),
-        ("h100", "oaken", None, "oaken-artifact"), ("oaken-hbm", "oaken", None, "engine"),
+        ("h100", "kivi", None, "kivi-released"),
+        ("h100", "tender", None, GENERIC),
+        ("h100", "oaken", None, "oaken-artifact"),
+        ("oaken-hbm", "oaken", None, "engine"),
         ("h100", "turboquant_4bit_nc", "vllm", "vllm-0.20"),
     ],
-)  # fmt: skip
+)
 def test_which_one_runs_by_default(device, method, stack, name):
     assert catalog.implementation(catalog.device(device), method, stack, "").name == name
 
@@ -163,8 +168,11 @@ def test_the_generic_one_runs_anything_where_asked():
     ("asked", "message"),
     [
         ("kivi-released", "implementation = 'kivi-released': kivi-released runs kivi; qserve has omniserve, turbomind"),
-        ("vllm", "vllm runs fp8, fp8_ds_mla, nvfp4_ds_mla, int8_per_token_head, fp8_per_token_head, "
-                 "int4_per_token_head, nvfp4, nvfp4_4over6; qserve has"),
+        (
+            "vllm",
+            "vllm runs fp8, fp8_ds_mla, nvfp4_ds_mla, int8_per_token_head, fp8_per_token_head, "
+            "int4_per_token_head, nvfp4, nvfp4_4over6; qserve has",
+        ),
         ("omniserv", "implementation = 'omniserv': qserve has omniserve, turbomind"),
         ("omniserve:foo=1", "implementation = 'omniserve:foo=1': omniserve has elements_per_cycle, or slowest"),
         ("omniserve:launch=3", "omniserve has elements_per_cycle, or slowest, fastest"),
@@ -180,7 +188,7 @@ def test_the_generic_one_runs_anything_where_asked():
         ("omniserve:elements_per_cycle=many", "elements_per_cycle = 'many': must be a number, such as 8"),
         ("omniserve:elements_per_cycle=1,elements_per_cycle=2", "elements_per_cycle is given twice"),
     ],
-)  # fmt: skip
+)
 def test_bad_names_and_numbers(asked, message):
     with pytest.raises(InputError, match="implementation") as told:
         catalog.implementation(A100, "qserve", "vllm", asked)
@@ -223,8 +231,10 @@ def test_a_number_is_taken_or_refused_never_out_of_bounds(one, value, data):
 
 @given(st.text(max_size=30))
 def test_no_text_is_a_traceback(text):
-    for make in (lambda: catalog.implementation(A100, "qserve", "vllm", text),
-                 lambda: quantizers.parse("qserve@" + text)):  # fmt: skip
+    for make in (
+        lambda: catalog.implementation(A100, "qserve", "vllm", text),
+        lambda: quantizers.parse("qserve@" + text),
+    ):
         with contextlib.suppress(InputError):
             make()
 
@@ -242,10 +252,12 @@ POINT = ("point", "--device", "a100-80gb", "--model", "llama3-8b")
         (("--quantizer", "qserve", "--implementation", "omniserve:foo=1"), ["omniserve has elements_per_cycle"]),
         (("--quantizer", "qserve", "--implementation", "omniserve:elements_per_cycle=0"), ["must be 0.001 to"]),
         (("--quantizer", "fp8@vllm"), ["implementation = 'vllm': has kernels for sm_89", "not for A100-80GB (sm_80)"]),
-        (("--quantizer", "tender", "--strict-kernels"),
-         ["strict-kernels: no kernel of tender is known for A100-80GB (sm_80): none is known"]),
+        (
+            ("--quantizer", "tender", "--strict-kernels"),
+            ["strict-kernels: no kernel of tender is known for A100-80GB (sm_80): none is known"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_one_line(arguments, parts, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([*POINT, *arguments])
@@ -286,7 +298,7 @@ def test_a_file_as_it_should_be(tmp_path):
         ('source = "test"\n\n', 'source = "test"\n\n[starts]\nreads = [1, 1]\n\n', "did you mean read"),
         ('name = "mine"', 'name = "mi ne"', "name"),
     ],
-)  # fmt: skip
+)
 def test_broken_files_say_line_and_field(tmp_path, old, new, message):
     assert old in FILE
     with pytest.raises(SpecError) as told:

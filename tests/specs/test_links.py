@@ -9,12 +9,7 @@ import pytest
 import hwspecs
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
-from dse.model.formulas.collectives import (
-    collective_s,
-    direct_all_reduce_s,
-    library_collective_s,
-    split_all_reduce_s,
-)
+from dse.model.formulas.collectives import collective_s, direct_all_reduce_s, library_collective_s, split_all_reduce_s
 from dse.specs import catalog
 from dse.specs.links import COLLECTIVES, LinkTerms, sent_share, terms
 
@@ -155,11 +150,16 @@ def test_shipped_times_rise_with_the_message_and_stay_below_the_link(name, kind,
 @pytest.mark.parametrize(
     ("name", "stack", "n_devices", "n_bytes", "measured_us"),
     [  # rows of aiconfigurator-core 0.12.0, custom_allreduce_perf: vllm 0.24.0, sglang 0.5.14, trtllm 1.3.0rc20
-        ("h100", "vllm", 2, 16_384, 4.48), ("h100", "vllm", 8, 131_072, 7.94), ("h100", "vllm", 8, 2**21, 19.43),
-        ("h100", "sglang", 4, 65_536, 3.49), ("h100", "trtllm", 8, 2**27, 575.5),
-        ("b200", "sglang", 8, 131_072, 6.97), ("b200", "trtllm", 2, 2**20, 6.44), ("gb300", "sglang", 4, 65_536, 4.14),
+        ("h100", "vllm", 2, 16_384, 4.48),
+        ("h100", "vllm", 8, 131_072, 7.94),
+        ("h100", "vllm", 8, 2**21, 19.43),
+        ("h100", "sglang", 4, 65_536, 3.49),
+        ("h100", "trtllm", 8, 2**27, 575.5),
+        ("b200", "sglang", 8, 131_072, 6.97),
+        ("b200", "trtllm", 2, 2**20, 6.44),
+        ("gb300", "sglang", 4, 65_536, 4.14),
     ],
-)  # fmt: skip
+)
 def test_shipped_all_reduces_are_near_measured_ones(name, stack, n_devices, n_bytes, measured_us):
     found = terms(catalog.device(name), "all_reduce", n_devices, stack)
     assert 1e6 * seconds(found, n_bytes) == pytest.approx(measured_us, rel=0.16)

@@ -212,8 +212,10 @@ def test_an_index_is_the_policy_sparse_reading_in_the_model_itself():
     own, policy = point("deepseek-v3.2", **asked), point("deepseek-v3", tokens="sparse", **asked)
     for name in ("kv_bytes", "kv_bytes_per_token", "stored_bits", "read_tokens", "stored_tokens"):
         assert own.results[name] == policy.results[name], name
-    ideal = [point(model, model_kind="ideal", tokens=tokens, **asked).results["attention_s"]
-             for model, tokens in (("deepseek-v3.2", "full"), ("deepseek-v3", "sparse"))]  # fmt: skip
+    ideal = [
+        point(model, model_kind="ideal", tokens=tokens, **asked).results["attention_s"]
+        for model, tokens in (("deepseek-v3.2", "full"), ("deepseek-v3", "sparse"))
+    ]
     assert ideal[0] == ideal[1]
     # what chooses was measured of the model; of a policy it is not counted
     assert own.results["attention_s"] > policy.results["attention_s"]
@@ -353,7 +355,7 @@ score_dim = 8
         (("score_dim = 8", "score_dim = 8\nindex_bits = 8"), "layers = 'index_bits': needs read_limit_"),
         (("score_dim = 8", "score_dim = 8\nstored = false"), "layers = '1 runs': the first with heads must have"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_file_is_one_line(change, message):
     assert catalog.model_from(specfile.parse("m.toml", GOOD)).n_layers == 2
     assert GOOD.replace(*change) != GOOD

@@ -81,8 +81,9 @@ def test_both_shipped_tables_agree():
 def test_every_quantizer_of_the_example_was_measured():
     axes = tomllib.loads((Path(__file__).parents[2] / "notebooks" / "sweep.toml").read_text())["axes"]
     assert (axes["oaken"]["outer"], axes["oaken"]["inner"]) == (
-        {"from": 0.01, "to": 0.16, "step": 0.01}, {"from": 0.01, "to": 0.15, "step": 0.01}
-    )  # fmt: skip
+        {"from": 0.01, "to": 0.16, "step": 0.01},
+        {"from": 0.01, "to": 0.15, "step": 0.01},
+    )
     grid = set(kv_sample_grid.names())
     # 75 splits with an outer group of up to 5 %, 14 + 13 + ... + 4 = 99 with a larger one, and 3 lists; 4 and 5 bits
     assert len(grid) == (75 + 99 + 3) * 2

@@ -56,11 +56,13 @@ POLICIES = st.one_of(
     st.builds("snapkv:budget={}".format, st.integers(1, 80)),
     st.builds("snapkv:share={}".format, st.sampled_from(["0.01", "0.16", "0.9", "1"])),
     st.builds(
-        "sparse:k={},index_dim={},index_heads={}".format, st.integers(1, 90), st.sampled_from([0, 3, 128]),
+        "sparse:k={},index_dim={},index_heads={}".format,
+        st.integers(1, 90),
+        st.sampled_from([0, 3, 128]),
         st.integers(0, 4),
     ),
     st.builds("constant:c={}".format, st.integers(1, 80)),
-)  # fmt: skip
+)
 
 
 def under(kv, policy, n_in):
@@ -181,9 +183,15 @@ def test_sums_from_any_length(kv, policy, n_in, before, more, page):
 
 
 @given(
-    PLANS, POLICIES, st.integers(1, 150), st.integers(1, 250), st.integers(0, 250), st.integers(0, 150),
-    st.integers(1, 9), st.integers(1, 1000),
-)  # fmt: skip
+    PLANS,
+    POLICIES,
+    st.integers(1, 150),
+    st.integers(1, 250),
+    st.integers(0, 250),
+    st.integers(0, 150),
+    st.integers(1, 9),
+    st.integers(1, 1000),
+)
 def test_the_largest_length_is_among_the_few(kv, policy, n_in, first, more, prefix, page, n_sequences):
     kv = under(kv, policy, n_in)
 
@@ -219,9 +227,15 @@ def test_sum_of_shared_bits_is_the_loop_and_evicted_prompts_share_nothing(kv, po
 
 
 @given(
-    PLANS, POLICIES, st.integers(1, 9), st.integers(1, 80), st.integers(1, 60), st.sampled_from([1e9, 4e9, 1e11]),
-    st.sampled_from([1e9, 1e11]), st.sampled_from(["fused", "materialised", "engine"]),
-)  # fmt: skip
+    PLANS,
+    POLICIES,
+    st.integers(1, 9),
+    st.integers(1, 80),
+    st.integers(1, 60),
+    st.sampled_from([1e9, 4e9, 1e11]),
+    st.sampled_from([1e9, 1e11]),
+    st.sampled_from(["fused", "materialised", "engine"]),
+)
 def test_times_are_the_token_loop_within_1e_12(kv, policy, batch, n_in, n_out, bandwidth, rate, path):
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=policy)
@@ -233,9 +247,13 @@ def test_times_are_the_token_loop_within_1e_12(kv, policy, batch, n_in, n_out, b
 
 
 @given(
-    st.sampled_from(["oaken", "oaken:outer=0.02,inner=0.08", "int4"]), POLICIES, st.integers(1, 100),
-    st.integers(0, 150), st.integers(0, 100), st.sampled_from([64, 192, 1000]),
-)  # fmt: skip
+    st.sampled_from(["oaken", "oaken:outer=0.02,inner=0.08", "int4"]),
+    POLICIES,
+    st.integers(1, 100),
+    st.integers(0, 150),
+    st.integers(0, 100),
+    st.sampled_from([64, 192, 1000]),
+)
 def test_pages_of_bytes_hold_what_a_policy_keeps(name, policy, n_in, before, more, page):
     dev = device(engine=1e9, default="engine").model_copy(
         update={"kv_page": Quantity(value=page, unit="B", source="test", kind="assumed")}
@@ -271,9 +289,13 @@ def test_policies_that_keep_and_read_all_are_full(kv, batch, n_in, n_out, admiss
     work = Workload(batch, n_in, n_out, admission=admission)
     whole = point.evaluate(device(), kv, work)
     for policy in (
-        f"window:tokens={n_in + n_out}", f"streaming:sinks=1,window={n_in + n_out}", f"snapkv:budget={n_in}",
-        "snapkv:share=1", "h2o:heavy=1,recent=0,evict=prompt", f"sparse:k={n_in + n_out},index_dim=0",
-    ):  # fmt: skip
+        f"window:tokens={n_in + n_out}",
+        f"streaming:sinks=1,window={n_in + n_out}",
+        f"snapkv:budget={n_in}",
+        "snapkv:share=1",
+        "h2o:heavy=1,recent=0,evict=prompt",
+        f"sparse:k={n_in + n_out},index_dim=0",
+    ):
         assert same_but(point.evaluate(device(), kv, replace(work, tokens=policy)), whole, *OWN), policy
 
 
@@ -301,9 +323,13 @@ def test_fewer_tokens_never_add_bytes_nor_take_batch(kv, policy, batch, n_in, n_
 
 
 @given(
-    PLANS, st.integers(1, 60), st.integers(1, 60), st.integers(1, 80), st.integers(0, 80),
+    PLANS,
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(1, 80),
+    st.integers(0, 80),
     st.sampled_from(["window:tokens={}", "streaming:window={}", "snapkv:budget={}", "constant:c={}", "sparse:k={}"]),
-)  # fmt: skip
+)
 def test_more_budget_never_frees(kv, n_in, n_out, budget, more, policy):
     fp16 = plan.build(kv.model, *[quantizers.parse("fp16")] * 2)
     one, two = (
@@ -317,9 +343,15 @@ def test_more_budget_never_frees(kv, n_in, n_out, budget, more, policy):
 
 
 @given(
-    PLANS, POLICIES, st.integers(1, 40), st.integers(1, 200), st.integers(1, 200), st.integers(0, 100),
-    st.sampled_from(["reserve", "paged"]), st.sampled_from(["a100-80gb", "oaken-lpddr", "h100", "tender-a100"]),
-)  # fmt: skip
+    PLANS,
+    POLICIES,
+    st.integers(1, 40),
+    st.integers(1, 200),
+    st.integers(1, 200),
+    st.integers(0, 100),
+    st.sampled_from(["reserve", "paged"]),
+    st.sampled_from(["a100-80gb", "oaken-lpddr", "h100", "tender-a100"]),
+)
 def test_no_design_crashes(kv, policy, batch, n_in, n_out, prefix, admission, name):
     work = Workload(batch, n_in, n_out, admission, prefix_tokens=min(prefix, n_in), tokens=policy)
     result = point.evaluate(catalog.device(name), kv, work)
@@ -335,15 +367,28 @@ def test_by_hand():
     per_token = 2 * 32 * 4096 * 2  # K and V, 32 layers, 4,096 elements of 2 bytes
     got = {
         policy: at(device(), kv, input_tokens=1000, output_tokens=100, tokens=policy)
-        for policy in ("full", "window:tokens=500", "streaming:sinks=4,window=500", "snapkv:share=0.16",
-                       "h2o", "h2o:evict=prompt", "constant:c=64", "sparse:k=256", "snapkv:budget=2000")
-    }  # fmt: skip
+        for policy in (
+            "full",
+            "window:tokens=500",
+            "streaming:sinks=4,window=500",
+            "snapkv:share=0.16",
+            "h2o",
+            "h2o:evict=prompt",
+            "constant:c=64",
+            "sparse:k=256",
+            "snapkv:budget=2000",
+        )
+    }
     expected = {
-        "full": 1100, "window:tokens=500": 500, "streaming:sinks=4,window=500": 504,
+        "full": 1100,
+        "window:tokens=500": 500,
+        "streaming:sinks=4,window=500": 504,
         "snapkv:share=0.16": 160 + 100,  # 16 % of 1,000 and all generated
-        "h2o": 200, "h2o:evict=prompt": 300,  # 10 % + 10 % of 1,000
-        "constant:c=64": 64, "snapkv:budget=2000": 1100,
-    }  # fmt: skip
+        "h2o": 200,
+        "h2o:evict=prompt": 300,  # 10 % + 10 % of 1,000
+        "constant:c=64": 64,
+        "snapkv:budget=2000": 1100,
+    }
     assert {policy: result["stored_tokens"] for policy, result in got.items() if policy in expected} == expected
     assert all(got[policy]["kv_bytes"] == n * per_token for policy, n in expected.items())
     sparse = got["sparse:k=256"]
@@ -357,10 +402,14 @@ def test_by_hand():
 def test_prompt_attention_by_hand():
     kv = build(model(layer(n_layers=1, n_kv_heads=1, dim=8), n_q_heads=2), "fp16")  # 64 FLOP a pair
     pairs = {
-        "full": 10 * 11 // 2, "snapkv:budget=3": 55, "h2o": 55,  # evicted once the prompt is computed
-        "window:tokens=3": 1 + 2 + 8 * 3, "streaming:sinks=1,window=2": 27, "sparse:k=3,index_dim=0": 27,
+        "full": 10 * 11 // 2,
+        "snapkv:budget=3": 55,
+        "h2o": 55,  # evicted once the prompt is computed
+        "window:tokens=3": 1 + 2 + 8 * 3,
+        "streaming:sinks=1,window=2": 27,
+        "sparse:k=3,index_dim=0": 27,
         "constant:c=3": 27,
-    }  # fmt: skip
+    }
     for policy, n_pairs in pairs.items():
         assert under(kv, policy, 10).prompt_flops(10) == 2 * 2 * 16 * n_pairs, policy
     # 5 heads of 7 dims score all 55 pairs: 70 FLOP each

@@ -161,10 +161,9 @@ def test_parts_that_always_fail_are_named_and_the_rest_finishes(
     assert "sweep: out" not in out
     assert err.splitlines() == [
         "error: part-000003.parquet (points 24 to 31) failed each time: ValueError: no such luck",
-        "error: part-000011.parquet (points 88 to 95) failed each time: "
-        "its workers were killed, or ran out of memory",
+        "error: part-000011.parquet (points 88 to 95) failed each time: its workers were killed, or ran out of memory",
         "error: 18 of 20 parts are done: the same command tries the rest again",
-    ]  # fmt: skip
+    ]
     parts = set(whole) - {"part-000003.parquet", "part-000011.parquet", "_manifest.json"}
     assert {name: whole[name] for name in parts} == {
         name: content for name, content in files_of("out").items() if name != "_manifest.json"
@@ -379,8 +378,9 @@ def test_what_is_wrong_with_the_sweep_ends_it_as_on_one_machine(small, cluster, 
     assert status == 2
     assert re.fullmatch(
         r"error: point [\d,]+: throughput_tokens_per_s is missing: leave such points out with --drop-missing, "
-        r"or choose another objective\n", err
-    )  # fmt: skip
+        r"or choose another objective\n",
+        err,
+    )
     assert not Path("out/front.parquet").exists()
 
 

@@ -25,15 +25,38 @@ from factories import compare_with_rows, sweep_of
 DEVICES = ["h100", "a100-80gb", "2xa100-80gb", "oaken-hbm", "oaken-lpddr", "lpu-hbm", "tender-a100"]
 MODELS = ["llama2-7b", "llama2-70b", "llama3-8b", "mistral-7b", "mixtral-8x7b", "opt-125m", "llama3.1-405b"]
 QUANTIZERS = [
-    "fp16", "fp8", "int8", "int4:granularity=tensor", "kivi", "kivi:bits=4,group=64,residual=64", "sinkq",
-    "sinkq:bits=4,group=32,residual=0", "sinkq:sinks=0,evicted=2", "nqkv", "nqkv:block=100", "qserve", "atom",
-    "tender", "oaken", "oaken:groups=2/2/90/6", "oaken:outer=0.013,inner=0.0371", "kvquant",
-]  # fmt: skip
+    "fp16",
+    "fp8",
+    "int8",
+    "int4:granularity=tensor",
+    "kivi",
+    "kivi:bits=4,group=64,residual=64",
+    "sinkq",
+    "sinkq:bits=4,group=32,residual=0",
+    "sinkq:sinks=0,evicted=2",
+    "nqkv",
+    "nqkv:block=100",
+    "qserve",
+    "atom",
+    "tender",
+    "oaken",
+    "oaken:groups=2/2/90/6",
+    "oaken:outer=0.013,inner=0.0371",
+    "kvquant",
+]
 #: places at which numbers turn: one token, a group or window that fills, a page
 POLICIES = [
-    "full", "window:tokens=333", "streaming:sinks=4,window=60", "h2o", "h2o:heavy=0.3,evict=prompt", "snapkv",
-    "snapkv:share=0.16", "sparse:k=512", "sparse:k=64,index_dim=0", "constant:c=500",
-]  # fmt: skip
+    "full",
+    "window:tokens=333",
+    "streaming:sinks=4,window=60",
+    "h2o",
+    "h2o:heavy=0.3,evict=prompt",
+    "snapkv",
+    "snapkv:share=0.16",
+    "sparse:k=512",
+    "sparse:k=64,index_dim=0",
+    "constant:c=500",
+]
 LENGTHS = [1, 2, 15, 16, 17, 31, 32, 33, 127, 128, 129, 160, 161, 1000, 4095, 4096, 4097, 8192, 32768]
 BATCHES = [1, 2, 3, 7, 16, 31, 32, 33, 64, 255, 256, 1000, 100_000]
 
@@ -46,9 +69,14 @@ FITTED = ["h100", "a100-80gb", "l40s", "a800-80gb"]
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 def test_equal_on_a_grid(quantizer, admission):
     axes = {
-        "device": ["h100", "oaken-hbm"], "model": ["llama3-8b", "mistral-7b"], "quantizer": quantizer,
-        "admission": admission, "input_tokens": [1, 4000, 33_000], "output_tokens": [1, 300], "batch": [1, 5, 500],
-    }  # fmt: skip
+        "device": ["h100", "oaken-hbm"],
+        "model": ["llama3-8b", "mistral-7b"],
+        "quantizer": quantizer,
+        "admission": admission,
+        "input_tokens": [1, 4000, 33_000],
+        "output_tokens": [1, 300],
+        "batch": [1, 5, 500],
+    }
     assert compare_with_rows(sweep_of(axes)) == 0
 
 
@@ -80,9 +108,14 @@ def test_random_designs_are_equal():
 def test_calibrated_is_equal_on_a_grid(quantizer):
     """Prompts below and above 128 tokens, cores that idle (few sequences) and all busy, waves of two sizes."""
     axes = {
-        "device": ["h100", "a100-80gb"], "model": ["llama3-8b", "mistral-7b"], "quantizer": quantizer,
-        "admission": ["reserve", "paged"], "input_tokens": [1, 5000], "output_tokens": 300, "batch": [1, 2, 5, 500],
-    }  # fmt: skip
+        "device": ["h100", "a100-80gb"],
+        "model": ["llama3-8b", "mistral-7b"],
+        "quantizer": quantizer,
+        "admission": ["reserve", "paged"],
+        "input_tokens": [1, 5000],
+        "output_tokens": 300,
+        "batch": [1, 2, 5, 500],
+    }
     assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0
 
 
@@ -91,16 +124,21 @@ def test_random_calibrated_designs_are_equal():
     n_covered = 0
     for _ in range(12):
         axes = {
-            "device": str(rng.choice(FITTED)), "stack": str(rng.choice(["vllm", "sglang"])),
-            "model": str(rng.choice(MODELS)), "key_quantizer": str(rng.choice(QUANTIZERS)),
-            "value_quantizer": str(rng.choice(QUANTIZERS)), "admission": ["reserve", "paged"],
+            "device": str(rng.choice(FITTED)),
+            "stack": str(rng.choice(["vllm", "sglang"])),
+            "model": str(rng.choice(MODELS)),
+            "key_quantizer": str(rng.choice(QUANTIZERS)),
+            "value_quantizer": str(rng.choice(QUANTIZERS)),
+            "admission": ["reserve", "paged"],
             "dequant_path": ["auto", str(rng.choice(["fused", "materialised"]))],
             "input_tokens": [int(n) for n in rng.choice(LENGTHS[:-3], 2, replace=False)],
-            "output_tokens": int(rng.choice(LENGTHS[:14])), "memory_bandwidth": [1e12, 3e12],
-            "memory_capacity": "900 GB", "batch": [int(n) for n in rng.choice(BATCHES, 2, replace=False)],
+            "output_tokens": int(rng.choice(LENGTHS[:14])),
+            "memory_bandwidth": [1e12, 3e12],
+            "memory_capacity": "900 GB",
+            "batch": [int(n) for n in rng.choice(BATCHES, 2, replace=False)],
             **({"token_cores": int(rng.integers(1, 40))} if rng.random() < 0.3 else {}),
             **({"n_cores": int(rng.integers(1, 300))} if rng.random() < 0.3 else {}),
-        }  # fmt: skip
+        }
         sweep = sweep_of(axes, model_kind="calibrated")
         n_covered += sweep.n_points - compare_with_rows(sweep)
     assert n_covered > 250
@@ -174,9 +212,13 @@ def test_whole_numbers_beyond_float64_are_left_to_rows():
 
 def test_order_of_axes_changes_nothing():
     axes = {
-        "device": ["h100", "oaken-hbm"], "model": ["llama2-7b"], "quantizer": ["fp16", "oaken"], "batch": [300, 1, 40],
-        "input_tokens": [100, 3000], "memory_bandwidth": [1e12, 3e12],
-    }  # fmt: skip
+        "device": ["h100", "oaken-hbm"],
+        "model": ["llama2-7b"],
+        "quantizer": ["fp16", "oaken"],
+        "batch": [300, 1, 40],
+        "input_tokens": [100, 3000],
+        "memory_bandwidth": [1e12, 3e12],
+    }
     for names in itertools.permutations(axes, 3):
         order = {**{name: axes[name] for name in names}, **axes}
         assert compare_with_rows(sweep_of(order)) == 0

@@ -95,9 +95,11 @@ def test_the_front_is_that_of_the_whole_table(small, tmp_path, by):
     found = done.read()
     assert 0 < len(expected) < len(table)
     pd.testing.assert_frame_equal(
-        found.drop(columns="point").astype({"bound": object}), expected.astype({"bound": object}),
-        check_exact=True, check_categorical=False,
-    )  # fmt: skip
+        found.drop(columns="point").astype({"bound": object}),
+        expected.astype({"bound": object}),
+        check_exact=True,
+        check_categorical=False,
+    )
     again = sweep.rows(small, found["point"].tolist())
     pd.testing.assert_frame_equal(again, found.drop(columns="point"), check_exact=True, check_categorical=False)
     assert sum(done.manifest.codes) == len(table)
@@ -186,15 +188,19 @@ def test_a_front_within_limits(small, tmp_path, monkeypatch):
     done = sweep.run(small, tmp_path / "one", threads=1, **asked)
     expected = table.iloc[places].reset_index(drop=True)
     pd.testing.assert_frame_equal(
-        done.read()[[*expected]].astype({"bound": object}), expected.astype({"bound": object}),
-        check_exact=True, check_categorical=False,
-    )  # fmt: skip
+        done.read()[[*expected]].astype({"bound": object}),
+        expected.astype({"bound": object}),
+        check_exact=True,
+        check_categorical=False,
+    )
     n_beyond = int(table["feasible"].sum() - inside.sum())
     assert 0 < len(expected) < inside.sum() < table["feasible"].sum()
     assert sum(part.n_beyond for part in done.manifest.parts.values()) == n_beyond
     assert {tuple(limit) for limit in done.front["limits"]} == {
-        ("batch", "at most", 16.0), ("effective_bits", "at most", 2.5), ("joules_per_token", "at least", 0.5)
-    }  # fmt: skip
+        ("batch", "at most", 16.0),
+        ("effective_bits", "at most", 2.5),
+        ("joules_per_token", "at least", 0.5),
+    }
     # the same bytes for other threads, blocks and order of the limits, and where parts were lost
     whole = contents(tmp_path / "one")
     monkeypatch.setattr(sweep_points, "BLOCK_POINTS", 3)
@@ -367,8 +373,18 @@ def grids(lengths_last):
         names = draw(st.permutations(list(axes)))
         if lengths_last:
             names = sorted(names, key=lambda name: name in sweep_digits.RUN_AXES)
-        where = draw(st.sampled_from([[], ["batch > 2"], ["device == 'h100'"], ["batch * 64 >= input_tokens"],
-                                      ["quantizer != 'oaken'", "output_tokens > 16"], ["batch > 100"]]))  # fmt: skip
+        where = draw(
+            st.sampled_from(
+                [
+                    [],
+                    ["batch > 2"],
+                    ["device == 'h100'"],
+                    ["batch * 64 >= input_tokens"],
+                    ["quantizer != 'oaken'", "output_tokens > 16"],
+                    ["batch > 100"],
+                ]
+            )
+        )
         return sweep_spec.from_dict({"axes": {name: axes[name] for name in names}, "where": where})
 
     return draw_axes()
@@ -406,9 +422,16 @@ def test_columns_in_runs_have_the_same_bits():
 
 
 def test_rows_left_of_many_combinations_are_estimated(monkeypatch):
-    spec = {"axes": {"device": "h100", "model": "llama2-7b", "input_tokens": {"from": 1, "to": 2000, "step": 1},
-                     "batch": {"from": 1, "to": 2000, "step": 1}, "output_tokens": [1, 2, 3]},
-            "where": ["batch <= 500 and input_tokens > 1000"]}  # fmt: skip
+    spec = {
+        "axes": {
+            "device": "h100",
+            "model": "llama2-7b",
+            "input_tokens": {"from": 1, "to": 2000, "step": 1},
+            "batch": {"from": 1, "to": 2000, "step": 1},
+            "output_tokens": [1, 2, 3],
+        },
+        "where": ["batch <= 500 and input_tokens > 1000"],
+    }
     found = sweep_spec.from_dict(spec)
     # 3 x 1000 x 500
     n, is_exact = sweep_count.rows_left(found)

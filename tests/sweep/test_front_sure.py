@@ -21,8 +21,9 @@ def results(names=("fp16", "fp8", "qserve"), batches=(64,)):
     device = catalog.device("a100-80gb")
     return [
         {**evaluate.evaluate(device, factories.build("llama2-13b", name), Workload(batch)), "assumptions": ""}
-        for batch in batches for name in names
-    ]  # fmt: skip
+        for batch in batches
+        for name in names
+    ]
 
 
 def test_a_rate_has_an_interval_and_bits_have_none():
@@ -43,8 +44,11 @@ def test_each_design_is_compared_with_the_next_best_of_its_front():
     found = designs.of_table(pd.DataFrame(rows), OBJECTIVES, by=("batch",))
     chances = sure.chances(found)
     for batch in (16, 64):
-        own = [(row, chance) for row, chance in zip(found.table.to_dict("records"), chances, strict=True)
-               if row["batch"] == batch]  # fmt: skip
+        own = [
+            (row, chance)
+            for row, chance in zip(found.table.to_dict("records"), chances, strict=True)
+            if row["batch"] == batch
+        ]
         own.sort(key=lambda pair: -pair[0][RATE])
         assert own[-1][1] is None
         for (row, chance), (after, _) in pairwise(own):

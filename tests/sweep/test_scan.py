@@ -10,10 +10,15 @@ from dse.sweep import scan as sweep_grid
 from dse.sweep import spec as sweep_spec
 
 AXES = {
-    "device": ["h100", "oaken-hbm"], "model_kind": "ideal", "model": ["llama2-70b", "llama3-8b"],
-    "quantizer": ["fp16", "oaken", "kivi"], "admission": ["reserve", "paged"], "input_tokens": [100, 6000],
-    "output_tokens": 300, "batch": [1, 300, 2, *range(5, 290, 2)],
-}  # fmt: skip
+    "device": ["h100", "oaken-hbm"],
+    "model_kind": "ideal",
+    "model": ["llama2-70b", "llama3-8b"],
+    "quantizer": ["fp16", "oaken", "kivi"],
+    "admission": ["reserve", "paged"],
+    "input_tokens": [100, 6000],
+    "output_tokens": 300,
+    "batch": [1, 300, 2, *range(5, 290, 2)],
+}
 
 
 def table(axes):
@@ -46,8 +51,15 @@ def test_any_number_of_threads_gives_the_same_bits():
 def test_columns_are_those_of_the_table():
     """More batches than a run holds, one combination: the first of the buffer are its points, in order."""
     batch = list(range(1, 301))
-    axes = {**AXES, "device": ["h100"], "model": ["llama3-8b"], "admission": ["reserve"], "input_tokens": [6000],
-            "quantizer": ["kivi"], "batch": batch}  # fmt: skip
+    axes = {
+        **AXES,
+        "device": ["h100"],
+        "model": ["llama3-8b"],
+        "admission": ["reserve"],
+        "input_tokens": [6000],
+        "quantizer": ["kivi"],
+        "batch": batch,
+    }
     grid = sweep_grid.of_sweep(sweep_spec.from_dict({"axes": axes}))
     buffer = np.full((len(many.SCANNED), sweep_grid.BUFFER_POINTS), np.nan)
     sweep_grid.scan(grid, 1, [buffer])
@@ -60,21 +72,29 @@ def test_columns_are_those_of_the_table():
 @pytest.mark.parametrize(
     "change",
     [
-        *({"tokens": [policy, "full"]} for policy in ("streaming", "window:tokens=300", "snapkv:budget=64", "h2o",
-                                                      "sparse:k=64", "constant:c=64")),
+        *(
+            {"tokens": [policy, "full"]}
+            for policy in ("streaming", "window:tokens=300", "snapkv:budget=64", "h2o", "sparse:k=64", "constant:c=64")
+        ),
         {"prefix_tokens": [0, 10, 100]},
         {"kv_cache": [False, True], "quantizer": "fp16", "admission": "reserve"},  # the only ones without a cache
         {"tokens": "snapkv", "prefix_tokens": [0, 90]},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_policies_prefixes_and_no_cache_are_scanned_with_the_numbers_of_the_table(change):
     """Best and counts of every combination, and in the buffer every point of those in which anything runs."""
     axes = {
-        "device": ["h100", "oaken-hbm"], "model_kind": "ideal", "model": ["llama2-70b", "llama3-8b"],
-        "quantizer": ["fp16", "kivi"], "admission": ["reserve", "paged"], "input_tokens": [100, 6000],
-        "output_tokens": 40, **change, "batch": [1, 2, 7, 40, 300],
-    }  # fmt: skip
+        "device": ["h100", "oaken-hbm"],
+        "model_kind": "ideal",
+        "model": ["llama2-70b", "llama3-8b"],
+        "quantizer": ["fp16", "kivi"],
+        "admission": ["reserve", "paged"],
+        "input_tokens": [100, 6000],
+        "output_tokens": 40,
+        **change,
+        "batch": [1, 2, 7, 40, 300],
+    }
     grid = sweep_grid.of_sweep(sweep_spec.from_dict({"axes": axes}))
     buffer = np.full((len(many.SCANNED), sweep_grid.BUFFER_POINTS), np.nan)
     best, at_once = sweep_grid.scan(grid, 1, [buffer])

@@ -106,12 +106,14 @@ AXES = {
     "memory_bandwidth": st.lists(st.integers(10**9, 10**13), min_size=1, max_size=3, unique=True),
     "quantizer": st.lists(
         st.sampled_from(["fp16", "oaken", "oaken:outlier_bits=4", "oaken:groups=10/90", "sinkq", "sinkq:bits=4"]),
-        min_size=1, max_size=5, unique=True,
+        min_size=1,
+        max_size=5,
+        unique=True,
     ),
     "oaken.outer": st.lists(st.sampled_from([0.0, 0.02, 0.04, 0.1]), min_size=1, max_size=3, unique=True),
     "oaken.outlier_bits": st.permutations([4, 5]),
     "sinkq.bits": st.permutations([2, 4, 8]),
-}  # fmt: skip
+}
 
 
 @st.composite
@@ -172,9 +174,7 @@ def test_points_are_those_of_the_product(axes, data):
 
 NUMBERS = st.sampled_from(["batch", "input_tokens", "1", "2.5", "64", "memory_bandwidth", "1e12", "-3"])
 ARITHMETIC = st.recursive(
-    NUMBERS,
-    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*"]), inner),
-    max_leaves=4,
+    NUMBERS, lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*"]), inner), max_leaves=4
 )
 COMPARISONS = st.one_of(
     st.builds("{} {} {}".format, ARITHMETIC, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), ARITHMETIC),
@@ -239,14 +239,40 @@ def test_a_condition_says_nothing_about_points_without_its_axis():
 @pytest.mark.parametrize(
     "text",
     [
-        "__import__('os').system('true')", "batch.real > 1", "[x for x in (1,)]", "lambda: 1", "batch", "1 < 2",
-        "batch ** 9 > 1", "batch > 'a'", "device > 'h100'", "device == 'h10'", "device == 1", "batcj > 1",
-        "f'{batch}' == 'a'", "batch if batch else 1", "(batch := 3) > 1", "batch > 1; 2", "", "batch >", "batch in 3",
-        "batch in []", "device in [1]", "True", "batch > True", "batch is 1", "batch > 1j", "batch > " + "9" * 400,
-        "(" * 250 + "batch > 1" + ")" * 250, "batch > 1" * 60, "batch > 1\0", "not batch",
-        "admission == 'paged'", "quantizer == 'oakn'",
+        "__import__('os').system('true')",
+        "batch.real > 1",
+        "[x for x in (1,)]",
+        "lambda: 1",
+        "batch",
+        "1 < 2",
+        "batch ** 9 > 1",
+        "batch > 'a'",
+        "device > 'h100'",
+        "device == 'h10'",
+        "device == 1",
+        "batcj > 1",
+        "f'{batch}' == 'a'",
+        "batch if batch else 1",
+        "(batch := 3) > 1",
+        "batch > 1; 2",
+        "",
+        "batch >",
+        "batch in 3",
+        "batch in []",
+        "device in [1]",
+        "True",
+        "batch > True",
+        "batch is 1",
+        "batch > 1j",
+        "batch > " + "9" * 400,
+        "(" * 250 + "batch > 1" + ")" * 250,
+        "batch > 1" * 60,
+        "batch > 1\0",
+        "not batch",
+        "admission == 'paged'",
+        "quantizer == 'oakn'",
     ],
-)  # fmt: skip
+)
 def test_conditions_that_are_refused(text):
     axes = [sweep_axes.build(name, raw) for name, raw in (*BASE.items(), ("batch", [1]), ("quantizer", ["fp16"]))]
     with pytest.raises(InputError, match=r"^where = "):
@@ -291,9 +317,11 @@ def test_results_are_those_of_single_points():
         value = quantizers.parse(f"oaken:outer={row['oaken.outer']:g}")
         key = value if row["key_quantizer"] == "oaken" else quantizers.parse("kivi")
         work = Workload(
-            batch=int(row["batch"]), admission=row["admission"], weights_bits=int(row["weights_bits"]),
+            batch=int(row["batch"]),
+            admission=row["admission"],
+            weights_bits=int(row["weights_bits"]),
             dequant_path=None if row["dequant_path"] == "auto" else row["dequant_path"],
-        )  # fmt: skip
+        )
         one = point.evaluate(device, plan.build(catalog.model(row["model"]), key, value), work)
         assert row["feasible"] == one["feasible"]
         for name in found.keep:
@@ -303,10 +331,14 @@ def test_results_are_those_of_single_points():
 
 def test_points_that_cannot_be_stay_with_a_code():
     axes = {
-        "device": ["a100-80gb"], "model": ["llama2-7b", "llama2-70b"], "quantizer": ["fp16", "oaken"],
-        "oaken": {"outer": [0.5, 0.9], "inner": [0.2]}, "input_tokens": [1024, 2**20, 2**30],
-        "dequant_path": ["auto", "engine"], "batch": [1, 2**20],
-    }  # fmt: skip
+        "device": ["a100-80gb"],
+        "model": ["llama2-7b", "llama2-70b"],
+        "quantizer": ["fp16", "oaken"],
+        "oaken": {"outer": [0.5, 0.9], "inner": [0.2]},
+        "input_tokens": [1024, 2**20, 2**30],
+        "dequant_path": ["auto", "engine"],
+        "batch": [1, 2**20],
+    }
     table = sweep.run({"axes": axes, "keep": ["kv_bytes", "decode_step_s", "bound"]})
     code = table["infeasible_code"]
     assert ((code == 0) == table["feasible"]).all()
@@ -331,10 +363,16 @@ def test_hash_is_of_what_is_asked_not_how_it_is_written(tmp_path):
         'quantizer = "oaken"\n"oaken.outer" = [0.01, 0.02]\nbatch = { from = 1, to = 4, factor = 2 }\n'
     )
     data = {
-        "axes": {**BASE, "quantizer": ["oaken"], "oaken": {"outer": {"from": 0.01, "to": 0.02, "step": 0.01}},
-                 "batch": [1, 2, 4]},
-        "where": ["batch > 1"], "keep": ["bound"], "title": "another",
-    }  # fmt: skip
+        "axes": {
+            **BASE,
+            "quantizer": ["oaken"],
+            "oaken": {"outer": {"from": 0.01, "to": 0.02, "step": 0.01}},
+            "batch": [1, 2, 4],
+        },
+        "where": ["batch > 1"],
+        "keep": ["bound"],
+        "title": "another",
+    }
     assert sweep.read(toml).sha256 == sweep.from_dict(data).sha256
     for change in ({"where": []}, {"keep": ["kv_bytes"]}, {"axes": {**data["axes"], "batch": [1, 4, 2]}}):
         assert sweep.from_dict({**data, **change}).sha256 != sweep.from_dict(data).sha256
@@ -461,10 +499,20 @@ PIECES = re.findall(r"[A-Za-z_.]+|[0-9.]+|\n|[^A-Za-z_.0-9\n]", EXAMPLE.read_tex
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(0, len(PIECES) - 1), st.one_of(
-    st.sampled_from([*sorted(set(PIECES)), "", "-1", "0", "1e400", "nan", '""', "[]", "{}", "10" * 20, "'", "1e-320"]),
-    st.text(max_size=3),
-)), max_size=3))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, len(PIECES) - 1),
+            st.one_of(
+                st.sampled_from(
+                    [*sorted(set(PIECES)), "", "-1", "0", "1e400", "nan", '""', "[]", "{}", "10" * 20, "'", "1e-320"]
+                ),
+                st.text(max_size=3),
+            ),
+        ),
+        max_size=3,
+    )
+)
 def test_any_file_is_a_sweep_or_lines_that_say_why_not(changes):
     pieces = list(PIECES)
     for place, piece in changes:
@@ -499,11 +547,13 @@ FILES = [
     ("", 2, ["is empty"]),
     (HEAD + "batch = { from = 1, to = 1000000000, step = 1 }\n", 5, ["FILE:5: axes.batch.step", "at most 1,000,000"]),
     (
-        HEAD + "".join(f"{n} = {{ from = 1, to = 16777216, count = 1000 }}\n" for n in ("batch", "output_tokens"))
+        HEAD
+        + "".join(f"{n} = {{ from = 1, to = 16777216, count = 1000 }}\n" for n in ("batch", "output_tokens"))
         + "input_tokens = { from = 1, to = 1000000, step = 1 }\n",
-        5, ["1,000,000,000,000 points: at most 10,000,000,000", "--no-limit"],
+        5,
+        ["1,000,000,000,000 points: at most 10,000,000,000", "--no-limit"],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "status", "parts"), FILES)

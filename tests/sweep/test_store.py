@@ -228,8 +228,9 @@ def test_damaged_and_foreign_files_of_the_directory(small, whole, tmp_path):
     done = sweep_run.to_directory(small, folder, say=said.append)
     assert done.n_written == 20
     assert [line.split(": ")[0] for line in said] == [
-        "_manifest.json is damaged", "part-000099.parquet is no part of this sweep"
-    ]  # fmt: skip
+        "_manifest.json is damaged",
+        "part-000099.parquet is no part of this sweep",
+    ]
     found = files_of(folder)
     assert found.pop("_part-000099.parquet.bad") == b"of another sweep"
     del found["_manifest.json.bad" if "_manifest.json.bad" in found else "__manifest.json.bad"]

@@ -19,9 +19,16 @@ ERRATA = [row for row in ROWS.values() if row.kind == "erratum"]
 MODEL_ROWS = {row.id for row in ROWS.values() if row.kind == "model"} - set(core.NOT_ATTEMPTED)
 #: where our model is off, by more than the row allows; dse/data/verdicts.csv holds every verdict
 MISSED = {
-    "oaken-tput-vs-vllm", "oaken-attn-shorter", "oaken-quant-share", "oaken-dequant-share",
-    "oaken-f13-crossover", "sinkq-max-gain", "sinkq-sink-share", "attacc-throughput", "neupims-throughput",
-}  # fmt: skip
+    "oaken-tput-vs-vllm",
+    "oaken-attn-shorter",
+    "oaken-quant-share",
+    "oaken-dequant-share",
+    "oaken-f13-crossover",
+    "sinkq-max-gain",
+    "sinkq-sink-share",
+    "attacc-throughput",
+    "neupims-throughput",
+}
 #: errata whose expected value is a formula that fits, not a number
 NO_NUMBER = {f"oaken-t2-bits-tender-llama2-{size}" for size in ("7b", "13b", "70b")}
 #: rows of a table that does not follow as a whole (its 70B row), though this row does
@@ -203,7 +210,7 @@ def test_printed_rounding_is_one_unit_of_the_last_digit(printed, inside, outside
         (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Estimate(16.0, ""), "within"),
         (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Estimate(17.0, ""), "missed"),
     ],
-)  # fmt: skip
+)
 def test_check_applies_the_tolerance_of_the_row(row, value, verdict):
     assert claims.check(row, value).verdict == verdict
 

@@ -33,9 +33,12 @@ def judged(tmp_path, *rows):
 def test_gains_by_hand(tmp_path):
     """Rates: of a row over its base's; times: of its base over a row's. Predicted from the two predictions."""
     found = judged(
-        tmp_path, line("b", "FP16", 800, is_base=1), line("q", "INT4 per head", 1000, stack="QServe"),
-        line("tb", "FP16", 40, STEP, group="t", is_base=1), line("tq", "INT4 per head", 32, STEP, "QServe", "t"),
-    )  # fmt: skip
+        tmp_path,
+        line("b", "FP16", 800, is_base=1),
+        line("q", "INT4 per head", 1000, stack="QServe"),
+        line("tb", "FP16", 40, STEP, group="t", is_base=1),
+        line("tq", "INT4 per head", 32, STEP, "QServe", "t"),
+    )
     base, packed, slow, fast = found
     assert (base.gain, base.printed_gain) == (1.0, 1.0)
     assert packed.printed_gain == pytest.approx(1.25)
@@ -58,18 +61,23 @@ def test_a_gain_is_at_both_ends_of_its_kernels(tmp_path):
 
 def test_a_row_without_a_base_or_of_another_quantity_has_no_gain(tmp_path):
     found = judged(
-        tmp_path, line("b", "FP16", 800, is_base=1), line("other", "FP16", 800, group="h"),
-        line("time", "FP8", 30, STEP), line("alone", "FP16", 800, group=""),
-    )  # fmt: skip
+        tmp_path,
+        line("b", "FP16", 800, is_base=1),
+        line("other", "FP16", 800, group="h"),
+        line("time", "FP8", 30, STEP),
+        line("alone", "FP16", 800, group=""),
+    )
     assert [one.gain for one in found] == [1.0, None, None, None]
     assert all(one.value for one in found)
 
 
 def test_what_cannot_be_predicted_has_a_reason_and_no_numbers(tmp_path):
     found = judged(
-        tmp_path, line("b", "FP16", 800, is_base=1), line("x", "FP8", 900, stack="abacus"),
+        tmp_path,
+        line("b", "FP16", 800, is_base=1),
+        line("x", "FP8", 900, stack="abacus"),
         line("y", "INT4 per head", 900, stack="QServe", device="H700"),
-    )  # fmt: skip
+    )
     rows = list(csv.DictReader(io.StringIO(gains.predictions_csv(found))))
     assert [row["id"] for row in rows] == ["b", "x", "y"]
     assert "stack = 'abacus': is not known" in rows[1]["reason"]
@@ -90,8 +98,10 @@ def test_predictions_have_these_columns(tmp_path):
     assert "implementation: vLLM, FP8 keys and values, 16-bit query" in packed["marks"]  # an A100 has no FP8
     errors = json.loads((out / "errors.json").read_text())
     assert [(row["by"], row["group"], row["rows"]) for row in errors] == [
-        ("all", "all", 2), ("class", "c", 2), ("stack", "vLLM 0.7.3", 2)
-    ]  # fmt: skip
+        ("all", "all", 2),
+        ("class", "c", 2),
+        ("stack", "vLLM 0.7.3", 2),
+    ]
     told = CliRunner().invoke(validate, ["gains", str(path), "--out", str(out), "--json"], catch_exceptions=False)
     assert json.loads(told.output) == errors
 
@@ -129,7 +139,7 @@ def test_where_nothing_fits_there_is_no_gain_and_no_crash(tmp_path):
         "d,A100-80GB,Llama-2-7B,FP16,FP16,vLLM 0.7.3,1,1024,512,batch of maximum throughput,8,request,c,h,0",
         "e,A100-80GB,Llama-2-7B,FP16,FP16,vLLM 0.7.3,1,1024,512,out of memory,1,bool,c,k,1",
         "f,A100-80GB,Llama-2-7B,FP16,FP8,vLLM 0.7.3,1,1024,512,out of memory,1,bool,c,k,0",
-    ]  # fmt: skip
+    ]
     found = judged(tmp_path, *big)
     assert [one.value for one in found][:3] == [1.0, 1.0, 0.0]
     assert found[4].value == 0.0
@@ -141,11 +151,12 @@ def test_where_nothing_fits_there_is_no_gain_and_no_crash(tmp_path):
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        ("id,device\nr,H100\n", ["column model is missing"]), ("", ["t.csv"]),
+        ("id,device\nr,H100\n", ["column model is missing"]),
+        ("", ["t.csv"]),
         (HEAD + "\n" + line("a", "FP16", "nan") + "\n", ["t.csv:2: value = 'nan'"]),
         (HEAD + "\n" + line("a", "FP16", 1, is_base=2) + "\n", ["t.csv:2: is_base = '2': must be 0 or 1"]),
     ],
-)  # fmt: skip
+)
 def test_bad_tables_are_one_line_and_write_nothing(tmp_path, content, parts, capsys):
     path, out = tmp_path / "t.csv", tmp_path / "out"
     path.write_text(content)

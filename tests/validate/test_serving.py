@@ -90,9 +90,16 @@ def test_orders_of_size(judged):
 
 def test_files_written(written):
     assert {path.name for path in written.iterdir()} == {
-        "predictions.csv", "errors.csv", "errors.json", "servers.csv", "servers.html", "servers.svg", "servers.png",
-        "servers-errors.svg", "servers-errors.png",
-    }  # fmt: skip
+        "predictions.csv",
+        "errors.csv",
+        "errors.json",
+        "servers.csv",
+        "servers.html",
+        "servers.svg",
+        "servers.png",
+        "servers-errors.svg",
+        "servers-errors.png",
+    }
     rows = json.loads((written / "errors.json").read_text())
     assert [row["by"] for row in rows][:3] == ["all", "kind", "kind"]
     page = (written / "servers.html").read_text()
@@ -112,8 +119,13 @@ def made_up(measured, ours, low=0.9, high=1.2, kind="dense"):
 
 def test_errors_by_hand():
     # predicted over measured 1.1, 0.9, 0.5 and 1.0; the last has no prediction
-    found = [made_up(0.010, 0.011), made_up(0.010, 0.009), made_up(0.010, 0.005, kind="mixture"),
-             made_up(0.010, 0.010), made_up(0.010, None)]  # fmt: skip
+    found = [
+        made_up(0.010, 0.011),
+        made_up(0.010, 0.009),
+        made_up(0.010, 0.005, kind="mixture"),
+        made_up(0.010, 0.010),
+        made_up(0.010, None),
+    ]
     rows = {(row["by"], row["group"]): row for row in serving.errors(found)}
     every = rows["all", "all"]
     assert (every["rows"], every["predicted"]) == (5, 4)
@@ -178,9 +190,12 @@ def test_marks_say_what_was_not_measured(tmp_path):
     path = tmp_path / "t.csv"
     own = ROWS[0]
     rows = (
-        own, ROWS[1], own.replace("z9", "r1").replace("0.16.0", "9.9"),
-        own.replace("z9", "b2").replace("3.1-8B", "3.1-70B"), own.replace("z9", "u3").replace("9.5", "0.0095"),
-    )  # fmt: skip
+        own,
+        ROWS[1],
+        own.replace("z9", "r1").replace("0.16.0", "9.9"),
+        own.replace("z9", "b2").replace("3.1-8B", "3.1-70B"),
+        own.replace("z9", "u3").replace("9.5", "0.0095"),
+    )
     path.write_text(HEAD + "\n".join(rows) + "\n")
     found = list(csv.DictReader(io.StringIO(serving.predictions_csv(serving.run(str(path))))))
     marks = {row["id"]: row["marks"] for row in found}

@@ -29,9 +29,22 @@ from dse.validate.claims.core import Claim, Estimate, check
 #: the claims' rows, computed once
 claim_rows = cache(validate.claim_rows)
 FIELDS = {
-    "id", "source", "where", "quantity", "kind", "published", "ours", "unit", "difference", "expected", "tolerance",
-    "verdict", "reason", "shade", "basis",
-}  # fmt: skip
+    "id",
+    "source",
+    "where",
+    "quantity",
+    "kind",
+    "published",
+    "ours",
+    "unit",
+    "difference",
+    "expected",
+    "tolerance",
+    "verdict",
+    "reason",
+    "shade",
+    "basis",
+}
 has_package = pytest.mark.skipif(sys.platform == "win32", reason=f"{PACKAGE} has no wheel for Windows")
 
 
@@ -58,10 +71,13 @@ def test_changed_names_rows_that_differ_come_and_go(monkeypatch):
     released |= {first: "missed", "gone": "within"}
     del released[second]
     monkeypatch.setattr(validate, "released", lambda: released)
-    assert sorted(validate.changed(claim_rows())) == sorted([
-        f"{first}: was missed, is {claim_rows()[0].verdict}", "gone: was within, is absent",
-        f"{second}: was absent, is {claim_rows()[1].verdict}",
-    ])  # fmt: skip
+    assert sorted(validate.changed(claim_rows())) == sorted(
+        [
+            f"{first}: was missed, is {claim_rows()[0].verdict}",
+            "gone: was within, is absent",
+            f"{second}: was absent, is {claim_rows()[1].verdict}",
+        ]
+    )
 
 
 def claim(**fields):
@@ -72,10 +88,19 @@ def claim(**fields):
 @pytest.mark.parametrize(
     ("published", "ours", "expected"),
     [
-        ("2.0", 2.2, 0.1), ("2.0", 2.0, 0.0), ("4", 3, -0.25), ("-0.5", -1.0, 1.0), ("0", 0, None), ("0", 1, None),
-        (">0.90", 0.94, None), ("2 to 10", 5.0, None), ("no", "no", None), ("2.0", None, None), ("yes", 1, None),
+        ("2.0", 2.2, 0.1),
+        ("2.0", 2.0, 0.0),
+        ("4", 3, -0.25),
+        ("-0.5", -1.0, 1.0),
+        ("0", 0, None),
+        ("0", 1, None),
+        (">0.90", 0.94, None),
+        ("2 to 10", 5.0, None),
+        ("no", "no", None),
+        ("2.0", None, None),
+        ("yes", 1, None),
     ],
-)  # fmt: skip
+)
 def test_difference_is_relative_and_only_between_numbers(published, ours, expected):
     """Expected values by hand."""
     assert validate.difference(published, ours) == (None if expected is None else pytest.approx(expected, abs=1e-12))
@@ -140,8 +165,16 @@ def test_silicon_without_the_package_shows_what_the_files_record():
     rows = json.loads(run("silicon", "--json").output)
     assert {row["origin"] for row in rows} == {"recorded"}
     assert {row["device"] for row in rows} == {
-        "A100-80GB", "H100", "H200", "B200", "B300", "GB200", "GB300", "L40S", "RTX-PRO-6000",
-    }  # fmt: skip
+        "A100-80GB",
+        "H100",
+        "H200",
+        "B200",
+        "B300",
+        "GB200",
+        "GB300",
+        "L40S",
+        "RTX-PRO-6000",
+    }
     assert all(row["naive_mean"] > 0 and row["rows"] > 0 for row in rows)
     for name in {row["device"] for row in rows}:
         for stack, fits in catalog.device(name).stacks.items():
@@ -159,8 +192,9 @@ def test_a_users_own_stack_shows_what_its_file_records():
     own = shipped.model_copy(update={"stacks": {"vllm": shipped.stacks["vllm"].model_copy(update={"attention": fit})}})
     found = [row for row in validate_silicon.recorded(own, "vllm") if row.part == "attention"]
     assert [(row.size_class, row.mean, row.p90) for row in found] == [
-        ("all sizes", 0.5, None), ("like serving", fit.serving_error, fit.serving_p90),
-    ]  # fmt: skip
+        ("all sizes", 0.5, None),
+        ("like serving", fit.serving_error, fit.serving_p90),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -194,9 +228,7 @@ def test_errors_of_a_table_made_by_hand():
         np.array(values, float).repeat(10) for values in ((16, 64, 256), (8192, 28672, 8192), (8192, 8192, 28672))
     )
     flops, n_bytes = 2 * m * n * k, 2 * (m * k + k * n + m * n)
-    seconds = fit.launch.si + np.hypot(
-        flops / (fit.flops_frac.si * 312e12), n_bytes / (fit.memory_frac.si * 2e12)
-    )  # fmt: skip
+    seconds = fit.launch.si + np.hypot(flops / (fit.flops_frac.si * 312e12), n_bytes / (fit.memory_frac.si * 2e12))
     texts = np.full(len(m), "vllm")
     columns = {"m": m, "n": n, "k": k, "latency_us": 1.1 * seconds * 1e6}
     table = Table("x.csv", "gemm", np.arange(len(m)), columns, np.full(len(m), "fp16"), texts, texts)
@@ -243,10 +275,19 @@ def test_page_needs_no_network_and_has_every_claim(tmp_path):
     for view in validate_accuracy.VIEWS:
         assert f'id="acc-{view.name}"' in page
     assert {path.name for path in (tmp_path / "out" / "tables").iterdir()} == {
-        "claims.csv", "silicon.csv", "accuracy.csv", "eviction.csv", "nqkv_table_4.csv", "nqkv_figure_8.csv",
-        "nqkv_figure_9.csv", "oaken_figure_3.csv", "sinkq-figure-3-batch.csv", "sinkq-figure-3-length.csv",
-        "ranking.csv", "serving.csv",
-    }  # fmt: skip
+        "claims.csv",
+        "silicon.csv",
+        "accuracy.csv",
+        "eviction.csv",
+        "nqkv_table_4.csv",
+        "nqkv_figure_8.csv",
+        "nqkv_figure_9.csv",
+        "oaken_figure_3.csv",
+        "sinkq-figure-3-batch.csv",
+        "sinkq-figure-3-length.csv",
+        "ranking.csv",
+        "serving.csv",
+    }
     assert f"{PACKAGE} is not installed" in own
     assert 'id="sinkq-table-7"' in own
     assert "Where the small language models that ship rank alike" in own
@@ -273,8 +314,11 @@ def test_sinkq_figure_3_draws_every_row():
     by_batch, by_length = validate_figures.sinkq_batches(), validate_figures.sinkq_lengths()
     chart = FIGURES["sinkq_figure_3"].chart(by_batch, sinkq_figure_3_length=by_length)
     assert [panel.title for panel in chart.panels] == [
-        "(a) A800-80GB", "(a) over KIVI, A800-80GB", "(b) A800-80GB", "(c) A100-40GB, batch 1",
-    ]  # fmt: skip
+        "(a) A800-80GB",
+        "(a) over KIVI, A800-80GB",
+        "(b) A800-80GB",
+        "(c) A100-40GB, batch 1",
+    ]
     drawn = [sum(len(series.x) for series in panel.series) for panel in chart.panels]
     over = by_batch.dropna(subset=["over_kivi"])
     assert (over[over["method"] == "KIVI"]["over_kivi"] == 1).all()

@@ -43,8 +43,9 @@ def render(bench: Bench) -> None:
     st.caption(escaped(" ".join(filter(None, (alike, f"Not alike: {other}." if other else "")))))
     made = MadeBy(
         "\n".join(request.command(row.request) for row in rows),
-        "\n\n".join(request.python(row.request) for row in rows), state.address(PAGE, bench.values),
-    )  # fmt: skip
+        "\n\n".join(request.python(row.request) for row in rows),
+        state.address(PAGE, bench.values),
+    )
     show_bars(rows, made, other)
     show_curve(rows, made, other)  # by itself: nothing waits for its points
     show_numbers(rows)  # last: what the reader opens, while the figures follow the fields
@@ -112,10 +113,16 @@ GROUPS = {
 }
 #: results that the page calls otherwise than tables and figures do: headings and tooltips say the rest
 LABELS = {
-    "kv_bytes": "KV cache", "feasible": "Fits", "bound": "Bottleneck", "kv_bytes_per_token": "KV cache per token",
-    "min_capacity_bytes": "Memory it needs", "prefill_s": "Prefill", "total_s": "Total",
-    "usd_per_million_tokens": "Cost", "measured_error": "Attention error",
-}  # fmt: skip
+    "kv_bytes": "KV cache",
+    "feasible": "Fits",
+    "bound": "Bottleneck",
+    "kv_bytes_per_token": "KV cache per token",
+    "min_capacity_bytes": "Memory it needs",
+    "prefill_s": "Prefill",
+    "total_s": "Total",
+    "usd_per_million_tokens": "Cost",
+    "measured_error": "Attention error",
+}
 #: pixels of a row's label and of each design's number
 _LABEL, _CELL = 175, 150
 
@@ -257,9 +264,14 @@ def _number(row: Row, first: Mapping[str, Any], name: str, tip: str, before: str
     said = ", ".join(filter(None, (delta, _limits(name, row.request, row.result))))
     text = f"{before}**{escaped(shown_number(name, row.result))}**" + (f" ({escaped(said)})" if said else "")
     box = st.popover(
-        text, type="tertiary", help=tip or None, key=f"{row.at + 1} number {name}", on_change="rerun", wrap=True,
+        text,
+        type="tertiary",
+        help=tip or None,
+        key=f"{row.at + 1} number {name}",
+        on_change="rerun",
+        wrap=True,
         width=width,
-    )  # fmt: skip
+    )
     if box.open:
         with box:
             try:

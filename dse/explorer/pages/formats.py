@@ -21,10 +21,11 @@ from dse.questions import formats
 
 PAGE = "formats"
 FORMATS = replace(
-    shared.several(shared.FAMILY, [], "formats", "Formats"), placeholder="all with a known kernel",
+    shared.several(shared.FAMILY, [], "formats", "Formats"),
+    placeholder="all with a known kernel",
     help="What is compared with 16 bits. Left open: every format for which a kernel of the chosen stack, or of none, "
     "is known on the device.",
-)  # fmt: skip
+)
 #: what the page asks for beside the designs and the workload
 FIELDS = (FORMATS, *crossovers.FIELDS)
 _WAIT = "Comparing the formats"
@@ -64,14 +65,18 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
     rows = [formats.shown_row(each) for each in answer.formats]
     table = pd.DataFrame(rows, columns=list(answer.heads()))
     event: Any = st.dataframe(
-        table[[*_FIRST, *(name for name in table if name not in _FIRST)]], hide_index=True, key="formats-table",
-        on_select="rerun", selection_mode="multi-row",
-    )  # fmt: skip
+        table[[*_FIRST, *(name for name in table if name not in _FIRST)]],
+        hide_index=True,
+        key="formats-table",
+        on_select="rerun",
+        selection_mode="multi-row",
+    )
     picked = [str(table["format"].iloc[at]) for at in event["selection"]["rows"]]
     st.button(
         f"Add {', '.join(picked)} to the tray" if picked else "Choose rows to add them to the tray",
-        disabled=not picked, on_click=partial(_add, picked),
-    )  # fmt: skip
+        disabled=not picked,
+        on_click=partial(_add, picked),
+    )
     st.caption(widgets.escaped(spoken(" ".join(answer.notes()))))
 
 

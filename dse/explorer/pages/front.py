@@ -193,89 +193,171 @@ def objective_names() -> list[str]:
 
 
 DEVICES = Field(
-    "front_devices", "Devices", "choices", [],
-    choices=lambda: [*catalog.device_files(), *uploads.names("device")], placeholder="the current design's",
+    "front_devices",
+    "Devices",
+    "choices",
+    [],
+    choices=lambda: [*catalog.device_files(), *uploads.names("device")],
+    placeholder="the current design's",
     help="Shipped devices, and files of your own.",
-)  # fmt: skip
+)
 MODELS = Field(
-    "front_models", "Language models", "choices", [], choices=lambda: [*catalog.model_files(), *uploads.names("model")],
-    placeholder="the current design's", help="Shipped models, and files of your own.",
-)  # fmt: skip
+    "front_models",
+    "Language models",
+    "choices",
+    [],
+    choices=lambda: [*catalog.model_files(), *uploads.names("model")],
+    placeholder="the current design's",
+    help="Shipped models, and files of your own.",
+)
 QUANTIZERS = Field(
-    "front_quantizers", "KV formats", "choices", ["fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi"],
+    "front_quantizers",
+    "KV formats",
+    "choices",
+    ["fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi"],
     choices=lambda: [*quantizers.FAMILIES, *uploads.names("plan")],
     help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
-)  # fmt: skip
+)
 BATCHES = Field(
-    "front_batches", "Batches (requests)", "text", "1 to 256 factor 2", check=_axis("batch"),
+    "front_batches",
+    "Batches (requests)",
+    "text",
+    "1 to 256 factor 2",
+    check=_axis("batch"),
     help=f"Requests that are served together. {_HOW}",
-)  # fmt: skip
+)
 TPS = Field(
-    "front_tps", "Tensor parallel (devices)", "text", "1, 2, 4, 8", check=_axis("tp"), placeholder="as the design",
+    "front_tps",
+    "Tensor parallel (devices)",
+    "text",
+    "1, 2, 4, 8",
+    check=_axis("tp"),
+    placeholder="as the design",
     may_be_empty=True,
     help=f"Devices that every layer is split over. {_HOW}",
-)  # fmt: skip
+)
 INPUTS = Field(
-    "front_inputs", "Prompts (tokens)", "text", "", check=_axis("input_tokens"), placeholder="as the workload",
+    "front_inputs",
+    "Prompts (tokens)",
+    "text",
+    "",
+    check=_axis("input_tokens"),
+    placeholder="as the workload",
     help=f"Left open: the workload's, since shorter prompts always win. {_HOW}",
-)  # fmt: skip
+)
 OUTPUTS = Field(
-    "front_outputs", "Generated (tokens)", "text", "", check=_axis("output_tokens"), placeholder="as the workload",
+    "front_outputs",
+    "Generated (tokens)",
+    "text",
+    "",
+    check=_axis("output_tokens"),
+    placeholder="as the workload",
     help=_HOW,
-)  # fmt: skip
+)
 BANDWIDTHS = Field(
-    "front_bandwidths", "Memory bandwidths", "text", "", check=_axis("memory_bandwidth"),
-    placeholder="as each device", help=f"In place of the devices' own. {_HOW}",
-)  # fmt: skip
+    "front_bandwidths",
+    "Memory bandwidths",
+    "text",
+    "",
+    check=_axis("memory_bandwidth"),
+    placeholder="as each device",
+    help=f"In place of the devices' own. {_HOW}",
+)
 CAPACITIES = Field(
-    "front_capacities", "Memory capacities", "text", "", check=_axis("memory_capacity"),
-    placeholder="as each device", help="In place of the devices' own: `80 GB, 160 GB`, or a range as for bandwidths.",
-)  # fmt: skip
+    "front_capacities",
+    "Memory capacities",
+    "text",
+    "",
+    check=_axis("memory_capacity"),
+    placeholder="as each device",
+    help="In place of the devices' own: `80 GB, 160 GB`, or a range as for bandwidths.",
+)
 MORE = Field(
-    "front_axes", "More axes", "text", "", check=_more, placeholder="weights_bits = 16, 8; kivi.bits = 2, 4",
+    "front_axes",
+    "More axes",
+    "text",
+    "",
+    check=_more,
+    placeholder="weights_bits = 16, 8; kivi.bits = 2, 4",
     help="Anything else that a sweep can vary, with semicolons between: admission, tokens, numbers of a device, "
     "parameters of a quantizer.",
-)  # fmt: skip
+)
 WHERE = Field(
-    "front_where", "Only designs where", "text", "", placeholder="batch * input_tokens <= 262144",
+    "front_where",
+    "Only designs where",
+    "text",
+    "",
+    placeholder="batch * input_tokens <= 262144",
     help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
-)  # fmt: skip
+)
 MAXIMIZE = Field(
-    "front_maximize", "More is better", "choices", ["throughput_tokens_per_s"], choices=objective_names,
-    titles=names.titled, help="Results of which a design should have much.",
-)  # fmt: skip
+    "front_maximize",
+    "More is better",
+    "choices",
+    ["throughput_tokens_per_s"],
+    choices=objective_names,
+    titles=names.titled,
+    help="Results of which a design should have much.",
+)
 MINIMIZE = Field(
-    "front_minimize", "Less is better", "choices", ["measured_error"], choices=objective_names,
-    titles=names.titled, help="Results of which a design should have little: time of a step, energy, cost, bits.",
-)  # fmt: skip
+    "front_minimize",
+    "Less is better",
+    "choices",
+    ["measured_error"],
+    choices=objective_names,
+    titles=names.titled,
+    help="Results of which a design should have little: time of a step, energy, cost, bits.",
+)
 BY = Field(
-    "front_by", "A front for each", "choices", ["tp"],
+    "front_by",
+    "A front for each",
+    "choices",
+    ["tp"],
     choices=lambda: ["tp", "device", "model", "quantizer", "batch", "input_tokens", "output_tokens"],
-    titles=names.words, placeholder="one front of all",
+    titles=names.words,
+    placeholder="one front of all",
     help="Designs compete only with those that have the same values here.",
-)  # fmt: skip
+)
 AT_MOST = Field(
-    "front_at_most", "At most", "text", "Time per output token, steady server = 100 ms", check=_limited("at most"),
-    placeholder="Decode step = 50 ms", may_be_empty=True,
+    "front_at_most",
+    "At most",
+    "text",
+    "Time per output token, steady server = 100 ms",
+    check=_limited("at most"),
+    placeholder="Decode step = 50 ms",
+    may_be_empty=True,
     help=f"Only designs that keep to it compete. {_LIMITS}",
-)  # fmt: skip
+)
 AT_LEAST = Field(
-    "front_at_least", "At least", "text", "", check=_limited("at least"), placeholder="Throughput = 1000",
+    "front_at_least",
+    "At least",
+    "text",
+    "",
+    check=_limited("at least"),
+    placeholder="Throughput = 1000",
     help=f"Only designs that reach it compete. {_LIMITS}",
-)  # fmt: skip
+)
 #: text fields that give an axis each
 _TEXTS = {
-    "batch": BATCHES, "tp": TPS, "input_tokens": INPUTS, "output_tokens": OUTPUTS, "memory_bandwidth": BANDWIDTHS,
+    "batch": BATCHES,
+    "tp": TPS,
+    "input_tokens": INPUTS,
+    "output_tokens": OUTPUTS,
+    "memory_bandwidth": BANDWIDTHS,
     "memory_capacity": CAPACITIES,
-}  # fmt: skip
+}
 _OWN = {"device", "model", "quantizer", *_TEXTS}
 #: of the sweep
 AXES = (QUANTIZERS, BATCHES, TPS, DEVICES, MODELS, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, MORE, WHERE)
 OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, AT_MOST, AT_LEAST)
 FILTER = Field(
-    "front_filter", "Of the front show only", "text", "", placeholder='quantizer == "oaken" and batch >= 16',
+    "front_filter",
+    "Of the front show only",
+    "text",
+    "",
+    placeholder='quantizer == "oaken" and batch >= 16',
     help="A condition on any column of the table below, in base units (s, B, B/s): decode_step_s <= 0.05.",
-)  # fmt: skip
+)
 #: what the page asks for beside the designs and the workload
 FIELDS = (*OBJECTIVES, *AXES, FILTER)
 #: those that stand open, and the others
@@ -385,12 +467,20 @@ def of(values: Mapping[str, Any]) -> Asked:
     limits = [f"{name} = {_limit(values, name)}" for name in cards.LIMITS if _limit(values, name)]
     at_most = "; ".join([values[AT_MOST.key], *(each for each in limits if each.split()[0] not in values[AT_MOST.key])])
     return Asked(
-        devices, models, tuple(values[QUANTIZERS.key]), tuple(axes), values[WHERE.key], tuple(values[MAXIMIZE.key]),
-        tuple(values[MINIMIZE.key]), tuple(values[BY.key]), tuple(limits_of(at_most, "at most")),
+        devices,
+        models,
+        tuple(values[QUANTIZERS.key]),
+        tuple(axes),
+        values[WHERE.key],
+        tuple(values[MAXIMIZE.key]),
+        tuple(values[MINIMIZE.key]),
+        tuple(values[BY.key]),
+        tuple(limits_of(at_most, "at most")),
         tuple(limits_of(values[AT_LEAST.key], "at least")),
-        tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]), own.measurements,
+        tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]),
+        own.measurements,
         own.measurements_file,
-    )  # fmt: skip
+    )
 
 
 def _text(value: Any) -> str:
@@ -476,9 +566,14 @@ class Job:
                 self._check()
             try:
                 found = pareto_stream.front_of(
-                    self.sweep, self.asked.objectives(), self.asked.by, self._check, self._count, self.asked.limits(),
+                    self.sweep,
+                    self.asked.objectives(),
+                    self.asked.by,
+                    self._check,
+                    self._count,
+                    self.asked.limits(),
                     self._rows,
-                )  # fmt: skip
+                )
                 if self._parts:
                     self.whole, self._parts = pd.concat(self._parts, ignore_index=True), []
                 self.front = found
@@ -605,9 +700,7 @@ def show_front(job: Job, bench: Bench) -> DesignFront | None:
     assert found is not None
     missing = f", {found.n_beyond:,} beyond the limits" if found.limits else ""
     missing += f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
-    st.text(
-        f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({found.n_feasible:,} fit{missing})."
-    )  # fmt: skip
+    st.text(f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({found.n_feasible:,} fit{missing}).")
     if found.table.empty:
         st.info("No design is left: allow more, or choose objectives that these designs have.")
         return None
@@ -620,10 +713,7 @@ def show_front(job: Job, bench: Bench) -> DesignFront | None:
     if shown.table.empty:
         st.info("The condition leaves no design of the front.")
         return None
-    made = MadeBy(
-        " && ".join(commands(job.asked)), python(job.asked),
-        state.address(PAGE, bench.values),
-    )  # fmt: skip
+    made = MadeBy(" && ".join(commands(job.asked)), python(job.asked), state.address(PAGE, bench.values))
     draw(shown, made, job.asked, bench)
     return shown
 
@@ -655,9 +745,14 @@ def draw(shown: DesignFront, made: MadeBy, asked: Asked, bench: Bench) -> None:
     """The figure; a click on a design of the front puts it into the tray."""
     chart = chart_of(shown)
     event: Any = beside.show(
-        "front", chart, lambda: source_of(shown).table, made, drawn=figure.faint(chart, design_front.OTHERS),
-        on_select="rerun", selection_mode="points",
-    )  # fmt: skip
+        "front",
+        chart,
+        lambda: source_of(shown).table,
+        made,
+        drawn=figure.faint(chart, design_front.OTHERS),
+        on_select="rerun",
+        selection_mode="points",
+    )
     st.caption("Click a design of the front to add it to the tray.")
     place = beside.clicked("front", event)
     row = at(shown, *place) if place else None
@@ -730,9 +825,14 @@ def chart_of(found: DesignFront) -> Chart:
     table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table])
     units = {name: unit_of(found, name) for name in table.columns}
     return design_front.chart(
-        table, list(found.knee), found.cloud, found.objectives, units,
-        partial(pareto_designs.label, columns=found.design, units=units), found.by,
-    )  # fmt: skip
+        table,
+        list(found.knee),
+        found.cloud,
+        found.objectives,
+        units,
+        partial(pareto_designs.label, columns=found.design, units=units),
+        found.by,
+    )
 
 
 def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:
@@ -761,9 +861,13 @@ def loaded(row: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
         "device": dict(zip(sweep.axis["device"].values, asked.devices, strict=True))[given["device"]],
         "edits": ",".join(edits),
         "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[given["model"]],
-        "quantizer": key[0], "parameters": key[1], "value_quantizer": None, "value_parameters": "",
-        "measurements": asked.measurements, **shared.work_values(_work(given, sweep)),
-    }  # fmt: skip
+        "quantizer": key[0],
+        "parameters": key[1],
+        "value_quantizer": None,
+        "value_parameters": "",
+        "measurements": asked.measurements,
+        **shared.work_values(_work(given, sweep)),
+    }
     if value != key:
         found.update(value_quantizer=value[0], value_parameters=value[1])
     return found
@@ -827,10 +931,16 @@ def python(asked: Asked) -> str:
     """The same in Python: a script that ends with `result`, the front. Raises InputError."""
     limited = bool(asked.limits())
     more = ", limits=limits" if limited else ""
-    return "\n".join([
-        "from dse.sweep import sweeps as sweep", "from dse.sweep.pareto import designs as pareto_designs",
-        *(["from dse.sweep.pareto import limits as pareto_limits"] if limited else []), "",
-        f"spec = {asked.document()!r}", "table = sweep.run(spec)",
-        *([f"limits = pareto_limits.parse({list(asked.at_most)!r}, {list(asked.at_least)!r})"] if limited else []),
-        f"result = pareto_designs.of_table(table, {asked.objectives()!r}, {list(asked.by)!r}, drop_missing=True{more})",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "from dse.sweep import sweeps as sweep",
+            "from dse.sweep.pareto import designs as pareto_designs",
+            *(["from dse.sweep.pareto import limits as pareto_limits"] if limited else []),
+            "",
+            f"spec = {asked.document()!r}",
+            "table = sweep.run(spec)",
+            *([f"limits = pareto_limits.parse({list(asked.at_most)!r}, {list(asked.at_least)!r})"] if limited else []),
+            f"result = pareto_designs.of_table(table, {asked.objectives()!r}, {list(asked.by)!r}, "
+            f"drop_missing=True{more})",
+        ]
+    )

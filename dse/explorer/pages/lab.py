@@ -63,24 +63,38 @@ def _loaded() -> dict[str, Held]:
 
 
 DATA = Field(
-    "lab_data", "KV dump", "choice", SAMPLE, choices=_names,
+    "lab_data",
+    "KV dump",
+    "choice",
+    SAMPLE,
+    choices=_names,
     titles=lambda name: "the sample that ships (synthetic)" if name == SAMPLE else name,
     help="Keys and values as a cache holds them. The sample is made up, no language model's.",
-)  # fmt: skip
+)
 QUANTIZER = replace(
-    shared.FAMILY, key="lab_quantizer", default=None, choices=lambda: list(measure.RUN), clears="lab_parameters",
-    placeholder="the first compared", help="Run by its bit-exact kernel, on every layer.",
-)  # fmt: skip
+    shared.FAMILY,
+    key="lab_quantizer",
+    default=None,
+    choices=lambda: list(measure.RUN),
+    clears="lab_parameters",
+    placeholder="the first compared",
+    help="Run by its bit-exact kernel, on every layer.",
+)
 PARAMETERS = replace(
-    shared.PARAMETERS, key="lab_parameters",
+    shared.PARAMETERS,
+    key="lab_parameters",
     check=lambda text, values: quantizers.parse(f"{closely(values).partition(':')[0]}:{text}"),
-)  # fmt: skip
+)
 ERROR = Field(
-    "lab_error", "Error shown", "choice", "sqnr_db", choices=lambda: list(ERRORS),
+    "lab_error",
+    "Error shown",
+    "choice",
+    "sqnr_db",
+    choices=lambda: list(ERRORS),
     titles=lambda name: ERRORS[name][0],
     help="Of the tensor as attention sees it, tokens kept in FP16 included. Attention: relative error of its output, "
     "share of its weights moved to other tokens, divergence of the weights.",
-)  # fmt: skip
+)
 
 
 def _compared(text: str, values: Mapping[str, Any]) -> None:
@@ -95,10 +109,15 @@ def compared_of(text: str) -> list[str]:
 
 
 COMPARED = Field(
-    "lab_compared", "Compared", "text", "fp8; int4_per_token_head; nqkv", check=_compared, may_be_empty=True,
+    "lab_compared",
+    "Compared",
+    "text",
+    "fp8; int4_per_token_head; nqkv",
+    check=_compared,
+    may_be_empty=True,
     placeholder="fp8; kivi:bits=4,group=32",
     help="Quantizers with semicolons between, each with its parameters behind a colon. All run on the whole dump.",
-)  # fmt: skip
+)
 
 
 def closely(values: Mapping[str, Any]) -> str:
@@ -108,25 +127,43 @@ def closely(values: Mapping[str, Any]) -> str:
 
 
 PATH = Field(
-    "lab_path", "Path of a dump on this machine", "text", "", placeholder="/data/keys.safetensors",
+    "lab_path",
+    "Path of a dump on this machine",
+    "text",
+    "",
+    placeholder="/data/keys.safetensors",
     help="A file that is too large to load: it is read where it lies, a layer at a time. Only where the explorer "
     "serves this machine alone.",
-)  # fmt: skip
+)
 SIDE = Field(
-    "lab_side", "Keys or values", "choice", "key", choices=lambda: list(measure_view.SIDES),
-    titles=lambda side: f"{side}s", help="Most quantizers store the two differently.",
-)  # fmt: skip
+    "lab_side",
+    "Keys or values",
+    "choice",
+    "key",
+    choices=lambda: list(measure_view.SIDES),
+    titles=lambda side: f"{side}s",
+    help="Most quantizers store the two differently.",
+)
 LAYER = Field("lab_layer", "Layer", "whole", 0, high=999_999, help="Counted from 0, as the dump does.")
 HEAD = Field("lab_head", "Head", "whole", 0, high=999_999, help="Head of the keys and values, counted from 0.")
 FIRST = Field("lab_first", "First token shown", "whole", 0, high=2**30, step=256, help="Where the maps begin.")
 HEADS = Field(
-    "lab_heads", "Heads of flat tensors", "whole", None, low=1, high=2**20, placeholder="as the file says, else one",
+    "lab_heads",
+    "Heads of flat tensors",
+    "whole",
+    None,
+    low=1,
+    high=2**20,
+    placeholder="as the file says, else one",
     help="Only for tensors [tokens, channels], whose heads lie side by side.",
-)  # fmt: skip
+)
 REPLACE = Field(
-    "lab_replace", "Take NaN as 0 and infinities as 65,504", "switch", False,
+    "lab_replace",
+    "Take NaN as 0 and infinities as 65,504",
+    "switch",
+    False,
     help="Else a dump that holds such values is refused.",
-)  # fmt: skip
+)
 #: what the page asks for
 FIELDS = (DATA, COMPARED, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
 #: room for the legend of the bits, which takes several lines on a phone
@@ -190,10 +227,14 @@ def how_of(values: Mapping[str, Any]) -> How:
 
 #: headings of the table of compared quantizers, and the units of its columns
 _COLUMNS = {
-    "quantizer": "quantizer", "stored_bits": "stored bits", "effective_bits": "effective bits (paper)",
-    "key_sqnr_db": "SQNR of keys (dB)", "value_sqnr_db": "SQNR of values (dB)", "max_abs_error": "largest error",
+    "quantizer": "quantizer",
+    "stored_bits": "stored bits",
+    "effective_bits": "effective bits (paper)",
+    "key_sqnr_db": "SQNR of keys (dB)",
+    "value_sqnr_db": "SQNR of values (dB)",
+    "max_abs_error": "largest error",
     "output_error": "attention error (%)",
-}  # fmt: skip
+}
 
 
 @st.fragment(parallel=True)
@@ -218,18 +259,26 @@ def show_compared(name: str, sha256: str, names: tuple[str, ...], how: How, addr
         file = f"{PurePosixPath(held.name).stem}.lab.json"
         with st.container(horizontal=True):
             st.button(
-                f"Add {', '.join(picked)} to the tray", on_click=partial(_add, file, content, picked), key="lab add",
+                f"Add {', '.join(picked)} to the tray",
+                on_click=partial(_add, file, content, picked),
+                key="lab add",
                 help="As the current design, with bits and errors as measured here.",
-            )  # fmt: skip
+            )
             st.download_button(
-                "Measurement file", partial(measurements.to_json, content), file, "application/json", on_click="ignore",
-                help="What commands take as --measurements.", key="lab file",
-            )  # fmt: skip
+                "Measurement file",
+                partial(measurements.to_json, content),
+                file,
+                "application/json",
+                on_click="ignore",
+                help="What commands take as --measurements.",
+                key="lab file",
+            )
         if table["output_error"].notna().any():
             made = MadeBy(
                 "\n".join(command(held, Asked(sha256, one, how)) for one in names),
-                "\n\n".join(python(held, Asked(sha256, one, how), "measured") for one in names), address,
-            )  # fmt: skip
+                "\n\n".join(python(held, Asked(sha256, one, how), "measured") for one in names),
+                address,
+            )
             chart = charts.compared(table, f"Error over bits, {held.name}")
             beside.show("compared", chart, lambda: table, made, drawn=figure.fitted(chart, 300))
 
@@ -258,9 +307,15 @@ def of(values: dict[str, Any], held: Held) -> Asked:
     text, name = values[PARAMETERS.key].strip(), closely(values)
     spec = quantizers.parse(f"{name.partition(':')[0]}:{text}" if text else name)
     return Asked(
-        held.sha256, spec.name, how_of(values), values[SIDE.key], values[LAYER.key], values[HEAD.key],
-        values[FIRST.key], values[ERROR.key],
-    )  # fmt: skip
+        held.sha256,
+        spec.name,
+        how_of(values),
+        values[SIDE.key],
+        values[LAYER.key],
+        values[HEAD.key],
+        values[FIRST.key],
+        values[ERROR.key],
+    )
 
 
 @st.cache_resource(show_spinner=False)
@@ -279,10 +334,12 @@ def load_dump() -> None:
     with st.expander("Load a KV dump"):
         tries = st.session_state.get(_TRIES, 0)
         file = st.file_uploader(
-            "KV dump, .npz or .safetensors", type=[ending[1:] for ending in ENDINGS], key=f"load dump {tries}",
+            "KV dump, .npz or .safetensors",
+            type=[ending[1:] for ending in ENDINGS],
+            key=f"load dump {tries}",
             help="Tensors layer0.key, layer0.value, ...: [batch, heads, tokens, head_dim] or [tokens, channels], in "
             "FP16, BF16 or FP32. It stays in this session on this machine.",
-        )  # fmt: skip
+        )
         st.caption("A loaded dump is part of this session only: the address names it, and does not carry it.")
         if file is not None:
             try:
@@ -424,7 +481,7 @@ def show_numbers(found: Measured, asked: Asked) -> None:
         "By formula, both": (found.nominal_bits, "bit", "Stored bits by the closed form with nominal shares."),
         "Signal to noise": (whole["sqnr_db"], "dB", "Of all layers and heads together."),
         "Largest error": (whole["max_abs_error"], "1", "Of any element."),
-    }  # fmt: skip
+    }
     with st.container(horizontal=True):
         for label, (number, unit, meaning) in shown.items():
             text = "-" if pd.isna(number) else present.number(float(number), unit)
@@ -501,9 +558,15 @@ def python(held: Held, asked: Asked, what: str) -> str:
     """The same in Python: a script that ends with `result`."""
     place = f"{asked.layer}, {asked.side!r}, {asked.head}, {asked.first}, {MAX_TOKENS}"
     dump = "measure_view.sample()" if held.thresholds is not None else f"measure_view.hold({held.name!r})"
-    return "\n".join([
-        "from dse import quantizers\nfrom dse.measure import lab as measure_view", "", f"dump = {dump}",
-        f"spec = quantizers.parse({asked.quantizer!r})", f"how = measure_view.{asked.how!r}",
-        "result = measure_view.measured(dump, spec, how)" if what == "measured"
-        else f"result = measure_view.view(dump, spec, how, {place})",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "from dse import quantizers\nfrom dse.measure import lab as measure_view",
+            "",
+            f"dump = {dump}",
+            f"spec = quantizers.parse({asked.quantizer!r})",
+            f"how = measure_view.{asked.how!r}",
+            "result = measure_view.measured(dump, spec, how)"
+            if what == "measured"
+            else f"result = measure_view.view(dump, spec, how, {place})",
+        ]
+    )

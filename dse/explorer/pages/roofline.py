@@ -22,10 +22,13 @@ PAGE = "roofline"
 FIELDS = ()
 #: numbers of the table below the figure: title and unit
 SHOWN = {
-    "seconds": ("time of a step", "s"), "flops_per_s": ("reached", "FLOP/s"),
-    "ceiling_flops_per_s": ("ceiling", "FLOP/s"), "intensity_flops_per_byte": ("intensity", "FLOP/B"),
-    "flops": ("work", "FLOP"), "n_bytes": ("memory traffic", "B"),
-}  # fmt: skip
+    "seconds": ("time of a step", "s"),
+    "flops_per_s": ("reached", "FLOP/s"),
+    "ceiling_flops_per_s": ("ceiling", "FLOP/s"),
+    "intensity_flops_per_byte": ("intensity", "FLOP/B"),
+    "flops": ("work", "FLOP"),
+    "n_bytes": ("memory traffic", "B"),
+}
 
 
 def render(bench: Bench) -> None:
@@ -41,9 +44,10 @@ def render(bench: Bench) -> None:
         return
     where = (current.request.device_text, current.request.device_file, current.request.model_text)
     here = [
-        row for row in bench.answered
+        row
+        for row in bench.answered
         if (row.request.device_text, row.request.device_file, row.request.model_text) == where
-    ]  # fmt: skip
+    ]
     left = [row.name for row in bench.answered if row not in here]
     if left:
         st.caption(widgets.escaped(f"Of another device or model, and not in this figure: {', '.join(left)}."))
@@ -55,8 +59,9 @@ def render(bench: Bench) -> None:
             return
         made = beside.MadeBy(
             "\n".join(f"{request.command(asked)} --operations" for _, asked in each),
-            "\n\n".join(map(python, (asked for _, asked in each))), state.address(PAGE, bench.values),
-        )  # fmt: skip
+            "\n\n".join(map(python, (asked for _, asked in each))),
+            state.address(PAGE, bench.values),
+        )
         show_ceilings(current.request.device_spec())
         chart = FIGURES["operations"].chart(table)
         beside.show("operations", chart, partial(cached_table, each), made)
@@ -71,7 +76,7 @@ def cached_table(each: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
     found = [
         tables_operations.decode_step(asked.device_spec(), [asked.plan()], asked.work).assign(quantizer=name)
         for name, asked in each
-    ]  # fmt: skip
+    ]
     return pd.concat([table for table in found if not table.empty] or found[:1], ignore_index=True)
 
 
@@ -86,25 +91,33 @@ def show_ceilings(device: HardwareSpec) -> None:
     peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
     with st.container(horizontal=True):
         st.metric(
-            "Peak of 16-bit products", present.number(peak, "FLOP/s"), border=True,
+            "Peak of 16-bit products",
+            present.number(peak, "FLOP/s"),
+            border=True,
             help="Operations a second at most, of dense FP16 or BF16 matrix products.",
-        )  # fmt: skip
+        )
         st.metric(
-            "Memory bandwidth", present.number(bandwidth, "B/s"), border=True,
+            "Memory bandwidth",
+            present.number(bandwidth, "B/s"),
+            border=True,
             help="Bytes a second at most between the device's memory and its cores.",
-        )  # fmt: skip
+        )
         st.metric(
-            "Ridge", present.number(tables_operations.ridge(device), "FLOP/B"), border=True,
+            "Ridge",
+            present.number(tables_operations.ridge(device), "FLOP/B"),
+            border=True,
             help="Operations below this intensity wait for memory, those above for arithmetic.",
-        )  # fmt: skip
+        )
 
 
 def shown_table(table: pd.DataFrame) -> pd.DataFrame:
     """The operations as people read them."""
     named = {name: look[0] for name, look in MARKERS.items()}
     designs = zip(table["quantizer"], table["model_kind"], strict=True)
-    return pd.DataFrame({
-        "operation": [named.get(name, name.replace("_", " ")) for name in table["operation"]],
-        "design, timing model": [f"{stored}, {kind}" for stored, kind in designs],
-        **{title: [units.human(value, unit) for value in table[name]] for name, (title, unit) in SHOWN.items()},
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "operation": [named.get(name, name.replace("_", " ")) for name in table["operation"]],
+            "design, timing model": [f"{stored}, {kind}" for stored, kind in designs],
+            **{title: [units.human(value, unit) for value in table[name]] for name, (title, unit) in SHOWN.items()},
+        }
+    )

@@ -29,23 +29,40 @@ from dse.specs.workload import ASKED
 
 PAGE = "serving"
 RATE = Field(
-    "rate", "Requests per second", "number", None, low=0.0001, high=1_000_000, step=1,
-    placeholder="any", help="How many requests come a second: the table then says what they wait.",
-)  # fmt: skip
+    "rate",
+    "Requests per second",
+    "number",
+    None,
+    low=0.0001,
+    high=1_000_000,
+    step=1,
+    placeholder="any",
+    help="How many requests come a second: the table then says what they wait.",
+)
 #: lengths that are simulated: the workload's, all alike
 ALIKE = "workload"
 #: of the rate that the weakest design holds, where no rate is given
 SHARE_OF_WEAKEST = 0.7
 SIMULATED = Field(
-    "simulated", "Simulate one by one", "choice", None, choices=lambda: [ALIKE, *trace_tables.files()],
+    "simulated",
+    "Simulate one by one",
+    "choice",
+    None,
+    choices=lambda: [ALIKE, *trace_tables.files()],
     placeholder="nothing: closed form alone",
     titles=lambda name: "requests of the workload, all alike" if name == ALIKE else f"lengths of {name}",
     help="Requests that come at random, drawn with the same seed for every design, served step by step.",
-)  # fmt: skip
+)
 N_REQUESTS = Field(
-    "requests", "Requests simulated", "whole", 1000, low=10, high=20_000, step=1000,
+    "requests",
+    "Requests simulated",
+    "whole",
+    1000,
+    low=10,
+    high=20_000,
+    step=1000,
     help="1,000 take 1 to 3 seconds a design; a 99th percentile wants some thousands.",
-)  # fmt: skip
+)
 #: what the page asks for beside the designs and the workload
 FIELDS = (RATE, SIMULATED, N_REQUESTS)
 #: fields of a workload that `dse simulate` does not take: a batch says how many run at once, rounds say nothing here
@@ -79,9 +96,10 @@ def _in_closed_form(bench: Bench, found: Mapping[str, Load], rate: float | None)
     same, other = cards.likeness(asked)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
     made = beside.MadeBy(
-        "\n".join(command(row.request) for row in asked), "\n\n".join(python(row.request) for row in asked),
+        "\n".join(command(row.request) for row in asked),
+        "\n\n".join(python(row.request) for row in asked),
         state.address(PAGE, bench.values),
-    )  # fmt: skip
+    )
     table = pd.concat([answer.table() for answer in found.values()], ignore_index=True)
     chart = FIGURES["load"].chart(table, {"limits": limits(bench.values), "notes": []})
     for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
@@ -139,7 +157,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
         "\n".join(simulate_command(held[name][0], trace, per_s, n_requests) for name in found),
         "\n\n".join(simulate_python(held[name][0], trace, per_s, n_requests) for name in found),
         state.address(PAGE, bench.values),
-    )  # fmt: skip
+    )
     table = pd.concat([waits for _, waits in found.values()], ignore_index=True)
     chart = FIGURES["waits"].chart(table, {"limits": limits(bench.values), "notes": []})
     for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
@@ -157,15 +175,18 @@ def _percentiles(name: str, run: Mapping[str, Any]) -> dict[str, str]:
     shown = {"design": name} | {
         f"{words}, {', '.join(shares)}": "; ".join(number(run[key][share], "s") for share in shares)
         for key, words in (("ttft_s", "to first token"), ("tpot_s", "per output token"))
-    }  # fmt: skip
+    }
     held = run["peak_used_bytes"] / run["free_bytes"]
     says = "the line grows as long as they come" if run["is_stable"] is False else "holds"
     if run["n_rejected"]:
         says += f"; {run['n_rejected']:,} too long for its memory"
     return shown | {
-        "output tokens/s": f"{run['throughput_tokens_per_s']:,.4g}", "run at once": f"{run['mean_running']:.3g}",
-        "memory, at most": f"{held:.0%}", "sent back": f"{run['n_preempted']:,}", "says": says,
-    }  # fmt: skip
+        "output tokens/s": f"{run['throughput_tokens_per_s']:,.4g}",
+        "run at once": f"{run['mean_running']:.3g}",
+        "memory, at most": f"{held:.0%}",
+        "sent back": f"{run['n_preempted']:,}",
+        "says": says,
+    }
 
 
 def limits(values: Mapping[str, Any]) -> dict[str, float]:
@@ -186,9 +207,11 @@ def at(found: Mapping[str, Load], per_s: float) -> pd.DataFrame:
             shown["says"] = f"too many: waits stay short up to {most:.3g} requests/s; a full server serves {full:.3g}"
         else:
             shown |= {
-                "per output token": number(row["tpot_s"], "s"), "to first token": number(row["ttft_s"], "s"),
-                "decode at once": f"{row['running_requests']:.3g}", "says": "holds",
-            }  # fmt: skip
+                "per output token": number(row["tpot_s"], "s"),
+                "to first token": number(row["ttft_s"], "s"),
+                "decode at once": f"{row['running_requests']:.3g}",
+                "says": "holds",
+            }
         rows.append(shown)
     return pd.DataFrame(rows)
 

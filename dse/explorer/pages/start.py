@@ -33,22 +33,27 @@ class Question:
 _LLAMA = {"model": "llama3.1-70b"}
 QUESTIONS = (
     Question(
-        "Does it fit?", "Llama 3.1 70B with FP8 keys and values, 32 requests of 32K tokens: one H200, or two?",
-        (
-            {**_LLAMA, "quantizer": "fp8", "weights": "fp8"},
-            {**_LLAMA, "quantizer": "fp8", "weights": "fp8", "tp": 2},
-        ),
-        {"batch": 32, "input": 32768, "output": 1024}, "compare",
+        "Does it fit?",
+        "Llama 3.1 70B with FP8 keys and values, 32 requests of 32K tokens: one H200, or two?",
+        ({**_LLAMA, "quantizer": "fp8", "weights": "fp8"}, {**_LLAMA, "quantizer": "fp8", "weights": "fp8", "tp": 2}),
+        {"batch": 32, "input": 32768, "output": 1024},
+        "compare",
     ),
     Question(
-        "Which KV format pays?", "Every format that a server runs on an H200, for Qwen3 32B answering from documents.",
-        ({},), presets.PRESETS["RAG"].values, "formats",
+        "Which KV format pays?",
+        "Every format that a server runs on an H200, for Qwen3 32B answering from documents.",
+        ({},),
+        presets.PRESETS["RAG"].values,
+        "formats",
     ),
     Question(
-        "What is the best design?", "Formats, batches and one to eight H200s: most tokens a second within 50 ms each.",
-        ({"quantizer": "fp8"},), presets.PRESETS["Chat"].values, "front",
+        "What is the best design?",
+        "Formats, batches and one to eight H200s: most tokens a second within 50 ms each.",
+        ({"quantizer": "fp8"},),
+        presets.PRESETS["Chat"].values,
+        "front",
     ),
-)  # fmt: skip
+)
 
 
 def render(bench: Bench) -> None:
@@ -59,9 +64,14 @@ def render(bench: Bench) -> None:
         state.go(page)
     for place, question in zip(st.columns(len(QUESTIONS)), QUESTIONS, strict=True):
         with place.container(gap="xsmall"):
-            st.button(question.text, key=f"ask {question.page}", on_click=partial(_ask, question), type="primary",
-                      help=f"Opens {question.page} with these designs, in place of those in the tray.",
-                      width="stretch")  # fmt: skip
+            st.button(
+                question.text,
+                key=f"ask {question.page}",
+                on_click=partial(_ask, question),
+                type="primary",
+                help=f"Opens {question.page} with these designs, in place of those in the tray.",
+                width="stretch",
+            )
             st.caption(escaped(question.says))
     rows = bench.answered
     same = f" Alike: {cards.likeness(rows)[0]}." if rows else ""

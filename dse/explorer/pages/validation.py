@@ -24,25 +24,49 @@ from dse.validate.verdicts import ClaimRow
 PAGE = "validation"
 ALL = "all"
 DOCUMENTS = {
-    "all": "all documents", "textbook": "textbook chapter", "Oaken": "Oaken", "NQKV": "NQKV", "SinkQ": "SinkQ",
-    "AttAcc": "AttAcc", "NeuPIMs": "NeuPIMs",
-}  # fmt: skip
+    "all": "all documents",
+    "textbook": "textbook chapter",
+    "Oaken": "Oaken",
+    "NQKV": "NQKV",
+    "SinkQ": "SinkQ",
+    "AttAcc": "AttAcc",
+    "NeuPIMs": "NeuPIMs",
+}
 DOCUMENT = Field(
-    "validation_document", "Document", "choice", ALL, choices=lambda: list(DOCUMENTS),
-    titles=lambda name: DOCUMENTS[name], help="Whose printed numbers are compared.",
-)  # fmt: skip
+    "validation_document",
+    "Document",
+    "choice",
+    ALL,
+    choices=lambda: list(DOCUMENTS),
+    titles=lambda name: DOCUMENTS[name],
+    help="Whose printed numbers are compared.",
+)
 VERDICTS = Field(
-    "validation_verdicts", "Verdicts", "choices", [], choices=lambda: list(validate.SHADES),
-    placeholder="all", help="Show only claims with these verdicts; none chosen shows all.",
-)  # fmt: skip
+    "validation_verdicts",
+    "Verdicts",
+    "choices",
+    [],
+    choices=lambda: list(validate.SHADES),
+    placeholder="all",
+    help="Show only claims with these verdicts; none chosen shows all.",
+)
 WORDS = Field(
-    "validation_words", "Words", "text", "", placeholder="throughput",
+    "validation_words",
+    "Words",
+    "text",
+    "",
+    placeholder="throughput",
     help="Show only claims whose name, place or text holds these words.",
-)  # fmt: skip
+)
 SILICON_DEVICE = Field(
-    "validation_device", "Device", "choice", None, choices=lambda: _measured_devices(),
-    placeholder="that of the design", help="Devices whose kernels were measured by others and fitted here.",
-)  # fmt: skip
+    "validation_device",
+    "Device",
+    "choice",
+    None,
+    choices=lambda: _measured_devices(),
+    placeholder="that of the design",
+    help="Devices whose kernels were measured by others and fitted here.",
+)
 #: what the page asks for
 FIELDS = (DOCUMENT, VERDICTS, WORDS, SILICON_DEVICE)
 
@@ -76,13 +100,16 @@ def show_nearest(bench: Bench) -> None:
 
 def nearest_table(found: Sequence[Measured]) -> pd.DataFrame:
     """What was measured, as people read it."""
-    return pd.DataFrame({
-        "what": [one.what for one in found], "how near": [one.near for one in found],
-        "rows": [f"{one.n_rows:,}" if one.n_rows else "-" for one in found],
-        "mean error": [validate.percent(one.mean).lstrip("+") for one in found],
-        "9 of 10 within": [validate.percent(one.p90).lstrip("+") if one.p90 is not None else "-" for one in found],
-        "inside their intervals": [f"{one.inside:.0%}" if one.inside is not None else "-" for one in found],
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "what": [one.what for one in found],
+            "how near": [one.near for one in found],
+            "rows": [f"{one.n_rows:,}" if one.n_rows else "-" for one in found],
+            "mean error": [validate.percent(one.mean).lstrip("+") for one in found],
+            "9 of 10 within": [validate.percent(one.p90).lstrip("+") if one.p90 is not None else "-" for one in found],
+            "inside their intervals": [f"{one.inside:.0%}" if one.inside is not None else "-" for one in found],
+        }
+    )
 
 
 @st.cache_resource(show_spinner="Evaluating every claim")
@@ -96,24 +123,30 @@ def chosen(rows: list[ClaimRow], values: dict[str, Any]) -> list[ClaimRow]:
     document, verdicts = values[DOCUMENT.key], values[VERDICTS.key]
     words = values[WORDS.key].lower().split()
     return [
-        row for row in rows
+        row
+        for row in rows
         if document in (ALL, short(row.source))
         and (not verdicts or row.verdict in verdicts)
         and all(word in f"{row.id} {row.where} {row.quantity} {row.reason}".lower() for word in words)
-    ]  # fmt: skip
+    ]
 
 
 def claims_table(rows: list[ClaimRow]) -> pd.DataFrame:
     """The claims as people read them."""
-    return pd.DataFrame({
-        "verdict": [f"{row.mark} {row.label}" for row in rows], "claim": [row.id for row in rows],
-        "published": [f"{row.published} {row.unit}".strip() for row in rows],
-        "ours": [f"{validate.shown(row.ours)} {row.unit}".strip() for row in rows],
-        "difference": [validate.percent(row.difference) for row in rows],
-        "what": [row.quantity for row in rows], "where": [row.where for row in rows],
-        "document": [short(row.source) for row in rows],
-        "tolerance or check": [row.compared for row in rows], "reason": [row.reason for row in rows],
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "verdict": [f"{row.mark} {row.label}" for row in rows],
+            "claim": [row.id for row in rows],
+            "published": [f"{row.published} {row.unit}".strip() for row in rows],
+            "ours": [f"{validate.shown(row.ours)} {row.unit}".strip() for row in rows],
+            "difference": [validate.percent(row.difference) for row in rows],
+            "what": [row.quantity for row in rows],
+            "where": [row.where for row in rows],
+            "document": [short(row.source) for row in rows],
+            "tolerance or check": [row.compared for row in rows],
+            "reason": [row.reason for row in rows],
+        }
+    )
 
 
 @part

@@ -154,9 +154,15 @@ def _rows_of(series: Series, first: int, end: int, y: Axis) -> Series:
         return tuple(values[i] for i in keep) if values else ()
 
     return replace(
-        series, x=of(series.x), y=tuple(series.y[i] - first for i in keep), opened=of(series.opened),
-        base=of(series.base), hover=of(series.hover), values=of(series.values), labels=of(series.labels),
-    )  # fmt: skip
+        series,
+        x=of(series.x),
+        y=tuple(series.y[i] - first for i in keep),
+        opened=of(series.opened),
+        base=of(series.base),
+        hover=of(series.hover),
+        values=of(series.values),
+        labels=of(series.labels),
+    )
 
 
 def _with_short_names(chart: Chart, page: Page) -> Chart:
@@ -188,8 +194,11 @@ def _with_short_names(chart: Chart, page: Page) -> Chart:
 
 
 def _thinned(panel: Panel, box: Box, page: Page) -> Panel:
-    return replace(panel, x=thinned(panel.x, box.width, page, True), 
-                   y=panel.y if is_list(panel.y) else thinned(panel.y, box.height, page, False))  # fmt: skip
+    return replace(
+        panel,
+        x=thinned(panel.x, box.width, page, True),
+        y=panel.y if is_list(panel.y) else thinned(panel.y, box.height, page, False),
+    )
 
 
 def thinned(axis: Axis, length: float, page: Page, along: bool) -> Axis:

@@ -152,8 +152,20 @@ def place(chart: Chart) -> Layout:
             Box(left + column * (width + column_gap), y_top - chart.panel_height_pt, width, chart.panel_height_pt)
         )
     return Layout(
-        REPORT, WIDTH, height, tuple(boxes), tuple(not b for b in beside),
-        legend if legend_rows else (), height - 20.0, legend_columns, (WIDTH - 16) / legend_columns, height - 4.0,
-        notes, BOTTOM + len(notes) * NOTE_ROW, (chart.title,), tuple(panel.title for panel in chart.panels),
-        (True,) * n, (True,) * n,
-    )  # fmt: skip
+        REPORT,
+        WIDTH,
+        height,
+        tuple(boxes),
+        tuple(not b for b in beside),
+        legend if legend_rows else (),
+        height - 20.0,
+        legend_columns,
+        (WIDTH - 16) / legend_columns,
+        height - 4.0,
+        notes,
+        BOTTOM + len(notes) * NOTE_ROW,
+        (chart.title,),
+        tuple(panel.title for panel in chart.panels),
+        (True,) * n,
+        (True,) * n,
+    )

@@ -144,10 +144,11 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
     n_title_lines = max((text.count("\n") + 1 for text in titles if text), default=0)
     tops = n_title_lines * LINE * page.panel + PAD * scale
     feet = [
-        PAD * scale if all(same_x[row * columns : (row + 1) * columns]) else
-        (1.1 * size + PAD * scale) + (lines.x * LINE * size + PAD * scale) + ROW_GAP * scale
+        PAD * scale
+        if all(same_x[row * columns : (row + 1) * columns])
+        else (1.1 * size + PAD * scale) + (lines.x * LINE * size + PAD * scale) + ROW_GAP * scale
         for row in range(rows)
-    ]  # fmt: skip
+    ]
     head = len(title) * LINE * page.title + (6.0 if title else 4.0) * scale
     note_row = NOTE_ROW * page.note / NOTE_SIZE
     legend_height = legend_rows * LEGEND_ROW * scale
@@ -165,13 +166,26 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
         y_top = height - above - row * (tops + panel_height) - sum(feet[:row]) - tops
         boxes.append(Box(left + column * (width + gap), y_top - panel_height, width, panel_height))
     return Layout(
-        page, page.width, height, tuple(boxes), (False,) * n, legend if legend_rows else (), legend_top,
-        legend_columns, cell if legend_columns == 1 else (usable + BETWEEN * scale) / legend_columns,
-        height - 4.0 * scale, notes, PAD * scale + len(notes) * note_row, title, titles,
-        tuple(not same for same in same_x), tuple(not same for same in same_y),
-        tuple(_x_labels(chart, columns, boxes, same_x, page)), tuple(_y_labels(chart, columns, boxes, same_y, page)),
+        page,
+        page.width,
+        height,
+        tuple(boxes),
+        (False,) * n,
+        legend if legend_rows else (),
+        legend_top,
+        legend_columns,
+        cell if legend_columns == 1 else (usable + BETWEEN * scale) / legend_columns,
+        height - 4.0 * scale,
+        notes,
+        PAD * scale + len(notes) * note_row,
+        title,
+        titles,
+        tuple(not same for same in same_x),
+        tuple(not same for same in same_y),
+        tuple(_x_labels(chart, columns, boxes, same_x, page)),
+        tuple(_y_labels(chart, columns, boxes, same_y, page)),
         legend_width,
-    )  # fmt: skip
+    )
 
 
 def _shared(chart: Chart, columns: int) -> tuple[list[bool], list[bool]]:
@@ -198,9 +212,7 @@ def _has_label(chart: Chart, column: int, columns: int) -> bool:
     return column == 0 or own != [panel.y.label for panel in _in_column(chart, column - 1, columns)][: len(own)]
 
 
-def _sides(
-    chart: Chart, columns: int, same_y: list[bool], lines: _Lines, page: Page
-) -> tuple[float, float, float]:  # fmt: skip
+def _sides(chart: Chart, columns: int, same_y: list[bool], lines: _Lines, page: Page) -> tuple[float, float, float]:
     """Room left of the panels, between two columns, and right of them."""
     scale, size = page.scale, page.text
     rooms = []
@@ -210,8 +222,7 @@ def _sides(
         if _has_label(chart, column, columns):
             room += lines.y * LINE * size + PAD * scale
         rooms.append(room)
-    first, last = (max(measured(panel.x.ticks[i][1], size) for panel in chart.panels if panel.x.ticks)
-                   for i in (0, -1))  # fmt: skip
+    first, last = (max(measured(panel.x.ticks[i][1], size) for panel in chart.panels if panel.x.ticks) for i in (0, -1))
     gap = max((*(room + PAD * scale for room in rooms[1:]), (first + last) / 2 + PAD * scale))
     return rooms[0] + PAD * scale, gap, max(1.5 * PAD * scale, last / 2 + 2.0)
 

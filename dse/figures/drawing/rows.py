@@ -12,24 +12,40 @@ from dse.model import assumptions
 
 #: what hover boxes show, in order: (column, name, unit shown, size of that unit)
 _HOVER = (
-    ("batch", "batch", "sequences", 1), ("input_tokens", "in", "tokens", 1), ("output_tokens", "out", "tokens", 1),
-    ("throughput_tokens_per_s", "throughput", "token/s", 1), ("decode_step_s", "decode step", "ms", 1e-3),
-    ("running_batch", "running at once", "sequences", 1), ("effective_bits", "effective", "bit", 1),
+    ("batch", "batch", "sequences", 1),
+    ("input_tokens", "in", "tokens", 1),
+    ("output_tokens", "out", "tokens", 1),
+    ("throughput_tokens_per_s", "throughput", "token/s", 1),
+    ("decode_step_s", "decode step", "ms", 1e-3),
+    ("running_batch", "running at once", "sequences", 1),
+    ("effective_bits", "effective", "bit", 1),
     ("bound", "bound by", "", 1),
-)  # fmt: skip
+)
 
 
 #: columns that figures of design points read: in hover boxes and notes, and with crosses and notes on memory
 POINT = (
-    "device", "model", "batch", "input_tokens", "output_tokens", "effective_bits", "feasible", "running_batch",
-    "decode_step_s", "throughput_tokens_per_s", "bound", "assumptions",
-)  # fmt: skip
+    "device",
+    "model",
+    "batch",
+    "input_tokens",
+    "output_tokens",
+    "effective_bits",
+    "feasible",
+    "running_batch",
+    "decode_step_s",
+    "throughput_tokens_per_s",
+    "bound",
+    "assumptions",
+)
 MEMORY = ("admission", "capacity_bytes", "infeasible_reason")
 #: parts of a decode step that every table has, stacked in this order; `step_parts` adds what some have
 STEP = {
-    "linear_s": "linear layers", "attention_s": "attention", "quantize_s": "quantize (exposed)",
+    "linear_s": "linear layers",
+    "attention_s": "attention",
+    "quantize_s": "quantize (exposed)",
     "dequantize_s": "dequantize (exposed)",
-}  # fmt: skip
+}
 
 
 def step_parts(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -243,10 +259,17 @@ def lines(
         good = [row for row in own if row["feasible"]]
         if framed := [row for row in good if kernels_assumed(row)]:
             yield Series(
-                style.KERNELS_ASSUMED, "scatter", tuple(float(x_of(row)) for row in framed),
-                tuple(float(row[y_column]) for row in framed), look.colour, marker="square", size=FRAME,
-                opened=(True,) * len(framed), is_note=True, in_legend=False,
-            )  # fmt: skip
+                style.KERNELS_ASSUMED,
+                "scatter",
+                tuple(float(x_of(row)) for row in framed),
+                tuple(float(row[y_column]) for row in framed),
+                look.colour,
+                marker="square",
+                size=FRAME,
+                opened=(True,) * len(framed),
+                is_note=True,
+                in_legend=False,
+            )
         yield Series(
             system,
             "line",
@@ -270,10 +293,16 @@ def lines(
                 places.append(at)
                 heights.append(_cross_height(y_axis, n_out[at], n_slots))
             yield Series(
-                style.OUT_OF_MEMORY, "scatter", x=tuple(places), y=tuple(heights), colour=look.colour, marker="x-thin",
+                style.OUT_OF_MEMORY,
+                "scatter",
+                x=tuple(places),
+                y=tuple(heights),
+                colour=look.colour,
+                marker="x-thin",
                 hover=tuple(f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad),
-                is_note=True, in_legend=False,
-            )  # fmt: skip
+                is_note=True,
+                in_legend=False,
+            )
 
 
 def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, colour: str) -> Iterable[Series]:
@@ -290,8 +319,14 @@ def rates(table: pd.DataFrame) -> list[float]:
 def notes(shown: Drawn) -> tuple[str, ...]:
     """All footnotes of a figure of throughputs."""
     table = shown.table
-    return (*mark_notes(table), *kernel_notes(table), *run_notes(table), *sure_notes(table), *shown.notes,
-            assumption_note(table))  # fmt: skip
+    return (
+        *mark_notes(table),
+        *kernel_notes(table),
+        *run_notes(table),
+        *sure_notes(table),
+        *shown.notes,
+        assumption_note(table),
+    )
 
 
 def sure_notes(table: pd.DataFrame) -> tuple[str, ...]:

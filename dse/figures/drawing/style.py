@@ -37,9 +37,18 @@ STYLES = (
 )
 #: place in STYLES of the methods that papers compare, the same in every figure; as the report's default systems
 METHODS = {
-    "FP16": 0, "KVQuant": 1, "KIVI": 2, "QServe": 3, "NQKV": 4, "SmoothQuant+NQKV": 4, "SinkQ": 5, "Tender": 6,
-    "Atom": 7, "SmoothQuant": 8, "Oaken": 9,
-}  # fmt: skip
+    "FP16": 0,
+    "KVQuant": 1,
+    "KIVI": 2,
+    "QServe": 3,
+    "NQKV": 4,
+    "SmoothQuant+NQKV": 4,
+    "SinkQ": 5,
+    "Tender": 6,
+    "Atom": 7,
+    "SmoothQuant": 8,
+    "Oaken": 9,
+}
 
 
 def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:

@@ -10,25 +10,47 @@ from dse.figures.drawing.layout import REPORT, Layout, Page
 FORMATS = ("png", "svg", "pdf")
 PNG_DPI = 300
 _MARKERS = {
-    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "triangle-left": "<",
-    "triangle-right": ">", "pentagon": "p", "hexagon": "h", "star": "*", "cross": "P", "x-thin": "x",
-}  # fmt: skip
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "triangle-down": "v",
+    "triangle-left": "<",
+    "triangle-right": ">",
+    "pentagon": "p",
+    "hexagon": "h",
+    "star": "*",
+    "cross": "P",
+    "x-thin": "x",
+}
 _DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dot": (0, (1.2, 1.6)), "dashdot": (0, (6, 2, 1.2, 2))}
 #: PDF holds its TrueType fonts (type 42); SVG draws letters as paths, so that it looks the same without any font
 _STYLE: Any = {
-    "font.family": "DejaVu Sans", "axes.edgecolor": "#444444", "grid.color": "#DDDDDD", "hatch.color": "white",
-    "pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "dse", "path.simplify": False,
-}  # fmt: skip
+    "font.family": "DejaVu Sans",
+    "axes.edgecolor": "#444444",
+    "grid.color": "#DDDDDD",
+    "hatch.color": "white",
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "dse",
+    "path.simplify": False,
+}
 #: widths in points at the report's size
 _WIDTHS = {
-    "axes.linewidth": 0.6, "grid.linewidth": 0.5, "hatch.linewidth": 0.5, "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5,
-}  # fmt: skip
+    "axes.linewidth": 0.6,
+    "grid.linewidth": 0.5,
+    "hatch.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+}
 #: what matplotlib would write by itself: dates, which differ each time, and its own name
 _METADATA: dict[str, dict[str, Any]] = {
-    "png": {"Software": None}, "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}  # fmt: skip
+}
 
 
 def _plain(text: str) -> str:
@@ -79,11 +101,27 @@ def _draw(figure: Any, chart: Chart, place: Layout) -> None:
         )
         _panel(axes, panel, chart, place, i)
     for text in place.x_labels:
-        figure.text(text.x / place.width, text.y / place.height, _plain("\n".join(text.lines)), va="top", ha="center",
-                    fontsize=page.text, linespacing=1.05)  # fmt: skip
+        figure.text(
+            text.x / place.width,
+            text.y / place.height,
+            _plain("\n".join(text.lines)),
+            va="top",
+            ha="center",
+            fontsize=page.text,
+            linespacing=1.05,
+        )
     for text in place.y_labels:
-        figure.text(text.x / place.width, text.y / place.height, _plain("\n".join(text.lines)), va="center",
-                    ha="right", rotation=90, multialignment="center", fontsize=page.text, linespacing=1.05)  # fmt: skip
+        figure.text(
+            text.x / place.width,
+            text.y / place.height,
+            _plain("\n".join(text.lines)),
+            va="center",
+            ha="right",
+            rotation=90,
+            multialignment="center",
+            fontsize=page.text,
+            linespacing=1.05,
+        )
     _legend(figure, place)
     if chart.colours:
         _colour_bar(figure, chart, place)
@@ -134,15 +172,26 @@ def _heat(axes: Any, series: Series, x: list[float], y: list[float], chart: Char
     scale, n = chart.colours, len(x)
     cells = [[scale.place(v) for v in series.values[i : i + n]] for i in range(0, len(series.values), n)]
     axes.imshow(
-        cells, cmap=colormaps["cividis"], vmin=scale.place(scale.axis.low), vmax=scale.place(scale.axis.high),
-        extent=(x[0] - 0.5, x[-1] + 0.5, y[0] - 0.5, y[-1] + 0.5), origin="lower", aspect="auto",
-        interpolation="nearest", zorder=2,
-    )  # fmt: skip
+        cells,
+        cmap=colormaps["cividis"],
+        vmin=scale.place(scale.axis.low),
+        vmax=scale.place(scale.axis.high),
+        extent=(x[0] - 0.5, x[-1] + 0.5, y[0] - 0.5, y[-1] + 0.5),
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+        zorder=2,
+    )
 
 
 def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, page: Page) -> None:
-    look = {"color": series.colour, "hatch": series.hatch * 4, "edgecolor": "white", "linewidth": 0.4 * page.line,
-            "zorder": 2}  # fmt: skip
+    look = {
+        "color": series.colour,
+        "hatch": series.hatch * 4,
+        "edgecolor": "white",
+        "linewidth": 0.4 * page.line,
+        "zorder": 2,
+    }
     if series.kind == "bar":
         base = [panel.y.shown(v) for v in series.base] if series.base else 0
         axes.bar(x, y, width=series.width, bottom=base, **look)
@@ -160,21 +209,30 @@ def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Ch
         colours = [_cividis(chart, value) for value in series.values] if series.values and chart.colours else None
         shades: list[Any] = colours or [series.colour] * len(x)
         opened = [series.is_open(i) for i in range(len(x))]
-        look: dict[str, Any] = {"color": series.colour, "linewidths": 1.1 * page.line} if thin else {
-            "facecolors": ["white" if is_open else shade for is_open, shade in zip(opened, shades, strict=True)],
-            "edgecolors": [
-                shade if is_open or not series.values else "#333333"
-                for is_open, shade in zip(opened, shades, strict=True)
-            ],
-            "linewidths": (0.6 if series.values else 0.9) * page.line,
-        }  # fmt: skip
-        axes.scatter(x, y, s=size * (1.5 if series.marker == "star" else 1.0), marker=_MARKERS[series.marker],
-                     zorder=order + 0.005, clip_on=False, **look)  # fmt: skip
+        look: dict[str, Any] = (
+            {"color": series.colour, "linewidths": 1.1 * page.line}
+            if thin
+            else {
+                "facecolors": ["white" if is_open else shade for is_open, shade in zip(opened, shades, strict=True)],
+                "edgecolors": [
+                    shade if is_open or not series.values else "#333333"
+                    for is_open, shade in zip(opened, shades, strict=True)
+                ],
+                "linewidths": (0.6 if series.values else 0.9) * page.line,
+            }
+        )
+        axes.scatter(
+            x,
+            y,
+            s=size * (1.5 if series.marker == "star" else 1.0),
+            marker=_MARKERS[series.marker],
+            zorder=order + 0.005,
+            clip_on=False,
+            **look,
+        )
 
 
-def _labels(
-    axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, width: float, page: Page
-) -> None:  # fmt: skip
+def _labels(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, width: float, page: Page) -> None:
     """Texts above marks; those without a mark in the middle of their cell, on two lines where it is narrow."""
     cell = width / (panel.x.high - panel.x.low)
     for i, label in enumerate(series.labels):
@@ -184,8 +242,9 @@ def _labels(
             if page.fits and page_layout.measured(label, page.note) > 0.95 * cell:
                 label = label.replace(" ", "\n")
                 size = min(size, 0.9 * cell / page_layout.measured(label, 1.0))
-        axes.annotate(_plain(label), (x[i], y[i]), textcoords="offset points", ha="center", fontsize=size,
-                      zorder=5, **look)  # fmt: skip
+        axes.annotate(
+            _plain(label), (x[i], y[i]), textcoords="offset points", ha="center", fontsize=size, zorder=5, **look
+        )
 
 
 def _cividis(chart: Chart, value: float) -> Any:
@@ -209,21 +268,40 @@ def _legend(figure: Any, place: Layout) -> None:
         x = left + column * place.legend_cell
         y = place.legend_top - (row + 0.5) * layout.LEGEND_ROW * scale
         if series.kind in ("bar", "hbar"):
-            look: Any = {"facecolor": series.colour, "hatch": series.hatch * 4, "edgecolor": "white",
-                         "linewidth": 0.4 * page.line}  # fmt: skip
+            look: Any = {
+                "facecolor": series.colour,
+                "hatch": series.hatch * 4,
+                "edgecolor": "white",
+                "linewidth": 0.4 * page.line,
+            }
             corner = ((x + 3 * scale) / width, (y - 3.5 * scale) / height)
             figure.add_artist(Rectangle(corner, 16 * scale / width, 7 * scale / height, **look))
         if series.draws_line:
-            figure.add_artist(Line2D([x / width, (x + 22 * scale) / width], [y / height] * 2, color=series.colour,
-                                     linestyle=_DASHES[series.dash], linewidth=1.2 * page.line))  # fmt: skip
+            figure.add_artist(
+                Line2D(
+                    [x / width, (x + 22 * scale) / width],
+                    [y / height] * 2,
+                    color=series.colour,
+                    linestyle=_DASHES[series.dash],
+                    linewidth=1.2 * page.line,
+                )
+            )
         if series.kind in ("line", "scatter") and series.marker:
             face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.colour
             edge = "#333333" if series.values else series.colour
-            figure.add_artist(Line2D([(x + 11 * scale) / width], [y / height], marker=_MARKERS[series.marker],
-                                     markersize=5.0 * page.mark, markerfacecolor=face, markeredgecolor=edge,
-                                     markeredgewidth=0.9 * page.line, linestyle="none"))  # fmt: skip
-        figure.text((x + 27 * scale) / width, y / height, _plain(series.name), va="center_baseline",
-                    fontsize=page.text)  # fmt: skip
+            figure.add_artist(
+                Line2D(
+                    [(x + 11 * scale) / width],
+                    [y / height],
+                    marker=_MARKERS[series.marker],
+                    markersize=5.0 * page.mark,
+                    markerfacecolor=face,
+                    markeredgecolor=edge,
+                    markeredgewidth=0.9 * page.line,
+                    linestyle="none",
+                )
+            )
+        figure.text((x + 27 * scale) / width, y / height, _plain(series.name), va="center_baseline", fontsize=page.text)
 
 
 def _colour_bar(figure: Any, chart: Chart, place: Layout) -> None:
@@ -234,9 +312,13 @@ def _colour_bar(figure: Any, chart: Chart, place: Layout) -> None:
     assert scale is not None
     page, low, high = place.page, place.panels[-1].y, place.panels[0].y + place.panels[0].height
     axes = figure.add_axes(
-        ((place.width - place.legend_width - (layout.BAR_ROOM - 2) * page.scale) / place.width, low / place.height,
-         9 * page.scale / place.width, (high - low) / place.height)
-    )  # fmt: skip
+        (
+            (place.width - place.legend_width - (layout.BAR_ROOM - 2) * page.scale) / place.width,
+            low / place.height,
+            9 * page.scale / place.width,
+            (high - low) / place.height,
+        )
+    )
     norm = Normalize(scale.place(scale.axis.low), scale.place(scale.axis.high))
     bar = figure.colorbar(ScalarMappable(norm, "cividis"), cax=axes, label=_plain(scale.axis.label))
     ticks = (fit.thinned(scale.axis, high - low, page, False) if page.fits else scale.axis).ticks

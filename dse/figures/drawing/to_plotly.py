@@ -15,8 +15,10 @@ _DASHES = {"solid": "solid", "dash": "8px,4px", "dot": "2px,3px", "dashdot": "10
 _MARKERS = {"x-thin": "x-thin-open"}
 #: no logo, no upload, no link out
 CONFIG: dict[str, Any] = {
-    "displaylogo": False, "plotlyServerURL": "", "modeBarButtonsToRemove": ["select2d", "lasso2d"],
-}  # fmt: skip
+    "displaylogo": False,
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+}
 
 
 def _plain(text: str) -> str:
@@ -39,31 +41,46 @@ def spec(chart: Chart) -> dict[str, Any]:
     """The figure as plain data and layout, which plotly has not checked yet: checking takes most of the time."""
     place = layout.place(chart)
     fig: dict[str, Any] = {
-        "width": round(place.width * PIXELS), "height": round(place.height * PIXELS),
+        "width": round(place.width * PIXELS),
+        "height": round(place.height * PIXELS),
         "margin": {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0, "autoexpand": False},
-        "paper_bgcolor": "white", "plot_bgcolor": "white", "showlegend": bool(place.legend), "hovermode": "closest",
-        "font": {"family": "Arial, Helvetica, 'Liberation Sans', sans-serif", **_font(TEXT_SIZE)}, "barmode": "overlay",
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "showlegend": bool(place.legend),
+        "hovermode": "closest",
+        "font": {"family": "Arial, Helvetica, 'Liberation Sans', sans-serif", **_font(TEXT_SIZE)},
+        "barmode": "overlay",
         "legend": {
-            "orientation": "h", "x": 4 / place.width, "xanchor": "left", "y": place.legend_top / place.height,
-            "yanchor": "top", "font": _font(TEXT_SIZE), "entrywidthmode": "pixels", "itemsizing": "trace",
-            "entrywidth": place.legend_cell * PIXELS - _ENTRY_EXTRA, "bgcolor": "rgba(0,0,0,0)", "itemwidth": 34,
+            "orientation": "h",
+            "x": 4 / place.width,
+            "xanchor": "left",
+            "y": place.legend_top / place.height,
+            "yanchor": "top",
+            "font": _font(TEXT_SIZE),
+            "entrywidthmode": "pixels",
+            "itemsizing": "trace",
+            "entrywidth": place.legend_cell * PIXELS - _ENTRY_EXTRA,
+            "bgcolor": "rgba(0,0,0,0)",
+            "itemwidth": 34,
             "traceorder": "normal",
         },
         "annotations": _texts(chart, place),
-    }  # fmt: skip
+    }
     traces: list[Any] = []
     for i, panel in enumerate(chart.panels):
         suffix = "" if i == 0 else str(i + 1)
         box = place.panels[i]
         bars = {series.kind for series in panel.series}
         fig[f"xaxis{suffix}"] = {
-            **_axis(panel.x, True, "bar" not in bars), "anchor": f"y{suffix}",
+            **_axis(panel.x, True, "bar" not in bars),
+            "anchor": f"y{suffix}",
             "domain": [box.x / place.width, (box.x + box.width) / place.width],
-        }  # fmt: skip
+        }
         fig[f"yaxis{suffix}"] = {
-            **_axis(panel.y, place.shows_y_label[i], "hbar" not in bars), "anchor": f"x{suffix}",
+            **_axis(panel.y, place.shows_y_label[i], "hbar" not in bars),
+            "anchor": f"x{suffix}",
             "domain": [box.y / place.height, (box.y + box.height) / place.height],
-        }  # fmt: skip
+        }
         traces += [_trace(series, panel, chart, suffix) for series in panel.series]
     traces += [_key(series) for series in place.legend]
     if chart.colours:
@@ -84,19 +101,37 @@ def _texts(chart: Chart, place: Layout) -> list[dict[str, Any]]:
     common = {"xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False, "align": "left"}
     x = 8 / place.width
     texts = [
-        {**common, "x": x, "y": place.title_top / place.height, "yanchor": "top", "font": _font(TITLE_SIZE),
-         "text": f"<b>{_plain(chart.title)}</b>" if chart.title else ""}
-    ]  # fmt: skip
+        {
+            **common,
+            "x": x,
+            "y": place.title_top / place.height,
+            "yanchor": "top",
+            "font": _font(TITLE_SIZE),
+            "text": f"<b>{_plain(chart.title)}</b>" if chart.title else "",
+        }
+    ]
     for panel, box in zip(chart.panels, place.panels, strict=True):
         texts.append(
-            {**common, "x": box.x / place.width, "y": (box.y + box.height + 1) / place.height, "yanchor": "bottom",
-             "font": _font(PANEL_SIZE), "text": _plain(panel.title)}
-        )  # fmt: skip
+            {
+                **common,
+                "x": box.x / place.width,
+                "y": (box.y + box.height + 1) / place.height,
+                "yanchor": "bottom",
+                "font": _font(PANEL_SIZE),
+                "text": _plain(panel.title),
+            }
+        )
     for i, note in enumerate(place.notes):
         texts.append(
-            {**common, "x": x, "y": (place.notes_top - i * layout.NOTE_ROW) / place.height, "yanchor": "top",
-             "font": _font(NOTE_SIZE, "#444444"), "text": _plain(note)}
-        )  # fmt: skip
+            {
+                **common,
+                "x": x,
+                "y": (place.notes_top - i * layout.NOTE_ROW) / place.height,
+                "yanchor": "top",
+                "font": _font(NOTE_SIZE, "#444444"),
+                "text": _plain(note),
+            }
+        )
     return texts
 
 
@@ -107,38 +142,61 @@ def _axis(axis: Axis, shows_label: bool, grid: bool) -> dict[str, Any]:
     return {
         "type": "log" if axis.log else "linear",
         "range": [log10(low), log10(high)] if axis.log else [low, high],
-        "tickmode": "array", "tickvals": [axis.shown(at) for at, _ in axis.ticks],
-        "ticktext": [_plain(text) for _, text in axis.ticks], "tickangle": 0, "tickfont": _font(TEXT_SIZE),
+        "tickmode": "array",
+        "tickvals": [axis.shown(at) for at, _ in axis.ticks],
+        "ticktext": [_plain(text) for _, text in axis.ticks],
+        "tickangle": 0,
+        "tickfont": _font(TEXT_SIZE),
         "title": {"text": _plain(axis.label) if shows_label else "", "font": _font(TEXT_SIZE), "standoff": 5},
-        "automargin": False, "showgrid": grid, "gridcolor": "#DDDDDD", "zeroline": False, "ticks": "outside",
-        "ticklen": 4, "tickcolor": "#444444", "showline": True, "linecolor": "#444444", "mirror": True,
-    }  # fmt: skip
+        "automargin": False,
+        "showgrid": grid,
+        "gridcolor": "#DDDDDD",
+        "zeroline": False,
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickcolor": "#444444",
+        "showline": True,
+        "linecolor": "#444444",
+        "mirror": True,
+    }
 
 
 def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
     x = [panel.x.shown(v) for v in series.x]
     y = [panel.y.shown(v) for v in series.y]
     common = {
-        "name": _plain(series.name), "legendgroup": series.name, "showlegend": False, "x": x, "y": y,
-        "xaxis": f"x{suffix}", "yaxis": f"y{suffix}",
+        "name": _plain(series.name),
+        "legendgroup": series.name,
+        "showlegend": False,
+        "x": x,
+        "y": y,
+        "xaxis": f"x{suffix}",
+        "yaxis": f"y{suffix}",
         "hovertext": [_plain(text).replace("\n", "<br>") for text in series.hover] or None,
         "hoverinfo": "text" if series.hover else "skip",
-    }  # fmt: skip
+    }
     if series.kind == "heat":
         return _heat(series, panel, chart, common)
     if series.kind in ("bar", "hbar"):
         along = panel.y if series.kind == "bar" else panel.x
         return _bar(
-            **common, base=[along.shown(v) for v in series.base] or None, width=series.width,
-            orientation="v" if series.kind == "bar" else "h", marker=_fill(series),
-        )  # fmt: skip
+            **common,
+            base=[along.shown(v) for v in series.base] or None,
+            width=series.width,
+            orientation="v" if series.kind == "bar" else "h",
+            marker=_fill(series),
+        )
     modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker) + ["text"] * bool(series.labels)
     return _scatter(
-        **common, mode="+".join(modes), line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
-        marker=_marker(series, chart) if series.marker else None, cliponaxis=False,
+        **common,
+        mode="+".join(modes),
+        line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
+        marker=_marker(series, chart) if series.marker else None,
+        cliponaxis=False,
         text=[_plain(label) for label in series.labels] or None,
-        textposition="top center" if series.marker else "middle center", textfont=_font(NOTE_SIZE),
-    )  # fmt: skip
+        textposition="top center" if series.marker else "middle center",
+        textfont=_font(NOTE_SIZE),
+    )
 
 
 def _heat(series: Series, panel: Panel, chart: Chart, common: dict[str, Any]) -> dict[str, Any]:
@@ -149,9 +207,10 @@ def _heat(series: Series, panel: Panel, chart: Chart, common: dict[str, Any]) ->
     texts = common.pop("hovertext")
     names = [_plain(axis.name) for axis in (panel.x, panel.y, scale.axis)]
     shown = (
-        {"text": [texts[i : i + n] for i in range(0, len(cells), n)], "hoverinfo": "text"} if texts else
-        {"hovertemplate": f"{names[0]} %{{x}}<br>{names[1]} %{{y}}<br>{names[2]} %{{z:.4g}}<extra></extra>"}
-    )  # fmt: skip
+        {"text": [texts[i : i + n] for i in range(0, len(cells), n)], "hoverinfo": "text"}
+        if texts
+        else {"hovertemplate": f"{names[0]} %{{x}}<br>{names[1]} %{{y}}<br>{names[2]} %{{z:.4g}}<extra></extra>"}
+    )
     rows = [cells[i : i + n] for i in range(0, len(cells), n)]
     return {**common, **shown, "type": "heatmap", "z": rows, "coloraxis": "coloraxis"}
 
@@ -166,10 +225,11 @@ def _marker(series: Series, chart: Chart) -> dict[str, Any]:
     if series.marker == "star" and series.draws_line:
         size *= 1.2
     marker: dict[str, Any] = {
-        "symbol": _MARKERS.get(series.marker, series.marker), "size": size,
+        "symbol": _MARKERS.get(series.marker, series.marker),
+        "size": size,
         "color": ["white" if series.is_open(i) else series.colour for i in range(len(series.x))],
         "line": {"color": series.colour, "width": 1.6},
-    }  # fmt: skip
+    }
     if series.marker in _MARKERS:
         marker.update(color=series.colour, line={"color": series.colour, "width": 2.2})
     elif series.values and chart.colours:
@@ -184,20 +244,30 @@ def _marker(series: Series, chart: Chart) -> dict[str, Any]:
 def _key(series: Series) -> Any:
     """The legend entry of a series: a trace without points."""
     common = {
-        "name": _plain(series.name), "legendgroup": series.name, "showlegend": True, "x": [None], "y": [None],
+        "name": _plain(series.name),
+        "legendgroup": series.name,
+        "showlegend": True,
+        "x": [None],
+        "y": [None],
         "hoverinfo": "skip",
-    }  # fmt: skip
+    }
     if series.kind in ("bar", "hbar"):
         return _bar(**common, marker=_fill(series))
     modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker)
     face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.colour
     edge = "#333333" if series.values else series.colour
-    marker = {"symbol": _MARKERS.get(series.marker, series.marker), "size": 9, "color": face,
-              "line": {"color": edge, "width": 2.2 if series.marker in _MARKERS else 1.6}}  # fmt: skip
+    marker = {
+        "symbol": _MARKERS.get(series.marker, series.marker),
+        "size": 9,
+        "color": face,
+        "line": {"color": edge, "width": 2.2 if series.marker in _MARKERS else 1.6},
+    }
     return _scatter(
-        **common, mode="+".join(modes) or "lines", marker=marker if series.marker else None,
+        **common,
+        mode="+".join(modes) or "lines",
+        marker=marker if series.marker else None,
         line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
-    )  # fmt: skip
+    )
 
 
 def _colours(chart: Chart, place: Layout) -> dict[str, Any]:
@@ -205,12 +275,22 @@ def _colours(chart: Chart, place: Layout) -> dict[str, Any]:
     assert scale is not None
     low, high = place.panels[-1].y, place.panels[0].y + place.panels[0].height
     return {
-        "colorscale": "Cividis", "cmin": scale.place(scale.axis.low), "cmax": scale.place(scale.axis.high),
+        "colorscale": "Cividis",
+        "cmin": scale.place(scale.axis.low),
+        "cmax": scale.place(scale.axis.high),
         "colorbar": {
-            "x": (place.width - layout.BAR_ROOM) / place.width, "xanchor": "left", "xpad": 0, "ypad": 0,
-            "y": low / place.height, "yanchor": "bottom", "len": (high - low) / place.height, "lenmode": "fraction",
-            "thickness": 9 * PIXELS, "tickvals": [scale.place(at) for at, _ in scale.axis.ticks],
-            "ticktext": [text for _, text in scale.axis.ticks], "tickfont": _font(TEXT_SIZE),
+            "x": (place.width - layout.BAR_ROOM) / place.width,
+            "xanchor": "left",
+            "xpad": 0,
+            "ypad": 0,
+            "y": low / place.height,
+            "yanchor": "bottom",
+            "len": (high - low) / place.height,
+            "lenmode": "fraction",
+            "thickness": 9 * PIXELS,
+            "tickvals": [scale.place(at) for at, _ in scale.axis.ticks],
+            "ticktext": [text for _, text in scale.axis.ticks],
+            "tickfont": _font(TEXT_SIZE),
             "title": {"text": _plain(scale.axis.label), "side": "right", "font": _font(TEXT_SIZE)},
         },
-    }  # fmt: skip
+    }

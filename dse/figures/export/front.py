@@ -41,8 +41,13 @@ def to_json(found: DesignFront) -> dict[str, Any]:
     """The front for `--json`: numbers in SI units, missing and infinite ones, which JSON does not have, as null."""
     rows = [{name: _json_value(value) for name, value in row.items()} for row in found.table.to_dict("records")]
     return {
-        "objectives": found.objectives, "by": list(found.by), "n_rows": found.n_rows, "n_feasible": found.n_feasible,
-        "n_missing": found.n_missing, "limits": [str(limit) for limit in found.limits], "n_beyond": found.n_beyond,
+        "objectives": found.objectives,
+        "by": list(found.by),
+        "n_rows": found.n_rows,
+        "n_feasible": found.n_feasible,
+        "n_missing": found.n_missing,
+        "limits": [str(limit) for limit in found.limits],
+        "n_beyond": found.n_beyond,
         "n_front": len(rows),
         "front": [
             {**row, "row": int(place), "knee": bool(knee), "intervals": ends, "sure": chance}
@@ -50,16 +55,18 @@ def to_json(found: DesignFront) -> dict[str, Any]:
                 rows, found.row, found.knee, sure.intervals(found), sure.chances(found), strict=True
             )
         ],
-    }  # fmt: skip
+    }
 
 
 def infinite(found: DesignFront) -> list[tuple[str, int]]:
     """(column, row of the source) of each infinite number of the front, which `to_json` writes as null."""
     return [
         (str(name), int(place))
-        for name in found.table.columns if pd.api.types.is_float_dtype(found.table[name])
-        for place, value in zip(found.row, found.table[name], strict=True) if not pd.isna(value) and math.isinf(value)
-    ]  # fmt: skip
+        for name in found.table.columns
+        if pd.api.types.is_float_dtype(found.table[name])
+        for place, value in zip(found.row, found.table[name], strict=True)
+        if not pd.isna(value) and math.isinf(value)
+    ]
 
 
 def _json_value(value: Any) -> Any:

@@ -27,9 +27,10 @@ MM = 72 / 25.4
 PRESETS = {
     "paper": Page("paper", 85 * MM, title=8.0, panel=8.0, line=0.75, mark=0.8),
     "paper-wide": Page("paper-wide", 178 * MM, title=8.0, panel=8.0, line=0.75, mark=0.8),
-    "slide": Page("slide", 960.0, 540.0, title=24.0, panel=18.0, text=18.0, note=18.0, line=2.2, mark=1.9,
-                  max_note_lines=2),
-}  # fmt: skip
+    "slide": Page(
+        "slide", 960.0, 540.0, title=24.0, panel=18.0, text=18.0, note=18.0, line=2.2, mark=1.9, max_note_lines=2
+    ),
+}
 #: dots an inch of a preview
 PREVIEW_DPI = 110
 #: characters of a command that a file keeps

@@ -18,7 +18,7 @@ KINDS = {
         name for name, one in FIGURES.items() if one.written.command.startswith("dse lab") and stem in one.written.stems
     )
     for stem in ("bits", "errors", "histogram", "values")
-}  # fmt: skip
+}
 #: tokens and channels of a map, of the command and of the explorer's page
 MAX_TOKENS, MAX_CHANNELS = 256, 384
 
@@ -28,10 +28,14 @@ def values_table(view: View, most_channels: int) -> pd.DataFrame:
     before, after = (part[:, :most_channels].astype(np.float64) for part in (view.before, view.after))
     n_tokens, n_channels = before.shape
     tokens = np.repeat(np.arange(view.first_token, view.first_token + n_tokens), n_channels)
-    return pd.DataFrame({
-        "token": tokens, "channel": np.tile(np.arange(n_channels), n_tokens), "before": before.reshape(-1),
-        "after": after.reshape(-1),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "token": tokens,
+            "channel": np.tile(np.arange(n_channels), n_tokens),
+            "before": before.reshape(-1),
+            "after": after.reshape(-1),
+        }
+    )
 
 
 def write(
@@ -46,18 +50,25 @@ def write(
     on = f"Measured on {data}."
     queries = [found.queries] if error in ATTENTION and found.queries else []
     tables: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
-        "bits": (found.ledger, {
-            "title": "Bits an element as stored", "notes": [on, *([found.thresholds] if found.thresholds else [])],
-        }),
-        "errors": (found.errors, {
-            "title": f"{name[0].upper()}{name[1:]} by layer and head, {side}s", "error": error, "side": side,
-            "notes": [f"{'More' if more else 'Less'} is better. {on}", *queries],
-        }),
-        "histogram": (view.histogram, {
-            "title": f"Values before and after, {place}", "marks": [list(mark) for mark in view.marks], "notes": [on],
-        }),
+        "bits": (
+            found.ledger,
+            {"title": "Bits an element as stored", "notes": [on, *([found.thresholds] if found.thresholds else [])]},
+        ),
+        "errors": (
+            found.errors,
+            {
+                "title": f"{name[0].upper()}{name[1:]} by layer and head, {side}s",
+                "error": error,
+                "side": side,
+                "notes": [f"{'More' if more else 'Less'} is better. {on}", *queries],
+            },
+        ),
+        "histogram": (
+            view.histogram,
+            {"title": f"Values before and after, {place}", "marks": [list(mark) for mark in view.marks], "notes": [on]},
+        ),
         "values": (values_table(view, most_channels), {"place": place}),
-    }  # fmt: skip
+    }
     folder = files.prepare(out)
     paths = []
     for stem, (table, about) in tables.items():

@@ -21,17 +21,23 @@ def write(found: Found, command: str, static: str = "auto") -> str:
     about = {"synthetic": found.file.data.synthetic}
     drawn = {
         name: one.draw(Source(tables[one.written.stems[0]], about=about))
-        for name, one in FIGURES.items() if one.written.command == COMMAND
-    }  # fmt: skip
+        for name, one in FIGURES.items()
+        if one.written.command == COMMAND
+    }
     charts = {name: chart for name, chart in drawn.items() if chart}
     with report_static.painter(static) as brush:
         for name, chart in charts.items():
             for kind, content in brush.images(chart, command).items():
                 files.write(found.folder / f"{name}.{kind}", content)
     page = web_page.render(
-        "measurement.html", title=_title(found), charts=charts, formats=report_static.FORMATS, table=TABLE,
-        text=measure_table.text(found.summary), made_by=command,
-    )  # fmt: skip
+        "measurement.html",
+        title=_title(found),
+        charts=charts,
+        formats=report_static.FORMATS,
+        table=TABLE,
+        text=measure_table.text(found.summary),
+        made_by=command,
+    )
     files.write(found.folder / PAGE, page.encode())
     files.sync(found.folder)
     return str(found.folder / PAGE)

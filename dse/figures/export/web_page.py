@@ -20,9 +20,15 @@ def fragment(chart: Chart, div_id: str) -> str:
     import plotly.io as pio
 
     return str(
-        pio.to_html(to_plotly.figure(chart), config=to_plotly.CONFIG, include_plotlyjs=False, full_html=False,
-                    div_id=div_id, include_mathjax=False)
-    )  # fmt: skip
+        pio.to_html(
+            to_plotly.figure(chart),
+            config=to_plotly.CONFIG,
+            include_plotlyjs=False,
+            full_html=False,
+            div_id=div_id,
+            include_mathjax=False,
+        )
+    )
 
 
 @cache
@@ -31,12 +37,17 @@ def _templates(package: str) -> Any:
 
     found = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, "dse.figures"))]),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     found.globals |= {  # scripts of plotly are the one thing that is not escaped
-        "version": __version__, "js_beside": False, "plotly_js": lambda: trusted(plotly_js()),
+        "version": __version__,
+        "js_beside": False,
+        "plotly_js": lambda: trusted(plotly_js()),
         "fragment": lambda chart, div_id: trusted(fragment(chart, div_id)),
-    }  # fmt: skip
+    }
     return found
 
 

@@ -105,10 +105,15 @@ def _check(one: Figure, source: Source, where: str) -> None:
         keys = list(one.key)
         again = own.duplicated(keys, keep=False)
         if again.any():
-            first = own[again].groupby(keys, sort=False, dropna=False, observed=True).get_group(
-                tuple(own[again].iloc[0][name] for name in keys)
-            )  # fmt: skip
+            first = (
+                own[again]
+                .groupby(keys, sort=False, dropna=False, observed=True)
+                .get_group(tuple(own[again].iloc[0][name] for name in keys))
+            )
             differ = [str(name) for name in own.columns if first[name].astype(str).nunique() > 1]
-            what = (f"differ in {', '.join(differ[:3])}: choose with --only COLUMN=VALUE" if differ
-                    else "are the same: leave one")  # fmt: skip
+            what = (
+                f"differ in {', '.join(differ[:3])}: choose with --only COLUMN=VALUE"
+                if differ
+                else "are the same: leave one"
+            )
             raise InputError(f"{show(where)}: {len(first):,} rows of one mark {what}")

@@ -26,10 +26,39 @@ WORDS = ("assumptions", "infeasible_reason", "flips_at", "best", "config", "winn
 
 #: columns of names, which stay text where they read like numbers ("3", "2024-01-01")
 NAMES = (
-    "admission", "basis", "batching", "bound", "config", "data", "device", "experiment", "id", "key_quantizer", "kind",
-    "label", "method", "metric", "model", "name", "operation", "part", "phase", "quantizer", "series", "side",
-    "size_class", "source", "stack", "system", "trace", "unit", "value_quantizer", "verdict", "view", *WORDS,
-)  # fmt: skip
+    "admission",
+    "basis",
+    "batching",
+    "bound",
+    "config",
+    "data",
+    "device",
+    "experiment",
+    "id",
+    "key_quantizer",
+    "kind",
+    "label",
+    "method",
+    "metric",
+    "model",
+    "name",
+    "operation",
+    "part",
+    "phase",
+    "quantizer",
+    "series",
+    "side",
+    "size_class",
+    "source",
+    "stack",
+    "system",
+    "trace",
+    "unit",
+    "value_quantizer",
+    "verdict",
+    "view",
+    *WORDS,
+)
 
 
 def beside(about: dict[str, Any]) -> bytes:
@@ -116,8 +145,9 @@ def _plain(table: pd.DataFrame) -> pd.DataFrame:
             column = table[name].astype(object)
             table = table.assign(**{name: [word if _is_missing(word) else _word(word) for word in column]})
     if "infeasible_code" in table and "infeasible_reason" not in table:
-        table = table.assign(infeasible_reason=[CODES[code] if 0 < code < len(CODES) else "" for code in
-                                                table["infeasible_code"]])  # fmt: skip
+        table = table.assign(
+            infeasible_reason=[CODES[code] if 0 < code < len(CODES) else "" for code in table["infeasible_code"]]
+        )
     table.attrs = attrs
     return table
 

@@ -74,9 +74,13 @@ def _about_csv(chart: Chart, table: pd.DataFrame, out: str, made_by: str) -> byt
         for name in table.columns
     ]
     about: dict[str, Any] = {
-        "url": Path(out).name, "title": chart.title, "notes": list(chart.notes), "made_by": made_by,
-        "dse_version": __version__, "tableSchema": {"columns": columns},
-    }  # fmt: skip
+        "url": Path(out).name,
+        "title": chart.title,
+        "notes": list(chart.notes),
+        "made_by": made_by,
+        "dse_version": __version__,
+        "tableSchema": {"columns": columns},
+    }
     return (json.dumps(about, indent=1) + "\n").encode()
 
 
@@ -88,10 +92,15 @@ def how_to(kind: str) -> str:
 def listing() -> list[dict[str, Any]]:
     """Every figure as plain data."""
     return [
-        {"kind": one.name, "shows": one.shows, "written_by": one.written.command, "columns": list(one.columns),
-         "beside": f"{one.written.stems[0]}{BESIDE}" if one.needs_beside else None}
+        {
+            "kind": one.name,
+            "shows": one.shows,
+            "written_by": one.written.command,
+            "columns": list(one.columns),
+            "beside": f"{one.written.stems[0]}{BESIDE}" if one.needs_beside else None,
+        }
         for one in FIGURES.values()
-    ]  # fmt: skip
+    ]
 
 
 def listing_text() -> str:

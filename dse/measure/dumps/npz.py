@@ -28,9 +28,7 @@ MAX_META = 2**16
 _END, _END64, _LOCATOR64 = b"PK\5\6", b"PK\6\6", b"PK\6\7"
 _END_BYTES, _END64_BYTES, _LOCATOR64_BYTES = 22, 56, 20
 #: what `zipfile` raises for archives that are damaged or ask for what it does not know
-_ZIP_ERRORS = (
-    zipfile.BadZipFile, OSError, RuntimeError, ValueError, EOFError, OverflowError, struct.error, zlib.error
-)  # fmt: skip
+_ZIP_ERRORS = (zipfile.BadZipFile, OSError, RuntimeError, ValueError, EOFError, OverflowError, struct.error, zlib.error)
 _AGAIN = "copy the file or write it again"
 
 

@@ -38,8 +38,10 @@ def _bf16(x: np.ndarray) -> np.ndarray:
 
 
 _ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "fp32": np.asarray, "fp16": lambda x: x.astype(np.float16), "bf16": _bf16,
-}  # fmt: skip
+    "fp32": np.asarray,
+    "fp16": lambda x: x.astype(np.float16),
+    "bf16": _bf16,
+}
 
 
 class FloatCache:
@@ -196,9 +198,10 @@ def calibrate(model: LanguageModel, tokens: np.ndarray) -> Calibration:
         forward(model, tokens, caches, own=True, last_only=True)
         found[before] = [cache.seen() for cache in caches]
     return Calibration(
-        tuple(key for key, _ in found[True]), tuple(key for key, _ in found[False]),
+        tuple(key for key, _ in found[True]),
+        tuple(key for key, _ in found[False]),
         tuple(value for _, value in found[False]),
-    )  # fmt: skip
+    )
 
 
 Maker = Callable[[dict[str, Any], int, Calibration], KVCache]

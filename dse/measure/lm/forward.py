@@ -81,9 +81,15 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def _attention(
-    model: LanguageModel, layer: Layer, x: np.ndarray, cache: KVCache, first: int, own: bool,
-    queries: list[np.ndarray] | None, attention: Callable[[np.ndarray, Any], np.ndarray] | None,
-) -> np.ndarray:  # fmt: skip
+    model: LanguageModel,
+    layer: Layer,
+    x: np.ndarray,
+    cache: KVCache,
+    first: int,
+    own: bool,
+    queries: list[np.ndarray] | None,
+    attention: Callable[[np.ndarray, Any], np.ndarray] | None,
+) -> np.ndarray:
     h = rms_norm(x, layer.attention_norm, model.norm_epsilon)
     query = heads_of(h @ layer.q, model.n_q_heads)
     key, value = heads_of(h @ layer.k, model.n_kv_heads), heads_of(h @ layer.v, model.n_kv_heads)
@@ -106,10 +112,15 @@ def _attention(
 
 
 def forward(
-    model: LanguageModel, tokens: np.ndarray, caches: Sequence[KVCache], first: int = 0, own: bool = False,
-    last_only: bool = False, queries: list[np.ndarray] | None = None,
+    model: LanguageModel,
+    tokens: np.ndarray,
+    caches: Sequence[KVCache],
+    first: int = 0,
+    own: bool = False,
+    last_only: bool = False,
+    queries: list[np.ndarray] | None = None,
     attention: Callable[[np.ndarray, Any], np.ndarray] | None = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Logits [batch, n, N_TOKENS] (with last_only of the last token, [batch, 1, N_TOKENS]) of tokens [batch, n].
 
     The tokens stand at positions `first`, `first` + 1, ...; the caches, one a layer, hold those before and get these.

@@ -26,8 +26,12 @@ def write(source: str, folder: Path, n_windows: int = N_WINDOWS, n_tokens: int =
     kept: list[np.ndarray] = []
     caches = [FloatCache("fp16") for _ in model.layers]
     forward(model, windows(held_out(SCORED), n_windows, n_tokens), caches, last_only=True, queries=kept)
-    about = {"model": f"dse {model.name}", "rope": "after", "rope_theta": f"{model.rope_theta:.10g}",
-             "note": f"{n_windows} windows of held-out text"}  # fmt: skip
+    about = {
+        "model": f"dse {model.name}",
+        "rope": "after",
+        "rope_theta": f"{model.rope_theta:.10g}",
+        "note": f"{n_windows} windows of held-out text",
+    }
     tensors = {"meta": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     for i, cache in enumerate(caches):
         tensors[f"layer{i}.key"], tensors[f"layer{i}.value"] = cache.seen()

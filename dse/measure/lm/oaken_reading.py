@@ -16,8 +16,9 @@ def decoded(x: np.ndarray, method: Any, levels: int) -> np.ndarray:
     and a magnitude of `levels` steps; its dense group keeps 15. With 15 for both it is `method` with 5-bit outliers."""
     n_batch, n_heads, n_tokens, head_dim = x.shape
     flat = x.transpose(0, 2, 1, 3).reshape(-1, n_heads * head_dim).astype(np.float32)
-    lower, upper = (np.array(side, np.float32).astype(np.float16).astype(np.float32)
-                    for side in (method.lower, method.upper))  # fmt: skip
+    lower, upper = (
+        np.array(side, np.float32).astype(np.float16).astype(np.float32) for side in (method.lower, method.upper)
+    )
     n = lower.size + 1
     inside = [(flat >= low) & (flat <= high) for low, high in zip(lower, upper, strict=True)]
     group = np.sum(inside, axis=0)

@@ -171,7 +171,14 @@ class Bench:
         ratios = nat.mean(axis=1) - base.mean(axis=1)
         spread = float(ratios.std(ddof=1) / math.sqrt(len(ratios))) if len(ratios) > 1 else None
         return Score(
-            model=self.model.name, method=spec.name, stored_bits=bits, perplexity=math.exp(nat.mean()),
-            prompt_perplexity=math.exp(whole.mean()), greedy_agreement_frac=equal[0], greedy_common_tokens=equal[1],
-            n_scored_tokens=nat.size, log_ratio_se=spread, log_ratios=tuple(ratios.tolist()),
-        )  # fmt: skip
+            model=self.model.name,
+            method=spec.name,
+            stored_bits=bits,
+            perplexity=math.exp(nat.mean()),
+            prompt_perplexity=math.exp(whole.mean()),
+            greedy_agreement_frac=equal[0],
+            greedy_common_tokens=equal[1],
+            n_scored_tokens=nat.size,
+            log_ratio_se=spread,
+            log_ratios=tuple(ratios.tolist()),
+        )

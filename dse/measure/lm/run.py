@@ -22,17 +22,32 @@ N_WINDOWS, N_PROMPT, N_GENERATED, N_GREEDY = 8, 256, 256, 256
 N_CALIBRATION, CALIBRATION_TOKENS = 4, 512
 #: several bit-widths; what fits into 10 minutes on 2 cores for both models
 METHODS = (
-    "fp16", "fp8", "int8", "int4", "nqkv:block=64", "oaken", "qserve", "atom:group=64", "tender", "kvquant",
-    "kivi:bits=4", "kivi:bits=2", "sinkq:bits=4", "sinkq:bits=2",
-)  # fmt: skip
+    "fp16",
+    "fp8",
+    "int8",
+    "int4",
+    "nqkv:block=64",
+    "oaken",
+    "qserve",
+    "atom:group=64",
+    "tender",
+    "kvquant",
+    "kivi:bits=4",
+    "kivi:bits=2",
+    "sinkq:bits=4",
+    "sinkq:bits=2",
+)
 MAX_METHODS = 1000
 _FIELDS = {field.name for field in fields(Score)}
 
 
 def run(
-    models: Sequence[str], methods: Sequence[str], out: str | None, progress: Progress,
+    models: Sequence[str],
+    methods: Sequence[str],
+    out: str | None,
+    progress: Progress,
     asked: tuple[int, int, int, int] = (N_WINDOWS, N_PROMPT, N_GENERATED, N_GREEDY),
-) -> list[Score]:  # fmt: skip
+) -> list[Score]:
     """Score each model (default: those that ship) under each method (default: METHODS).
 
     asked: windows, prompt tokens, generated and greedy tokens. With `out`, a directory, finished scores are kept there
@@ -103,8 +118,14 @@ def rows(scores: Sequence[Score]) -> list[dict[str, Any]]:
 
 def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with as many digits as say something, without the single windows."""
-    digits = {"stored_bits": 2, "perplexity": 4, "prompt_perplexity": 4, "greedy_agreement_frac": 3,
-              "greedy_common_tokens": 1, "log_ratio_se": 4}  # fmt: skip
+    digits = {
+        "stored_bits": 2,
+        "perplexity": 4,
+        "prompt_perplexity": 4,
+        "greedy_agreement_frac": 3,
+        "greedy_common_tokens": 1,
+        "log_ratio_se": 4,
+    }
     return [
         {
             name: f"{value:.{digits[name]}f}" if name in digits and value is not None else value

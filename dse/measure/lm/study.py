@@ -93,8 +93,13 @@ def run(
     Finished parts are kept in `out`, so that the same command goes on. Raises InputError and OutputError.
     """
     model = weights.load(source)
-    about = {"model": model.name, "weights_sha256": sha256(source), "dse": __version__, "n_windows": n_windows,
-             "n_tokens": n_tokens}  # fmt: skip
+    about = {
+        "model": model.name,
+        "weights_sha256": sha256(source),
+        "dse": __version__,
+        "n_windows": n_windows,
+        "n_tokens": n_tokens,
+    }
     asked = points(model)
     unique = list({point.key: point for point in asked}.values())
     scorer, scored = _Scorer(model, n_windows, n_tokens), {}
@@ -116,8 +121,13 @@ def run(
         text = io.StringIO()
         pd.DataFrame(found, columns=list(COLUMNS)).to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
         files.write(path, text.getvalue().encode())
-        more = {**about, "command": command, "scored": list(SCORED), "texts": list(TEXTS),
-                "first_scored": n_tokens // 2}  # fmt: skip
+        more = {
+            **about,
+            "command": command,
+            "scored": list(SCORED),
+            "texts": list(TEXTS),
+            "first_scored": n_tokens // 2,
+        }
         files.write(Path(out) / f"{model.name}.study.json", (json.dumps(more, indent=1) + "\n").encode())
     return path
 

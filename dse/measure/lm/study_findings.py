@@ -51,8 +51,10 @@ def percent(value: float, error: float) -> str:
 def _limits(table: pd.DataFrame, side: str) -> pd.DataFrame:
     """Width between the limits of the outer 4 %: layers by texts."""
     own = rows(table, "ranges", side=side)
-    high, low = (own[own["metric"] == name].pivot_table(index="layer", columns="series", values="value")
-                 for name in ("high", "low"))  # fmt: skip
+    high, low = (
+        own[own["metric"] == name].pivot_table(index="layer", columns="series", values="value")
+        for name in ("high", "low")
+    )
     return high - low
 
 
@@ -116,8 +118,14 @@ def quantiles(table: pd.DataFrame) -> Found:
     """NQKV Figure 4: mean quantiles on the line, as the eye sees it: within a fifth of a deviation inside +-2."""
     own = rows(table, "quantiles")
     own = own[own["x"].abs() < 2]
-    off = (own.groupby(["layer", "side", "series", "x"])["value"].mean().reset_index()
-           .groupby(["side", "series", "x"])["value"].mean().reset_index())  # fmt: skip
+    off = (
+        own.groupby(["layer", "side", "series", "x"])["value"]
+        .mean()
+        .reset_index()
+        .groupby(["side", "series", "x"])["value"]
+        .mean()
+        .reset_index()
+    )
     worst = float((off["value"] - off["x"]).abs().max())
     return f"mean quantiles within {worst:.2f} deviations of the line", AGREES if worst < 0.2 else CONTRADICTS
 
@@ -207,8 +215,10 @@ def four_bits_with_sign(table: pd.DataFrame) -> Found:
 
 def other_texts(table: pd.DataFrame) -> Found:
     """Oaken 4.3: thresholds need not come from the text that is read."""
-    off = {name: difference(setting(table, "oaken-texts", key), setting(table, "oaken-texts", "scored"))
-           for key, name in (("both", "two other modules"), ("random", "random bytes"))}  # fmt: skip
+    off = {
+        name: difference(setting(table, "oaken-texts", key), setting(table, "oaken-texts", "scored"))
+        for key, name in (("both", "two other modules"), ("random", "random bytes"))
+    }
     worse = [value > 0 and is_sure(value, error) for value, error in off.values()]
     text = "over the scored text's own: " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items())
     return text, CONTRADICTS if worse[0] else AGREES
@@ -227,8 +237,10 @@ def blocks(table: pd.DataFrame) -> Found:
 def axes(table: pd.DataFrame) -> Found:
     """KIVI: with 2 bits keys by channel and values by token are best."""
     own = setting(table, "kivi-axes", "channel/token", 2)
-    off = {name: difference(setting(table, "kivi-axes", name, 2), own)
-           for name in ("channel/channel", "token/token", "token/channel")}  # fmt: skip
+    off = {
+        name: difference(setting(table, "kivi-axes", name, 2), own)
+        for name in ("channel/channel", "token/token", "token/channel")
+    }
     verdicts = [judged(*one, 1) for one in off.values()]
     verdict = CONTRADICTS if CONTRADICTS in verdicts else AGREES if verdicts.count(AGREES) == 3 else UNDECIDED
     return "over channel/token: " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
@@ -292,7 +304,7 @@ FINDINGS = (
     Finding("group size", "SinkQ Table 3", "the size of groups shows no clear pattern", group_sizes),
     Finding("number of sinks", "SinkQ Table 4", "one sink kept exact improves much", one_sink),
     Finding("shallow layers", "SinkQ Table 4", "sinks are not needed in the first two layers", shallow),
-)  # fmt: skip
+)
 
 
 def table(tables: Tables) -> pd.DataFrame:

@@ -25,11 +25,19 @@ TOP = 0.04
 Row = dict[str, Any]
 
 
-def row(experiment: str, metric: str, value: float, series: str = "", x: float = 0.0, layer: int = -1,
-        side: str = "") -> Row:  # fmt: skip
+def row(
+    experiment: str, metric: str, value: float, series: str = "", x: float = 0.0, layer: int = -1, side: str = ""
+) -> Row:
     """A row of the study's table; layer -1: all layers."""
-    return {"experiment": experiment, "series": series, "layer": layer, "side": side, "x": float(x), "metric": metric,
-            "value": float(value)}  # fmt: skip
+    return {
+        "experiment": experiment,
+        "series": series,
+        "layer": layer,
+        "side": side,
+        "x": float(x),
+        "metric": metric,
+        "value": float(value),
+    }
 
 
 def looks(model: LanguageModel, tokens: np.ndarray, texts: list[str]) -> Iterator[Row]:
@@ -99,8 +107,13 @@ def _sinks(layer: int, query: np.ndarray, key: np.ndarray, value: np.ndarray) ->
     even = shares / shares.mean(axis=-1, keepdims=True)
     for head in range(key.shape[1]):
         yield row("sinks", "bos_over_even", even[:, head, 0].mean(), x=head, layer=layer)
-        yield row("sinks", "bos_key_over_median", (norms[:, head, 0] / np.median(norms[:, head], axis=-1)).mean(),
-                  x=head, layer=layer)  # fmt: skip
+        yield row(
+            "sinks",
+            "bos_key_over_median",
+            (norms[:, head, 0] / np.median(norms[:, head], axis=-1)).mean(),
+            x=head,
+            layer=layer,
+        )
         smallest = np.take_along_axis(even[:, head], norms[:, head].argmin(axis=-1)[:, None], axis=-1)
         yield row("sinks", "smallest_key_over_even", smallest.mean(), x=head, layer=layer)
         yield row("sinks", "highest_over_even", even[:, head].max(axis=-1).mean(), x=head, layer=layer)
@@ -122,8 +135,12 @@ def _kept(layer: int, query: np.ndarray, key: np.ndarray, value: np.ndarray) -> 
     scores[..., np.triu(np.ones((n, n), bool), 1)] = -np.inf
     # a token's attention over the even share of the queries that see it
     drawn = (softmax(scores) * np.arange(1, n + 1)[:, None]).sum(axis=(2, 3)) / np.arange(n, 0, -1)
-    ranks = {"smallest keys": norms, "largest keys": -norms, "highest attention": -drawn,
-             "first tokens": np.broadcast_to(np.arange(n), norms.shape)}  # fmt: skip
+    ranks = {
+        "smallest keys": norms,
+        "largest keys": -norms,
+        "highest attention": -drawn,
+        "first tokens": np.broadcast_to(np.arange(n), norms.shape),
+    }
     method = kernels_ref.KIVI(2, 128, 0, overflow="saturate")
 
     def loss(chosen: np.ndarray, excluded: bool) -> float:

@@ -50,9 +50,16 @@ AXES = ("channel/token", "channel/channel", "token/token", "token/channel")
 GROUPS, RESIDUALS = (32, 64, 128), (0, 8, 16, 32, 64, 128)
 #: Oaken Table 3: groups and bits of an outlier
 TABLE_3 = (
-    ("4/90/6", 5), ("90/10", 5), ("10/90", 5), ("4/90/3/3", 5), ("2/2/90/6", 5), ("2/2/90/3/3", 5),
-    ("4/90/3/3", 4), ("2/2/90/6", 4), ("2/2/90/3/3", 4),
-)  # fmt: skip
+    ("4/90/6", 5),
+    ("90/10", 5),
+    ("10/90", 5),
+    ("4/90/3/3", 5),
+    ("2/2/90/6", 5),
+    ("2/2/90/3/3", 5),
+    ("4/90/3/3", 4),
+    ("2/2/90/6", 4),
+    ("2/2/90/3/3", 4),
+)
 #: Oaken Figure 12(a): percent of outliers, and the outer group's part of them
 OUTLIERS, OUTER_PARTS = (2, 5, 10, 20), (0.2, 0.4, 0.6, 0.8)
 BLOCKS = (16, 32, 64, 128, 256)
@@ -71,8 +78,11 @@ def points(model: LanguageModel) -> list[Point]:
             groups = f"{outer:g}/{100 - share:g}/{round(share - outer, 2):g}"
             found.append(Point("oaken-ratios", f"{share} %", outer, f"oaken:groups={groups}"))
     found += [Point("oaken-groups", f"{g}, {b} bit", 0, f"oaken:groups={g},outlier_bits={b}") for g, b in TABLE_3]
-    found += [Point("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4", steps=7)
-              for g, bits in TABLE_3 if bits == 4]  # fmt: skip
+    found += [
+        Point("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4", steps=7)
+        for g, bits in TABLE_3
+        if bits == 4
+    ]
     found += [Point("oaken-texts", text or "both", 0, "oaken", text=text) for text in TEXTS]
     found += [Point("nqkv-blocks", "NQKV", block, f"nqkv:block={block}") for block in BLOCKS if block <= width]
     for bits in (2, 4):
@@ -116,9 +126,11 @@ def _reading(found: list[Any], steps: int) -> Quantise:
         cache.append(key, value)
         rows = cache.cache
         return Decoded(
-            oaken_reading.decoded(key, rows.key_method, steps), oaken_reading.decoded(value, rows.value_method, steps),
-            lambda n: n, lambda n: n,
-        )  # fmt: skip
+            oaken_reading.decoded(key, rows.key_method, steps),
+            oaken_reading.decoded(value, rows.value_method, steps),
+            lambda n: n,
+            lambda n: n,
+        )
 
     return quantise
 
@@ -130,8 +142,10 @@ def _axes(values: dict[str, Any], axes: str) -> Quantise:
 
     def quantise(layer: int, key: np.ndarray, value: np.ndarray) -> Decoded:
         return Decoded(
-            method.dequantize(method.quantize(key, key_side)), method.dequantize(method.quantize(value, value_side)),
-            lambda n: method.n_packed(key_side, n), lambda n: method.n_packed(value_side, n),
-        )  # fmt: skip
+            method.dequantize(method.quantize(key, key_side)),
+            method.dequantize(method.quantize(value, value_side)),
+            lambda n: method.n_packed(key_side, n),
+            lambda n: method.n_packed(value_side, n),
+        )
 
     return quantise

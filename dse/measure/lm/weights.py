@@ -20,9 +20,14 @@ N_TOKENS = 257
 SHIPPED = ("mha", "gqa")
 #: the linear maps of a layer: inputs and outputs, as names of sizes
 _MAPS = {
-    "q": ("d_model", "q_width"), "k": ("d_model", "kv_width"), "v": ("d_model", "kv_width"),
-    "o": ("q_width", "d_model"), "gate": ("d_model", "d_ff"), "up": ("d_model", "d_ff"), "down": ("d_ff", "d_model"),
-}  # fmt: skip
+    "q": ("d_model", "q_width"),
+    "k": ("d_model", "kv_width"),
+    "v": ("d_model", "kv_width"),
+    "o": ("q_width", "d_model"),
+    "gate": ("d_model", "d_ff"),
+    "up": ("d_model", "d_ff"),
+    "down": ("d_ff", "d_model"),
+}
 _SIZES = ("d_model", "n_layers", "n_q_heads", "n_kv_heads", "head_dim", "d_ff")
 _MOST = {"d_model": 2**14, "n_layers": 256, "n_q_heads": 256, "n_kv_heads": 256, "head_dim": 1024, "d_ff": 2**16}
 
@@ -99,9 +104,16 @@ def _read(path: Path, name: str) -> LanguageModel:
         norms = (weights[f"layers.{i}.attention_norm"], weights[f"layers.{i}.mlp_norm"])
         layers.append(Layer(*norms, **maps))
     return LanguageModel(
-        name, sizes["n_q_heads"], sizes["n_kv_heads"], sizes["head_dim"], theta, epsilon,
-        weights["embedding"], weights["final_norm"], tuple(layers),
-    )  # fmt: skip
+        name,
+        sizes["n_q_heads"],
+        sizes["n_kv_heads"],
+        sizes["head_dim"],
+        theta,
+        epsilon,
+        weights["embedding"],
+        weights["final_norm"],
+        tuple(layers),
+    )
 
 
 def _sizes(path: Path, meta: Mapping[str, str]) -> dict[str, int]:
@@ -126,12 +138,12 @@ def _positive(path: Path, meta: Mapping[str, str], name: str) -> float:
 
 def _shapes(sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     widths = {
-        "d_model": sizes["d_model"], "d_ff": sizes["d_ff"],
-        "q_width": sizes["n_q_heads"] * sizes["head_dim"], "kv_width": sizes["n_kv_heads"] * sizes["head_dim"],
-    }  # fmt: skip
-    shapes: dict[str, tuple[int, ...]] = {
-        "embedding": (N_TOKENS, sizes["d_model"]), "final_norm": (sizes["d_model"],),
-    }  # fmt: skip
+        "d_model": sizes["d_model"],
+        "d_ff": sizes["d_ff"],
+        "q_width": sizes["n_q_heads"] * sizes["head_dim"],
+        "kv_width": sizes["n_kv_heads"] * sizes["head_dim"],
+    }
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (N_TOKENS, sizes["d_model"]), "final_norm": (sizes["d_model"],)}
     for i in range(sizes["n_layers"]):
         shapes |= {f"layers.{i}.{norm}": (sizes["d_model"],) for norm in ("attention_norm", "mlp_norm")}
         shapes |= {f"layers.{i}.{key}.weight": (widths[into], widths[of]) for key, (of, into) in _MAPS.items()}

@@ -82,11 +82,7 @@ def attention_fixed_s(n_tokens, n_copies, launch_s, split_s, copy_s):
     return fixed_s
 
 
-@formula(
-    "s",
-    "launch + copy * copies + (split if s > 128) + sqrt(memory^2 + unit^2 + core^2 + compute^2)",
-    _FORM,
-)
+@formula("s", "launch + copy * copies + (split if s > 128) + sqrt(memory^2 + unit^2 + core^2 + compute^2)", _FORM)
 def attention_layer_s(
     n_tokens,
     n_units,

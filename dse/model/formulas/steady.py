@@ -36,12 +36,21 @@ def chunk_bound_sequences(chunk_tokens, mean_input_tokens, mean_output_tokens):
     return chunk_tokens * mean_output_tokens / (mean_input_tokens + mean_output_tokens)
 
 
-@formula("s", "steps * (attention_s + matrix_s) + I / (chunk - n) * (chunk_matrix_s - matrix_s) + prompt_attention_s",
-         _SOURCE)  # fmt: skip
+@formula(
+    "s",
+    "steps * (attention_s + matrix_s) + I / (chunk - n) * (chunk_matrix_s - matrix_s) + prompt_attention_s",
+    _SOURCE,
+)
 def steady_chunked_request_s(
-    mean_output_tokens, n_sequences, mean_input_tokens, chunk_tokens, attention_s, matrix_s, chunk_matrix_s,
+    mean_output_tokens,
+    n_sequences,
+    mean_input_tokens,
+    chunk_tokens,
+    attention_s,
+    matrix_s,
+    chunk_matrix_s,
     prompt_attention_s,
-):  # fmt: skip
+):
     """Seconds that a request costs where prompt chunks fill up decode steps: steps = E[O] / n, and I / (chunk - n) of
     them multiply a whole chunk instead of n tokens. n_sequences < chunk_tokens."""
     n_mixed = mean_input_tokens / (chunk_tokens - n_sequences)
@@ -93,8 +102,11 @@ def running_at_rate(requests_per_s, mean_output_tokens, tpot_s):
     return requests_per_s * mean_output_tokens * tpot_s
 
 
-@formula("s", "rate * E[p^2] / (2 * (1 - rate * E[p])) + pause_s / 2",
-         "docs/explanation/model.md, At a rate: M/G/1 queue with vacations (Levy and Yechiali 1975)")  # fmt: skip
+@formula(
+    "s",
+    "rate * E[p^2] / (2 * (1 - rate * E[p])) + pause_s / 2",
+    "docs/explanation/model.md, At a rate: M/G/1 queue with vacations (Levy and Yechiali 1975)",
+)
 def prompt_queue_s(requests_per_s, mean_prompt_s, mean_prompt_squared, pause_s):
     """Wait of a prompt until work on it begins: for those before it, and for the end of the step of `pause_s` that runs
     where none was waiting. Poisson arrivals; requests_per_s * mean_prompt_s < 1."""
@@ -108,8 +120,11 @@ def backlog_s(first_s, prompt_share):
     return first_s * prompt_share / (1 - prompt_share)
 
 
-@formula("s", "full_share * load / (1 - load)^2 / rate * (1 + cv^2) / 2, load = rate / full_per_s",
-         "docs/explanation/model.md, At a rate: birth-death chain, scaled as by Allen and Cunneen (1990)")  # fmt: skip
+@formula(
+    "s",
+    "full_share * load / (1 - load)^2 / rate * (1 + cv^2) / 2, load = rate / full_per_s",
+    "docs/explanation/model.md, At a rate: birth-death chain, scaled as by Allen and Cunneen (1990)",
+)
 def place_queue_s(requests_per_s, full_per_s, full_share, squared_variation):
     """Wait for a place, mean over requests. All places are taken and none waits for `full_share` of the time, while
     they are taken `full_per_s` requests end a second; variation is that of the time in a place. requests_per_s <

@@ -71,9 +71,7 @@ def head_dims(keys: Keys, hidden: int, q_heads: list[int], apart: bool = False) 
     return explicit or 1, (value_dim if apart else None) or explicit or 1
 
 
-def windows(
-    keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state: list[bool]
-) -> list[int | None]:  # fmt: skip
+def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state: list[bool]) -> list[int | None]:
     """How many past tokens each layer keeps; None where it keeps all, or a constant state."""
     everything: list[int | None] = [None] * n_layers
     chunk = keys.whole(["attention_chunk_size"], 1, MAX_TOKENS)
@@ -110,7 +108,7 @@ def windows(
 
 def _from_types(
     keys: Keys, types: Any, n_layers: int, chunk: int | None, use_window: bool, has_state: list[bool]
-) -> list[int | None]:  # fmt: skip
+) -> list[int | None]:
     """Windows by the names in layer_types."""
     if not isinstance(types, list) or (n_layers and len(types) != n_layers):
         keys.bad("layer_types", f"a list of {n_layers} entries, one per layer")

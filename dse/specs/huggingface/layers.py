@@ -5,16 +5,7 @@ from typing import Any
 
 from dse.core.errors import show
 from dse.specs.huggingface import heads
-from dse.specs.huggingface.keys import (
-    HEAD_DIM,
-    MAX_DIM,
-    MAX_LATENT,
-    MAX_LAYERS,
-    MAX_TOKENS,
-    Q_HEADS,
-    WINDOW,
-    Keys,
-)
+from dse.specs.huggingface.keys import HEAD_DIM, MAX_DIM, MAX_LATENT, MAX_LAYERS, MAX_TOKENS, Q_HEADS, WINDOW, Keys
 from dse.specs.huggingface.mixers import (
     INDEX_BLOCK,
     NOTHING,
@@ -77,9 +68,15 @@ def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) 
 
 
 def _with_heads(
-    keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int, q_heads: list[int],
-    index: list[Index | None], states: list[Mixer | None],
-) -> list[Mixer]:  # fmt: skip
+    keys: Keys,
+    rules: Rules,
+    model_type: str,
+    n_layers: int,
+    hidden: int,
+    q_heads: list[int],
+    index: list[Index | None],
+    states: list[Mixer | None],
+) -> list[Mixer]:
     """Layers with query heads that share KV heads; some of another shape (Gemma 4's global ones, MiMo-V2's windows)."""
     kv_heads = heads.kv_heads(keys, model_type, q_heads)
     is_mimo = keys.get("hybrid_layer_pattern") is not None
@@ -100,11 +97,17 @@ def _with_heads(
         few = keys.whole(["num_global_key_value_heads"], 1, MAX_DIM)
         one = bool(keys.flag("attention_k_eq_v"))
         found = [
-            each if each.window else replace(
-                each, kv_heads=few or each.kv_heads, key_dim=wide or key_dim, value_dim=wide or value_dim,
+            each
+            if each.window
+            else replace(
+                each,
+                kv_heads=few or each.kv_heads,
+                key_dim=wide or key_dim,
+                value_dim=wide or value_dim,
                 one_projection=one,
-            ) for each in found
-        ]  # fmt: skip
+            )
+            for each in found
+        ]
     return [each.mixer() for each in found]
 
 
@@ -114,12 +117,14 @@ def _mimo(keys: Keys, n_layers: int, plain: Heads, q_heads: list[int], kv_heads:
     window = keys.whole(WINDOW, 1, MAX_TOKENS, required=True)
     keys.get("attention_chunk_size")  # the window again
     own = replace(
-        plain, window=window, q_heads=keys.whole(["swa_num_attention_heads"], 1, MAX_DIM, q_heads[0]) or 1,
+        plain,
+        window=window,
+        q_heads=keys.whole(["swa_num_attention_heads"], 1, MAX_DIM, q_heads[0]) or 1,
         kv_heads=keys.whole(["swa_num_key_value_heads"], 1, MAX_DIM, kv_heads[0]) or 1,
         key_dim=keys.whole(["swa_head_dim"], 1, MAX_DIM, plain.key_dim) or 1,
         value_dim=keys.whole(["swa_v_head_dim"], 1, MAX_DIM, plain.value_dim) or 1,
         sinks=bool(keys.flag("add_swa_attention_sink_bias")),
-    )  # fmt: skip
+    )
     full = replace(plain, sinks=bool(keys.flag("add_full_attention_sink_bias")))
     return [
         own.mixer() if local else replace(full, q_heads=q, kv_heads=kv).mixer()
@@ -176,8 +181,10 @@ def _block_index(keys: Keys, n_layers: int) -> list[Index | None]:
     marks = keys.per_layer([table + "sparse_attention_freq"], n_layers, 0, 1)
     values = keys.per_layer([table + "sparse_disable_index_value"], n_layers, 0, 1)
     if any(mark and not no_value for mark, no_value in zip(marks, values, strict=True)):
-        keys.bad(table + "sparse_disable_index_value", "1 in every layer that reads sparsely: values of an index "
-                 "are not supported")  # fmt: skip
+        keys.bad(
+            table + "sparse_disable_index_value",
+            "1 in every layer that reads sparsely: values of an index are not supported",
+        )
     block = keys.whole([table + "sparse_block_size"], 1, MAX_TOKENS, required=True) or 1
     n_blocks = keys.whole([table + "sparse_topk_blocks"], 1, MAX_TOKENS, required=True) or 1
     dim = keys.whole([table + "sparse_index_dim"], 1, MAX_DIM, required=True) or 1
@@ -212,8 +219,10 @@ def _compressed(keys: Keys, n_layers: int, hidden: int, q_heads: list[int]) -> l
     index = Index(
         keys.whole(["index_topk"], 1, MAX_TOKENS, required=True) or 1,
         keys.whole(["index_n_heads"], 1, MAX_DIM, required=True) or 1,
-        keys.whole(["index_head_dim"], 1, MAX_DIM, required=True) or 1, element_bits=4, scale_bits=0,
-    )  # fmt: skip
+        keys.whole(["index_head_dim"], 1, MAX_DIM, required=True) or 1,
+        element_bits=4,
+        scale_bits=0,
+    )
     keys.note("index keys are FP4, whatever the KV quantizer; tokens wait for their entry in FP32, not read by steps")
     return [
         Compressed(hidden, q, rank, dim, groups, out_rank, window, ratio, index if ratio == 4 else None).mixer()
@@ -242,8 +251,13 @@ def _states(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mix
     if not isinstance(types, list) or "linear_attention" not in types or len(types) != n_layers:
         return [None] * n_layers
     keys.get("full_attention_interval")  # the list says it
-    names = {"key_heads": "num_key_heads", "key_dim": "key_head_dim", "value_heads": "num_value_heads",
-             "value_dim": "value_head_dim", "conv": "conv_kernel_dim"}  # fmt: skip
+    names = {
+        "key_heads": "num_key_heads",
+        "key_dim": "key_head_dim",
+        "value_heads": "num_value_heads",
+        "value_dim": "value_head_dim",
+        "conv": "conv_kernel_dim",
+    }
     sizes = {name: keys.whole([f"linear_{key}"], 1, MAX_DIM, required=True) or 1 for name, key in names.items()}
     one = gated_delta(hidden, state_bytes=_state_bytes(keys, ["mamba_ssm_dtype"], "float32"), **sizes)
     return [one if kind == "linear_attention" else None for kind in types]
@@ -253,9 +267,11 @@ def _kimi_states(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
     table = "linear_attn_config."
     kda, full = keys.get(table + "kda_layers"), keys.get(table + "full_attn_layers")
     if (
-        not isinstance(kda, list) or not isinstance(full, list) or len(kda) + len(full) != n_layers
+        not isinstance(kda, list)
+        or not isinstance(full, list)
+        or len(kda) + len(full) != n_layers
         or {*map(str, kda), *map(str, full)} != {str(i + 1) for i in range(n_layers)}
-    ):  # fmt: skip
+    ):
         keys.bad(table + "kda_layers", f"with full_attn_layers all layers 1 to {n_layers}, each once")
         return [None] * n_layers
     n_heads = keys.whole([table + "num_heads"], 1, MAX_DIM, required=True) or 1
@@ -282,14 +298,22 @@ def _nemotron_h(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Block
     kinds = words if words is not None else [BLOCKS.get(letter) for letter in text] if isinstance(text, str) else None
     n_blocks = keys.whole(["num_hidden_layers"], 1, MAX_LAYERS)
     if (
-        not isinstance(kinds, list) or not kinds or not all(kind in BLOCKS.values() for kind in kinds)
-        or len(kinds) != (n_blocks or len(kinds)) or kinds[0] not in ("mamba", "attention")
-    ):  # fmt: skip
+        not isinstance(kinds, list)
+        or not kinds
+        or not all(kind in BLOCKS.values() for kind in kinds)
+        or len(kinds) != (n_blocks or len(kinds))
+        or kinds[0] not in ("mamba", "attention")
+    ):
         known = ", ".join(f"{letter} ({kind})" for letter, kind in BLOCKS.items())
         keys.bad(name, f"one for each of {n_blocks or 'its'} blocks, a mixer first: {known}")
         return Blocks([NOTHING], [0])
-    names = {"heads": "mamba_num_heads", "dim": "mamba_head_dim", "groups": "n_groups", "state_size": "ssm_state_size",
-             "conv": "conv_kernel"}  # fmt: skip
+    names = {
+        "heads": "mamba_num_heads",
+        "dim": "mamba_head_dim",
+        "groups": "n_groups",
+        "state_size": "ssm_state_size",
+        "conv": "conv_kernel",
+    }
     sizes = {name: keys.whole([key], 1, MAX_WIDTH, required=True) or 1 for name, key in names.items()}
     state_bytes = _state_bytes(keys, ["mamba_ssm_cache_dtype"], "bfloat16")
     state = mamba2(hidden, state_bytes=state_bytes, conv_bias=bool(keys.flag("use_conv_bias")), **sizes)

@@ -102,9 +102,14 @@ class Heads:
         made = q_dim + self.gated * out_dim + k_dim + (0 if self.one_projection else v_dim)
         index = self.index.parameters(self.hidden, self.hidden) if self.index else 0
         cache = LayerKV(
-            n_layers=1, n_kv_heads=self.kv_heads, key_dim=self.key_dim, value_dim=self.value_dim, window=self.window,
-            score_dim=self.key_dim + self.value_dim, **(self.index.of_layer() if self.index else {}),
-        )  # fmt: skip
+            n_layers=1,
+            n_kv_heads=self.kv_heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+            window=self.window,
+            score_dim=self.key_dim + self.value_dim,
+            **(self.index.of_layer() if self.index else {}),
+        )
         parameters = self.hidden * (made + out_dim) + norm + bias + index
         return Mixer((cache,), parameters, q_dim + k_dim + v_dim)
 
@@ -134,10 +139,14 @@ class Latent:
             query + hidden * (rank + self.rope) + rank + rank * heads * (self.nope + self.value_dim) + out + index
         )
         cache = LayerKV(
-            n_layers=1, n_kv_heads=1, key_dim=rank + self.rope, value_dim=0, score_dim=2 * rank + self.rope,
+            n_layers=1,
+            n_kv_heads=1,
+            key_dim=rank + self.rope,
+            value_dim=0,
+            score_dim=2 * rank + self.rope,
             prompt_score_dim=self.nope + self.rope + self.value_dim,
             **(self.index.of_layer() if self.index else {}),
-        )  # fmt: skip
+        )
         return Mixer((cache,), parameters, heads * (2 * self.nope + self.rope + self.value_dim) + rank + self.rope)
 
 
@@ -178,9 +187,10 @@ class Compressed:
             parameters += self._compressor(index.dim, 2)
             waiting += self._waiting(index.dim, 2)
             fields = {
-                "read_limit_tokens": index.read_tokens * ratio, "index_bits": index.bits // ratio,
+                "read_limit_tokens": index.read_tokens * ratio,
+                "index_bits": index.bits // ratio,
                 "index_flops": index.flops // ratio,
-            }  # fmt: skip
+            }
         entries = LayerKV(**both, tokens_per_entry=ratio, **fields)
         joined = window.model_copy(update={"joined": True})
         state = LayerKV(n_layers=1, state_bytes=waiting, joined=True)
@@ -204,9 +214,11 @@ def gated_delta(
     made = hidden * (2 * keys + 2 * values + 2 * value_heads)
     parameters = made + channels * conv + 2 * value_heads + value_dim + values * hidden
     cache = LayerKV(
-        n_layers=1, state_code="gdn", state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
+        n_layers=1,
+        state_code="gdn",
+        state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
         state_flops=DELTA_FLOPS * state + 2 * conv * channels,
-    )  # fmt: skip
+    )
     return Mixer((cache,), parameters, 2 * keys + 2 * values)
 
 
@@ -216,9 +228,11 @@ def kimi_delta(hidden: int, heads: int, dim: int, conv: int, state_bytes: int) -
     made = hidden * (4 * wide + heads + dim) + dim * wide
     parameters = made + 3 * wide * conv + heads + wide + dim + wide * hidden
     cache = LayerKV(
-        n_layers=1, state_code="kda", state_bytes=state * state_bytes + 3 * wide * (conv - 1) * CONV_BYTES,
+        n_layers=1,
+        state_code="kda",
+        state_bytes=state * state_bytes + 3 * wide * (conv - 1) * CONV_BYTES,
         state_flops=DELTA_FLOPS * state + 6 * conv * wide,
-    )  # fmt: skip
+    )
     return Mixer((cache,), parameters, 4 * wide)
 
 
@@ -231,7 +245,9 @@ def mamba2(
     made = hidden * (wide + channels + heads)
     parameters = made + channels * (conv + conv_bias) + 3 * heads + wide + wide * hidden
     cache = LayerKV(
-        n_layers=1, state_code="mamba2", state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
+        n_layers=1,
+        state_code="mamba2",
+        state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
         state_flops=MAMBA_FLOPS * state + 2 * conv * channels,
-    )  # fmt: skip
+    )
     return Mixer((cache,), parameters, wide + channels)

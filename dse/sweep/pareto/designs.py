@@ -91,10 +91,14 @@ class DesignFront:
         if not inside.any():
             raise InputError(f"no front has {', '.join(f'{name} = {show(value)}' for name, value in values.items())}")
         return replace(
-            self, table=self.table[inside].reset_index(drop=True), row=self.row[inside], knee=self.knee[inside],
-            by=tuple(name for name in self.by if name not in values), cloud=self.cloud[beside].reset_index(drop=True),
+            self,
+            table=self.table[inside].reset_index(drop=True),
+            row=self.row[inside],
+            knee=self.knee[inside],
+            by=tuple(name for name in self.by if name not in values),
+            cloud=self.cloud[beside].reset_index(drop=True),
             design=tuple(name for name in self.design if name not in values),
-        )  # fmt: skip
+        )
 
 
 def of_table(
@@ -131,9 +135,12 @@ def of_table(
 
 
 def of_file(
-    path: str | Path, objectives: Mapping[str, Sense], by: Sequence[str] = (), drop_missing: bool = False,
+    path: str | Path,
+    objectives: Mapping[str, Sense],
+    by: Sequence[str] = (),
+    drop_missing: bool = False,
     limits: Sequence[Limit] = (),
-) -> DesignFront:  # fmt: skip
+) -> DesignFront:
     """The front of a sweep's directory, part by part, or of a CSV or Parquet file, within limits. Raises InputError."""
     if not Path(path).is_dir():
         return of_table(read_table(path), objectives, by, drop_missing, limits=limits)
@@ -205,11 +212,17 @@ def _of_stored_front(
     places = front.table[sweep_table.POINT].to_numpy(dtype=np.int64)
     units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != sweep_table.POINT}
     return replace(
-        front, table=front.table.drop(columns=sweep_table.POINT), row=places, n_rows=sum(codes), n_feasible=codes[0],
-        n_missing=sum(part.n_missing for part in found.manifest.parts.values()), cloud=_beaten(found, objectives, by),
-        units=units, design=tuple(name for name in design if name not in objectives),
+        front,
+        table=front.table.drop(columns=sweep_table.POINT),
+        row=places,
+        n_rows=sum(codes),
+        n_feasible=codes[0],
+        n_missing=sum(part.n_missing for part in found.manifest.parts.values()),
+        cloud=_beaten(found, objectives, by),
+        units=units,
+        design=tuple(name for name in design if name not in objectives),
         n_beyond=sum(part.n_beyond for part in found.manifest.parts.values()) if set(limits) == set(stored) else None,
-    )  # fmt: skip
+    )
 
 
 def _beaten(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
@@ -302,9 +315,7 @@ def _front(
     if not held:
         raise InputError("the table has no rows: nothing to compare")
     last = _merged(held, objectives, by)
-    found = [
-        _plain(whole(pieces_seen[number], last.rows[last.piece == number])) for number in np.unique(last.piece)
-    ]  # fmt: skip
+    found = [_plain(whole(pieces_seen[number], last.rows[last.piece == number])) for number in np.unique(last.piece)]
     table = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
     known = {**RESULT_UNITS, **units}
     marks = knees(last.table, objectives, by)
@@ -312,9 +323,20 @@ def _front(
     varied = tuple(name for name in design if name not in objectives)
     others = pd.concat(cloud, ignore_index=True)
     return DesignFront(
-        table, last.places, marks, dict(objectives), tuple(by), n_rows, n_feasible, n_missing, others, shown, varied,
-        tuple(limits), n_beyond,
-    )  # fmt: skip
+        table,
+        last.places,
+        marks,
+        dict(objectives),
+        tuple(by),
+        n_rows,
+        n_feasible,
+        n_missing,
+        others,
+        shown,
+        varied,
+        tuple(limits),
+        n_beyond,
+    )
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,7 @@ def front_of(
         cloud.append(_some(table, list(objectives), n_rows))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
             cloud = [_fewest(cloud)]
-        n_rows, n_feasible, n_missing = (
-            n_rows + part.n_rows, n_feasible + part.n_feasible, n_missing + part.n_missing
-        )  # fmt: skip
+        n_rows, n_feasible, n_missing = (n_rows + part.n_rows, n_feasible + part.n_feasible, n_missing + part.n_missing)
         n_beyond += part.n_beyond or 0
         count(end - start)
         start = end
@@ -72,11 +70,17 @@ def front_of(
             size = max(size // 2, sweep_points.BLOCK_POINTS)
     merged = pareto_designs.of_table(pd.concat(fronts, ignore_index=True), objectives, by)
     return replace(
-        merged, row=np.concatenate(places)[merged.row], n_rows=n_rows, n_feasible=n_feasible, n_missing=n_missing,
-        limits=tuple(limits), n_beyond=n_beyond,
-        cloud=_fewest(cloud).drop(columns="hash"), units={**merged.units, **sweep.columns},
+        merged,
+        row=np.concatenate(places)[merged.row],
+        n_rows=n_rows,
+        n_feasible=n_feasible,
+        n_missing=n_missing,
+        limits=tuple(limits),
+        n_beyond=n_beyond,
+        cloud=_fewest(cloud).drop(columns="hash"),
+        units={**merged.units, **sweep.columns},
         design=tuple(axis.name for axis in sweep.axes if len(axis) > 1 and axis.name not in objectives),
-    )  # fmt: skip
+    )
 
 
 def stretch(sweep: Sweep, start: int, end: int, check: Callable[[], None] = sweep_points.no_check) -> pd.DataFrame:

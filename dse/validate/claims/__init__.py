@@ -22,7 +22,23 @@ from dse.validate.claims.core import (
 )
 
 __all__ = [
-    "FUNCTIONS", "INPUTS", "REPORT_ONLY_PERCENT", "Claim", "Estimate", "Finding", "Result", "Verdict", "check",
-    "evaluate", "evaluate_all", "load", "nqkv", "oaken", "oaken_speed", "pim", "sinkq", "table",
+    "FUNCTIONS",
+    "INPUTS",
+    "REPORT_ONLY_PERCENT",
+    "Claim",
+    "Estimate",
+    "Finding",
+    "Result",
+    "Verdict",
+    "check",
+    "evaluate",
+    "evaluate_all",
+    "load",
+    "nqkv",
+    "oaken",
+    "oaken_speed",
+    "pim",
+    "sinkq",
+    "table",
     "textbook",
-]  # fmt: skip
+]

@@ -24,11 +24,19 @@ REPORT_ONLY_PERCENT = "30%"
 #: a row read off an axis that doubles: within one of its steps
 ONE_DOUBLING = "one step of the doubling axis"
 #: rows whose number goes into this tool as it is printed: that it comes out says only that it was copied
-INPUTS = frozenset((
-    *(f"oaken-t1-{device}-{number}" for device in ("a100", "oaken-hbm", "oaken-lpddr")
-      for number in ("capacity", "bandwidth", "peak-fp16")),
-    "oaken-power", "oaken-area", "nqkv-pad-16", "sinkq-sinks-shallow",
-))  # fmt: skip
+INPUTS = frozenset(
+    (
+        *(
+            f"oaken-t1-{device}-{number}"
+            for device in ("a100", "oaken-hbm", "oaken-lpddr")
+            for number in ("capacity", "bandwidth", "peak-fp16")
+        ),
+        "oaken-power",
+        "oaken-area",
+        "nqkv-pad-16",
+        "sinkq-sinks-shallow",
+    )
+)
 #: rows that need what is not built, and what that is
 NOT_ATTEMPTED: dict[str, str] = {}
 #: room for the last bit of a float, far below any printed digit
@@ -216,8 +224,11 @@ def _shown(ours: Ours) -> int | float | str:
 
 
 _VERDICTS: dict[Kind, Verdict] = {
-    "exact": "reproduced", "relation": "reproduced", "model": "within", "erratum": "erratum",
-}  # fmt: skip
+    "exact": "reproduced",
+    "relation": "reproduced",
+    "model": "within",
+    "erratum": "erratum",
+}
 
 
 def check(row: Claim, ours: Ours | None) -> Result:
@@ -252,8 +263,18 @@ def table(prefix: str = "") -> pd.DataFrame:
     if not rows:
         raise InputError(f"prefix = {show(prefix)}: no claim begins so: {did_you_mean(prefix, load())}")
     found = [(row, evaluate(row.id)) for row in rows]
-    return pd.DataFrame([
-        {"id": row.id, "where": row.where, "quantity": row.quantity, "unit": row.unit, "published": row.published,
-         "ours": result.ours, "verdict": result.verdict, "reason": result.reason}
-        for row, result in found
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "id": row.id,
+                "where": row.where,
+                "quantity": row.quantity,
+                "unit": row.unit,
+                "published": row.published,
+                "ours": result.ours,
+                "verdict": result.verdict,
+                "reason": result.reason,
+            }
+            for row, result in found
+        ]
+    )

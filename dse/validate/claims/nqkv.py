@@ -78,11 +78,17 @@ def _both(model: str, batch: int, input_tokens: int) -> list[dict[str, Any]]:
     """NQKV and SmoothQuant with an INT8 KV cache, on the kernels of the A100 as measured."""
     return [
         evaluate(
-            DEVICE, model, quantizer, batch=batch, input_tokens=input_tokens, output_tokens=NQKV_OUTPUT_TOKENS,
-            **W8A8, **CALIBRATED,
+            DEVICE,
+            model,
+            quantizer,
+            batch=batch,
+            input_tokens=input_tokens,
+            output_tokens=NQKV_OUTPUT_TOKENS,
+            **W8A8,
+            **CALIBRATED,
         )
         for quantizer in (NQKV, SMOOTHQUANT)
-    ]  # fmt: skip
+    ]
 
 
 @claim("nqkv-t4-slower")
@@ -119,10 +125,12 @@ def cache_gain() -> Finding:
     for model, batch, input_tokens, without, _, with_cache in _rows():
         work = {"batch": batch, "input_tokens": input_tokens, "output_tokens": NQKV_OUTPUT_TOKENS, **W8A8}
         speeds = [
-            [evaluate(DEVICE, model, quantizer, **fields, **work, kv_cache=cached)["throughput_tokens_per_s"]
-             for quantizer, cached in ((NQKV, True), ("fp16", False))]
+            [
+                evaluate(DEVICE, model, quantizer, **fields, **work, kv_cache=cached)["throughput_tokens_per_s"]
+                for quantizer, cached in ((NQKV, True), ("fp16", False))
+            ]
             for fields in KINDS.values()
-        ]  # fmt: skip
+        ]
         gains[model, batch, input_tokens] = [cached / recomputed for cached, recomputed in speeds]
         assert without is not None
         assert with_cache is not None

@@ -37,13 +37,15 @@ def peak_tflops(device: str) -> float:
     return catalog.device(device).peak_flops.si / units.to_base(1, "TFLOP/s")
 
 
-@family({
-    **{f"oaken-t2-bits-oaken-{model}": (model, "oaken") for model in _LLAMA2},
-    **{f"oaken-t2-bits-kvquant-{model}": (model, "kvquant") for model in _LLAMA2},
-    **{f"oaken-t2-bits-atom-{model}": (model, "atom") for model in _LLAMA2},
-    "oaken-bits-kivi": ("llama2-7b", "kivi:bits=4"),
-    "oaken-bits-qserve": ("llama2-7b", "qserve"),
-})  # fmt: skip
+@family(
+    {
+        **{f"oaken-t2-bits-oaken-{model}": (model, "oaken") for model in _LLAMA2},
+        **{f"oaken-t2-bits-kvquant-{model}": (model, "kvquant") for model in _LLAMA2},
+        **{f"oaken-t2-bits-atom-{model}": (model, "atom") for model in _LLAMA2},
+        "oaken-bits-kivi": ("llama2-7b", "kivi:bits=4"),
+        "oaken-bits-qserve": ("llama2-7b", "qserve"),
+    }
+)
 def effective_bits(model: str, quantizer: str) -> float:
     """Bits an element as the paper counts them, keys and values together."""
     return float(build(model, quantizer).effective_bits)
@@ -66,10 +68,17 @@ def _without_scales(layout: TensorLayout) -> Fraction:
 _TABLE_3 = {
     f"oaken-t3-bits-{groups.replace('/', '_')}-o{bits}": (groups, bits)
     for groups, bits in (
-        ("4/90/6", 5), ("90/10", 5), ("10/90", 5), ("4/90/3/3", 5), ("2/2/90/6", 5), ("2/2/90/3/3", 5),
-        ("4/90/3/3", 4), ("2/2/90/6", 4), ("2/2/90/3/3", 4),
+        ("4/90/6", 5),
+        ("90/10", 5),
+        ("10/90", 5),
+        ("4/90/3/3", 5),
+        ("2/2/90/6", 5),
+        ("2/2/90/3/3", 5),
+        ("4/90/3/3", 4),
+        ("2/2/90/6", 4),
+        ("2/2/90/3/3", 4),
     )
-}  # fmt: skip
+}
 
 
 @family(_TABLE_3)
@@ -121,11 +130,13 @@ def weights_fit_hbm(model: str) -> bool:
     return fits
 
 
-@family({
-    "oaken-f13-lpddr-32k": ("oaken-lpddr", "oaken", 32 * 1024),
-    "oaken-f13-hbm-32k": ("oaken-hbm", "oaken", 16 * 1024 + 1),
-    "oaken-f13-qserve-32k": ("a100-80gb", "qserve", 16 * 1024 + 1),
-})  # fmt: skip
+@family(
+    {
+        "oaken-f13-lpddr-32k": ("oaken-lpddr", "oaken", 32 * 1024),
+        "oaken-f13-hbm-32k": ("oaken-hbm", "oaken", 16 * 1024 + 1),
+        "oaken-f13-qserve-32k": ("a100-80gb", "qserve", 16 * 1024 + 1),
+    }
+)
 def batch_of_16_fits(device: str, quantizer: str, n_tokens: int) -> bool:
     """Llama2-13B, batch 16, half of the tokens in and half out."""
     input_tokens = n_tokens // 2

@@ -49,17 +49,22 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-@family({
-    "oaken-tput-vs-vllm": (
-        systems.MODELS, "fp16", "Oaken is taken at peak rates (nobody publishes its kernels), the GPU as measured",
-    ),
-    "oaken-tput-vs-qserve": (
-        tuple(name for name in systems.MODELS if name != "mixtral-8x7b"), "qserve",
-        "QServe is taken to unpack 10.35 elements a cycle and core for each query head (fitted to its throughputs on "
-        "an L40S) beside vLLM's share of the bandwidth, with FP16 weights; what the measured system loses beside its "
-        "kernels is not modelled",
-    ),
-})  # fmt: skip
+@family(
+    {
+        "oaken-tput-vs-vllm": (
+            systems.MODELS,
+            "fp16",
+            "Oaken is taken at peak rates (nobody publishes its kernels), the GPU as measured",
+        ),
+        "oaken-tput-vs-qserve": (
+            tuple(name for name in systems.MODELS if name != "mixtral-8x7b"),
+            "qserve",
+            "QServe is taken to unpack 10.35 elements a cycle and core for each query head (fitted to its throughputs "
+            "on an L40S) beside vLLM's share of the bandwidth, with FP16 weights; what the measured system loses beside "
+            "its kernels is not modelled",
+        ),
+    }
+)
 def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Estimate:
     """Mean throughput of Oaken-LPDDR over a GPU system at batch 256."""
     gpu = [_gpu(model, quantizer, batch=BATCH, **CALIBRATED) for model in models]

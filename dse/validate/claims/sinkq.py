@@ -78,7 +78,7 @@ def _result(quantizer: str, batch: int) -> dict[str, Any]:
     """A design point of Figure 3a and 3b, on the kernels of the A100 as measured: the A800's chip."""
     return evaluate(
         DEVICE, MODEL, quantizer, batch=batch, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS, **CALIBRATED
-    )  # fmt: skip
+    )
 
 
 def _ratio(quantizer: str, other: str, batch: int, name: str = "throughput_tokens_per_s") -> float:

@@ -150,9 +150,13 @@ def fp8_reduction() -> float:
 def stored_tokens(prefix_tokens: int) -> float:
     """Tokens stored for the requests of section 5: their bytes over the bytes of a token."""
     result = evaluate(
-        "h200", "llama3.1-8b", batch=N_REQUESTS, input_tokens=PREFIX_TOKENS + OWN_TOKENS - 1, output_tokens=1,
+        "h200",
+        "llama3.1-8b",
+        batch=N_REQUESTS,
+        input_tokens=PREFIX_TOKENS + OWN_TOKENS - 1,
+        output_tokens=1,
         prefix_tokens=prefix_tokens,
-    )  # fmt: skip
+    )
     tokens: float = result["kv_bytes"] / result["kv_bytes_per_token"]
     return tokens
 

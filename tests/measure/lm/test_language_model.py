@@ -247,8 +247,13 @@ def test_the_models_own_keys_are_a_dump(run, path, tmp_path):
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert [found[name] for name in ("n_layers", "n_query_layers", "batch", "n_heads", "n_tokens", "head_dim")] == [
-        3, 3, 4, 2, 512, 16
-    ]  # fmt: skip
+        3,
+        3,
+        4,
+        2,
+        512,
+        16,
+    ]
     assert (found["rope"], found["model"], found["synthetic"]) == ("after", "dse toy", False)
     a, b = (kv_dump.write(f"lm:{path}", tmp_path, 1, 20).read_bytes() for _ in range(2))
     assert a == b

@@ -23,8 +23,11 @@ ROOT = Path(__file__).parents[3]
 def score(series, x, off, bits=None, experiment="e", base=2.0):
     """Rows of one setting whose windows lose `off` nats."""
     off = np.asarray(off, float)
-    found = {"perplexity": base * math.exp(off.mean()), "log_ratio": off.mean(),
-             "log_ratio_se": off.std(ddof=1) / math.sqrt(len(off))}  # fmt: skip
+    found = {
+        "perplexity": base * math.exp(off.mean()),
+        "log_ratio": off.mean(),
+        "log_ratio_se": off.std(ddof=1) / math.sqrt(len(off)),
+    }
     found |= {f"log_ratio_{i}": value for i, value in enumerate(off)} | ({"stored_bits": bits} if bits else {})
     return [study_looks.row(experiment, metric, value, series, x) for metric, value in found.items()]
 
@@ -44,10 +47,14 @@ def test_differences_are_over_the_same_windows():
 @pytest.mark.parametrize(
     ("value", "error", "wanted", "verdict"),
     [
-        (0.03, 0.01, 1, "agrees"), (0.03, 0.01, -1, "contradicts"), (0.03, 0.02, 1, "undecided"),
-        (-0.03, 0.01, -1, "agrees"), (0.03, 0.01, 0, "contradicts"), (0.019, 0.01, 0, "agrees"),
+        (0.03, 0.01, 1, "agrees"),
+        (0.03, 0.01, -1, "contradicts"),
+        (0.03, 0.02, 1, "undecided"),
+        (-0.03, 0.01, -1, "agrees"),
+        (0.03, 0.01, 0, "contradicts"),
+        (0.019, 0.01, 0, "agrees"),
     ],
-)  # fmt: skip
+)
 def test_judged(value, error, wanted, verdict):
     assert study_findings.judged(value, error, wanted) == verdict
 
@@ -68,8 +75,13 @@ def test_most_blocks():
 
 def layers_with_sinks(*losses):
     """SinkQ with sinks from layer 0 on, from layer 2 on, and in none of three."""
-    return pd.DataFrame([r for x, off in zip((0, 2, 3), losses, strict=True)
-                         for r in score("layers", x, off, experiment="sinkq-layers")])  # fmt: skip
+    return pd.DataFrame(
+        [
+            r
+            for x, off in zip((0, 2, 3), losses, strict=True)
+            for r in score("layers", x, off, experiment="sinkq-layers")
+        ]
+    )
 
 
 def test_shallow_layers_say_something_only_where_sinks_help():
@@ -81,12 +93,19 @@ def test_shallow_layers_say_something_only_where_sinks_help():
 
 def test_group_sizes_over_all_residuals():
     # G = 128 less 32: windows (0.02 + 0.00) / 2 and (0.03 + 0.00) / 2: 0.0125, error 0.0025
-    table = pd.DataFrame([r for g, x, off in ((32, 0, [0.01, 0.02]), (32, 8, [0.01, 0.02]), (128, 0, [0.03, 0.05]),
-                                              (128, 8, [0.01, 0.02]))
-                          for r in score(f"G = {g}", x, off, experiment="sinkq-sizes")])  # fmt: skip
-    assert study_findings.group_sizes(table) == (
-        "G = 128 over 32, mean over R: +1.25 ± 0.25 %", "contradicts",
-    )  # fmt: skip
+    table = pd.DataFrame(
+        [
+            r
+            for g, x, off in (
+                (32, 0, [0.01, 0.02]),
+                (32, 8, [0.01, 0.02]),
+                (128, 0, [0.03, 0.05]),
+                (128, 8, [0.01, 0.02]),
+            )
+            for r in score(f"G = {g}", x, off, experiment="sinkq-sizes")
+        ]
+    )
+    assert study_findings.group_sizes(table) == ("G = 128 over 32, mean over R: +1.25 ± 0.25 %", "contradicts")
 
 
 def ratios(losses):
@@ -119,14 +138,15 @@ def look(metric, value, layer, experiment, series="", side="key", x=0.0):
 
 def test_ranges_and_channels():
     # widths: layer 0: 2 and 2.1, layer 1: 6 and 6.3: layers differ 3 times, texts by 5 %
-    table = [look(metric, sign * half, layer, "ranges", text, side) for side in ("key", "value")
-             for layer, text, half in ((0, "a", 1), (0, "b", 1.05), (1, "a", 3), (1, "b", 3.15))
-             for metric, sign in (("high", 1), ("low", -1))]  # fmt: skip
+    table = [
+        look(metric, sign * half, layer, "ranges", text, side)
+        for side in ("key", "value")
+        for layer, text, half in ((0, "a", 1), (0, "b", 1.05), (1, "a", 3), (1, "b", 3.15))
+        for metric, sign in (("high", 1), ("low", -1))
+    ]
     table += [look("top_in_as_many_channels", share, layer, "channels") for layer, share in ((0, 0.3), (1, 0.6))]
     table = pd.DataFrame(table)
-    assert study_findings.layers(table) == (
-        "widest over narrowest layer: keys 3.0 times, values 3.0 times", "agrees",
-    )  # fmt: skip
+    assert study_findings.layers(table) == ("widest over narrowest layer: keys 3.0 times, values 3.0 times", "agrees")
     assert study_findings.texts(table)[0].endswith("keys +5 %, values +5 %")
     assert study_findings.texts(table)[1] == "agrees"
     assert study_findings.channels(table)[1] == "agrees"
@@ -138,8 +158,13 @@ def test_sinks_need_small_keys():
     def table(size):
         values = {"bos_over_even": 40.0, "bos_key_over_median": size, "smallest_key_over_even": 1.0}
         other = {"bos_over_even": 0.5, "bos_key_over_median": 0.1, "smallest_key_over_even": 1.0}
-        return pd.DataFrame([look(name, value, 0, "sinks", side="", x=head) for head, one in enumerate((values, other))
-                             for name, value in one.items()])  # fmt: skip
+        return pd.DataFrame(
+            [
+                look(name, value, 0, "sinks", side="", x=head)
+                for head, one in enumerate((values, other))
+                for name, value in one.items()
+            ]
+        )
 
     assert study_findings.sink(table(0.3))[1] == "agrees"
     assert study_findings.sink(table(0.9)) == (
@@ -154,8 +179,10 @@ def test_pairs_and_tau_by_hand():
     # perplexities a < c < b; ours a < b < c: a-b and a-c alike, b-c not; a-b differs by one error only
     pairs = ranking.pairs_of({"a": 5.0, "b": 6.0, "c": 5.5, "unknown": 1.0}, ours, lower=True)
     assert [(p.one, p.other, p.paper, p.ours, p.sure) for p in pairs] == [
-        ("a", "b", 1, 1, False), ("a", "c", 1, 1, True), ("b", "c", -1, 1, True),
-    ]  # fmt: skip
+        ("a", "b", 1, 1, False),
+        ("a", "c", 1, 1, True),
+        ("b", "c", -1, 1, True),
+    ]
     assert ranking.tau(pairs) == pytest.approx(1 / 3)
     # the same numbers as accuracies: the other way round
     assert ranking.tau(ranking.pairs_of({"a": 5.0, "b": 6.0, "c": 5.5}, ours, lower=False)) == pytest.approx(-1 / 3)
@@ -231,8 +258,9 @@ def test_figures(name):
 
 
 def test_bars_are_one_standard_error():
-    table = pd.DataFrame([*score("fp16", 0, [0.0, 0.0], experiment="methods"),
-                          *score("NQKV", 16, [0.0, 0.02], experiment="nqkv-blocks")])  # fmt: skip
+    table = pd.DataFrame(
+        [*score("fp16", 0, [0.0, 0.0], experiment="methods"), *score("NQKV", 16, [0.0, 0.02], experiment="nqkv-blocks")]
+    )
     panel = plot_study.chart("study_nqkv_blocks", {"toy": table}).panels[0]
     bar, line, level = panel.series
     # 2 e^0.01 = 2.0201; error 0.01 of it

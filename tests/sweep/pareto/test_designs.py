@@ -141,8 +141,14 @@ def test_the_command(folder, run, tmp_path):
     assert "knee" in out
     assert out.splitlines()[-1] == f"front: {tmp_path}/front/front.html"
     assert {path.name for path in (tmp_path / "front").iterdir()} == {
-        "front.csv", "front-others.csv", "front.figure.json", "front.html", "front.png", "front.svg", "front.pdf"
-    }  # fmt: skip
+        "front.csv",
+        "front-others.csv",
+        "front.figure.json",
+        "front.html",
+        "front.png",
+        "front.svg",
+        "front.pdf",
+    }
     again, _ = plot_load.load("front", str(tmp_path / "front"))  # `dse plot` draws the same
     assert html.escape(again.notes[0]) in (tmp_path / "front" / "front.svg").read_text()
     page = (tmp_path / "front" / "front.html").read_text()
@@ -215,9 +221,18 @@ def test_a_front_of_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "log"), [([1.0, 5.0], False), ([1.0, 100.0], True), ([1.0, 1e9], True), ([0.0, 1e9], False),
-                        ([-40.0, 30.0], False), ([-3.0, -3.0], False), ([], False), ([math.inf, 1.0], False)]
-)  # fmt: skip
+    ("values", "log"),
+    [
+        ([1.0, 5.0], False),
+        ([1.0, 100.0], True),
+        ([1.0, 1e9], True),
+        ([0.0, 1e9], False),
+        ([-40.0, 30.0], False),
+        ([-3.0, -3.0], False),
+        ([], False),
+        ([math.inf, 1.0], False),
+    ],
+)
 def test_axes_hold_their_values(values, log):
     axis = design_front.axis("x", "", values)
     assert axis.log == log
@@ -229,9 +244,7 @@ def test_other_designs_of_a_figure_are_those_that_are_beaten():
     table = pd.DataFrame({"g": ["x", "x", "x", None], "a": [1.0, 2.0, 2.0, 0.0], "b": [1.0, 2.0, 2.0, 0.0]})
     found = pareto_designs.of_table(table, {"a": "max", "b": "max"}, ["g"])
     assert found.row.tolist() == [1, 2, 3]  # two are equal, one is alone in its group
-    chart = design_front.chart(
-        found.table, list(found.knee), found.cloud, found.objectives, found.units, str, found.by
-    )  # fmt: skip
+    chart = design_front.chart(found.table, list(found.knee), found.cloud, found.objectives, found.units, str, found.by)
     assert [s.x for s in chart.panels[0].series if s.name == design_front.OTHERS] == [(1.0,)]
     assert "Other designs: 1 of those that are beaten." in chart.notes
 
@@ -252,10 +265,14 @@ def test_figures_of_many_groups_and_of_one_objective():
 
 
 def test_only_takes_the_fronts_of_some_groups():
-    table = pd.DataFrame({
-        "device": ["a", "a", "a", "b", "b"], "batch": [1, 2, 2, 1, 1], "memory_bandwidth": [1e12] * 5,
-        "throughput_tokens_per_s": [5.0, 7.0, 6.0, 9.0, 8.0],
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "device": ["a", "a", "a", "b", "b"],
+            "batch": [1, 2, 2, 1, 1],
+            "memory_bandwidth": [1e12] * 5,
+            "throughput_tokens_per_s": [5.0, 7.0, 6.0, 9.0, 8.0],
+        }
+    )
     by = ["device", "batch", "memory_bandwidth"]
     found = pareto_designs.of_table(table, {"throughput_tokens_per_s": "max"}, by, units={"memory_bandwidth": "B/s"})
     assert list(found.row) == [0, 1, 3]
@@ -300,19 +317,31 @@ def test_figures_and_pages_call_a_result_by_one_name_and_unit():
 
 
 def test_hover_boxes_say_a_design_in_the_words_and_units_of_the_axes():
-    table = pd.DataFrame({
-        "tp": [1, 2], "batch": [128, 256], "input_tokens": [10240, 10240], "kv_bytes": [21474836480, 42949672960],
-        "measured_error": [0.0712458, 0.05], "usd_per_million_tokens": [0.123456, 0.3],
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "tp": [1, 2],
+            "batch": [128, 256],
+            "input_tokens": [10240, 10240],
+            "kv_bytes": [21474836480, 42949672960],
+            "measured_error": [0.0712458, 0.05],
+            "usd_per_million_tokens": [0.123456, 0.3],
+        }
+    )
     found = pareto_designs.of_table(table, {"measured_error": "min", "usd_per_million_tokens": "min"}, ["tp"])
     hovers = [series.hover[0] for series in report_figure.chart_of(found).panels[0].series if series.hover]
     assert [text.split("\n")[0] for text in hovers] == [
-        "knee of tensor parallel 1", "knee of tensor parallel 2", "tensor parallel 1", "tensor parallel 2"
-    ]  # fmt: skip
+        "knee of tensor parallel 1",
+        "knee of tensor parallel 2",
+        "tensor parallel 1",
+        "tensor parallel 2",
+    ]
     assert hovers[2].split("\n")[1:] == [
-        "tensor parallel: 1", "batch: 128", "prompt: 10,240, KV cache of the batch: 21.47 GB",
-        "error of the attention output: 7.125 %", "cost of a million tokens: 0.1235 USD per million tokens",
-    ]  # fmt: skip
+        "tensor parallel: 1",
+        "batch: 128",
+        "prompt: 10,240, KV cache of the batch: 21.47 GB",
+        "error of the attention output: 7.125 %",
+        "cost of a million tokens: 0.1235 USD per million tokens",
+    ]
 
 
 def test_json_has_no_number_that_json_does_not_know(run, tmp_path):

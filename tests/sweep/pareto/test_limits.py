@@ -41,14 +41,19 @@ def test_it_is_the_front_of_the_rows_that_are_left(rows, size):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A sweep with all rows, in parts of a few, and with the front of throughput and error alone."""
-    spec = sweep.from_dict({
-        "axes": {
-            "device": ["a100-80gb", "oaken-hbm"], "model": ["llama2-7b"], "batch": [1, 16, 64, 256],
-            "quantizer": ["oaken", "oaken:groups=10/90", "kivi:bits=4", "qserve"],
-            "oaken.outer": [0.02, 0.1, 0.11, 0.123], "oaken.outlier_bits": [4, 5],
-        },
-        "keep": ["measured_error", "effective_bits", "throughput_tokens_per_s", "max_batch", "bound"],
-    })  # fmt: skip
+    spec = sweep.from_dict(
+        {
+            "axes": {
+                "device": ["a100-80gb", "oaken-hbm"],
+                "model": ["llama2-7b"],
+                "batch": [1, 16, 64, 256],
+                "quantizer": ["oaken", "oaken:groups=10/90", "kivi:bits=4", "qserve"],
+                "oaken.outer": [0.02, 0.1, 0.11, 0.123],
+                "oaken.outlier_bits": [4, 5],
+            },
+            "keep": ["measured_error", "effective_bits", "throughput_tokens_per_s", "max_batch", "bound"],
+        }
+    )
     at = tmp_path_factory.mktemp("limits")
     sweep.run(spec, at / "all")
     wanted = {"maximize": ["throughput_tokens_per_s"], "minimize": ["measured_error"]}
