@@ -118,12 +118,12 @@ def simulate(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         page_tokens=page_tokens,
-        admission=admission,
-        dequant_path=dequant_path,
+        admission=admission,  # type: ignore[arg-type]
+        dequant_path=dequant_path,  # type: ignore[arg-type]
         model_kind=model_kind,  # type: ignore[arg-type]
         weights_bits=weights_bits,
         activation_bits=activation_bits,
-        stack=stack,  # type: ignore[arg-type]
+        stack=stack,
         **deployment,
     )
     work.refuse_idle()
@@ -152,8 +152,8 @@ def simulate(
         kv,
         work,
         Traffic(trace, rate, n_requests, seed),
-        batching,
-        chunk_tokens,  # type: ignore[arg-type]
+        batching,  # type: ignore[arg-type]
+        chunk_tokens,
         progress_bar,
         prompt_step_tokens,
     )

@@ -91,9 +91,9 @@ def traffic(
             page_tokens=page_tokens,
             weights_bits=weights_bits,
             dequant_path=dequant_path,  # type: ignore[arg-type]
-            model_kind=model_kind,
+            model_kind=model_kind,  # type: ignore[arg-type]
             stack=stack,
-            admission="paged",  # type: ignore[arg-type]
+            admission="paged",
             **deployment,
         )
         work.refuse_idle()

@@ -72,9 +72,9 @@ def chart(source: Source) -> Chart:
                 (x.low, x.high),
                 (size, size),
                 style.BLACK,
-                dash=_LINES[i],
+                dash=_LINES[i],  # type: ignore[arg-type]
                 marker="",
-                hover=(_devices(table, size),) * 2,  # type: ignore[arg-type]
+                hover=(_devices(table, size),) * 2,
             )
             for i, size in enumerate(capacities)
         ]

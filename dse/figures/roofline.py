@@ -19,8 +19,8 @@ def _series(own: pd.DataFrame, operation: str, name: str, kind: str, **look: obj
     )
     return Series(
         name,
-        kind,
-        tuple(float(v) for v in part["intensity_flops_per_byte"]),  # type: ignore[arg-type]
+        kind,  # type: ignore[arg-type]
+        tuple(float(v) for v in part["intensity_flops_per_byte"]),
         tuple(float(v) for v in part["flops_per_s"]),
         hover=texts,
         **look,  # type: ignore[arg-type]

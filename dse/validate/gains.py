@@ -213,7 +213,7 @@ def text(found: Sequence[Judged]) -> str:
         if one.printed_gain and not row.is_base:
             gains = [_short(one.printed_gain), _short(one.gain), f"{_short(one.gain_low)}..{_short(one.gain_high)}"]
         lines.append(
-            (
+            (  # type: ignore[arg-type]
                 row.id,
                 row.cells["device"][:12],
                 row.cells["model"][:20],
@@ -224,7 +224,7 @@ def text(found: Sequence[Judged]) -> str:
                 row.unit,
                 *gains,
             )
-        )  # type: ignore[arg-type]
+        )
     shown = _aligned(lines, 4)
     head = ("by", "group", "rows", "mean", "median", "inside", "gains", "median", "winner", "inside")
     table = [head]

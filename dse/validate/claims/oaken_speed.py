@@ -60,8 +60,8 @@ def _mean(values: Sequence[float]) -> float:
             tuple(name for name in systems.MODELS if name != "mixtral-8x7b"),
             "qserve",
             "QServe is taken to unpack 10.35 elements a cycle and core for each query head (fitted to its throughputs "
-            "on an L40S) beside vLLM's share of the bandwidth, with FP16 weights; what the measured system loses beside "
-            "its kernels is not modelled",
+            "on an L40S) beside vLLM's share of the bandwidth, with FP16 weights; what the measured system loses "
+            "beside its kernels is not modelled",
         ),
     }
 )
