@@ -1,5 +1,7 @@
 """The explorer: `streamlit run app.py`, or `dse app` from anywhere."""
 
-from dse.explorer.app import main
+from streamlit.starlette import App
 
-main()
+from dse.explorer import serving
+
+app = App(serving.SCRIPT, middleware=serving.MIDDLEWARE, lifespan=serving.open_browser)

@@ -30,6 +30,20 @@ FIRST_MS = 240_000
 #: options of every page: no animations, each of whose pictures the processor would draw while a page is waited for
 STILL = {"reduced_motion": "reduce"}
 ROOT = Path(__file__).parents[1]
+#: file in a server's folder with the addresses that it looked up or sent to, other than this machine's
+ASKED = "asked"
+#: run by Python at its start, where the folder is on its path
+_SPY = """
+import sys
+def note(event, args):
+    if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo"):
+        address = args[0] if event == "socket.getaddrinfo" else args[1]
+        host = address[0] if isinstance(address, tuple) else address
+        if isinstance(address, tuple | str) and str(host) not in ("127.0.0.1", "localhost", "::1", "None"):
+            with open({path!r}, "a") as log:
+                print(event, host, file=log)
+sys.addaudithook(note)
+"""
 
 
 def free_port():
@@ -58,7 +72,9 @@ def started(folder):
     """`dse app` started in `folder` outside the repository, so that only its own settings hold; process and address."""
     port = free_port()
     log = folder / "server.log"
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    (folder / ASKED).touch()
+    (folder / "sitecustomize.py").write_text(_SPY.format(path=str(folder / ASKED)))
+    path = os.pathsep.join(filter(None, [str(folder), str(ROOT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "dse", "app", "--", "--server.port", str(port), "--server.headless", "true"]
     with log.open("w") as output:
         process = subprocess.Popen(

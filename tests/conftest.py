@@ -1,4 +1,4 @@
-"""Shared fixtures: hypothesis without deadlines (shared machines are noisy), the command in this process, a browser,
+"""Shared fixtures: hypothesis without deadlines (shared machines are noisy), the command in this process,
 and the report's tables, charts and pictures, made once a process."""
 
 from functools import cache
@@ -44,33 +44,6 @@ def run(capsys):
         return stop.value.code, out, err
 
     return call
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """The address of a running explorer, one for each process of the tests."""
-    from browser import explorer
-
-    with explorer(tmp_path_factory.mktemp("elsewhere")) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def profile():
-    """A profile of Chromium; no longer than a module, whose thread has no other event loop meanwhile."""
-    from browser import chromium, new_profile
-
-    with chromium() as opened:
-        yield new_profile(opened)
-
-
-@pytest.fixture
-def page(profile, server):
-    """A fresh page of the explorer; the test fails where something goes wrong in it (`browser.watched`)."""
-    from browser import watched
-
-    with watched(profile, server) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="session")

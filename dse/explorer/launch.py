@@ -18,7 +18,7 @@ from dse.core.errors import InputError, show
 #: option -> value; the same as the repository's .streamlit/config.toml, which is not found from elsewhere
 SETTINGS: dict[str, str | int | bool | list[str]] = {
     "server.address": "127.0.0.1",
-    "server.allowedHosts": ["localhost", "127.0.0.1"],
+    "server.allowedHosts": ["localhost", "127.0.0.1", "::1"],
     "server.enableCORS": True,
     "server.enableXsrfProtection": True,
     "server.enableStaticServing": False,
@@ -35,7 +35,9 @@ SETTINGS: dict[str, str | int | bool | list[str]] = {
     "theme.dark.primaryColor": "#56B4E9",
     "theme.dark.linkColor": "#56B4E9",
 }
-#: not beside `pages`: Streamlit would run the files of such a folder as scripts, and show a blank page at /pareto
+#: names of this machine, and addresses of a server that listens on all of its interfaces
+LOOPBACK, ANY = ("localhost", "127.0.0.1", "::1"), ("0.0.0.0", "::")
+#: a server for `streamlit run`; not beside `pages`, whose files Streamlit would run as scripts
 SCRIPT = Path(__file__).parent / "script" / "start.py"
 #: until the browser has opened the first page, whose server should not be busy with other pages
 _FIRST_PAGE_S = 5
@@ -69,21 +71,37 @@ def _option(args: list[str], name: str) -> str | None:
     return found
 
 
+def address_of(args: list[str]) -> str:
+    """Address that the server listens on."""
+    return _option(args, "server.address") or str(SETTINGS["server.address"])
+
+
+def flags_for(args: list[str]) -> list[str]:
+    """Options that follow from the user's: the address listened on is a known host, and nobody is asked for another.
+
+    Streamlit would ask the internet for the address of a machine that listens on all of its interfaces.
+    """
+    address = address_of(args)
+    if address not in ANY:
+        return ["--server.allowedHosts", address]
+    return [] if _option(args, "browser.serverAddress") else ["--browser.serverAddress", "localhost"]
+
+
 def check(args: list[str]) -> None:
     """Raises InputError for a port that cannot be used; warns where others could reach the page."""
-    address = _option(args, "server.address") or str(SETTINGS["server.address"])
+    address = address_of(args)
     port = _option(args, "server.port")
     if port is not None:
         if not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) or not 1 <= int(port) <= 65535:
             raise InputError(f"server.port = {show(port)}: must be a port from 1 to 65,535")
-        with socket.socket() as probe:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, int(port)))
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 raise InputError(f"server.port = {port}: {address} cannot be used: {reason}: give another") from error
-    if address not in ("127.0.0.1", "localhost", "::1"):
+    if address not in LOOPBACK:
         print(f"warning: whoever reaches {address} can use the explorer", file=sys.stderr)
 
 
@@ -128,6 +146,12 @@ def _end_in_time() -> None:
     told.setblocking(False)
     signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
 
+    def end(number: int, _: object) -> None:
+        raise SystemExit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):  # raised again by the server when it has shut down
+        signal.signal(number, end)
+
     def wait() -> None:
         while told.fileno() >= 0:
             if set(heard.recv(64)) & {signal.SIGTERM, signal.SIGINT}:
@@ -149,4 +173,4 @@ def run(args: list[str]) -> None:
     threading.Thread(target=_warm, daemon=True).start()
     _end_in_time()
 
-    cli.main(args=["run", str(SCRIPT), *flags(), *args], prog_name="dse app", standalone_mode=False)
+    cli.main(args=["run", str(SCRIPT), *flags(), *flags_for(args), *args], prog_name="dse app", standalone_mode=False)

@@ -5,6 +5,40 @@ import pytest
 from explorer_page import page as opened_page
 
 
+@pytest.fixture(scope="session")
+def server_folder(tmp_path_factory):
+    """Folder that the session's explorer runs in, with its log and `browser.ASKED`."""
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.fixture(scope="session")
+def server(server_folder):
+    """Address of a running explorer, one for each process of the tests; fails at the end if it asked another host."""
+    from browser import ASKED, explorer
+
+    with explorer(server_folder) as address:
+        yield address
+    assert (server_folder / ASKED).read_text() == ""
+
+
+@pytest.fixture(scope="module")
+def profile():
+    """A profile of Chromium; no longer than a module, whose thread has no other event loop meanwhile."""
+    from browser import chromium, new_profile
+
+    with chromium() as opened:
+        yield new_profile(opened)
+
+
+@pytest.fixture
+def page(profile, server):
+    """A fresh page of the explorer; the test fails where something goes wrong in it (`browser.watched`)."""
+    from browser import watched
+
+    with watched(profile, server) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="module")
 def one():
     """Compare with one design; not to be changed."""

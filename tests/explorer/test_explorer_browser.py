@@ -11,6 +11,7 @@ import pytest
 from websockets.sync.client import connect
 
 from browser import (
+    ASKED,
     ROOT,
     START_S,
     STILL,
@@ -22,6 +23,7 @@ from browser import (
     open_page,
     opened_as,
     started,
+    status_of,
     sync_api,
 )
 
@@ -397,7 +399,13 @@ def handshake(address, **headers):
         connection.close()
 
 
-def test_other_hosts_and_origins_get_no_contents(server):
+def test_other_hosts_and_origins_get_no_contents_and_make_the_server_ask_nobody(server, server_folder):
     assert handshake(server, Origin=server) == 101
+    assert handshake(server, Origin=server.replace("127.0.0.1", "localhost")) == 101
     assert handshake(server, Host="evil.example", Origin="http://evil.example") == 403
     assert handshake(server, Origin="http://evil.example") == 403
+    assert handshake(server, Origin="null") == 403
+    assert status_of(server) == 200
+    assert status_of(server, Host="evil.example") == 403
+    assert status_of(f"{server}/_stcore/health", Origin="http://evil.example") == 403
+    assert (server_folder / ASKED).read_text() == ""

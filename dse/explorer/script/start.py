@@ -1,8 +1,7 @@
-"""The script that `dse app` gives to Streamlit, what `app.py` is to `streamlit run`.
+"""The server that `dse app` starts, as `streamlit run app.py` does."""
 
-Streamlit runs it from the top on every interaction: it only calls, so that `dse.explorer.app` is imported once.
-"""
+from streamlit.starlette import App
 
-from dse.explorer.app import main
+from dse.explorer import serving
 
-main()
+app = App(serving.SCRIPT, middleware=serving.MIDDLEWARE, lifespan=serving.open_browser)
