@@ -35,7 +35,7 @@ KV_DTYPES = {
     "int2": ("int2", 2),
 }
 
-_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?\s*", re.ASCII)
 PACKAGE = "aiconfigurator-core"
 
 

@@ -8,6 +8,8 @@ MAX_LINE = 300
 MAX_VALUE = 80
 #: letters from which on a word may be the start of a name
 MIN_START = 3
+#: problems of one file that are listed; more are counted
+MAX_PROBLEMS = 100
 
 
 class DseError(Exception):
@@ -70,7 +72,8 @@ class LimitError(DseError):
 
 def clean(text: str, limit: int) -> str:
     """One printable line: control and direction-changing characters escaped, cut at `limit`."""
-    text = "".join(c if c.isprintable() and unicodedata.category(c) != "Cf" else ascii(c)[1:-1] for c in text)
+    head = text[: limit + 1]  # no character becomes less than one
+    text = "".join(c if c.isprintable() and unicodedata.category(c) != "Cf" else ascii(c)[1:-1] for c in head)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -93,7 +96,7 @@ def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
 
     Names that go on as the word does come first, the shortest of them before others; then those of one slip.
     """
-    names, typed = {name.lower(): name for name in sorted(known)}, word.lower()
+    names, typed = {name.lower(): name for name in sorted(known)}, word[:MAX_LINE].lower()
     goes_on = [lower for lower in names if len(typed) >= MIN_START and lower.startswith(typed)]
     longer = [names[lower] for lower in sorted(goes_on, key=len)[:n]]
     slips = [name for lower, name in names.items() if is_one_slip(typed, lower)]

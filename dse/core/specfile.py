@@ -11,6 +11,7 @@ import re
 import stat
 import tomllib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,17 +20,27 @@ from dse.core.errors import InputError, show
 MAX_TOML_BYTES = 256 * 1024
 MAX_JSON_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 16
+MAX_KEYS = 100_000
 
 KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file: its data, and where each key was found."""
+    """A parsed file: its data, and its text, in which a message looks up the line of a key.
+
+    A document that no file stands behind has no text and no lines.
+    """
 
     path: str
     data: dict[str, Any]
-    lines: dict[KeyPath, int]
+    text: str = ""
+    is_json: bool = False
+
+    @cached_property
+    def lines(self) -> dict[KeyPath, int]:
+        """The line of every key, counted when the first message asks for one."""
+        return _json_lines(self.text) if self.is_json else _toml_lines(self.text)
 
     def where(self, key_path: KeyPath) -> str:
         """FILE:LINE of the key, or of its nearest enclosing key that has a line."""
@@ -107,56 +118,61 @@ def decoded(name: str, content: bytes) -> str:
 
 
 def parse(name: str, text: str, is_json: bool = False) -> Document:
-    """The document in a text; `name` is the file that messages point to."""
-    return _read_json(name, text) if is_json or text.lstrip()[:1] == "{" else _read_toml(name, text)
+    """The document in a text; `name` is the file that messages point to. Raises InputError."""
+    is_json = is_json or text.lstrip()[:1] == "{"
+    most = MAX_JSON_BYTES if is_json else MAX_TOML_BYTES
+    if len(text) > most:
+        raise InputError(f"{name}: has {len(text):,} characters: a spec file has at most {most:,}")
+    return _read_json(name, text) if is_json else _read_toml(name, text)
 
 
-_STRING = re.compile(r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'', re.S)
+#: comments and strings; one that is never closed ends with its line or with the text, so that a scan never goes back
+_TOML_BLANKS = re.compile(
+    r"""#[^\n]*|\"{3}(?:\\.|[^\\])*?(?:\"{3,5}|\\?\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|'[^'\n]*'?""", re.S
+)
+_JSON_BLANKS = re.compile(r'"(?:\\.|[^"\\])*"?', re.S)
+_JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:\n]')
 _KEY = r'(?:"[^"\n]*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+)'
-_HEADER = re.compile(rf"^\s*(\[\[?)\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*\]", re.M)
-_ASSIGN = re.compile(rf"^\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=")
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*\]")
+_ASSIGN = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=")
 
 
-def _blank_strings(text: str) -> str:
+def _skeleton(text: str, blanks: re.Pattern[str]) -> str:
     """`text` with strings and comments blanked out, every newline and column kept."""
-
-    def blank(match: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", "_", match.group())
-
-    return re.sub(r"#[^\n]*", blank, _STRING.sub(blank, text))
+    return blanks.sub(lambda match: "\n".join("_" * len(line) for line in match.group().split("\n")), text)
 
 
-def _check_depth(name: str, skeleton: str) -> None:
-    depth, line = 0, 1
-    for char in skeleton:
-        if char == "\n":
-            line += 1
-        elif char in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise InputError(f"{name}:{line}: nests more than {MAX_DEPTH} deep: flatten it")
-        elif char in "]}":
-            depth -= 1
+def _check_shape(name: str, skeleton: str, assigns: str) -> None:
+    """Raise InputError for a text that nests too deep or holds too many keys; `assigns` stands after each of them."""
+    depth = 0
+    for bracket in re.finditer(r"[\[\]{}]", skeleton):
+        depth += 1 if bracket.group() in "[{" else -1
+        if depth > MAX_DEPTH:
+            line = skeleton.count("\n", 0, bracket.start()) + 1
+            raise InputError(f"{name}:{line}: nests more than {MAX_DEPTH} deep: flatten it")
+    if (n_keys := skeleton.count(assigns)) > MAX_KEYS:
+        raise InputError(f"{name}: has {n_keys:,} keys: a spec file has at most {MAX_KEYS:,}")
 
 
 def _read_toml(name: str, text: str) -> Document:
-    skeleton = _blank_strings(text)
-    _check_depth(name, skeleton)
+    skeleton = _skeleton(text, _TOML_BLANKS)
+    _check_shape(name, skeleton, "=")
     for number, line in enumerate(skeleton.split("\n"), 1):
         if re.match(r"[^={]*", line).group().count(".") >= MAX_DEPTH:  # type: ignore[union-attr]
             raise InputError(f"{name}:{number}: a dotted key of more than {MAX_DEPTH} parts: flatten it")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+)", str(error))
-        if not found:
+        reason, _, place = str(error).rpartition(" (at line ")
+        if not reason:
             raise InputError(f"{name}: is not valid TOML: {error}") from error
-        line = text.split("\n")[int(found.group(1)) - 1].strip()
-        reason = re.sub(r"\s*\(at line.*\)", "", str(error)).replace("Cannot overwrite a value", "a key is given twice")
-        raise InputError(f"{name}:{found.group(1)}: is not valid TOML: {reason}, at {show(line)}") from error
+        number = int(place.partition(",")[0])
+        line = text.split("\n")[number - 1].strip()
+        reason = reason.replace("Cannot overwrite a value", "a key is given twice")
+        raise InputError(f"{name}:{number}: is not valid TOML: {reason}, at {show(line)}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{name}: is not valid TOML: {show(str(error))}") from error
-    return Document(name, data, _toml_lines(text))
+    return Document(name, data, text)
 
 
 def _parts(dotted: str) -> KeyPath:
@@ -168,7 +184,7 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
     counts: dict[KeyPath, int] = {}
     prefix: KeyPath = ()
     depth = 0
-    skeleton = _blank_strings(text).split("\n")
+    skeleton = _skeleton(text, _TOML_BLANKS).split("\n")
     for number, (raw, bare) in enumerate(zip(text.split("\n"), skeleton, strict=True), 1):
         if depth == 0 and (header := _HEADER.match(raw)):
             prefix = _parts(header.group(2))
@@ -208,7 +224,7 @@ def load_json(text: str) -> Any:
 
 
 def _read_json(name: str, text: str) -> Document:
-    _check_depth(name, _blank_strings(text))
+    _check_shape(name, _skeleton(text, _JSON_BLANKS), ":")
     try:
         data = load_json(text)
     except json.JSONDecodeError as error:
@@ -217,7 +233,7 @@ def _read_json(name: str, text: str) -> Document:
         raise InputError(f"{name}: is not valid JSON: {show(str(error))}") from error
     if not isinstance(data, dict):
         raise InputError(f"{name}: holds a {type(data).__name__}: a JSON object is expected")
-    return Document(name, data, _json_lines(text))
+    return Document(name, data, text, is_json=True)
 
 
 def _json_lines(text: str) -> dict[KeyPath, int]:
@@ -226,7 +242,7 @@ def _json_lines(text: str) -> dict[KeyPath, int]:
     path: list[str | int] = []
     line = 1
     key: str | None = None
-    for match in re.finditer(r'"(?:\\.|[^"\\])*"|[{}\[\],:\n]', text):
+    for match in _JSON_TOKENS.finditer(text):
         token = match.group()
         if token == "\n":
             line += 1

@@ -341,7 +341,7 @@ def with_ranges(found: Sequence[Number], texts: Iterable[str], device: HardwareS
 
 
 def _end(text: str, end: str, number: Number) -> float:
-    match = re.fullmatch(r"(x?)([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(\S*)", end, re.ASCII)
+    match = re.fullmatch(r"(x?)([0-9]++(?:\.[0-9]*+)?(?:[eE][-+]?[0-9]++)?)\s*(\S*)", end, re.ASCII)
     if not match or (match[1] and match[3]):
         raise InputError(f"range = {show(text)}: {show(end)} must be a factor (x0.5) or a value with its unit")
     if match[1]:

@@ -200,7 +200,7 @@ def changed(document: specfile.Document, base: str, changes: str) -> specs.Hardw
         data[field] = value
         parts.append(re.sub(r"[^A-Za-z0-9._-]+", "", field + value))
     data["name"] = "+".join([str(data.get("name", base)), *parts])[:64]
-    found = device_from(specfile.Document(f"{base}:{changes}", data, {}))
+    found = device_from(specfile.Document(f"{base}:{changes}", data))
     same = {name for name, value in data.items() if value is document.data.get(name)}
     if "memory_capacity" in same or "reported_memory" not in same:
         return found

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from dse.core import units
-from dse.core.errors import SpecError, clean, did_you_mean, show
+from dse.core.errors import MAX_PROBLEMS, SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.quantizers import FAMILIES
 from dse.quantizers.base import Path
@@ -554,9 +554,12 @@ def load(document: Document, model: type[BaseModel]) -> Any:
         spec = model.model_validate(document.data)
     except ValidationError as error:
         problems = []
-        for item in error.errors():
+        items = error.errors(include_url=False)
+        for item in items[:MAX_PROBLEMS]:
             path, text = _describe(dict(item), known)
             problems.append(f"{document.where(path)}: {text}")
+        if len(items) > MAX_PROBLEMS:
+            problems.append(f"{document.path}: {len(items) - MAX_PROBLEMS:,} more problems: mend these first")
         raise SpecError(dict.fromkeys(problems)) from error
     cross = spec.problems() if hasattr(spec, "problems") else []
     if cross:

@@ -77,7 +77,7 @@ def _parse_short(raw: Any, base: str) -> Any:
     if isinstance(raw, str):
         if base in COUNTED:
             raw = re.sub(rf"\b{base}s\s*$", base, raw)
-        match = re.fullmatch(r"\s*([-+]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(\S*)\s*", raw, re.ASCII)
+        match = re.fullmatch(r"\s*([-+]?[0-9][0-9_]*+(?:\.[0-9]*+)?(?:[eE][-+]?[0-9]++)?)\s*(\S*+)\s*", raw, re.ASCII)
         if not match:
             raise ValueError(f'must be a number and a unit of {base}, such as "{_example(base)}"')
         return {

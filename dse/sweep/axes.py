@@ -183,7 +183,7 @@ def _si(raw: dict[str, Any], base: str) -> Any:
     step = raw.get("step")
     if not isinstance(step, str):
         return step
-    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(\S+)\s*", step, re.ASCII)
+    match = re.fullmatch(r"\s*([0-9.]++(?:[eE][-+]?[0-9]++)?)\s*(\S++)\s*", step, re.ASCII)
     if not match or match[2] not in units.UNITS or units.base_of(match[2]) != base:
         raise AxisError(f'step = {show(step)}: must be a number and a unit of {base}, such as "1 {base}"', "step")
     return units.to_base(float(match[1]), match[2])

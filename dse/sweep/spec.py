@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dse.core import specfile
-from dse.core.errors import DseError, InputError, LimitError, SpecError, did_you_mean, show
+from dse.core.errors import MAX_PROBLEMS, DseError, InputError, LimitError, SpecError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
 from dse.specs.measurements import Bits, bits_from
 from dse.specs.workload import Workload
@@ -223,7 +223,10 @@ def of_document(document: specfile.Document) -> Sweep:
     try:
         given = SweepFile.model_validate(document.data)
     except ValidationError as error:
-        raise SpecError(f"{document.where(_path(item))}: {_field_text(item)}" for item in error.errors()) from None
+        items = error.errors(include_url=False)
+        listed = [f"{document.where(_path(item))}: {_field_text(item)}" for item in items[:MAX_PROBLEMS]]
+        more = [f"{document.path}: {len(items) - MAX_PROBLEMS:,} more problems: mend these first"]
+        raise SpecError(listed + more * (len(items) > MAX_PROBLEMS)) from None
     return resolve(given, document.where)
 
 

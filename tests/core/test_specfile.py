@@ -1,7 +1,9 @@
 """The loader of users' files: any bytes give a spec or an error of one line per problem, and lines are right."""
 
+import json
 import random
 import string
+import time
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from dse.core import specfile
 from dse.core.errors import DseError, InputError
+from dse.measure.dumps import safetensors
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 
@@ -110,12 +113,76 @@ def test_lines_of_json_keys(tmp_path):
     assert found == {("a",): 2, ("a", "b"): 2, ("a", "b", 1, "c"): 2, ("a", "b", 1, "d"): 3, ("e",): 5}
 
 
-@pytest.mark.parametrize("name", [*catalog.device_files(), *catalog.model_files()])
-def test_shipped_files_survive_windows_line_ends_and_a_byte_order_mark(tmp_path, name):
-    source = {**catalog.device_files(), **catalog.model_files()}[name]
-    path = tmp_path / f"{name}.toml"
-    path.write_bytes(b"\xef\xbb\xbf" + source.read_bytes().replace(b"\n", b"\r\n"))
-    assert load(path) == load(source)
+def test_shipped_files_survive_windows_line_ends_and_a_byte_order_mark(path):
+    changed = []
+    for source in (*catalog.device_files().values(), *catalog.model_files().values()):
+        path.write_bytes(b"\xef\xbb\xbf" + source.read_bytes().replace(b"\n", b"\r\n"))
+        if load(path) != load(source):
+            changed.append(source.name)
+    assert changed == []
+
+
+def test_lines_are_counted_only_for_a_message(path):
+    path.write_text('name = "x"\nn_layers = 3\n')
+    document = specfile.read(path)
+    assert "lines" not in vars(document)
+    assert document.where(("n_layers",)) == f"{path}:2"
+    assert "lines" in vars(document)
+
+
+DEVICE = 'name = "x"\nmemory_capacity = "80 GB"\nmemory_bandwidth = "2 TB/s"\npeak_flops = "1 PFLOP/s"\n'
+
+
+def hostile(n):
+    """Texts of some n characters on which a careless pattern takes time that grows with their square."""
+    return {
+        "an unclosed string of escaped quotes": '\\"' * (n // 2),
+        "the same in JSON": "{" + '\\"' * (n // 2),
+        "the same in a string of many lines": '"""' + '\\"' * (n // 2),
+        "unclosed strings of one quote": "'a\n" * (n // 3),
+        "quotes of three in comments": '# don\'t """\n' * (n // 14),
+        "a blank key given twice": f'"{" " * (n // 2)}" = 1\n"{" " * (n // 2)}" = 2\n',
+        "a number of many digits and two units": f'{DEVICE}board_power = "{"1" * n} x y"\n',
+        "a key that names attention again and again": json.dumps({"model_type": "llama", "attn" * (n // 4): 1}),
+    }
+
+
+def seconds(path, text):
+    path.write_text(text)
+    taken = []
+    for _ in range(3):
+        start = time.process_time()
+        with pytest.raises(DseError):
+            load(path)
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+def test_time_grows_with_the_size_of_a_file_not_with_its_square(path):
+    small, large = hostile(20_000), hostile(160_000)
+    grown = {name: seconds(path, large[name]) / seconds(path, small[name]) for name in small}
+    assert {name: ratio for name, ratio in grown.items() if ratio > 24} == {}
+
+
+def test_many_problems_are_counted_not_listed(path):
+    path.write_text(DEVICE + "".join(f"key_{i} = 1\n" for i in range(5000)))
+    with pytest.raises(DseError) as caught:
+        load(path)
+    assert len(caught.value.lines()) == 101
+    assert caught.value.lines()[0].startswith(f"{path}:5: key_0: unknown key")
+    assert caught.value.lines()[-1] == f"{path}: 4,900 more problems: mend these first"
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    path.write_text(json.dumps(config | {f"moe_{i}": 1 for i in range(500)}))
+    with pytest.raises(DseError) as caught:
+        load(path)
+    assert len(caught.value.lines()) == 101
+
+
+def test_a_file_of_too_many_keys_is_refused_before_it_is_read(path):
+    path = path.with_suffix(".json")
+    path.write_text(json.dumps({f"k{i}": 1 for i in range(specfile.MAX_KEYS + 1)}))
+    with pytest.raises(InputError, match="has 100,001 keys: a spec file has at most 100,000"):
+        load(path)
 
 
 def test_same_device_from_toml_and_json(tmp_path):
@@ -140,7 +207,7 @@ def test_same_device_from_toml_and_json(tmp_path):
 )
 def test_short_numbers(text, value):
     document = specfile.Document(
-        "d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s", "peak_flops": "1 TFLOP/s"}, {}
+        "d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s", "peak_flops": "1 TFLOP/s"}
     )
     assert specs.load(document, specs.HardwareSpec).capacity_bytes == value
 
@@ -150,7 +217,7 @@ def test_short_numbers(text, value):
 )
 def test_not_a_size(text):
     document = specfile.Document(
-        "d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s", "peak_flops": "1 TFLOP/s"}, {}
+        "d", {"name": "x", "memory_capacity": text, "memory_bandwidth": "1 TB/s", "peak_flops": "1 TFLOP/s"}
     )
     with pytest.raises(InputError):
         specs.load(document, specs.HardwareSpec)
@@ -174,3 +241,8 @@ def test_a_dotted_key_has_at_most_sixteen_parts(path, n_parts, reads):
     else:
         with pytest.raises(InputError, match="a dotted key of more than 16 parts"):
             specfile.read(path)
+
+
+def test_a_header_of_tensors_whose_string_never_ends_is_refused_at_once():
+    with pytest.raises(ValueError, match="Unterminated string"):  # a quadratic scan takes hours here
+        safetensors.parse_json('{"' + '\\"' * 1_000_000)

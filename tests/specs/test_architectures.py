@@ -221,7 +221,7 @@ OURO = {
 
 
 def document(data):
-    return specfile.Document("ouro.json", data, {})
+    return specfile.Document("ouro.json", data)
 
 
 def test_an_unknown_type_may_have_no_unknown_key():

@@ -632,7 +632,7 @@ def test_damaged_configs_end_in_a_model_or_a_clean_error(name, changes, draw):
         del target[key]
     lines = []
     try:
-        model = hf_config.from_document(specfile.Document("config.json", data, {}))
+        model = hf_config.from_document(specfile.Document("config.json", data))
     except InputError as error:
         lines = error.lines()
     else:

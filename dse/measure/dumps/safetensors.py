@@ -40,7 +40,7 @@ def _stored(source: Source, tensor: Tensor, start: int) -> Stored:
 def parse_json(text: str) -> Any:
     """JSON of little depth without repeated names, NaN or Infinity. Raises ValueError and RecursionError."""
     depth = 0
-    for bracket in re.finditer(r"[\[\]{}]", re.sub(r'"(?:\\.|[^"\\])*"', "", text)):
+    for bracket in re.finditer(r"[\[\]{}]", re.sub(r'"(?:\\.|[^"\\])*"?', "", text)):
         depth += 1 if bracket.group() in "[{" else -1
         if depth > MAX_DEPTH:
             raise ValueError(f"it nests more than {MAX_DEPTH} deep")

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from dse.core.errors import InputError, SpecError, clean, did_you_mean, show
+from dse.core.errors import MAX_PROBLEMS, InputError, SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.specs.device_and_model import LayerKV, ModelSpec
 from dse.specs.huggingface import layers
@@ -90,6 +90,9 @@ def from_document(document: Document) -> ModelSpec:
         _not_understood(keys)
     if not is_known and not like:
         _not_known(keys, own_type)
+    if len(keys.problems) > MAX_PROBLEMS:
+        more = f"{document.path}: more than {MAX_PROBLEMS} problems: mend these first"
+        keys.problems = [*keys.problems[:MAX_PROBLEMS], more]
     if keys.problems:
         raise SpecError(dict.fromkeys(keys.problems))
     if len({mixer.parameters for mixer in mixers}) > 1 and isinstance(keys.get(keys.name_of(Q_HEADS)), list):
@@ -133,6 +136,8 @@ def _not_known(keys: Keys, model_type: str) -> None:
         for key, value in data.items():
             if key in keys.used or key in NESTED or value in OFF or NEUTRAL.search(key):
                 continue
+            if len(keys.problems) > MAX_PROBLEMS:
+                return
             path = (*prefix, key)
             keys.problems.append(
                 f"{keys.document.where(path)}: {'.'.join(map(str, path))} = {show(value)}: is not understood, and "
@@ -164,6 +169,8 @@ def _not_understood(keys: Keys) -> None:
             what = "what a layer caches" if SUSPICIOUS.search(key) and not HARMLESS.search(key) else ""
             if not what and MIXTURE.search(key) and not MIXTURE_HARMLESS.search(key):
                 what = "the experts" if isinstance(value, int | list | dict) and value is not True else ""
+            if what and len(keys.problems) > MAX_PROBLEMS:
+                return
             if what:
                 path = (*prefix, key)
                 keys.problems.append(

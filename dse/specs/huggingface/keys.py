@@ -39,7 +39,8 @@ FALCON = ("falcon", "RefinedWeb", "RefinedWebModel")
 SUSPICIOUS = re.compile(
     r"(?i)kv|key_value|k_eq_v|multi_query|window|swa(?:_|$)|latent|lora_(?:rank|dim)|head_(?:dim|size)|heads|attention_groups"
     r"|gqa|query_groups?|chunk|layers?_(?:block_)?types?|block_types?|attn_types?|attention_types?|mixer"
-    r"|(?:attn|attention).*(?:layer|interval|pattern|method)|layer.*(?:attn|attention)|block_config|(?:^|_)cla(?:_|$)"
+    r"|^(?:(?!attn|attention).)*(?:attn|attention).*(?:layer|interval|pattern|method)"
+    r"|^(?:(?!layer).)*layer.*(?:attn|attention)|block_config|(?:^|_)cla(?:_|$)"
     r"|yoco|cross_layer|cross_attention|add_cross|state_size|state_dim|d_state|mamba|ssm|rwkv|lru|recurren|d_conv"
     r"|conv_(?:kernel|l_cache)|linear_|lightning|hybrid|sparse_(?:att|conf)|blocksparse|(?:local|global|linear)_att"
     r"|attn_config|attention_config|sink|compress|cache_(?:size|len)|v_head|index_(?:n|topk)"

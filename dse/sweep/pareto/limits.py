@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dse.core.errors import InputError, show
 from dse.sweep.pareto import Sense
 
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
 
 
 class Limit(NamedTuple):
