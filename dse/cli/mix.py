@@ -94,9 +94,9 @@ def _ending(figure: str | None) -> str:
 
 def _drawn(found: "mixed_plan.Mixed", figure: str, ending: str) -> dict[Path, bytes]:
     """The figure's file; of a table also what its figure says beside it."""
+    from dse.figures import source as plot_read
     from dse.figures.export import image as export
     from dse.figures.plot import answer
-    from dse.figures.plot import read as plot_read
 
     source, path = answer.source_of(found), Path(figure)
     written = {path: export.export(answer.chart_of(found), ending, command_line(), source.table)}

@@ -73,7 +73,7 @@ def serving(table: str, out: str, as_json: bool) -> None:
     servers.html and .svg the figure.
     """
     from dse.core import files
-    from dse.figures import servers_measured
+    from dse.figures.charts import servers_measured
     from dse.validate import serving as validate_serving
 
     with files.prepared(out):

@@ -1,4 +1,4 @@
-"""Figures: a table in, a `Chart` out. Every module of this folder is imported, and its `@figure(...)` declares it.
+"""Figures: a table in, a `Chart` out. Every module of `charts` is imported, and its `@figure(...)` declares it.
 
 A chart holds numbers of its table only; no formula is in this package. `FIGURES["throughput_batch"].chart(table)`
 gives the chart, `.figure(table)` the plotly figure, `.images(table)` PNG, SVG and PDF by matplotlib.
@@ -8,12 +8,13 @@ docs/contributing/figures.md says how to add one.
 import importlib
 import pkgutil
 
+from dse.figures import charts
 from dse.figures.registry import DECLARED, Figure
 
 __all__ = ["FIGURES", "REPORT", "Figure"]
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.iter_modules(charts.__path__):
+    importlib.import_module(f"{charts.__name__}.{_module.name}")
 
 #: every figure by name, in the order of lists
 FIGURES: dict[str, Figure] = {one.name: one for one in sorted(DECLARED.values(), key=lambda one: one.order)}

@@ -6,51 +6,14 @@ answers, the explorer and the tests read the registry; nothing about a figure is
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from dse.core.errors import InputError
 from dse.figures.drawing.chart import Chart
-
-
-@dataclass(frozen=True)
-class Source:
-    """A table, its file (None: a sweep's parts, or no file at all), what NAME.figure.json beside it says.
-
-    `others` are further tables by the names of their files, `-` as `_`, where they are at hand.
-    """
-
-    table: pd.DataFrame
-    path: Path | None = None
-    about: dict[str, Any] = field(default_factory=dict)
-    others: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-
-    def other(self, stem: str) -> pd.DataFrame | None:
-        """Another table, at hand or in the same directory; None where there is none."""
-        if (known := self.others.get(stem.replace("-", "_"))) is not None:
-            return known
-        from dse.figures.plot import read  # sweeps and all; not before a table is read
-
-        found = read.in_folder(self.path.parent, (stem,)) if self.path else None
-        return None if found is None else read.read_table(found)
-
-    def json(self, name: str) -> dict[str, Any]:
-        """A JSON file in the same directory; empty where there is none."""
-        from dse.sweep import store
-
-        return (store.load_json(self.path.parent / name) if self.path else None) or {}
-
-    def one(self, name: str) -> str:
-        """The one name that a column holds. Raises InputError where a figure of one would mix several."""
-        found = list(dict.fromkeys(map(str, self.table[name])))
-        if len(found) > 1:
-            raise InputError(
-                f"{name} = {', '.join(found)}: a figure shows one: choose it with --only {name}={found[0]}"
-            )
-        return found[0]
+from dse.figures.source import Source
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import pandas as pd
 
 from dse.core import files
 from dse.figures import FIGURES
+from dse.figures.charts.memory_limit import WHOLE
+from dse.figures.charts.predicted_measured import points_of
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import web_page
-from dse.figures.memory_limit import WHOLE
-from dse.figures.predicted_measured import points_of
 from dse.measure.lm.study_table import SURE
 from dse.report import papers as report_papers
 from dse.report import ranking as report_ranking

@@ -12,7 +12,7 @@ from dse.explorer import bench as benches
 from dse.explorer import cards, names, request, sidebar, tray, uploads
 from dse.explorer import common_fields as shared
 from dse.explorer.pages import compare
-from dse.figures import design_bars
+from dse.figures.charts import design_bars
 from dse.specs import catalog
 from explorer_page import (
     asked,

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from dse.explorer import downloads as beside
 from dse.explorer import request
 from dse.explorer.downloads import MadeBy
-from dse.figures import design_bars
+from dse.figures.charts import design_bars
 from dse.figures.export import image
 from dse.figures.export.look import applied
 from dse.specs.look import ASKED, Look
@@ -72,7 +72,7 @@ def test_files_of_a_figure_open_and_carry_their_state(kind):
 FIGURE = """
 from functools import partial
 from dse.explorer import downloads, export, request
-from dse.figures import design_bars
+from dse.figures.charts import design_bars
 rows = [("oaken", request.answer(request.DEFAULT).result)]
 made = downloads.MadeBy("dse point", "import dse", "/?batch=64")
 table = partial(design_bars.table, rows)

@@ -14,7 +14,7 @@ from dse.explorer import crossovers as where
 from dse.explorer import figure, launch, request
 from dse.explorer.pages import compare, lab, roofline
 from dse.figures import FIGURES
-from dse.figures import lab as charts
+from dse.figures.charts import lab as charts
 from dse.figures.plot.answer import chart_of
 from dse.measure import lab as measure_view
 from dse.measure.lab import How

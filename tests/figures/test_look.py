@@ -12,7 +12,7 @@ from dse.cli import looks as cli_looks
 from dse.cli.plot import plot
 from dse.core.errors import InputError, LimitError
 from dse.explorer import figure, request
-from dse.figures import design_bars
+from dse.figures.charts import design_bars
 from dse.figures.drawing import chart as charts_as_data
 from dse.figures.drawing import fit, page_layout, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box

@@ -14,13 +14,13 @@ from dse.cli import main as cli
 from dse.core import files
 from dse.core.errors import InputError, LimitError
 from dse.figures import FIGURES, REPORT
+from dse.figures import source as plot_read
 from dse.figures.drawing import fit, page_layout
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import image as export
 from dse.figures.export import web_page
 from dse.figures.plot import load as plot_load
-from dse.figures.plot import read as plot_read
-from dse.figures.registry import Source
+from dse.figures.source import Source
 from dse.validate import papers as validate_papers
 from dse.validate import verdicts as validate
 

@@ -9,7 +9,7 @@ import pytest
 import kernels_ref
 from dse import quantizers
 from dse.core.errors import InputError, LimitError
-from dse.figures import lab
+from dse.figures.charts import lab
 from dse.figures.drawing import to_plotly
 from dse.measure import lab as measure_view
 from dse.measure import synthetic as kv_sample

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from dse.calibrate import host
 from dse.cli.validate import validate
 from dse.core.errors import InputError, OutputError
-from dse.figures import FIGURES, servers_measured
+from dse.figures import FIGURES
+from dse.figures.charts import servers_measured
 from dse.figures.plot import load as plot_load
 from dse.report import servers
 from dse.specs import catalog

@@ -14,7 +14,8 @@ from dse.calibrate import fit as calibrate
 from dse.calibrate.table import PACKAGE, Table
 from dse.cli.validate import validate as command
 from dse.core.errors import InputError
-from dse.figures import FIGURES, claims_published, predicted_measured
+from dse.figures import FIGURES
+from dse.figures.charts import claims_published, predicted_measured
 from dse.report import validation as report_validation
 from dse.specs import catalog
 from dse.specs.stack import GemmFit

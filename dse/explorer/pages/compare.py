@@ -18,7 +18,7 @@ from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.request import Request
 from dse.explorer.widgets import escaped, lines, problem
-from dse.figures import design_bars
+from dse.figures.charts import design_bars
 from dse.figures.drawing.chart import Chart
 from dse.model.results import RESULT_UNITS
 from dse.report.present import change, made_for_positions, number, position_note

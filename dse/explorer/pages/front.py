@@ -28,7 +28,7 @@ from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
-from dse.figures import design_front
+from dse.figures.charts import design_front
 from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import source_of
 from dse.model import results as point_names

@@ -28,7 +28,7 @@ from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.uploads import Upload
-from dse.figures import lab as charts
+from dse.figures.charts import lab as charts
 from dse.figures.export.lab import MAX_CHANNELS, MAX_TOKENS
 from dse.measure import kernels as measure
 from dse.measure import lab as measure_view

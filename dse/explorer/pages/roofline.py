@@ -12,7 +12,7 @@ from dse.explorer.bench import Bench
 from dse.explorer.names import spoken
 from dse.explorer.request import Request
 from dse.figures import FIGURES
-from dse.figures.operations import MARKERS
+from dse.figures.charts.operations import MARKERS
 from dse.questions import operations as tables_operations
 from dse.report import present
 from dse.specs.device_and_model import HardwareSpec

@@ -18,7 +18,7 @@ from dse.explorer.bench import Bench
 from dse.explorer.fields import Field
 from dse.explorer.request import Request
 from dse.figures import FIGURES
-from dse.figures.load_times import TIMES
+from dse.figures.charts.load_times import TIMES
 from dse.questions import load
 from dse.questions.load import Load
 from dse.report import simulation

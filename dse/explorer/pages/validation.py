@@ -14,7 +14,7 @@ from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
 from dse.figures import FIGURES
-from dse.figures.claims_published import short
+from dse.figures.charts.claims_published import short
 from dse.validate import nearest
 from dse.validate import silicon as validate_silicon
 from dse.validate import verdicts as validate

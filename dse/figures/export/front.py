@@ -9,7 +9,7 @@ from dse.core import files
 from dse.figures.export import static as report_static
 from dse.figures.export import web_page
 from dse.figures.plot import answer
-from dse.figures.plot.read import BESIDE, beside
+from dse.figures.source import BESIDE, beside
 from dse.questions.common import sure_text
 from dse.sweep.pareto import sure
 from dse.sweep.pareto.designs import DesignFront

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dse.core import files
 from dse.figures import FIGURES
-from dse.figures.plot.read import BESIDE, beside
+from dse.figures.source import BESIDE, beside
 from dse.measure import lab as measure_view
 from dse.measure.lab import ATTENTION, ERRORS, Measured, View
 

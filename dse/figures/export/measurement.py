@@ -6,7 +6,7 @@ from dse.core import files
 from dse.figures import FIGURES
 from dse.figures.export import static as report_static
 from dse.figures.export import web_page
-from dse.figures.registry import Source
+from dse.figures.source import Source
 from dse.measure import table as measure_table
 from dse.measure.parts import PAGE, TABLE
 from dse.measure.run import Found

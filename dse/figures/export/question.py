@@ -4,7 +4,7 @@ from dse.core import files
 from dse.figures.export import static as report_static
 from dse.figures.export import web_page
 from dse.figures.plot import answer as of_answer
-from dse.figures.plot.read import BESIDE, beside
+from dse.figures.source import BESIDE, beside
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
 from dse.questions.formats import Formats

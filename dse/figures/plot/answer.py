@@ -6,7 +6,7 @@ from dse.core.errors import InputError
 from dse.figures import FIGURES, Figure
 from dse.figures.drawing import to_plotly
 from dse.figures.drawing.chart import Chart
-from dse.figures.registry import Source
+from dse.figures.source import Source
 
 
 def figure_of(answer: object) -> Figure:

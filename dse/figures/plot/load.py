@@ -10,8 +10,7 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.figures import FIGURES, Figure
 from dse.figures.drawing import rows
 from dse.figures.drawing.chart import Chart
-from dse.figures.plot.read import BESIDE, read
-from dse.figures.registry import Source
+from dse.figures.source import BESIDE, Source, read
 
 #: letters of a word that a description is searched for, and more
 MIN_WORD = 3

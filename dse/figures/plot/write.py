@@ -20,7 +20,7 @@ from dse.figures.export import image as export
 from dse.figures.export.image import SIZED
 from dse.figures.export.look import applied
 from dse.figures.plot import load
-from dse.figures.plot.read import BESIDE
+from dse.figures.source import BESIDE
 from dse.model.results import RESULT_UNITS
 from dse.specs.look import Look
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dse.core.errors import InputError
-from dse.figures import study as plot_study
+from dse.figures.charts import study as plot_study
 from dse.figures.plot import load as plot_load
 from dse.measure.lm import names, study, study_findings, study_looks, study_table, weights
 from dse.measure.lm.caches import FloatCache

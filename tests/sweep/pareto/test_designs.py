@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
-from dse.figures import design_front
+from dse.figures.charts import design_front
 from dse.figures.export import front as report_front
 from dse.figures.plot import answer as report_figure
 from dse.figures.plot import load as plot_load

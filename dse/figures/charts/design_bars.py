@@ -1,0 +1,164 @@
+"""What fills the memory and what fills a decode step, a stacked bar a design."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from dse.core.errors import LimitError
+from dse.figures.drawing import axes, rows, style, whiskers
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.registry import by, figure
+from dse.figures.source import Source
+from dse.model.results import RESULT_UNITS
+from dse.sweep.pareto.designs import label
+
+MEMORY = {
+    "weight_bytes": "weights",
+    "kv_bytes": "KV cache",
+    "activation_bytes": "activations",
+    "workspace_bytes": "workspace",
+}
+_GB = 1e9
+_BAR = 0.62
+
+#: bars of designs beside each other
+MAX_DESIGNS = 24
+
+Rows = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def _designs(table: pd.DataFrame) -> Rows:
+    """The designs of a table of results, named by what tells them apart."""
+    if len(table) > MAX_DESIGNS:
+        raise LimitError(f"{len(table):,} designs: a figure shows {MAX_DESIGNS}: choose some with --only COLUMN=A,B")
+    asked = [
+        name for name in ("device", "model", "quantizer", "batch", "input_tokens", "output_tokens") if name in table
+    ]
+    shown = [name for name in asked if table[name].nunique() > 1] or asked[:3]
+    return [(label(row, shown, RESULT_UNITS), row.to_dict()) for _, row in table.iterrows()]
+
+
+@figure(
+    "design_memory",
+    "What fills the memory: weights, KV cache and the rest, a bar a design.",
+    by("point ... --out DIR", "point", "report"),
+    (*MEMORY, "capacity_bytes"),
+    order=210,
+)
+def memory_of_table(source: Source) -> Chart:
+    """`memory` of the rows of a table."""
+    return memory(_designs(source.table), is_named=True)
+
+
+@figure(
+    "design_step",
+    "What fills the mean decode step, a bar a design.",
+    by("point ... --out DIR", "point", "report"),
+    (*rows.STEP, "feasible"),
+    order=220,
+)
+def step_of_table(source: Source) -> Chart:
+    """`step_time` of the rows of a table."""
+    return step_time(_designs(source.table), is_named=True)
+
+
+def memory(designs: Rows, is_named: bool = False) -> Chart:
+    """Bytes that the whole batch takes at its final length, with marks at each device's memory and its usable part.
+
+    Bars are numbered, names in a note; `is_named`: names beside the bars.
+    """
+    tops = [max(_total(result, MEMORY), result["capacity_bytes"]) for _, result in designs]
+    x = axes.linear("memory", "GB", tops, _GB)
+    places = _places(designs)
+    whole = [float(result["capacity_bytes"]) for _, result in designs]
+    # what bars may take: the usable part, less what the runtime takes; a server sets activations aside
+    usable = [
+        float(r["weight_bytes"] + r["free_bytes"] + (r["activation_bytes"] if r.get("memory") == "server" else 0))
+        for _, r in designs
+    ]
+    if usable == whole:
+        marks = [_marks("device memory", whole, places)]
+        note = "A bar beyond the mark does not fit at once."
+    else:
+        marks = [_marks("usable memory", usable, places), _marks("device memory", whole, places, is_limit=False)]
+        note = "A bar beyond the usable memory does not fit at once."
+    return _chart(
+        "Memory of the whole batch", x, designs, [*_stack(designs, MEMORY, _GB, "GB"), *marks], (note,), is_named
+    )
+
+
+def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_limit: bool = True) -> Series:
+    return Series(
+        name,
+        "scatter",
+        tuple(values),
+        places,
+        style.VERMILLION if is_limit else style.BLACK,
+        marker="diamond" if is_limit else "square",
+        size=0.8,
+        hover=tuple(f"{name}: {value / _GB:,.4g} GB" for value in values),
+    )
+
+
+def step_time(designs: Rows, is_named: bool = False) -> Chart:
+    """Mean time of a decode step, by part; designs that do not fit have no bar. Names as in `memory`."""
+    parts = rows.step_parts(result for _, result in designs)
+    each = [result for _, result in designs]
+    tops = [_total(result, parts) for result in each] + whiskers.spread(each, "decode_step_s")
+    x = axes.linear("mean decode step", "ms", tops, axes.MILLISECOND)
+    series = _stack(designs, parts, axes.MILLISECOND, "ms")
+    for place, result in zip(_places(designs), each, strict=True):
+        series += whiskers.level(place, whiskers.ends(result, "decode_step_s"))
+    missing = [name for name, result in designs if not result["feasible"]]
+    notes = (
+        "Exposed: what does not hide behind the reads.",
+        *whiskers.notes(each, "decode_step_s"),
+        *(f"Does not fit: {name}." for name in missing),
+    )
+    return _chart("Time of a decode step", x, designs, series, notes, is_named)
+
+
+def table(designs: Rows) -> pd.DataFrame:
+    """The numbers of the designs, a row each, in SI base units."""
+    return pd.DataFrame(
+        [{"design": name, **result, "assumptions": ", ".join(result["assumptions"])} for name, result in designs]
+    )
+
+
+def _total(result: Mapping[str, Any], columns: Mapping[str, str]) -> float:
+    return sum(float(result[column] or 0) for column in columns)
+
+
+def _places(designs: Rows) -> tuple[float, ...]:
+    """Places on the axis, the first design on top."""
+    return tuple(float(len(designs) - 1 - i) for i in range(len(designs)))
+
+
+def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str) -> list[Series]:
+    base = (0.0,) * len(designs)
+    found = []
+    for (column, name), (colour, hatch) in zip(columns.items(), style.FILLS, strict=False):
+        lengths = tuple(float(result[column] or 0) for _, result in designs)
+        texts = tuple(
+            f"{design}\n{name}: {value / per_unit:,.4g} {unit}"
+            for (design, _), value in zip(designs, lengths, strict=True)
+        )
+        found.append(
+            Series(name, "hbar", lengths, _places(designs), colour, base=base, hatch=hatch, width=_BAR, hover=texts)
+        )
+        base = tuple(a + b for a, b in zip(base, lengths, strict=True))
+    return found
+
+
+def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tuple[str, ...], is_named: bool) -> Chart:
+    if is_named:
+        y = axes.categories("design", [name for name, _ in designs][::-1])
+        return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=30 + 14 * len(designs), notes=notes)
+    several = len(designs) > 1
+    numbers = [str(i) if several else "" for i in range(len(designs), 0, -1)]
+    keys = ("Designs " + "; ".join(name for name, _ in designs) + ".",) if several else ()
+    y = axes.categories("design" if several else "", numbers)
+    return Chart(
+        title, (Panel("", x, y, tuple(series)),), panel_height_pt=30 + 26 * len(designs), notes=(*notes, *keys)
+    )

@@ -1,0 +1,226 @@
+"""Any two objectives against each other with the Pareto front and its knees marked; not a figure of the report."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse.core.units import human
+from dse.figures.drawing import axes, style, whiskers
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
+from dse.figures.registry import by, figure
+from dse.figures.source import Source
+from dse.model.results import shown_unit, title
+from dse.sweep.pareto.designs import DesignFront, label
+
+GREY = "#C8C8C8"
+OTHERS = "other designs"
+#: what a front of one objective is drawn against
+PLACE = "row of the front"
+#: units that say little of a number without its name
+_COUNTED = ("", "1", "sequence", "token", "bit", "device")
+#: from this ratio of largest to smallest on, an axis is logarithmic; and by powers of ten
+_LOG, _DECADES = 20.0, 1000.0
+MAX_FRONT = 5000
+#: designs of a front that are drawn with their intervals
+MAX_WHISKERS = 60
+
+
+def source_of(answer: DesignFront) -> Source:
+    """The table of a front, what its figure says beside it, and the other designs."""
+    about = {
+        "objectives": dict(answer.objectives),
+        "units": dict(answer.units),
+        "design": list(answer.design),
+        "by": list(answer.by),
+    }
+    return Source(answer.table.assign(knee=answer.knee), about=about, others={"front_others": answer.cloud})
+
+
+@figure(
+    "front",
+    "Any two objectives against each other, the Pareto front and its knees marked.",
+    by("pareto DIR --maximize ... --minimize ... --out DIR", "front"),
+    ("knee",),
+    order=100,
+    needs_beside=True,
+    answer=DesignFront,
+    source_of=source_of,
+)
+def front(source: Source) -> Chart:
+    """The front of the table, over the designs of front-others beside it."""
+    about, table, cloud = source.about, source.table, source.other("front-others")
+    return chart(
+        table.drop(columns="knee"),
+        [bool(knee) for knee in table["knee"]],
+        table.iloc[:0] if cloud is None else cloud,
+        about["objectives"],
+        about["units"],
+        partial(label, columns=tuple(about["design"]), units=about["units"]),
+        tuple(about["by"]),
+    )
+
+
+def axis(name: str, unit: str, values: Sequence[float]) -> Axis:
+    """An axis around `values` of a column (base units), by the name and in the unit that people know it by.
+
+    Logarithmic where they span much, from zero where none is negative.
+    """
+    (shown, size), words = shown_unit(name, unit), title(name)
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    if low > 0 and high / low >= _DECADES:
+        return axes.log10(words, shown, finite, size)
+    if low > 0 and high / low >= _LOG:
+        return axes.log2(words, shown, finite, size)
+    if low >= 0:
+        return axes.linear(words, shown, finite, size)
+    return axes.around(words, shown, finite, per_unit=size)
+
+
+def chart(
+    front: pd.DataFrame,
+    knee: Sequence[bool],
+    cloud: pd.DataFrame,
+    objectives: Mapping[str, str],
+    units: Mapping[str, str],
+    label: Callable[[pd.Series], str],
+    by: Sequence[str] = (),
+) -> Chart:
+    """The first two objectives (one: against the order of the table); each group of `by` has its own mark.
+
+    `label` names a design beside its knee; hovering shows its whole row.
+    """
+    names = list(objectives)[:2]
+    one = len(names) == 1
+    front = front.assign(**{PLACE: range(1, len(front) + 1)}) if one else front
+    x, y = (PLACE, names[0]) if one else names
+    cloud = cloud.iloc[:0].assign(**{x: []}) if one else _beaten(cloud, front)
+    places = [
+        axis(
+            name,
+            units.get(name, ""),
+            [
+                *front[name].astype(float),
+                *cloud[name].astype(float),
+                *(whiskers.spread(front.to_dict("records"), name) if len(front) <= MAX_WHISKERS else ()),
+            ],
+        )
+        for name in (x, y)
+    ]
+    notes = []
+    if len(front) > MAX_FRONT:
+        keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
+        notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
+        front, knee = front.iloc[keep], [knee[i] for i in keep]
+    others = [Series(OTHERS, "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
+    if others:
+        notes.append(f"Other designs: {len(cloud):,} of those that are beaten.")
+    series: list[Series] = []
+    groups = (
+        [(_group(key, by, units), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)]
+        if by
+        else []
+    )
+    if len(groups) > style.MAX_SYSTEMS:
+        notes.append(
+            f"The fronts of the first {style.MAX_SYSTEMS} of {len(groups)} groups are drawn; the table has all."
+        )
+        groups = groups[: style.MAX_SYSTEMS]
+    knees: list[Series] = []
+    sure: list[Series] = []
+    is_knee = pd.Series(list(knee), index=front.index, dtype=bool)
+    groups = groups or [("front", front)]
+    looks = style.looks([OTHERS, *(name for name, _ in groups)])  # grey stays with the others
+    for name, rows in groups:
+        look, rows = looks[name], rows.sort_values(list(names), kind="stable")
+        series.append(
+            Series(
+                name,
+                "line" if len(objectives) == 2 else "scatter",
+                **_points(rows, x, y),
+                colour=look.colour,
+                dash=look.dash,
+                marker=look.marker,
+                size=0.8,
+                hover=tuple(_hover(name, row, units) for _, row in rows.iterrows()),
+            )
+        )
+        if len(front) <= MAX_WHISKERS:
+            for row in rows.to_dict("records"):
+                sure += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.colour)
+                sure += whiskers.level(float(row[y]), whiskers.ends(row, x), look.colour)
+        best = rows[is_knee[rows.index]]
+        knees.append(
+            Series(
+                style.KNEE,
+                "scatter",
+                **_points(best, x, y),
+                colour=look.colour,
+                marker="star",
+                size=2.0,
+                hover=tuple(_hover(f"knee of {name}", row, units) for _, row in best.iterrows()),
+                in_legend=False,
+            )
+        )
+        notes += [f"Knee{f' of {name}' if by else ''}: {label(row)}." for _, row in best.iterrows()]
+    aims = ", ".join(_aim(name, sense) for name, sense in objectives.items())
+    notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
+    notes.append(f"Objectives: {aims}.")
+    # knees lie under the marks of their groups, which stay in sight
+    panel = Panel("", places[0], places[1], (*others, *sure, *knees, *series))
+    notes += [whiskers.NOTE] if sure else []
+    words = f"Pareto front: {title(y)} against {title(x)}"
+    return Chart(words, (panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes))
+
+
+def _aim(name: str, sense: str) -> str:
+    """An objective in words: "largest throughput", but "largest batch" once only."""
+    wanted, words = "largest" if sense == "max" else "smallest", title(name)
+    return words if words.startswith(wanted) else f"{wanted} {words}"
+
+
+def _points(rows: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
+    return {"x": tuple(map(float, rows[x])), "y": tuple(map(float, rows[y]))}
+
+
+def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) -> str:
+    """A group by its values: names, numbers with their unit, counts with what they count."""
+    parts = []
+    for name, value in zip(by, key, strict=True):
+        if isinstance(value, str) or pd.isna(value):
+            parts.append(str(value))
+        else:
+            unit = units.get(name, "")
+            parts.append(f"{title(name)} {human(value, '')}" if unit in _COUNTED else human(value, unit))
+    return ", ".join(parts)
+
+
+def _hover(name: str, row: pd.Series, units: Mapping[str, str]) -> str:
+    """A title, and every value of the row that is there, in the unit people see; of counts the title says it."""
+    parts = []
+    for column, value in row.items():
+        if value is None or pd.isna(value) or value == "":
+            continue
+        said = value
+        if not isinstance(value, str | bool | np.bool_):
+            unit = units.get(str(column), "")
+            shown, size = shown_unit(str(column), unit)
+            said = human(value / size, shown) if size != 1 else human(value, "" if unit in _COUNTED else shown)
+        parts.append(f"{title(str(column))}: {said}")
+    return hover_box(name, parts)
+
+
+def _beaten(cloud: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
+    """The other designs less those of the front: designs equal in all objectives are on it together."""
+    columns = [name for name in cloud.columns if name in front.columns]
+
+    def rows(table: pd.DataFrame) -> list[tuple[object, ...]]:
+        plain = table[columns].astype(object)
+        return list(plain.where(plain.notna(), None).itertuples(index=False, name=None))
+
+    best = set(rows(front))
+    return cloud.loc[[row not in best for row in rows(cloud)]]

@@ -1,0 +1,95 @@
+"""The parts of a decode step against batch (Oaken Figure 12(b))."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from dse.figures.drawing import axes, rows, style, whiskers
+from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.registry import by_report, figure
+from dse.figures.source import Source
+
+#: how far from the middle of a bar its whisker stands, beside it
+_ASIDE = 0.38
+
+
+@figure(
+    "latency_breakdown",
+    "Where does the time of a decode step go, and what does quantization cost (Oaken Figure 12(b))?",
+    by_report("breakdown"),
+    (*rows.POINT, *rows.STEP),
+    order=60,
+    key=("device", "system", "batch"),
+    title="Decode step by part",
+)
+def chart(source: Source) -> Chart:
+    """Stacked bars of the mean decode step of the running batch, a panel per system."""
+    table = source.table
+    table = table[table["model"] == table["model"].iloc[0]]
+    shown = rows.drawn(table, max_systems=6)
+    table, batches, left_out = rows.few_batches(shown.table)
+    x = axes.categories("batch", [axes.count_text(batch) for batch in batches], "sequences")
+    reached = [1.12 * float(v) for v in table["decode_step_s"].dropna()]
+    reached += whiskers.spread(table.to_dict("records"), "decode_step_s")
+    y = axes.linear("mean decode step", "ms", reached, axes.MILLISECOND)
+    panels, parts = [], rows.step_parts(table.to_dict("records"))
+    for system in shown.systems:
+        own = table[table["system"] == system]
+        good = own[own["feasible"]]
+        places = tuple(float(batches.index(int(batch))) for batch in good["batch"])
+        texts = tuple(rows.hover(row, *_parts(row, parts)) for _, row in good.iterrows())
+        base = (0.0,) * len(places)
+        series: list[Series] = []
+        for (column, name), (colour, hatch) in zip(parts.items(), style.FILLS, strict=False):
+            heights = tuple(float(v) for v in good[column])
+            series.append(Series(name, "bar", places, heights, colour, base=base, hatch=hatch, width=0.62, hover=texts))
+            base = tuple(a + b for a, b in zip(base, heights, strict=True))
+        for place, row in zip(places, good.to_dict("records"), strict=True):  # beside the mark over a bar
+            series += whiskers.upright(place + _ASIDE, whiskers.ends(row, "decode_step_s"))
+        waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]
+        over = tuple(place for place, wait in zip(places, waits, strict=True) if wait)
+        if over:
+            tops = tuple(top + 0.03 * y.high for top, wait in zip(base, waits, strict=True) if wait)
+            running = [str(int(n)) for n, wait in zip(good["running_batch"], waits, strict=True) if wait]
+            series.append(
+                Series(
+                    style.NOT_AT_ONCE,
+                    "scatter",
+                    over,
+                    tops,
+                    style.BLACK,
+                    marker="circle",
+                    size=0.7,
+                    opened=(True,) * len(over),
+                    labels=tuple(running),
+                    is_note=True,
+                    in_legend=False,
+                )
+            )
+        out = tuple(float(batches.index(int(batch))) for batch in own[~own["feasible"]]["batch"])
+        if out:
+            heights = (0.03 * y.high,) * len(out)
+            series.append(
+                Series(style.OUT_OF_MEMORY, "scatter", out, heights, marker="x-thin", is_note=True, in_legend=False)
+            )
+        panels.append(Panel(system, x, y, tuple(series)))
+    return Chart(
+        f"Decode step by part, {table['model'].iloc[0]}",
+        tuple(panels),
+        n_columns=3,
+        panel_height_pt=150,
+        keys=rows.mark_keys(table),
+        notes=(
+            "Exposed: what does not hide behind the reads. Numbers over hollow marks: sequences that do run at once.",
+            *rows.mark_notes(table),
+            *rows.kernel_notes(table, "Not facts"),
+            *whiskers.notes(table.to_dict("records"), "decode_step_s"),
+            *shown.notes,
+            *left_out,
+            rows.assumption_note(table),
+        ),
+    )
+
+
+def _parts(row: pd.Series, parts: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {row[column] / axes.MILLISECOND:,.4g} ms" for column, name in parts.items()]

@@ -1,0 +1,70 @@
+"""Times per token and to the first against the requests a second that servers are asked for; by `dse ask load`."""
+
+import pandas as pd
+
+from dse.figures.drawing import axes, style
+from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.registry import by, figure
+from dse.figures.source import Source
+from dse.questions.load import Load
+
+#: column -> name of its axis, unit, and the size of the unit in seconds
+TIMES = {"tpot_s": ("time per output token", "ms", 1e-3), "ttft_s": ("time to first token", "s", 1.0)}
+_NOTE = "Requests of equal lengths come at random; means over requests, up to 0.9 of what a full server serves."
+
+
+def source_of(answer: Load) -> Source:
+    """The table of an answer of `dse ask load` and what its figure says beside it."""
+    return Source(answer.table(), about={"title": "Waiting times as load rises", "notes": [answer.context, _NOTE]})
+
+
+@figure(
+    "load",
+    "Time per token and to the first as a server is asked for more requests a second.",
+    by("ask load --out DIR", "load"),
+    ("design", "load", "requests_per_s", "tpot_s", "ttft_s", "running_requests"),
+    order=135,
+    key=("design", "load"),
+    answer=Load,
+    source_of=source_of,
+)
+def chart(source: Source) -> Chart:
+    """A panel a time, a line a design; beside the table: `limits`, seconds by column, each a dotted line."""
+    table, limits = source.table, source.about.get("limits", {})
+    looks = {
+        name: style.STYLES[place] for name, place in style.places(list(dict.fromkeys(table["design"])), {}).items()
+    }
+    rates = [float(rate) for rate in table["requests_per_s"]]
+    panels = []
+    for column, (name, unit, size) in TIMES.items():
+        limit = limits.get(column)
+        x = axes.linear("requests per second", "1/s", rates)
+        y = axes.linear(name, unit, [*table[column].astype(float), *([limit] if limit else [])], size)
+        series = [
+            Series(
+                design,
+                "line",
+                tuple(map(float, own["requests_per_s"])),
+                tuple(map(float, own[column])),
+                look.colour,
+                dash=look.dash,
+                marker=look.marker,
+                hover=tuple(_hover(row) for _, row in own.iterrows()),
+            )
+            for design, look in looks.items()
+            if not (own := table[table["design"] == design]).empty
+        ]
+        if limit:
+            ends = (limit, limit)
+            series.append(Series("limit", "line", (x.low, x.high), ends, style.GREY, "dot", marker="", is_note=True))
+        panels.append(Panel(name, x, y, tuple(series)))
+    title = source.about.get("title", "Waiting times as load rises")
+    return Chart(title, tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ())))
+
+
+def _hover(row: pd.Series) -> str:
+    return (
+        f"{row['design']}\n{row['requests_per_s']:.4g} requests/s, load {row['load']:.2g}\n"
+        f"{1e3 * row['tpot_s']:.4g} ms per token, {row['ttft_s']:.4g} s to the first\n"
+        f"{row['running_requests']:.3g} requests decode at once"
+    )

@@ -1,0 +1,182 @@
+"""Measured errors of quantizers on a KV dump: against bits, context length and layer."""
+
+from typing import Any
+
+import pandas as pd
+
+from dse.figures.drawing import axes, style
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.registry import by, figure
+from dse.figures.source import Source
+
+#: heads drawn in a layer; more do not show more
+MAX_HEADS = 16
+PERCENT = 0.01
+_ERROR = "relative error of the attention output"
+
+
+def _title(text: str, synthetic: bool) -> str:
+    return f"{text}, synthetic data" if synthetic else text
+
+
+def _is_synthetic(source: Source) -> bool:
+    return bool({**source.json("summary.json"), **source.about}.get("synthetic"))
+
+
+def _look(methods: list[str], method: str) -> style.Style:
+    return style.looks(methods)[method]
+
+
+def _notes(table: pd.DataFrame, synthetic: bool) -> tuple[str, ...]:
+    queries = "Queries: " + ", ".join(sorted(set(table["queries"].dropna()))) + "."
+    return (queries, "Synthetic data: no language model's keys and values.") if synthetic else (queries,)
+
+
+@figure(
+    "error_bits",
+    "Measured error of the attention output against stored bits, a point a method.",
+    by("measure SOURCE --out DIR", "summary.json"),
+    ("method", "side", "context_tokens", "stored_bits", "output_error", "queries"),
+    order=170,
+)
+def error_bits(source: Source) -> Chart | None:
+    """Output error against stored bits, a point a method, all layers; None where attention was not measured."""
+    summary, synthetic = source.table, _is_synthetic(source)
+    own = summary[(summary["side"] == "both") & summary["output_error"].gt(0)]
+    own = own[own["context_tokens"] == summary["context_tokens"].max()]
+    if own.empty:
+        return None
+    methods = list(dict.fromkeys(summary["method"]))
+    series = []
+    for row in own.itertuples():
+        look = _look(methods, row.method)
+        text = f"{row.method}\n{row.stored_bits:.4g} bit an element\n{_ERROR} {row.output_error:.4g}"
+        series.append(
+            Series(
+                row.method,
+                "scatter",
+                (float(row.stored_bits),),
+                (float(row.output_error),),
+                look.colour,
+                marker=look.marker,
+                hover=(text,),
+            )
+        )
+    x = axes.linear("stored bits", "bit/element", own["stored_bits"], n_ticks=8)
+    panel = Panel("", x, axes.log10(_ERROR, "%", own["output_error"], PERCENT), tuple(series))
+    title = f"Attention error against stored bits at {own['context_tokens'].iloc[0]:,} tokens"
+    return Chart(_title(title, synthetic), (panel,), panel_height_pt=230, notes=_notes(own, synthetic))
+
+
+@figure(
+    "error_context",
+    "Measured error of the attention output by context length.",
+    by("measure SOURCE --out DIR", "summary.json"),
+    ("method", "side", "context_tokens", "output_error", "mass_moved", "queries"),
+    order=180,
+)
+def error_context(source: Source) -> Chart | None:
+    """Output error and attention mass moved by context length; None for a single length or without attention."""
+    summary, synthetic = source.table, _is_synthetic(source)
+    own = summary[(summary["side"] == "both") & summary["output_error"].notna()]
+    lengths = sorted(set(own["context_tokens"]))
+    if len(lengths) < 2:
+        return None
+    x = axes.log2_at("context", "tokens", [float(n) for n in lengths], in_k=True)
+    panels = [
+        _panel(own, x, "context_tokens", column, name, "")
+        for column, name in (("output_error", _ERROR), ("mass_moved", "share of attention moved"))
+    ]
+    return Chart(
+        _title("Attention error by context length", synthetic),
+        tuple(p for p in panels if p),
+        n_columns=2,
+        panel_height_pt=200,
+        notes=_notes(own, synthetic),
+    )
+
+
+def _panel(own: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: str) -> Panel | None:
+    """A line a method of what is above zero, on a logarithmic axis; None where there is nothing."""
+    methods = list(dict.fromkeys(own["method"]))
+    shown = own[own[column].gt(0)]
+    if shown.empty:
+        return None
+    series = []
+    for method in dict.fromkeys(shown["method"]):
+        points, look = shown[shown["method"] == method].sort_values(at), _look(methods, method)
+        series.append(
+            Series(
+                method,
+                "line",
+                tuple(map(float, points[at])),
+                tuple(map(float, points[column])),
+                look.colour,
+                look.dash,
+                look.marker,
+                hover=tuple(f"{method}\n{a:,}: {b:.4g}" for a, b in zip(points[at], points[column], strict=True)),
+            )
+        )
+    return Panel(title, x, axes.log10(name, "%", shown[column], PERCENT), tuple(series))
+
+
+@figure(
+    "error_layer",
+    "Measured errors of keys, values and attention by layer.",
+    by("measure SOURCE --out DIR", "measured"),
+    ("method", "side", "context_tokens", "layer", "head", "sqnr_db", "output_error", "mass_moved", "queries"),
+    order=190,
+)
+def error_layer(source: Source) -> Chart | None:
+    """By layer: signal to noise of keys and of values (heads as hollow points), and the output error."""
+    table, synthetic = source.table, _is_synthetic(source)
+    own = table[table["context_tokens"] == table["context_tokens"].max()]
+    layers = [float(n) for n in sorted(set(own["layer"]))]
+    every = -(-len(layers) // 12)
+    ticks = tuple((n, f"{n:.0f}") for n in layers[::every])
+    x = Axis("layer", "index", layers[0] - 0.5, layers[-1] + 0.5, ticks)
+    panels = [_sqnr(own, x, side) for side in ("key", "value")]
+    both = own[(own["side"] == "both") & own["head"].isna()]
+    panels.append(_panel(both, x, "layer", "output_error", _ERROR, "Attention output") if len(both) else None)
+    drawn = tuple(panel for panel in panels if panel)
+    if not drawn:
+        return None
+    title = f"Errors by layer at {own['context_tokens'].iloc[0]:,} tokens"
+    notes = (f"Hollow: single heads, at most {MAX_HEADS} a layer.", *_notes(own, synthetic))
+    return Chart(_title(title, synthetic), drawn, n_columns=3, panel_height_pt=190, notes=notes)
+
+
+def _sqnr(table: pd.DataFrame, x: Axis, side: str) -> Panel | None:
+    methods = list(dict.fromkeys(table["method"]))
+    own = table[(table["side"] == side) & table["sqnr_db"].notna()]
+    if own.empty:
+        return None
+    series: list[Series] = []
+    for method in dict.fromkeys(own["method"]):
+        look, rows = _look(methods, method), own[own["method"] == method].sort_values("layer")
+        heads = rows[rows["head"].notna() & (rows["head"].fillna(0) < MAX_HEADS)]
+        whole = rows[rows["head"].isna()]
+        series.append(_points(method, "line", whole, look, opened=()))
+        series.append(_points(method, "scatter", heads, look, opened=(True,) * len(heads)))
+    y = axes.around("SQNR", "dB", [float(v) for v in own["sqnr_db"]])
+    return Panel(f"{side.capitalize()}s", x, y, tuple(series))
+
+
+def _points(method: str, kind: Any, rows: pd.DataFrame, look: style.Style, opened: tuple[bool, ...]) -> Series:
+    texts = tuple(
+        f"{method}\nlayer {row.layer}{'' if pd.isna(row.head) else f', head {row.head}'}: {row.sqnr_db:.2f} dB"
+        for row in rows.itertuples()
+    )
+    return Series(
+        method,
+        kind,
+        tuple(map(float, rows["layer"])),
+        tuple(map(float, rows["sqnr_db"])),
+        look.colour,
+        look.dash,
+        look.marker,
+        hover=texts,
+        opened=opened,
+        size=0.5 if opened else 1.0,
+        in_legend=not opened,
+    )

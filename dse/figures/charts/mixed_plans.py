@@ -1,0 +1,130 @@
+"""Plans by layer: error against bits beside single methods, and which method each layer got."""
+
+from collections.abc import Sequence
+
+from dse.core.errors import InputError, LimitError
+from dse.figures.drawing import axes, style
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.registry import by, figure
+from dse.figures.source import Source
+from dse.measure.mixed_plan import Mixed, frontier_table
+
+PERCENT = 0.01
+
+
+def source_of(answer: Mixed) -> Source:
+    """The table of plans of `dse mix` and what its figure says beside it."""
+    of = answer.errors
+    return Source(
+        frontier_table(answer),
+        about={
+            "layers": [list(pair) for pair in answer.layers],
+            "methods": list(of.methods),
+            "objective": of.objective,
+            "source": of.source,
+            "synthetic": of.synthetic,
+        },
+    )
+
+
+@figure(
+    "mixed_plans",
+    "Error against bits of plans by layer beside single methods, and each layer's method.",
+    by("mix DIR ... --figure mixed_plans.csv", "mixed_plans"),
+    ("kind", "method", "stored_bits", "error"),
+    order=300,
+    answer=Mixed,
+    source_of=source_of,
+)
+def chart(source: Source) -> Chart:
+    """Plans and single methods, and where `layers` stand beside the table the methods of keys and values by layer."""
+    table, about = source.table, source.about
+    names = [str(name) for name in table.loc[table["kind"] == "one method", "method"]]
+    methods, layers = about.get("methods", names), [tuple(pair) for pair in about.get("layers", [])]
+    if not layers and not table["error"].gt(0).any():
+        raise InputError("error: must be above 0 in some row: the axis is logarithmic")
+    if "methods" not in about and len(names) > style.MAX_SYSTEMS:
+        raise LimitError(
+            f"{len(names)} methods: a figure tells {style.MAX_SYSTEMS} apart: choose with --only method=A,B"
+        )
+    looks = style.looks(["mixed plans", *methods])
+    shown = table[table["error"].gt(0)]
+    hull, chosen = (shown[shown["kind"] == kind] for kind in ("mixed plans", "chosen plan"))
+    series = [
+        Series(
+            "mixed plans",
+            "line",
+            tuple(hull["stored_bits"]),
+            tuple(hull["error"]),
+            style.BLACK,
+            marker="",
+            hover=tuple(
+                f"{b:.4g} bit an element\nerror {e:.4g}"
+                for b, e in zip(hull["stored_bits"], hull["error"], strict=True)
+            ),
+        )
+    ]
+    for row in shown[shown["kind"] == "one method"].itertuples():
+        look = looks[row.method]
+        series.append(
+            Series(
+                row.method,
+                "scatter",
+                (row.stored_bits,),
+                (row.error,),
+                look.colour,
+                marker=look.marker,
+                hover=(f"{row.method} in all layers\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}",),
+            )
+        )
+    for row in chosen.itertuples():
+        series.append(
+            Series(
+                "chosen plan",
+                "scatter",
+                (row.stored_bits,),
+                (row.error,),
+                style.BLACK,
+                marker="diamond",
+                opened=(True,),
+                size=1.6,
+                hover=(f"chosen plan\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}",),
+            )
+        )
+    is_output = about.get("objective", "output_error") == "output_error"
+    what = "relative error, attention output" if is_output else "relative error, keys and values"
+    panels = []
+    if len(shown):
+        x = axes.linear("stored bits", "bit/element", list(shown["stored_bits"]), n_ticks=8)
+        panels.append(Panel("", x, axes.log10(what, "%", list(shown["error"]), PERCENT), tuple(series)))
+    if layers:
+        panels.append(_layers(layers, methods, looks))
+    data = about.get("source", "data that the table does not name")
+    notes = (
+        f"Measured on {data}.",
+        "Mixed plans: corners of the convex hull, each the least error of its bits; "
+        "errors of layers and sides added as if independent.",
+    )
+    title = "Error against bits of plans by layer" + (", synthetic data" if about.get("synthetic") else "")
+    return Chart(title, tuple(panels), panel_height_pt=220, notes=notes)
+
+
+def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: dict[str, style.Style]) -> Panel:
+    used = [name for name in methods if any(name in pair for pair in layers)]
+    every = -(-len(layers) // 12)
+    x = Axis("layer", "index", -0.6, len(layers) - 0.4, tuple((float(i), str(i)) for i in range(0, len(layers), every)))
+    series = []
+    for name in used:
+        at = [(i, side) for i, pair in enumerate(layers) for side in (0, 1) if pair[side] == name]
+        series.append(
+            Series(
+                name,
+                "scatter",
+                tuple(float(i) for i, _ in at),
+                tuple(float(1 - side) for _, side in at),
+                looks[name].colour,
+                marker=looks[name].marker,
+                hover=tuple(f"layer {i}, {('keys', 'values')[side]}: {name}" for i, side in at),
+            )
+        )
+    return Panel("Method by layer", x, axes.categories("side", ["values", "keys"]), tuple(series))

@@ -1,0 +1,139 @@
+"""The operations of one decode step under a device's roofline."""
+
+import pandas as pd
+
+from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.registry import by, figure
+from dse.figures.source import Source
+
+#: operation -> its name in the figure and its marker; the colour is the quantizer's
+MARKERS = {
+    "attention": ("attention", "circle"),
+    "qkv": ("QKV", "square"),
+    "output_projection": ("output projection", "diamond"),
+    "feed_forward": ("feed-forward", "triangle-up"),
+    "head": ("head", "triangle-down"),
+    "layers": ("layers", "pentagon"),
+}
+#: span of the ceiling on both sides of the operations, as a factor
+ROOM = 4.0
+
+
+@figure(
+    "operations",
+    "Operations of a decode step under the device's roofline, at peak rates and calibrated.",
+    by("point ... --out DIR", "operations"),
+    (
+        "device",
+        "model",
+        "quantizer",
+        "model_kind",
+        "stack",
+        "operation",
+        "batch",
+        "seconds",
+        "intensity_flops_per_byte",
+        "flops_per_s",
+        "ceiling_flops_per_s",
+        "peak_flops_per_s",
+        "bandwidth_bytes_per_s",
+    ),
+    order=230,
+)
+def chart(source: Source) -> Chart:
+    """One panel from rows of `dse.questions.operations.decode_step`: hollow marks at peak rates, filled ones fitted.
+
+    The ceiling is that of the one device. Marks tell operations, colours quantizers.
+    """
+    table, device, model = source.table, source.one("device"), source.one("model")
+    peak_flops, bandwidth = (float(table[name].iloc[0]) for name in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
+    places = style.places(list(dict.fromkeys(table["quantizer"])), rows.quantizer_places(table))
+    ridge = peak_flops / bandwidth
+    at = [float(v) for v in table["intensity_flops_per_byte"]]
+    low, high = min([*at, ridge]) / ROOM, max([*at, ridge]) * ROOM
+    line_x = (low, ridge, high)
+    line_y = tuple(min(peak_flops, bandwidth * x) for x in line_x)
+    x = axes.log10("arithmetic intensity", "FLOP/B", line_x)
+    reached = [float(v) for v in table["flops_per_s"]]
+    y = axes.log10("reached", "TFLOP/s", [*line_y, *reached, 1.5 * peak_flops], axes.TERA_FLOPS)
+    series = [Series("peak rates", "line", line_x, line_y, style.BLACK, marker="", is_note=True)]
+    series += _dequantizing(table, places, line_x)
+    keys = [
+        Series(name, "scatter", colour=style.STYLES[place].colour, marker="square") for name, place in places.items()
+    ]
+    for operation in dict.fromkeys(table["operation"]):
+        title, marker = MARKERS.get(operation, (operation.replace("_", " "), "cross"))
+        keys.append(Series(title, "scatter", colour=style.GREY, marker=marker))
+        for kind in ("ideal", "calibrated"):
+            for quantizer, place in places.items():
+                own = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
+                own = own[own["quantizer"] == quantizer]
+                series.append(
+                    Series(
+                        f"{title}, {quantizer}, {kind}",
+                        "scatter",
+                        tuple(float(v) for v in own["intensity_flops_per_byte"]),
+                        tuple(float(v) for v in own["flops_per_s"]),
+                        style.STYLES[place].colour,
+                        marker=marker,
+                        opened=(kind == "ideal",) * len(own),
+                        in_legend=False,
+                        size=1.3 if kind == "ideal" else 1.0,
+                        hover=tuple(_hover(row, title) for _, row in own.iterrows()),
+                    )
+                )
+    fitted = [name for name in dict.fromkeys(table["stack"]) if isinstance(name, str)]
+    return Chart(
+        f"Operations of a decode step: {model} on {device}",
+        (Panel("", x, y, tuple(series)),),
+        panel_height_pt=260,
+        keys=tuple(keys),
+        notes=(
+            "Hollow: at the device's peak rates, on the ceiling by definition."
+            + (
+                f" Filled: kernels as measured ({', '.join(fitted)})."
+                if fitted
+                else " No kernels of this device were measured."
+            ),
+            "Products with weights move with the batch that runs at once. Dashed: what dequantizing keys and values "
+            "allows attention, where that is below the bandwidth; it runs beside the reading.",
+        ),
+    )
+
+
+def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, ...]) -> list[Series]:
+    """A ceiling a quantizer: FLOP/s of attention at the rate at which its stored bytes are dequantized."""
+    if "dequantize_bytes_per_s" not in table:
+        return []
+    own = table[table["dequantize_bytes_per_s"].notna() & (table["dequantize_bytes_per_s"] > 0)]
+    found = []
+    for quantizer, rows_of in own.groupby("quantizer", sort=False):
+        row = rows_of.iloc[-1]  # calibrated, where there is such
+        rate, bandwidth, peak = (
+            float(row[name]) for name in ("dequantize_bytes_per_s", "bandwidth_bytes_per_s", "peak_flops_per_s")
+        )
+        if rate < bandwidth:
+            found.append(
+                Series(
+                    f"dequantizing, {quantizer}",
+                    "line",
+                    x,
+                    tuple(min(peak, rate * at) for at in x),
+                    style.STYLES[places[str(quantizer)]].colour,
+                    "dash",
+                    marker="",
+                    is_note=True,
+                    in_legend=False,
+                )
+            )
+    return found
+
+
+def _hover(row: pd.Series, name: str) -> str:
+    share = row["flops_per_s"] / row["ceiling_flops_per_s"]
+    return (
+        f"{name}, {row['quantizer']}, batch {row['batch']:,}\n{row['intensity_flops_per_byte']:,.4g} FLOP/B\n"
+        f"{row['flops_per_s'] / axes.TERA_FLOPS:,.4g} TFLOP/s, {100 * share:.3g} % of the ceiling\n"
+        f"{row['seconds'] / axes.MILLISECOND:,.4g} ms a step"
+    )

@@ -1,0 +1,118 @@
+"""What the figures of a language model's study (`dse study`) share: several models, looks, bars of error."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from dse.core.errors import InputError, show
+from dse.figures.drawing import style, to_plotly
+from dse.figures.drawing.chart import Axis, Chart, Series
+from dse.figures.drawing.style import Style
+from dse.figures.registry import by, figure
+from dse.figures.source import Source
+from dse.measure.lm.study_table import Tables
+from dse.measure.lm.weights import SHIPPED
+
+#: looks of up to six series of a panel: each differs from the others in colour and in mark
+LOOKS = (
+    Style(style.BLUE, "solid", "circle"),
+    Style(style.ORANGE, "dash", "square"),
+    Style(style.GREEN, "dot", "diamond"),
+    Style(style.PURPLE, "dashdot", "triangle-up"),
+    Style(style.VERMILLION, "solid", "cross"),
+    Style(style.GREY, "dash", "triangle-down"),
+)
+#: what the bars of perplexities mean
+BARS = "Bars: one standard error of the difference to FP16, over the windows of text."
+#: name -> what draws the tables of some models, and the experiment that it shows
+CHARTS: dict[str, tuple[Callable[[Tables], Chart], str]] = {}
+_WRITTEN = by("study MODEL --out DIR", *(f"{model}.study" for model in SHIPPED))
+
+
+def study(name: str, experiment: str, shows: str) -> Callable[[Callable[[Tables], Chart]], Callable[[Tables], Chart]]:
+    """Declare the figure of an experiment, drawn by a function of the tables of some models."""
+
+    def declare(draw: Callable[[Tables], Chart]) -> Callable[[Tables], Chart]:
+        def of_one(source: Source) -> Chart:
+            return chart(name, {source.path.name.split(".")[0] if source.path else "model": source.table})
+
+        CHARTS[name] = draw, experiment
+        columns = ("experiment", "series", "layer", "side", "x", "metric", "value")
+        figure(name, shows, _WRITTEN, columns, order=400 + len(CHARTS))(of_one)
+        return draw
+
+    return declare
+
+
+def chart(name: str, tables: Tables) -> Chart:
+    """The figure of that name, a panel or more a model. Raises InputError where a table lacks its rows."""
+    draw, experiment = CHARTS[name]
+    for model, table in tables.items():
+        if not (table["experiment"] == experiment).any():
+            made_by = f"is this a table of `{_WRITTEN.command}`?"
+            raise InputError(f"{show(model)}: no row of experiment {experiment}: {made_by}")
+    return draw(tables)
+
+
+def plotly_figure(name: str, tables: Tables) -> Any:
+    """The same as a plotly figure."""
+    return to_plotly.figure(chart(name, tables))
+
+
+def line(
+    name: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    look: Style,
+    unit: str = "",
+    marker: bool = True,
+    kind: str = "line",
+    per_unit: float = 1.0,
+) -> Series:
+    """A series whose hover boxes tell its name, place and value."""
+    texts = tuple(f"{name}\n{a:.4g}: {b / per_unit:.4g} {unit}".rstrip() for a, b in zip(x, y, strict=True))
+    return Series(
+        name,
+        "line" if kind == "line" else "scatter",
+        tuple(map(float, x)),
+        tuple(map(float, y)),
+        look.colour,
+        look.dash,
+        look.marker if marker else "",
+        hover=texts,
+        size=0.75 if kind == "scatter" else 1.0,
+    )
+
+
+def by_layer(own: pd.DataFrame, name: str, look: Style, fold: str = "mean", unit: str = "") -> Series:
+    """A line over the layers: of each layer's values the `fold`, mean, min or max."""
+    found = own.groupby("layer")["value"].agg(fold)
+    return line(name, list(found.index), list(found), look, unit)
+
+
+def layer_axis(table: pd.DataFrame) -> Axis:
+    """The layers, from the first on."""
+    layers = sorted({int(layer) for layer in table["layer"] if layer >= 0})
+    every = -(-len(layers) // 12)
+    ticks = tuple((float(n), f"{n}") for n in layers[::every])
+    return Axis("layer", "index", layers[0] - 0.4, layers[-1] + 0.4, ticks)
+
+
+def bars(
+    name: str, x: Sequence[float], y: Sequence[float], errors: Sequence[float], look: Style, lie: bool = False
+) -> list[Series]:
+    """A line a point from one standard error below it to one above; `lie`: along x."""
+    found = []
+    for at, value, error in zip(x, y, errors, strict=True):
+        along, across = (at - error, at + error) if lie else (value - error, value + error), (value if lie else at,) * 2
+        place = (along, across) if lie else (across, along)
+        found.append(Series(name, "line", *place, look.colour, marker="", is_note=True, in_legend=False))
+    return found
+
+
+def level(name: str, axis: Axis, value: float, lie: bool = True) -> Series:
+    """A dashed line at a value, along the whole `axis`."""
+    ends, same = (axis.low, axis.high), (value, value)
+    x, y = (ends, same) if lie else (same, ends)
+    return Series(name, "line", x, y, style.BLACK, "dash", "", is_note=True)

@@ -1,0 +1,260 @@
+"""A language model's own keys and values (`dse study`): ranges, outlier channels, normality, sinks."""
+
+from dse.figures.charts.study import LOOKS, by_layer, layer_axis, level, line, study
+from dse.figures.drawing import axes
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.style import BLACK, GREY, Style
+from dse.measure.lm.study_table import Tables, rows
+
+PERCENT = 0.01
+SIDES = (("key", "keys"), ("value", "values"))
+_TEXT = Style(GREY, "solid", "circle")
+
+
+@study("study_ranges", "ranges", "How far a model's keys and values reach, by layer and text.")
+def ranges(tables: Tables) -> Chart:
+    """Oaken, observations 1 and 2: how far keys and values reach, layer by layer, and in each text."""
+    panels = []
+    for model, table in tables.items():
+        for side, name in SIDES:
+            own = rows(table, "ranges", side=side)
+            series = []
+            for metric, shown, look, fold in (
+                ("greatest", "largest and smallest value", LOOKS[4], "max"),
+                ("least", "largest and smallest value", LOOKS[4], "min"),
+                ("high", "limits of the outer 4 %", LOOKS[0], "mean"),
+                ("low", "limits of the outer 4 %", LOOKS[0], "mean"),
+            ):
+                one = own[own["metric"] == metric]
+                points = line("one text", list(one["layer"] + 0.13), list(one["value"]), _TEXT, kind="scatter")
+                series += [
+                    Series(points.name, "scatter", points.x, points.y, GREY, size=0.35, hover=points.hover),
+                    by_layer(one, shown, look, fold),
+                ]
+            reach = float(own["value"].abs().max())
+            panels.append(Panel(f"{model}, {name}", layer_axis(table), _signed(reach), tuple(series)))
+    n_texts = len(set(rows(next(iter(tables.values())), "ranges")["series"]))
+    return Chart(
+        "How far do keys and values reach, by layer and text? (Oaken Figure 6)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=130,
+        notes=(f"Grey: each of {n_texts} texts. Lines: extremes over all, mean limits.",),
+    )
+
+
+def _signed(reach: float) -> Axis:
+    """From -reach to reach, ticks on both sides of zero."""
+    half = axes.linear("value", "", [reach], n_ticks=3)
+    ticks = (*((-at, f"-{text}") for at, text in half.ticks[:0:-1]), *half.ticks)
+    return Axis("value", "1", -half.high, half.high, ticks)
+
+
+@study("study_channels", "channels", "Outlier channels of a model's keys and values, by layer.")
+def channels(tables: Tables) -> Chart:
+    """Oaken, observation 3: outlier channels."""
+    kinds = (
+        ("largest_over_median", "Largest over median channel", "ratio", "1", 1.0),
+        ("top_in_as_many_channels", "Of the top 4 %, in the 4 % of channels with most", "share", "%", PERCENT),
+    )
+    panels = []
+    for metric, title, name, unit, size in kinds:
+        series, values = [], []
+        for m, (model, table) in enumerate(tables.items()):
+            for s, (side, shown) in enumerate(SIDES):
+                own = rows(table, "channels", metric, side)
+                look = Style(LOOKS[m].colour, ("solid", "dash")[s], ("circle", "square")[s])  # type: ignore[arg-type]
+                series.append(
+                    line(f"{model}, {shown}", list(own["layer"]), list(own["value"]), look, unit, per_unit=size)
+                )
+                values += list(own["value"])
+        axis, x = axes.linear(name, unit, values, size), layer_axis(next(iter(tables.values())))
+        series.append(level("no outlier channel", x, 1.0 if metric == "largest_over_median" else 0.04))
+        panels.append(Panel(title, x, axis, tuple(series)))
+    return Chart(
+        "Do a few channels hold the largest values? (Oaken Figure 6(c))",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=170,
+        notes=("A channel's size is its largest magnitude over all tokens of all texts.",),
+    )
+
+
+@study("study_normality", "normality", "Share of blocks that a test does not tell from normal.")
+def normality(tables: Tables) -> Chart:
+    """NQKV Table 1: the share of blocks that a test does not tell from normal, by size of the block."""
+    panels = []
+    for model, table in tables.items():
+        own = rows(table, "normality", "not_rejected")
+        x = axes.log2_at("block", "elements", list(map(float, own["x"])))
+        series = []
+        for (side, shown), look in zip(SIDES, LOOKS, strict=False):
+            part = own[own["side"] == side]
+            mean = part.groupby("x")["value"].mean()
+            series.append(line(f"{shown}, mean of layers", list(mean.index), list(mean), look, "%", per_unit=PERCENT))
+            places = [at * (1.04, 1.08)[side == "value"] for at in part["x"]]
+            dots = line(f"{shown}, a layer", places, list(part["value"]), look, "%", kind="scatter", per_unit=PERCENT)
+            series.append(
+                Series(
+                    dots.name,
+                    "scatter",
+                    dots.x,
+                    dots.y,
+                    look.colour,
+                    marker=look.marker,
+                    size=0.5,
+                    hover=dots.hover,
+                    opened=(True,) * len(part),
+                )
+            )
+        y = axes.linear("blocks not told from normal", "%", [0.95], PERCENT)
+        series.append(level("were all normal", x, 0.95))
+        panels.append(Panel(model, x, y, tuple(series)))
+    return Chart(
+        "Are blocks of a token's keys and values normal? (NQKV Table 1)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=190,
+        notes=("D'Agostino-Pearson test, p > 0.05: of normal blocks 95 % pass.",),
+    )
+
+
+@study("study_quantiles", "quantiles", "Quantiles of blocks against those of a normal one.")
+def quantiles(tables: Tables) -> Chart:
+    """NQKV Figure 4: quantiles of standardised blocks against those of a normal distribution."""
+    panels = []
+    for model, table in tables.items():
+        for side, shown in SIDES:
+            own = rows(table, "quantiles", side=side)
+            ends = (-2.6, 2.6)
+            ticks = tuple((float(n), f"{n}") for n in range(-2, 3))
+            x, y = (Axis(name, "standard deviations", *ends, ticks) for name in ("normal quantile", "block"))
+            sizes = sorted(set(own["series"]), key=int)
+            series = []
+            for size, look in zip(sizes, LOOKS, strict=False):
+                mean = own[own["series"] == size].groupby("x")["value"].mean()
+                points = line(f"blocks of {size}", list(mean.index), list(mean), look, kind="scatter")
+                series.append(
+                    Series(
+                        points.name,
+                        "scatter",
+                        points.x,
+                        points.y,
+                        look.colour,
+                        marker=look.marker,
+                        size=0.5,
+                        hover=points.hover,
+                    )
+                )
+            series.append(Series("normal", "line", (-2.4, 2.4), (-2.4, 2.4), BLACK, "dash", "", is_note=True))
+            panels.append(Panel(f"{model}, {shown}", x, y, tuple(series)))
+    return Chart(
+        "How do a block's quantiles lie against normal ones? (NQKV Figure 4)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        notes=("Means over all blocks and layers; a block has mean 0 and deviation 1.",),
+    )
+
+
+#: what is shown of a head's attention: metric, name
+_DRAWN = (
+    ("bos_over_even", "BOS"),
+    ("smallest_key_over_even", "token with the smallest key"),
+    ("highest_over_even", "token with the highest attention"),
+)
+
+
+@study("study_sinks", "sinks", "Attention to BOS and to the smallest key, a point a head.")
+def sinks(tables: Tables) -> Chart:
+    """SinkQ 3.1: attention to BOS and to the smallest key, and BOS's key, a point a head."""
+    panels = []
+    for model, table in tables.items():
+        x, own = layer_axis(table), rows(table, "sinks")
+        shares, keys = own[own["metric"] != "bos_key_over_median"], own[own["metric"] == "bos_key_over_median"]
+        series = []
+        for i, (metric, shown) in enumerate(_DRAWN):
+            part = shares[shares["metric"] == metric]
+            series.append(
+                line(
+                    shown,
+                    list(part["layer"] + 0.16 * (i - 1)),
+                    list(part["value"].clip(lower=1e-3)),
+                    LOOKS[(4, 0, 5)[i]],
+                    kind="scatter",
+                )
+            )
+        y = axes.log10("attention over its even share", "1", shares["value"].clip(lower=1e-3))
+        panels.append(Panel(f"{model}: attention", x, y, (*series, level("even share, median key", x, 1.0))))
+        sizes = line("BOS", list(keys["layer"]), list(keys["value"]), LOOKS[4], kind="scatter")
+        y = axes.linear("L1 norm over the median key's", "1", [*keys["value"], 1.0])
+        panels.append(Panel(f"{model}: key of BOS", x, y, (sizes, level("even share, median key", x, 1.0))))
+    return Chart(
+        "Is there a sink: one token that draws the attention, with a small key? (SinkQ 3.1)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        notes=("A point a head of keys; of the first 300 tokens, by the queries behind them. At least 0.001.",),
+    )
+
+
+@study("study_overlap", "overlap", "Smallest keys against highest attention, by layer.")
+def overlap(tables: Tables) -> Chart:
+    """SinkQ Figure 1(c): smallest keys against highest attention."""
+    panels = []
+    for model, table in tables.items():
+        own = rows(table, "overlap", "both")
+        x = axes.log2_at("N", "tokens", list(map(float, own["x"])))
+        y = axes.linear("both", "%", [*own["value"], 0.45], PERCENT)
+        layers = sorted(set(own["layer"]))
+        series = []
+        for layer, look in zip(layers, LOOKS, strict=False):
+            part = own[own["layer"] == layer]
+            series.append(line(f"layer {layer}", list(part["x"]), list(part["value"]), look, "%", per_unit=PERCENT))
+        counts = sorted(set(own["x"]))
+        chance = Series(
+            "by chance", "line", tuple(counts), tuple(n / 300 for n in counts), BLACK, "dash", "", is_note=True
+        )
+        panels.append(Panel(model, x, y, (*series, chance)))
+    return Chart(
+        "Are the N smallest keys those with the highest attention? (SinkQ Figure 1(c))",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=180,
+        notes=("Of the first 300 tokens, mean over heads and texts; by chance: N / 300.",),
+    )
+
+
+@study("study_kept", "kept", "Error of attention by which tokens a 2-bit cache keeps exact.")
+def kept(tables: Tables) -> Chart:
+    """SinkQ Figure 1(f): which tokens to keep exact."""
+    panels = []
+    for model, table in tables.items():
+        own = rows(table, "kept", "l1_loss")
+        counts = sorted(set(own["x"]))
+        x = axes.categories("tokens kept exact", [f"{n:g}" for n in counts], "tokens")
+        mean = own.groupby(["series", "x"], sort=False)["value"].mean()
+        series = [
+            line(str(name), list(range(len(counts))), list(part), look, "%", per_unit=PERCENT)
+            for (name, part), look in zip(mean.groupby(level="series", sort=False), LOOKS, strict=False)
+        ]
+        y = axes.around("loss", "%", [value / PERCENT for value in mean])
+        y = Axis(
+            "L1 loss of the attention output",
+            "%",
+            y.low * PERCENT,
+            y.high * PERCENT,
+            tuple((at * PERCENT, text) for at, text in y.ticks),
+            per_unit=PERCENT,
+        )
+        panels.append(Panel(model, x, y, tuple(series)))
+    return Chart(
+        "Which tokens should a 2-bit cache keep exact? (SinkQ Figure 1(f))",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=190,
+        notes=(
+            "Mean over layers, relative; KIVI, 2 bits, groups of 128. Excluded: also from the groups' scales. "
+            "Axes do not start at 0.",
+        ),
+    )

@@ -1,0 +1,253 @@
+"""The papers' experiments on a language model (`dse study`): perplexity by the settings of Oaken, NQKV, KIVI, SinkQ."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from dse.figures.charts.study import BARS, LOOKS, bars, level, study
+from dse.figures.drawing import axes
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.style import BLACK, VERMILLION, Style
+from dse.measure.lm.names import SIGNED
+from dse.measure.lm.study_table import OAKEN, Tables, fp16, front, scores
+
+
+def _texts(own: pd.DataFrame, name: str) -> tuple[str, ...]:
+    return tuple(
+        f"{name}: {row.series}, {row.x:g}\nperplexity {row.perplexity:.4f}\n"
+        f"ln(perplexity / FP16's) {row.log_ratio:.4f} ± {row.log_ratio_se:.4f}"
+        for row in own.itertuples()
+    )
+
+
+def _points(name: str, own: pd.DataFrame, place: Sequence[float], look: Style, lie: bool, joined: bool) -> list[Series]:
+    """Perplexities at their places with bars; `lie`: the places are along y."""
+    values, at = list(map(float, own["perplexity"])), list(map(float, place))
+    x, y = (values, at) if lie else (at, values)
+    shown = Series(
+        name,
+        "line" if joined else "scatter",
+        tuple(x),
+        tuple(y),
+        look.colour,
+        look.dash,
+        look.marker,
+        hover=_texts(own, name),
+        size=1.0 if joined else 0.8,
+    )
+    return [*bars(name, x, y, list(own["error"]), look, lie), shown]
+
+
+def _axis(table: pd.DataFrame, own: pd.DataFrame) -> Axis:
+    ends = [*(own["perplexity"] - own["error"]), *(own["perplexity"] + own["error"]), fp16(table)]
+    return axes.around("perplexity", "1", [float(value) for value in ends])
+
+
+def _lines(
+    tables: Tables, experiment: str, x_axis: Callable[[list[float]], Axis], place: Callable[[list[float]], list[float]]
+) -> list[Panel]:
+    """A panel a model, a line a series over x."""
+    panels = []
+    for model, table in tables.items():
+        own = scores(table, experiment).sort_values("x", kind="stable")
+        places = sorted(set(own["x"]))
+        x, y, series = x_axis(places), _axis(table, own), []
+        for i, name in enumerate(dict.fromkeys(scores(table, experiment)["series"])):
+            part = own[own["series"] == name]
+            at = [place(places)[places.index(value)] for value in part["x"]]
+            spread = [one * 1.04**i if x.log else one + 0.05 * i for one in at]
+            series += _points(name, part, spread, LOOKS[i % len(LOOKS)], False, True)
+        panels.append(Panel(model, x, y, (*series, level("FP16", x, fp16(table)))))
+    return panels
+
+
+def _dots(tables: Tables, experiment: str, axis: str, names: Callable[[pd.DataFrame], pd.DataFrame]) -> list[Panel]:
+    """A panel a model, a row a setting; `names` gives each setting its `row` and its `group`."""
+    panels = []
+    for model, table in tables.items():
+        own = names(scores(table, experiment))
+        labels = list(dict.fromkeys(own["row"]))[::-1]
+        groups = list(dict.fromkeys(own["group"]))
+        series: list[Series] = []
+        for i, group in enumerate(groups):
+            part = own[own["group"] == group]
+            at = [labels.index(name) + 0.16 * ((len(groups) - 1) / 2 - i) for name in part["row"]]
+            series += _points(group, part, at, LOOKS[i], True, False)
+        y = axes.categories(axis, labels)
+        panels.append(Panel(model, _axis(table, own), y, (*series, level("FP16", y, fp16(table), lie=False))))
+    return panels
+
+
+def _counted(name: str, unit: str) -> Callable[[list[float]], Axis]:
+    return lambda places: axes.categories(name, [f"{place:g}" for place in places], unit)
+
+
+def _in_order(places: list[float]) -> list[float]:
+    return [float(i) for i in range(len(places))]
+
+
+@study(
+    "study_oaken_ratios", "oaken-ratios", "Perplexity against stored bits over Oaken's group ratios, the front marked."
+)
+def oaken_ratios(tables: Tables) -> Chart:
+    """Oaken Figure 12(a)."""
+    panels = []
+    for model, table in tables.items():
+        own, y = front(table), _axis(table, front(table))
+        best = own[own["on_front"]].sort_values("stored_bits")
+        series: list[Series] = [
+            Series("Pareto front", "line", tuple(best["stored_bits"]), tuple(best["perplexity"]), VERMILLION, marker="")
+        ]
+        for i, (name, look) in enumerate(zip(dict.fromkeys(own["series"]), LOOKS, strict=False)):
+            foot = y.low - (0.04, 0.09)[i % 2] * (y.high - y.low)
+            part = own[own["series"] == name]
+            shift = [0.05 * (k - (len(part) - 1) / 2) for k in range(len(part))]
+            place = [bits + by for bits, by in zip(part["stored_bits"], shift, strict=True)]
+            series += _points(f"{name} outliers", part, place, look, False, False)
+            names = [groups for groups, on_front in zip(part["groups"], part["on_front"], strict=True) if on_front]
+            middle = float(part["stored_bits"].mean())
+            series += [
+                Series(
+                    "groups",
+                    "scatter",
+                    (middle,),
+                    (foot,),
+                    BLACK,
+                    marker="",
+                    labels=(text,),
+                    is_note=True,
+                    in_legend=False,
+                )
+                for text in names
+            ]
+            for at, value in zip(place, part["perplexity"].where(part["groups"] == OAKEN), strict=True):
+                if value == value:
+                    series.append(
+                        Series(f"{OAKEN}, the paper's", "scatter", (at,), (value,), BLACK, marker="star", size=1.4)
+                    )
+        bits = (float(own["stored_bits"].min()) - 0.3, float(own["stored_bits"].max()) + 0.3)
+        ticks = tuple((n / 2, f"{n / 2:g}") for n in range(32) if bits[0] < n / 2 < bits[1])
+        x = Axis("stored bits", "bit/element", *bits, ticks)
+        y = replace(y, low=y.low - 0.14 * (y.high - y.low))
+        panels.append(Panel(model, x, y, (*series, level("FP16", x, fp16(table)))))
+    return Chart(
+        "Which shares of outliers give the least perplexity for their bits? (Oaken Figure 12(a))",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=230,
+        notes=(
+            "Names: outer/middle/inner group, % of the elements, of the settings on the front. Points of one share "
+            f"of outliers have the same bits and are drawn beside each other. {BARS}",
+        ),
+    )
+
+
+_OUTLIERS = {"5 bit": "5-bit outliers", "4 bit": "4-bit, signed code", SIGNED: "4-bit, sign and 3 bits"}
+
+
+@study("study_oaken_groups", "oaken-groups", "Perplexity by number of Oaken's groups.")
+def oaken_groups(tables: Tables) -> Chart:
+    """Oaken Table 3."""
+
+    def names(own: pd.DataFrame) -> pd.DataFrame:
+        parts = own["series"].str.split(", ", expand=True)
+        labels = [f"{row.series.split(',')[0]}, {row.stored_bits:.2f} bit" for row in own.itertuples()]
+        return own.assign(row=labels, group=parts[1].map(_OUTLIERS))
+
+    return Chart(
+        "How many groups, and how many bits for outliers? (Oaken Table 3)",
+        tuple(_dots(tables, "oaken-groups", "groups", names)),
+        n_columns=2,
+        panel_height_pt=210,
+        notes=(f"Groups from the outermost in, % of the elements; stored bits an element beside them. {BARS}",),
+    )
+
+
+_TEXTS = {
+    "both": "two other modules",
+    "string": "module string",
+    "timeit": "module timeit",
+    "scored": "the scored text itself",
+    "random": "random bytes",
+}
+
+
+@study("study_oaken_texts", "oaken-texts", "Perplexity by the text that Oaken's thresholds come from.")
+def oaken_texts(tables: Tables) -> Chart:
+    """Oaken 4.3: thresholds from another text."""
+
+    def names(own: pd.DataFrame) -> pd.DataFrame:
+        return own.assign(row=[_TEXTS.get(name, name) for name in own["series"]], group="Oaken 4/90/6")
+
+    return Chart(
+        "Does it matter which text Oaken's thresholds come from? (Oaken 4.3)",
+        tuple(_dots(tables, "oaken-texts", "thresholds from", names)),
+        n_columns=2,
+        panel_height_pt=130,
+        notes=(BARS,),
+    )
+
+
+@study("study_nqkv_blocks", "nqkv-blocks", "Perplexity by size of NQKV's blocks.")
+def nqkv_blocks(tables: Tables) -> Chart:
+    """NQKV: sizes of blocks."""
+    panels = _lines(tables, "nqkv-blocks", lambda at: axes.log2_at("block", "elements", at), list)
+    return Chart(
+        "What does NQKV's size of blocks cost? (NQKV 3.2)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=170,
+        notes=(f"Stored bits: 4 + 16 / block. {BARS}",),
+    )
+
+
+@study("study_kivi_axes", "kivi-axes", "Perplexity by what shares a scale in KIVI.")
+def kivi_axes(tables: Tables) -> Chart:
+    """KIVI's choice: keys share a scale along a channel, values along a token."""
+
+    def names(own: pd.DataFrame) -> pd.DataFrame:
+        pairs = own["series"].str.split("/", expand=True)
+        return own.assign(row=pairs[0] + " / " + pairs[1], group=[f"{n:g} bit" for n in own["x"]])
+
+    return Chart(
+        "What should share a scale: a channel's tokens or a token's channels? (KIVI)",
+        tuple(_dots(tables, "kivi-axes", "of keys / of values", names)),
+        n_columns=2,
+        panel_height_pt=130,
+        notes=(f"Of keys / of values. Groups of 32, the last 32 tokens exact. KIVI's is the topmost. {BARS}",),
+    )
+
+
+@study("study_sinkq_sizes", "sinkq-sizes", "Perplexity by SinkQ's groups and recent tokens.")
+def sinkq_sizes(tables: Tables) -> Chart:
+    """SinkQ Table 3."""
+    panels = _lines(tables, "sinkq-sizes", _counted("R, recent tokens kept exact at least", "tokens"), _in_order)
+    return Chart(
+        "How large a group, how many recent tokens exact? (SinkQ Table 3)",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=190,
+        notes=(f"SinkQ, 2 bits, 3 sinks. {BARS}",),
+    )
+
+
+@study("study_sinkq_sinks", "sinkq-sinks", "Perplexity by SinkQ's number of sinks and layers.")
+def sinkq_sinks(tables: Tables) -> Chart:
+    """SinkQ Table 4, left and right."""
+    panels = []
+    for experiment, name, unit in (
+        ("sinkq-sinks", "sinks kept exact", "tokens"),
+        ("sinkq-layers", "first layer that keeps sinks", "index"),
+    ):
+        panels += [
+            Panel(f"{panel.title}: {name}", panel.x, panel.y, panel.series)
+            for panel in _lines(tables, experiment, _counted(name, unit), _in_order)
+        ]
+    return Chart(
+        "How many sinks, and in which layers? (SinkQ Table 4)",
+        tuple(panels),
+        n_columns=len(tables),
+        panel_height_pt=140,
+        notes=(f"SinkQ, 2 bits, G = 128, R = 32; left out of layers: none to all. {BARS}",),
+    )

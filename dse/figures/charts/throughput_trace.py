@@ -1,0 +1,66 @@
+"""Throughput of request traces in steady state against batch (Oaken Figure 14)."""
+
+import pandas as pd
+
+from dse.figures.drawing import axes, rows
+from dse.figures.drawing.chart import Chart, Panel
+from dse.figures.registry import by_report, figure
+from dse.figures.source import Source
+
+
+@figure(
+    "throughput_trace",
+    "How much does each system gain on real requests, and how much more on long answers (Oaken Figure 14)?",
+    by_report("traffic"),
+    (*rows.POINT, *rows.MEMORY, "trace", "padding_factor"),
+    order=55,
+    key=("device", "system", "model", "trace", "batch"),
+    title="Throughput of request traces",
+)
+def chart(source: Source) -> Chart:
+    """A panel per model and trace, a line per system; hollow where fewer run at once, a cross where nothing fits."""
+    table = source.table
+    shown = rows.drawn(table)
+    panels = []
+    models, traces = rows.ordered(shown.table, "model")[:3], rows.ordered(shown.table, "trace")
+    for model in models:
+        for trace in traces:
+            own = shown.table[(shown.table["model"] == model) & (shown.table["trace"] == trace)]
+            y = axes.linear("throughput", "token/s", rows.rates(own))
+            y = rows.room_for_crosses(y, own, "batch")
+            x = axes.log2_at("batch", "requests at once, at most", [float(v) for v in own["batch"]])
+            series = rows.lines(own, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
+            panels.append(Panel(f"{model}, {trace}", x, y, tuple(series)))
+    first = shown.table.drop_duplicates("trace")
+    lengths = "; ".join(
+        f"{row['trace']}: {row['input_tokens']:,.0f} in, {row['output_tokens']:,.0f} out" for _, row in first.iterrows()
+    )
+    padded = shown.table[shown.table["padding_factor"] > 1]
+    pads = (f"{padded['system'].iloc[0]} computes prompts padded to the longest of a batch.",) if len(padded) else ()
+    return Chart(
+        "Throughput of request traces in steady state",
+        tuple(panels),
+        n_columns=len(traces),
+        panel_height_pt=128,
+        keys=rows.line_keys(shown.table),
+        notes=(
+            f"A finished request is replaced at once. Mean lengths in tokens. {lengths}.",
+            *pads,
+            *_mark_notes(shown.table),
+            *rows.run_notes(shown.table),
+            *rows.sure_notes(shown.table),
+            *shown.notes,
+            rows.assumption_note(shown.table),
+            "Traces: moments of the Azure LLM inference trace 2023 (Microsoft, CC BY 4.0).",
+        ),
+    )
+
+
+def _mark_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """What hollow marks and crosses mean, where there are any."""
+    texts = []
+    if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
+        texts.append("Hollow marks: fewer requests than the batch fit, and so many run at once.")
+    if (~table["feasible"]).any():
+        texts.append(rows.CROSSES)
+    return (" ".join(texts),) if texts else ()

@@ -1,0 +1,94 @@
+"""Fewer tokens against fewer bits: KV bytes of a request and throughput against context, a line per design."""
+
+import pandas as pd
+
+from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.registry import by_report, figure
+from dse.figures.source import Source
+
+#: lines that differ by no more than this share everywhere are one line to the eye
+CLOSE = 0.02
+
+
+@figure(
+    "tokens_bits",
+    "Is it better to keep fewer tokens or fewer bits, and what do both give (SinkQ Table 7: 16 % of the prompt kept)?",
+    by_report("tokens"),
+    (*rows.POINT, *rows.MEMORY, "stored_tokens", "read_tokens", "peak_kv_bytes_per_sequence"),
+    order=58,
+    key=("device", "system", "input_tokens", "output_tokens"),
+    title="Fewer tokens against fewer bits",
+)
+def chart(source: Source) -> Chart:
+    """Two panels over the total length, a line per token policy and quantizer, for the first model of the table."""
+    table = source.table
+    table = table[table["model"] == table["model"].iloc[0]]
+    shown = rows.drawn(table)
+    own = shown.table
+    totals = [float(a + b) for a, b in zip(own["input_tokens"], own["output_tokens"], strict=True)]
+    x = axes.log2_at("total length", "tokens", totals, in_k=True)
+    y = axes.log2("throughput", "token/s", rows.rates(own))
+    y = rows.room_for_crosses(y, own, "input_tokens")
+    memory = axes.log2("KV cache of a request at its largest", "GB", own["peak_kv_bytes_per_sequence"], axes.GB)
+    throughput = rows.lines(own, shown, _total, "throughput_tokens_per_s", y)
+    first = table.iloc[0]
+    return Chart(
+        f"Fewer tokens against fewer bits, {first['model']} on {first['device']}, batch {first['batch']:,}, "
+        f"{first['output_tokens']:,} tokens out",
+        (Panel("Memory", x, memory, tuple(_sizes(shown))), Panel("Throughput", x, y, tuple(throughput))),
+        n_columns=2,
+        panel_height_pt=230,
+        keys=rows.line_keys(own),
+        notes=(
+            *rows.notes(shown),
+            *_covered(shown),
+            "token_policy: choosing, gathering and moving tokens is taken to cost no time. Accuracy is no part of this "
+            "figure.",
+        ),
+    )
+
+
+def _covered(shown: rows.Drawn) -> tuple[str, ...]:
+    """Which lines of the memory panel lie on an earlier one."""
+    sizes = {
+        system: list(map(float, own["peak_kv_bytes_per_sequence"]))
+        for system, own in shown.table.groupby("system", sort=False)
+    }
+    texts = []
+    for i, system in enumerate(shown.systems):
+        for other in shown.systems[:i]:
+            pairs = zip(sizes[system], sizes[other], strict=True)
+            if all(abs(a / b - 1) <= CLOSE for a, b in pairs):
+                texts.append(f"{system} lies on {other}")
+                break
+    return (f"In the memory panel (within {100 * CLOSE:.0f} %): {'; '.join(texts)}.",) if texts else ()
+
+
+def _total(row: pd.Series) -> float:
+    return float(row["input_tokens"] + row["output_tokens"])
+
+
+def _sizes(shown: rows.Drawn) -> list[Series]:
+    """The largest KV cache of a request over the total length, also where the batch or not one request fits."""
+    series = []
+    for system in shown.systems:
+        own = [row for _, row in shown.table[shown.table["system"] == system].iterrows()]
+        look: style.Style = shown.style(system)
+        texts = tuple(
+            rows.hover(row, f"stored {row['stored_tokens']:,.0f}, read {row['read_tokens']:,.0f} tokens at the end")
+            for row in own
+        )
+        series.append(
+            Series(
+                system,
+                "line",
+                tuple(map(_total, own)),
+                tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
+                look.colour,
+                look.dash,
+                look.marker,
+                hover=texts,
+            )
+        )
+    return series

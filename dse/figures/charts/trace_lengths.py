@@ -1,0 +1,50 @@
+"""How long prompts and answers of the shipped traces are."""
+
+from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.registry import by_report, figure
+from dse.figures.source import Source
+
+_PERCENT = 0.01
+
+
+@figure(
+    "trace_lengths",
+    "How long are the prompts and answers that real services see?",
+    by_report("traffic_lengths"),
+    ("trace", "share", "input_tokens", "output_tokens", "source", "licence"),
+    order=57,
+    title="Lengths of real requests",
+)
+def chart(source: Source) -> Chart:
+    """Share of the requests that are at most so long: a panel for prompts and one for answers, a line per trace."""
+    table = source.table
+    ticks = tuple((share / 100, f"{share}") for share in (0, 25, 50, 75, 100))
+    y = Axis("requests at most so long", "%", 0.0, 1.04, ticks, per_unit=_PERCENT)
+    panels = []
+    for title, column in (("prompts", "input_tokens"), ("answers", "output_tokens")):
+        x = axes.log2("length", "tokens", [float(n) for n in table[column]])
+        series = []
+        for i, trace in enumerate(rows.ordered(table, "trace")):
+            own = table[table["trace"] == trace]
+            series.append(
+                Series(
+                    str(trace),
+                    "line",
+                    tuple(float(n) for n in own[column]),
+                    tuple(float(p) for p in own["share"]),
+                    style.STYLES[i].colour,
+                    style.STYLES[i].dash,
+                    marker="",
+                    hover=tuple(f"{row['share']:.2%} have at most {row[column]:,} tokens" for _, row in own.iterrows()),
+                )
+            )
+        panels.append(Panel(title, x, y, tuple(series)))
+    first = table.iloc[0]
+    return Chart(
+        "Lengths of the requests of traces",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        notes=("Rests on no assumed number.", f"Quantiles of {first['source']}. {first['licence']}."),
+    )

@@ -1,0 +1,74 @@
+"""What quantizing weights and what quantizing keys and values brings (Oaken Figure 5(b))."""
+
+from dse.figures.drawing import axes, rows, style, whiskers
+from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.registry import by_report, figure
+from dse.figures.source import Source
+
+
+@figure(
+    "weights_or_kv",
+    "What does quantizing the weights bring, what the keys and values, at which batch (Oaken Figure 5(b))?",
+    by_report("weights"),
+    rows.POINT,
+    order=40,
+    key=("device", "system", "batch"),
+    title="Quantizing weights or keys and values",
+)
+def chart(source: Source) -> Chart:
+    """Grouped bars of throughput over the batch, a panel per device."""
+    table = source.table
+    table = rows.with_system(table)
+    systems = rows.ordered(table, "system")[:4]
+    table, batches, left_out = rows.few_batches(table)
+    x = axes.categories("batch", [axes.count_text(batch) for batch in batches], "sequences")
+    width = 0.8 / len(systems)
+    panels = []
+    for device in rows.ordered(table, "device"):
+        own = table[table["device"] == device]
+        y = axes.linear("throughput", "token/s", rows.rates(own))
+        series: list[Series] = []
+        for i, system in enumerate(systems):
+            good = own[(own["system"] == system) & own["feasible"]]
+            places = tuple(batches.index(int(batch)) + (i - (len(systems) - 1) / 2) * width for batch in good["batch"])
+            heights = tuple(float(v) for v in good["throughput_tokens_per_s"])
+            colour, hatch = style.FILLS[i]
+            texts = tuple(rows.hover(row) for _, row in good.iterrows())
+            series.append(Series(system, "bar", places, heights, colour, hatch=hatch, width=width, hover=texts))
+            for place, row in zip(places, good.to_dict("records"), strict=True):
+                series += whiskers.upright(place, whiskers.ends(row, "throughput_tokens_per_s"))
+            waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]
+            over = tuple(place for place, wait in zip(places, waits, strict=True) if wait)
+            tops = tuple(top + 0.02 * y.high for top, wait in zip(heights, waits, strict=True) if wait)
+            if over:
+                series.append(
+                    Series(
+                        style.NOT_AT_ONCE,
+                        "scatter",
+                        over,
+                        tops,
+                        style.BLACK,
+                        marker="circle",
+                        size=0.6,
+                        opened=(True,) * len(over),
+                        is_note=True,
+                        in_legend=False,
+                    )
+                )
+        panels.append(Panel(str(device), x, y, tuple(series)))
+    first = table.iloc[0]
+    lengths = f"{axes.tokens_text(int(first['input_tokens']))} in, {axes.tokens_text(int(first['output_tokens']))} out"
+    return Chart(
+        f"Quantizing weights or keys and values, {first['model']}, {lengths}",
+        tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        keys=rows.mark_keys(table),
+        notes=(
+            *rows.mark_notes(table),
+            *rows.kernel_notes(table, "Not facts"),
+            *rows.sure_notes(table),
+            *left_out,
+            rows.assumption_note(table),
+        ),
+    )

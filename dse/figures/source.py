@@ -1,0 +1,247 @@
+"""Read the table behind a figure from a directory that a command wrote, or from a CSV or Parquet file."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.sweep import store
+from dse.sweep.points import CODES
+
+#: what a figure needs beside its table NAME.csv stands in NAME.figure.json
+BESIDE = ".figure.json"
+#: rows that a figure draws, and bytes of a file that is read, at most
+MAX_ROWS, MAX_BYTES = 100_000, 2**30
+#: characters of the first line of a CSV file that are looked at
+MAX_HEADER = 1_000_000
+#: columns of words in which nothing is "", not missing
+WORDS = ("assumptions", "infeasible_reason", "flips_at", "best", "config", "winner_at_low", "winner_at_high")
+
+#: columns of names, which stay text where they read like numbers ("3", "2024-01-01")
+NAMES = (
+    "admission",
+    "basis",
+    "batching",
+    "bound",
+    "config",
+    "data",
+    "device",
+    "experiment",
+    "id",
+    "key_quantizer",
+    "kind",
+    "label",
+    "method",
+    "metric",
+    "model",
+    "name",
+    "operation",
+    "part",
+    "phase",
+    "quantizer",
+    "series",
+    "side",
+    "size_class",
+    "source",
+    "stack",
+    "system",
+    "trace",
+    "unit",
+    "value_quantizer",
+    "verdict",
+    "view",
+    *WORDS,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table, its file (None: a sweep's parts, or no file at all), what NAME.figure.json beside it says.
+
+    `others` are further tables by the names of their files, `-` as `_`, where they are at hand.
+    """
+
+    table: pd.DataFrame
+    path: Path | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    others: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+    def other(self, stem: str) -> pd.DataFrame | None:
+        """Another table, at hand or in the same directory; None where there is none."""
+        if (known := self.others.get(stem.replace("-", "_"))) is not None:
+            return known
+        found = in_folder(self.path.parent, (stem,)) if self.path else None
+        return None if found is None else read_table(found)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """A JSON file in the same directory; empty where there is none."""
+        return (store.load_json(self.path.parent / name) if self.path else None) or {}
+
+    def one(self, name: str) -> str:
+        """The one name that a column holds. Raises InputError where a figure of one would mix several."""
+        found = list(dict.fromkeys(map(str, self.table[name])))
+        if len(found) > 1:
+            raise InputError(
+                f"{name} = {', '.join(found)}: a figure shows one: choose it with --only {name}={found[0]}"
+            )
+        return found[0]
+
+
+def beside(about: dict[str, Any]) -> bytes:
+    """The file that stands beside a table."""
+    return (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
+
+
+def read(where: str, stems: Sequence[str], written_by: str, only: Sequence[str] = ()) -> Source:
+    """The table `where` names: a file, or in a directory the first of `stems`, or of a sweep all parts.
+
+    `only` keeps rows: NAME=VALUE or NAME=A,B. Raises InputError, LimitError for more than MAX_ROWS rows.
+    """
+    path = Path(where)
+    try:
+        is_folder = path.is_dir()
+        file = in_folder(path, stems) if is_folder else path
+        if file is None and (path / store.SPEC).is_file():
+            return Source(_checked(_of_sweep(path, only), where), None, {})
+        if file is None:
+            raise InputError(f"{show(where)}: has no {stems[0]}.csv or .parquet: made by `{written_by}`")
+        if not file.is_file():
+            raise InputError(f"{show(where)}: is no directory or file: made by `{written_by}`")
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise InputError(f"{show(where)}: cannot be read: {type(error).__name__}") from None
+    table = _checked(kept(read_table(file), only), where)
+    return Source(table, file, _about(file))
+
+
+def in_folder(folder: Path, stems: Sequence[str]) -> Path | None:
+    """The first of the tables that is there, or None; Parquet before CSV: it keeps types and the order of systems."""
+    for stem in stems:
+        for suffix in ("", ".parquet", ".csv"):
+            if (file := folder / f"{stem}{suffix}").is_file():
+                return file
+    return None
+
+
+def _about(file: Path) -> dict[str, Any]:
+    return store.load_json(file.parent / f"{file.stem}{BESIDE}") or {}
+
+
+def read_table(file: Path) -> pd.DataFrame:
+    """A table of a CSV, Parquet or JSON file (rows under "rows"). Raises InputError."""
+    name, suffix = show(str(file)), file.suffix.lower()
+    if suffix not in (".csv", ".parquet", ".json"):
+        raise InputError(f"{name}: must be a directory, or a file that ends in .csv or .parquet")
+    try:
+        if twice := _twice(file):
+            raise InputError(f"{name}: column {show(twice)} is there twice: leave one")
+        if file.stat().st_size > MAX_BYTES:
+            raise LimitError(f"{name}: has over {MAX_BYTES:,} bytes: draw a front of it (`dse pareto`)")
+        if suffix == ".parquet":
+            table = pd.read_parquet(file)
+        elif suffix == ".json":
+            table = pd.DataFrame((store.load_json(file) or {}).get("rows", []))
+        else:
+            table = pd.read_csv(file, keep_default_na=False, na_values=["", "nan", "NaN"])
+    except (OSError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{name}: cannot be read as a table: {show(reason)[1:-1]}") from None
+    return _plain(table)
+
+
+def _twice(file: Path) -> str:
+    """A column that a file has more than once; "" for none."""
+    names: list[str] = []
+    if file.suffix.lower() == ".csv":
+        with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+            names = next(csv.reader([lines.readline(MAX_HEADER)]), [])
+    elif file.suffix.lower() == ".parquet":
+        names = pq.read_schema(file).names
+    return next((name for name in names if names.count(name) > 1), "")
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Names as text, not as categories or numbers; words that are missing as none."""
+    attrs = table.attrs
+    for name in table.columns:
+        if isinstance(table[name].dtype, pd.CategoricalDtype):
+            table = table.assign(**{name: table[name].astype(object)})
+        if name in WORDS:
+            table = table.assign(**{name: table[name].astype(object).where(table[name].notna(), "")})
+        if name in NAMES and not pd.api.types.is_string_dtype(table[name]):
+            column = table[name].astype(object)
+            table = table.assign(**{name: [word if _is_missing(word) else _word(word) for word in column]})
+    if "infeasible_code" in table and "infeasible_reason" not in table:
+        table = table.assign(
+            infeasible_reason=[CODES[code] if 0 < code < len(CODES) else "" for code in table["infeasible_code"]]
+        )
+    table.attrs = attrs
+    return table
+
+
+def _is_missing(word: Any) -> bool:
+    return pd.api.types.is_scalar(word) and bool(pd.isna(word))
+
+
+def _word(value: Any) -> str:
+    """A name as text; 7.0, which a file with a gap in the column makes of 7, as 7."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _of_sweep(folder: Path, only: Sequence[str]) -> pd.DataFrame:
+    from dse.sweep import run  # what evaluates a sweep, too: not before one is read
+
+    found: list[pd.DataFrame] = []
+    for part in run.stored(folder).parts():
+        found.append(kept(_plain(part), only, may_be_empty=True))
+        if sum(map(len, found)) > MAX_ROWS:
+            break
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def _checked(table: pd.DataFrame, where: str) -> pd.DataFrame:
+    if table.empty:
+        raise InputError(f"{show(where)}: has no rows" + (" like these" if len(table.columns) else ""))
+    if len(table) > MAX_ROWS:
+        raise LimitError(
+            f"{show(where)}: has over {MAX_ROWS:,} rows: choose some with --only, or draw a front (`dse pareto`)"
+        )
+    if "feasible" in table and table["feasible"].dtype != bool:
+        raise InputError(f"{show(where)}: feasible: must be True or False in every row")
+    return table
+
+
+def kept(table: pd.DataFrame, only: Sequence[str], may_be_empty: bool = False) -> pd.DataFrame:
+    """The rows whose columns have one of the values asked for. Raises InputError."""
+    for condition in only:
+        name, sign, text = condition.partition("=")
+        if not sign or not text:
+            raise InputError(f"only = {show(condition)}: must be COLUMN=VALUE, such as model=llama2-13b")
+        if name not in table:
+            raise InputError(f"only = {show(condition)}: unknown column: {did_you_mean(name, map(str, table.columns))}")
+        words = [word.strip().lower() for word in text.split(",")]
+        column = table[name]
+        found = column.astype(str).str.lower().isin(words)
+        if pd.api.types.is_numeric_dtype(column) and column.dtype != bool:
+            found |= column.isin([number for word in words if (number := _number(word)) is not None])
+        held = set(column.astype(str).str.lower())
+        unknown = [word for word in words if word not in held and not column.isin([_number(word)]).any()]
+        if unknown and not may_be_empty and found.any():
+            raise InputError(f"only = {show(condition)}: no row has {show(unknown[0])}: leave it out")
+        if not found.any() and not may_be_empty:
+            some = ", ".join(dict.fromkeys(map(str, column.dropna())))
+            raise InputError(f"only = {show(condition)}: no row has it: {name} is one of {show(some)[1:-1]}")
+        table = table[found]
+    return table
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
