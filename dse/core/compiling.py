@@ -5,7 +5,6 @@ are the plain function: whole numbers are Python's, exact at any size, and no co
 same source where compiled code calls it. Only + - * / // sqrt log min max and comparisons are used, so that both agree.
 """
 
-import hashlib
 import math
 from collections.abc import Callable
 from functools import cache
@@ -101,14 +100,7 @@ def array(function: Formula) -> Callable[..., Any]:
     return np.errstate(divide="ignore", invalid="ignore")(compiled)
 
 
-def sources() -> list[Path]:
+@cache
+def sources() -> tuple[Path, ...]:
     """Files of compiled code, imported or not: each command imports the formulas that it needs, and all share code."""
-    return sorted(path for pattern in SOURCES for path in Path(__file__).parents[1].glob(pattern))
-
-
-def source_stamp() -> int:
-    """A number that changes with the source of any function that compiled code may be made of."""
-    digest = hashlib.sha256()
-    for path in sources():
-        digest.update(path.read_bytes())
-    return int.from_bytes(digest.digest()[:4], "big")
+    return tuple(sorted(path for pattern in SOURCES for path in Path(__file__).parents[1].glob(pattern)))

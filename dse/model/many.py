@@ -8,12 +8,11 @@ stretches of one array, so that each loop over it is compiled into vector instru
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from types import FunctionType
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
-from dse.core.compiling import compilable, inlined, registered, source_stamp
+from dse.core.compiling import compilable, inlined, registered, sources
 from dse.model import capacity, step
 from dse.model import evaluate as model
 from dse.model.attention import Sums, sums_of
@@ -617,10 +616,10 @@ def _fits_int64(case, most_batch):
     return free < WIDE and free * steps < 2 * WIDE and float(most_batch) * largest < 2 * WIDE
 
 
-def evaluate_points(points, tables, n_keys, found, state, version):
+def evaluate_points(points, tables, n_keys, found, state):
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
-    `n_keys` is more than any number of sequences on which sums depend one by one. `version`: see `versioned`.
+    `n_keys` is more than any number of sequences on which sums depend one by one.
     """
     n, n_keys = len(points.case), min(n_keys, MAX_KEYS)
     by_n = [Sums(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
@@ -746,7 +745,7 @@ def _best(totals, work, m):
     return work[0]
 
 
-def scan_points(first, last, points, tables, n_keys, found, version):
+def scan_points(first, last, points, tables, n_keys, found):
     """Combinations first..last-1 of case, device and lengths, each with every batch of `points.batch`."""
     n_keys, batch, best, at_once, buffer = min(n_keys, MAX_KEYS), points.batch, found.best, found.at_once, found.buffer
     by_n, widest, n_written = [Sums(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)], np.empty(2 * ROW), 0
@@ -808,16 +807,10 @@ def scan_points(first, last, points, tables, n_keys, found, version):
                 n_written += m
 
 
-def versioned(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the stamp of all sources as the default of its last argument: kept code is looked up by the types
-    of arguments, and a default is one. An entry that calls `function` would be compiled and optimised twice."""
-    return FunctionType(function.__code__, function.__globals__, function.__name__, (source_stamp(),))
-
-
 @cache
 def _compiled() -> Callable[..., Any]:
     registered()
-    return sequential(versioned(evaluate_points))
+    return sequential(evaluate_points, sources=sources())
 
 
 _loaded = threading.Event()
@@ -892,4 +885,4 @@ def is_loaded() -> bool:
 def compiled_scan() -> Callable[..., Any]:
     """`scan_points`, compiled."""
     registered()
-    return sequential(versioned(scan_points))
+    return sequential(scan_points, sources=sources())

@@ -10,6 +10,7 @@ that takes longest, and the next request goes to the group that has fewest.
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -549,4 +550,5 @@ def compiled() -> Callable[[State, Tables, int], bool]:
     )
     for function in helpers:
         register_jitable(error_model="numpy", forceinline=True, _nrt=False)(function)
-    return sequential(run, allocates=False)
+    files = tuple(Path(function.__code__.co_filename) for function in (run, attention_s))
+    return sequential(run, allocates=False, sources=files)

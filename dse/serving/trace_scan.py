@@ -11,6 +11,7 @@ as many where it refuses nothing.
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 #: what a column holds
@@ -153,10 +154,11 @@ def scan(data, position, end, kinds, is_iso, least, most, before, times, inputs,
 
 @cache
 def compiled() -> Callable[..., Any]:
-    """`scan` as machine code. Compiling takes a second or two: worth it for files of many megabytes."""
-    import numba
+    """`scan` as machine code. Compiling takes a second or two once: worth it for files of many megabytes."""
     from numba.extending import register_jitable
+
+    from kernels_ref import sequential
 
     for function in (_date, _time, _length):
         register_jitable(error_model="numpy")(function)
-    return numba.njit(error_model="numpy", nogil=True)(scan)  # type: ignore[no-any-return]
+    return sequential(scan, sources=(Path(__file__),))
