@@ -192,10 +192,15 @@ def run(
     plot = target.with_suffix(".html")
     picture = target.with_suffix(".png")
     page, png = draw(outcomes, device.name, name)
-    files.write(target.with_suffix(".points.csv"), files.csv_of(points(outcomes, device.name, name)))
-    files.write(plot, page)
-    files.write(picture, png)
-    files.write(target, text.encode())
+    files.publish(
+        str(target.parent),
+        {
+            target.with_suffix(".points.csv").name: files.csv_of(points(outcomes, device.name, name)),
+            plot.name: page,
+            picture.name: png,
+            target.name: text.encode(),
+        },
+    )
     return {
         "device": device.name,
         "stack": name,

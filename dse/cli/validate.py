@@ -76,9 +76,10 @@ def serving(table: str, out: str, as_json: bool) -> None:
     from dse.figures.charts import servers_measured
     from dse.validate import serving as validate_serving
 
-    with files.prepared(out):
+    with files.publishing(out) as published:
         found = validate_serving.run(table, progress_bar)
-        written = validate_serving.write(found, out, servers_measured.files_of)
+        contents = validate_serving.contents_of(found) | servers_measured.files_of(found)
+        written = [str(published.write(name, content)) for name, content in contents.items()]
     if as_json:
         click.echo(json.dumps(validate_serving.errors(found), indent=2, allow_nan=False))
     else:
@@ -101,9 +102,9 @@ def gains(table: str, out: str, as_json: bool) -> None:
     from dse.core import files
     from dse.validate import gains as validate_gains
 
-    with files.prepared(out):
+    with files.publishing(out) as published:
         found = validate_gains.run(table, progress_bar)
-        written = validate_gains.write(found, out)
+        written = [str(published.write(name, content)) for name, content in validate_gains.contents_of(found).items()]
     if as_json:
         click.echo(json.dumps(validate_gains.errors(found), indent=2, allow_nan=False))
     else:

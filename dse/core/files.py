@@ -1,19 +1,35 @@
-"""Writing files: each appears complete under its name or not at all."""
+"""Writing files: each appears complete under its name or not at all, and those of one run appear together.
+
+Temporary names are `.dse-XXXXXXXX.part` (being written) and `.dse-XXXXXXXX.ready` (complete, being moved into place).
+Their writer holds a lock on them, which ends with it, so the next run tells leftovers from work in progress.
+"""
 
 import contextlib
+import errno
+import fcntl
 import math
 import os
+import re
+import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from dse.core.errors import InputError, OutputError, show
 
+_PREFIX, _PART, _READY = ".dse-", ".part", ".ready"
+TEMPORARY = re.compile(r"\.(dse-)?[a-z0-9_]{8}\.(part|ready)")
+#: in the temporary folder of a publication: its files, and the names that it removes, one a line
+_FILES, _REMOVED = "files", "removed"
+
 
 def prepare(out: str) -> Path:
-    """The output directory, created and seen to be writable. Raises OutputError, leaving nothing behind."""
+    """The output directory, created, seen to be writable and cleared of what a killed run left.
+
+    Raises OutputError, leaving nothing behind.
+    """
     if not out or "\0" in out:
         raise InputError(f"out = {show(out)}: is not a directory name: give another --out")
     folder = Path(out)
@@ -27,37 +43,174 @@ def prepare(out: str) -> Path:
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
+        recover(folder)
     except OSError as error:
-        for path in missing:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        _remove_empty(missing)
         raise OutputError(_text(out, error)) from error
     return folder
 
 
+def _remove_empty(folders: list[Path]) -> None:
+    for path in folders:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+class Publication:
+    """The files of one run, which wait in a folder of their own until all are written."""
+
+    def __init__(self, folder: Path, waiting: Path) -> None:
+        self.folder, self._waiting = folder, waiting
+        self._removed: list[str] = []
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Add a file, `name` relative to the output directory; the path that it will have. Raises OutputError."""
+        path = self._waiting / _FILES / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(_text(self.folder / name, error)) from error
+        write(path, content)
+        return self.folder / name
+
+    def remove(self, name: str) -> None:
+        """Remove a file of an earlier run once the new ones stand."""
+        self._removed.append(name)
+
+    def commit(self) -> None:
+        """Move every file into place; the next run completes what a killed one began. Raises OutputError."""
+        try:
+            self._commit()
+        except OSError as error:
+            raise OutputError(_text(self.folder, error)) from error
+
+    def _commit(self) -> None:
+        waiting = self._waiting / _FILES
+        moves = _moves(waiting, self.folder)
+        for parent in {target.parent for _, target in moves}:
+            parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=parent):
+                pass
+        for _, target in moves:
+            if target.is_dir():
+                raise IsADirectoryError(errno.EISDIR, f"{target.name} is a directory")
+        write(self._waiting / _REMOVED, "\n".join(self._removed).encode())
+        sync(self._waiting)
+        ready = self._waiting.with_suffix(_READY)
+        with _locked(self.folder):
+            _settle(self.folder)
+            os.rename(self._waiting, ready)
+            try:
+                _finish(ready, self.folder)
+            except KeyboardInterrupt:
+                _finish(ready, self.folder)
+                raise
+
+
 @contextlib.contextmanager
-def prepared(out: str) -> Iterator[Path]:
-    """`prepare`; where the block fails, directories that it made and that are empty go again."""
+def publishing(out: str) -> Iterator[Publication]:
+    """A publication into directory `out`: its files appear when the block ends, and none where it fails.
+
+    Directories that it made and that stay empty are removed again. Raises InputError, OutputError.
+    """
     missing = [path for path in (Path(out), *Path(out).parents) if out and "\0" not in out and not path.exists()]
     folder = prepare(out)
+    handle, waiting = -1, None
     try:
-        yield folder
-    except BaseException:
-        for path in missing:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        raise
+        try:
+            handle, waiting = _own_folder(folder)
+        except OSError as error:
+            raise OutputError(_text(out, error)) from error
+        found = Publication(folder, waiting)
+        yield found
+        found.commit()
+    finally:
+        if waiting is not None:
+            shutil.rmtree(waiting, ignore_errors=True)
+        if handle >= 0:
+            os.close(handle)
+        _remove_empty(missing)
 
 
-def move(source: Path, target: Path) -> None:
-    """Move all files below `source` to the same places below `target`, replacing those there. Raises OutputError."""
+def publish(out: str, contents: Mapping[str, bytes]) -> list[str]:
+    """Write files by name into directory `out`, all or none; their paths. Raises InputError, OutputError."""
+    with publishing(out) as published:
+        return [str(published.write(name, content)) for name, content in contents.items()]
+
+
+def _own_folder(folder: Path) -> tuple[int, Path]:
+    """A new temporary folder inside `folder`, and a descriptor that holds its lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(dir=folder, prefix=_PREFIX, suffix=_PART))
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if _lock(handle) is not False and path.exists():  # else another run took it for a leftover
+            return handle, path
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file or folder; False where another process holds it, None on a file system without locks."""
     try:
-        for path in sorted(path for path in source.rglob("*") if path.is_file()):
-            place = target / path.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(path, place)
-    except OSError as error:
-        raise OutputError(_text(target, error)) from error
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One run at a time moves its files into a folder."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def recover(folder: Path) -> None:
+    """Complete the publication of a killed run where all of its files were written; remove all other leftovers."""
+    with _locked(folder):
+        _settle(folder)
+
+
+def _settle(folder: Path) -> None:
+    for name in sorted(name for name in os.listdir(folder) if TEMPORARY.fullmatch(name)):
+        path = folder / name
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            if not _lock(handle):
+                continue
+            if path.suffix == _READY and path.is_dir():
+                _finish(path, folder)
+            elif path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(handle)
+
+
+def _finish(ready: Path, folder: Path) -> None:
+    for source, target in _moves(ready / _FILES, folder):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source, target)
+    with contextlib.suppress(FileNotFoundError):
+        for name in (ready / _REMOVED).read_text().splitlines():
+            (folder / name).unlink(missing_ok=True)
+    sync(folder)
+    shutil.rmtree(ready, ignore_errors=True)
+
+
+def _moves(source: Path, target: Path) -> list[tuple[Path, Path]]:
+    """Each file below `source`, with its place below `target`."""
+    return [(path, target / path.relative_to(source)) for path in sorted(source.rglob("*")) if path.is_file()]
 
 
 def _text(path: str | Path, error: OSError) -> str:
@@ -71,22 +224,32 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
     A temporary file beside it, synced, then renamed. Raises OutputError.
     """
-    temporary = ""
+    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
-            temporary = file.name
+        with _own_file(path.parent) as file:
+            temporary = Path(file.name)
             yield file
             file.flush()
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.replace(temporary, path)
     except OSError as error:
         raise OutputError(_text(path, error)) from error
     finally:
-        if temporary:
+        if temporary is not None:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                temporary.unlink()
+
+
+def _own_file(folder: Path) -> IO[bytes]:
+    """A new temporary file inside `folder`, locked as long as it is open."""
+    while True:
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix=_PREFIX, suffix=_PART, delete=False)  # noqa: SIM115
+        is_ours = _lock(file.fileno()) is not False
+        if is_ours and os.fstat(file.fileno()).st_nlink:  # else another run took it for a leftover
+            return file  # type: ignore[return-value]
+        file.close()
 
 
 def write(path: Path, content: bytes) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import io
 import math
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -50,46 +49,40 @@ def run(
     found: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
     with open_dump(file, measure.limits(max_bytes)) as dump, contextlib.ExitStack() as undo:
         layers = measure.layers(dump, file)
-        folder = undo.enter_context(files.prepared(out)) if out is not None else None
-        # buffers wait in a folder of their own until all are there: an earlier run's stay whole where this one fails
-        waiting = Path(undo.enter_context(tempfile.TemporaryDirectory(".part", ".packed-", folder))) if folder else None
+        published = undo.enter_context(files.publishing(out)) if out is not None else None
         steps = [(layer, spec) for layer in layers for spec in specs]
         with progress(steps, label="quantising", length=len(steps)) as shown:
-            _run(dump, shown, settings, waiting, found)
+            _run(dump, shown, settings, published, found)
         if not all(found.values()):
             raise InputError(f"{file}: holds no elements: give a dump with at least one token")
-        if folder is not None and waiting is not None:
-            (folder / MEASUREMENT).unlink(missing_ok=True)  # what it says is about to change
-            files.move(waiting, folder / PACKED)
-    flat = [tensor.name for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
-    data = Data(
-        name=Path(file).name,
-        sha256=measure.sha256(file),
-        synthetic=synthetic or dump.metadata.get("synthetic") == "true",
-        note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
-    )
-    result = measure.measurement_file(data, specs, found, thresholds)
-    if folder is not None:
-        files.write(folder / MEASUREMENT, to_json(result))
-        files.sync(folder)
-    return result
+        flat = [tensor.name for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
+        data = Data(
+            name=Path(file).name,
+            sha256=measure.sha256(file),
+            synthetic=synthetic or dump.metadata.get("synthetic") == "true",
+            note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
+        )
+        result = measure.measurement_file(data, specs, found, thresholds)
+        if published is not None:
+            published.write(MEASUREMENT, to_json(result))
+        return result
 
 
 def _run(
     dump: Dump,
     steps: Iterable[tuple[measure.Layer, QuantizerSpec]],
     settings: Settings,
-    folder: Path | None,
+    published: files.Publication | None,
     found: dict[str, list[TensorMeasurement]],
 ) -> None:
-    """Quantise layer by layer; packed buffers go to `folder`, measurements to `found`."""
+    """Quantize layer by layer: measurements into `found`, packed buffers into `published`."""
     reader = measure.LayerReader(dump.read)
     for layer, spec in steps:
         for measurement, outcome in measure.measure(spec, layer, reader.tensors(layer), settings):
             found[spec.name].append(measurement)
-            if folder is not None:
+            if published is not None:
                 name = f"layer{layer.index}.{measurement.which}.npz"
-                files.write(folder / _safe(spec.name) / name, _npz(outcome.packed.buffers))
+                published.write(f"{PACKED}/{_safe(spec.name)}/{name}", _npz(outcome.packed.buffers))
 
 
 def _safe(name: str) -> str:

@@ -23,8 +23,6 @@ from dse.sweep import store as sweep_store
 FORMAT = 1
 SPEC, FOLDER = "_measure.json", "parts"
 TABLE, MEASUREMENT, SUMMARY, PAGE = "measured.parquet", "measurement.json", "summary.json", "measure.html"
-#: what a finished run writes and a new one takes away first
-RESULTS = (TABLE, MEASUREMENT, SUMMARY, PAGE)
 
 
 def digest(data: Any) -> str:
@@ -114,6 +112,10 @@ def _check(folder: Path, identity: dict[str, Any]) -> None:
             names = [name for name in identity if before.get(name) != identity[name]]
             raise InputError(f"{where}: was begun with another {', '.join(names) or 'version'}: give another directory")
         return
-    others = sorted(p.name for p in folder.iterdir() if p.name != sweep_store.LOCK and not p.name.endswith(".part"))
+    others = sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name != sweep_store.LOCK and not files.TEMPORARY.fullmatch(path.name)
+    )
     if others:
         raise InputError(f"{where}: holds files such as {show(others[0])}: give another directory")

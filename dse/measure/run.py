@@ -18,7 +18,7 @@ from dse.measure import source as measure_source
 from dse.measure import table as measure_table
 from dse.measure.dumps import Dump, open_dump
 from dse.measure.kernels import Layer, Outcome, Progress, Settings, Side
-from dse.measure.parts import MEASUREMENT, RESULTS, SUMMARY, TABLE, Store, opened
+from dse.measure.parts import MEASUREMENT, PAGE, SUMMARY, TABLE, Store, opened
 from dse.measure.source import About
 from dse.quantizers import QuantizerSpec
 from dse.specs.measurements import Data, MeasurementFile, TensorMeasurement, to_json
@@ -132,8 +132,6 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
             identity["query_places"] = asked.query_places
         settings = Settings(of.n_heads, settings.nonfinite, settings.thresholds)
         with opened(out, identity) as store:
-            for name in RESULTS:
-                (store.folder / name).unlink(missing_ok=True)
             each = Each(path, dump, store, of, settings, lengths, asked)
             steps = [(layer, spec) for layer in layers for spec in specs]
             with progress(steps, label="measuring", length=len(steps)) as shown:
@@ -278,8 +276,9 @@ def _finish(
         for spec in specs
         if spec.family.name in measure.BEFORE_ROPE and of.rope == "after"
     ]
-    files.write(store.folder / TABLE, measure_table.parquet(table))
-    files.write(store.folder / MEASUREMENT, to_json(file))
-    files.write(store.folder / SUMMARY, measure_table.json_of({**summary, "notes": notes}))
-    files.sync(store.folder)
+    with files.publishing(str(store.folder)) as published:
+        published.write(TABLE, measure_table.parquet(table))
+        published.write(MEASUREMENT, to_json(file))
+        published.write(SUMMARY, measure_table.json_of({**summary, "notes": notes}))
+        published.remove(PAGE)  # of other numbers
     return Found(table, {**summary, "notes": notes}, file, store.folder, each.n_before, notes)

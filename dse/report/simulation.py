@@ -379,7 +379,6 @@ def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.D
 def write(out: str, result: dict[str, Any], run: Simulation, command: str, static: str = "auto") -> list[str]:
     """Tables, JSON and the figures, made by `command`, into directory `out`; paths. Raises InputError, OutputError."""
     report_static.check(static)
-    folder = files.prepare(out)
     table, waits = samples_table(result, run), waits_table(result, run)
     charts = {"simulation": FIGURES["simulation"].chart(table), "waits": FIGURES["waits"].chart(waits)}
     with report_static.painter(static) as brush:
@@ -392,7 +391,4 @@ def write(out: str, result: dict[str, Any], run: Simulation, command: str, stati
         **{f"{name}.{kind}": content for name, found in images.items() for kind, content in found.items()},
         **{f"{name}.html": export(chart, "html", command) for name, chart in charts.items()},
     }
-    for name, content in contents.items():
-        files.write(folder / name, content)
-    files.sync(folder)
-    return [str(folder / name) for name in contents]
+    return files.publish(out, contents)

@@ -91,55 +91,53 @@ def write(
         request = replace(request, memory=None)
     tables.check(request)
     report_static.check(static)
-    folder = files.prepare(out)
-    found = tables.build(request, progress)
-    pays, why_not = report_formats.answer(request, devices, models, input_tokens != _INPUT)
-    if pays:
-        found["formats"] = pays.table()
-    first = None
-    if is_today:
-        first = report_gains.gains(
-            request,
-            report_formats.batch_of(request),
-            report_formats.input_of(request, input_tokens != _INPUT),
-            progress,
-        )
-        found["gains"] = first.table()
-    for name, content in table_files(found).items():
-        files.write(folder / name, content)
-    fragments: dict[str, str] = {}
-    again = command(
-        out,
-        devices,
-        models,
-        quantizers,
-        batches,
-        input_tokens,
-        output_tokens,
-        bits,
-        measurements,
-        model_kind,
-        stack,
-        tokens,
-        deployment,
-        preset,
-    )
-    with report_static.painter(static) as brush:
-        draw = partial(_draw, found=found, brush=brush, made_by=again)
-        for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
-            for name, content in images.items():
-                files.write(folder / "figures" / name, content)
-            fragments[figure.name] = fragment
+    with files.publishing(out) as published:
+        found = tables.build(request, progress)
+        pays, why_not = report_formats.answer(request, devices, models, input_tokens != _INPUT)
         if pays:
-            images, fragments["formats"] = _drawn(FIGURES["formats"], of_answer.chart_of(pays), brush, again)
-            for name, content in images.items():
-                files.write(folder / "figures" / name, content)
-        drawn_by = brush.name
-    files.write(folder / "figures" / "plotly.min.js", web_page.plotly_js().encode())
-    page = report_page.page(request, found, fragments, drawn_by, again, pays, why_not, first)
-    files.write(folder / INDEX, page.encode())
-    files.sync(folder)
-    return str(folder / INDEX)
+            found["formats"] = pays.table()
+        first = None
+        if is_today:
+            first = report_gains.gains(
+                request,
+                report_formats.batch_of(request),
+                report_formats.input_of(request, input_tokens != _INPUT),
+                progress,
+            )
+            found["gains"] = first.table()
+        for name, content in table_files(found).items():
+            published.write(name, content)
+        fragments: dict[str, str] = {}
+        again = command(
+            out,
+            devices,
+            models,
+            quantizers,
+            batches,
+            input_tokens,
+            output_tokens,
+            bits,
+            measurements,
+            model_kind,
+            stack,
+            tokens,
+            deployment,
+            preset,
+        )
+        with report_static.painter(static) as brush:
+            draw = partial(_draw, found=found, brush=brush, made_by=again)
+            for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
+                for name, content in images.items():
+                    published.write(f"figures/{name}", content)
+                fragments[figure.name] = fragment
+            if pays:
+                images, fragments["formats"] = _drawn(FIGURES["formats"], of_answer.chart_of(pays), brush, again)
+                for name, content in images.items():
+                    published.write(f"figures/{name}", content)
+            drawn_by = brush.name
+        published.write("figures/plotly.min.js", web_page.plotly_js().encode())
+        page = report_page.page(request, found, fragments, drawn_by, again, pays, why_not, first)
+        return str(published.write(INDEX, page.encode()))
 
 
 def ask(

@@ -38,7 +38,11 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
 
     Raises OutputError where the directory cannot be written. A missed claim is no failure.
     """
-    folder = files.prepare(out)
+    with files.publishing(out) as published:
+        return _write(published, progress)
+
+
+def _write(published: files.Publication, progress: Callable[..., Any] | None) -> tuple[str, list[ClaimRow]]:
     rows = validate.claim_rows()
     silicon = validate_silicon.run(progress=progress)
     accuracy = {view.name: validate_accuracy.table(view) for view in validate_accuracy.VIEWS}
@@ -55,10 +59,8 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
         ("sinkq-figure-3-length", validate_figures.sinkq_lengths()),
     ):
-        files.write(folder / "tables" / f"{name}.csv", _csv(table))
-    files.write(folder / PAGE, page(rows, silicon, accuracy, papers).encode())
-    files.sync(folder)
-    return str(folder / PAGE), rows
+        published.write(f"tables/{name}.csv", _csv(table))
+    return str(published.write(PAGE, page(rows, silicon, accuracy, papers).encode())), rows
 
 
 def _csv(table: pd.DataFrame) -> bytes:

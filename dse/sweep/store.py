@@ -35,7 +35,6 @@ SPEC, MANIFEST, LOCK = "_spec.json", "_manifest.json", ".lock"
 BLOCK_BYTES, MAX_JSON_BYTES = 2**22, 2**26
 FRONT = "front.parquet"
 _PART = re.compile(r"(part|_front)-([0-9]{6,})\.parquet")
-_TEMPORARY = re.compile(r"\..{8}\.part")
 
 
 @dataclass(frozen=True)
@@ -240,7 +239,7 @@ def check(folder: Path, sweep: Sweep) -> None:
         return
     own = {LOCK, SPEC, MANIFEST}
     others = sorted(
-        path.name for path in folder.iterdir() if path.name not in own and not _TEMPORARY.fullmatch(path.name)
+        path.name for path in folder.iterdir() if path.name not in own and not files.TEMPORARY.fullmatch(path.name)
     )
     begun = manifest is not None and manifest.get("spec_sha256") == sweep.sha256
     if not begun and (others or (folder / SPEC).exists() or (folder / MANIFEST).exists()):
@@ -259,7 +258,7 @@ def begin(folder: Path, sweep: Sweep) -> tuple[Manifest, list[str]]:
     spec, manifest = load_json(folder / SPEC), load_json(folder / MANIFEST)
     if spec is None and (folder / SPEC).exists():
         notes.append(_set_aside(folder / SPEC, "is damaged"))
-    _clean(folder)
+    files.recover(folder)
     if spec is None or spec != json.loads(json.dumps(wanted)):
         files.write(folder / SPEC, _json(wanted))
         files.sync(folder)
@@ -323,14 +322,6 @@ def _set_aside(path: Path, problem: str) -> str:
     except OSError as error:
         raise OutputError(f"cannot rename {show(str(path))}: {_reason(error)}") from error
     return f"{path.name} {problem}: set aside as {clean(name, 100)}"
-
-
-def _clean(folder: Path) -> None:
-    """Remove what a killed run left behind under temporary names."""
-    for path in folder.iterdir():
-        if _TEMPORARY.fullmatch(path.name):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:

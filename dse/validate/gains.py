@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,15 +191,12 @@ def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def write(found: Sequence[Judged], out: str) -> list[str]:
-    """`predictions.csv` and `errors.json` in a directory; the paths written."""
-    contents = {
+def contents_of(found: Sequence[Judged]) -> dict[str, bytes]:
+    """The files `predictions.csv` and `errors.json`."""
+    return {
         "predictions.csv": predictions_csv(found).encode(),
         "errors.json": (json.dumps(errors(found), indent=2, allow_nan=False) + "\n").encode(),
     }
-    for name, content in contents.items():
-        files.write(Path(out) / name, content)
-    return [str(Path(out) / name) for name in contents]
 
 
 def text(found: Sequence[Judged]) -> str:

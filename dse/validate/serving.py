@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -232,18 +231,14 @@ def errors_csv(rows: Sequence[dict[str, Any]]) -> str:
     return table.getvalue()
 
 
-def write(found: list[Judged], out: str, figure: Callable[[list[Judged]], dict[str, bytes]] | None = None) -> list[str]:
-    """`predictions.csv`, `errors.csv` and `errors.json` in a directory, and what `figure` draws; the paths written."""
+def contents_of(found: list[Judged]) -> dict[str, bytes]:
+    """The files `predictions.csv`, `errors.csv` and `errors.json`."""
     rows = errors(found)
-    contents = {
+    return {
         "predictions.csv": predictions_csv(found).encode(),
         "errors.csv": errors_csv(rows).encode(),
         "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(),
-        **(figure(found) if figure else {}),
     }
-    for name, content in contents.items():
-        files.write(Path(out) / name, content)
-    return [str(Path(out) / name) for name in contents]
 
 
 def text(found: list[Judged]) -> str:

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from dse.calibrate import evidence
+from dse.core import files
 from dse.core.errors import DseError, InputError
 from dse.validate import gains
 from factories import build
@@ -224,7 +225,7 @@ def test_no_broken_table_is_a_traceback(tmp_path):
             continue
         assert found[0].reason or found[0].value is not None, (number, cells)
         gains.text(found)
-        gains.write(found, str(tmp_path / "out"))
+        files.publish(str(tmp_path / "out"), gains.contents_of(found))
 
 
 def test_every_name_of_tables_is_one_of_ours():

@@ -56,7 +56,7 @@ def test_need_answers_and_refuses_to_be_met(run):
     assert json.loads(out)["can_be_met"] is False
     code, out, _ = run("ask", "need", "bits", *LLAMA, "--batch", "128", "--throughput", "1000", "--json")
     found = json.loads(out)
-    assert found["quantizer"] == "nvfp4"  # more bits are unpacked too slowly on an A100
+    assert found["quantizer"] == "q5_1"  # of more bits too few requests fit, or unpacking takes too long
     assert len(found["candidates"]) == 25
 
 

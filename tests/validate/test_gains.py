@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from dse.calibrate.evidence import Row
 from dse.cli import main as cli
 from dse.cli.validate import validate
+from dse.core import files
 from dse.core.errors import InputError
 from dse.validate import gains
 from dse.validate.gains import Judged
@@ -145,7 +146,7 @@ def test_where_nothing_fits_there_is_no_gain_and_no_crash(tmp_path):
     assert found[4].value == 0.0
     assert [one.gain for one in found] == [None] * 6
     assert gains.text(found)
-    gains.write(found, str(tmp_path / "out"))
+    files.publish(str(tmp_path / "out"), gains.contents_of(found))
 
 
 @pytest.mark.parametrize(

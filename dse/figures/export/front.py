@@ -23,18 +23,16 @@ def write(found: DesignFront, out: str, command: str, static: str = "auto") -> s
     Raises OutputError.
     """
     report_static.check(static)
-    folder = files.prepare(out)
     chart, source = answer.chart_of(found), answer.source_of(found)
-    files.write(folder / "front.csv", files.csv_of(source.table))
-    files.write(folder / "front-others.csv", files.csv_of(found.cloud))
-    files.write(folder / f"front{BESIDE}", beside(source.about))
-    with report_static.painter(static) as brush:
-        for kind, content in brush.images(chart, command).items():
-            files.write(folder / f"front.{kind}", content)
-    page = web_page.render("front.html", title=chart.title, chart=chart, made_by=command)
-    files.write(folder / INDEX, page.encode())
-    files.sync(folder)
-    return str(folder / INDEX)
+    with files.publishing(out) as published:
+        published.write("front.csv", files.csv_of(source.table))
+        published.write("front-others.csv", files.csv_of(found.cloud))
+        published.write(f"front{BESIDE}", beside(source.about))
+        with report_static.painter(static) as brush:
+            for kind, content in brush.images(chart, command).items():
+                published.write(f"front.{kind}", content)
+        page = web_page.render("front.html", title=chart.title, chart=chart, made_by=command)
+        return str(published.write(INDEX, page.encode()))
 
 
 def to_json(found: DesignFront) -> dict[str, Any]:

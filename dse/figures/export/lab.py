@@ -69,13 +69,11 @@ def write(
         ),
         "values": (values_table(view, most_channels), {"place": place}),
     }
-    folder = files.prepare(out)
     paths = []
-    for stem, (table, about) in tables.items():
-        files.write(folder / f"{stem}{BESIDE}", beside(about))
-        files.write(folder / f"{stem}.csv", files.csv_of(table))
-        paths.append(folder / f"{stem}.csv")
-    files.sync(folder)
+    with files.publishing(out) as published:
+        for stem, (table, about) in tables.items():
+            published.write(f"{stem}{BESIDE}", beside(about))
+            paths.append(published.write(f"{stem}.csv", files.csv_of(table)))
     return paths
 
 

@@ -25,22 +25,21 @@ def write(found: Found, command: str, static: str = "auto") -> str:
         if one.written.command == COMMAND
     }
     charts = {name: chart for name, chart in drawn.items() if chart}
-    with report_static.painter(static) as brush:
-        for name, chart in charts.items():
-            for kind, content in brush.images(chart, command).items():
-                files.write(found.folder / f"{name}.{kind}", content)
-    page = web_page.render(
-        "measurement.html",
-        title=_title(found),
-        charts=charts,
-        formats=report_static.FORMATS,
-        table=TABLE,
-        text=measure_table.text(found.summary),
-        made_by=command,
-    )
-    files.write(found.folder / PAGE, page.encode())
-    files.sync(found.folder)
-    return str(found.folder / PAGE)
+    with files.publishing(str(found.folder)) as published:
+        with report_static.painter(static) as brush:
+            for name, chart in charts.items():
+                for kind, content in brush.images(chart, command).items():
+                    published.write(f"{name}.{kind}", content)
+        page = web_page.render(
+            "measurement.html",
+            title=_title(found),
+            charts=charts,
+            formats=report_static.FORMATS,
+            table=TABLE,
+            text=measure_table.text(found.summary),
+            made_by=command,
+        )
+        return str(published.write(PAGE, page.encode()))
 
 
 def _title(found: Found) -> str:

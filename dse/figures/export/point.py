@@ -15,9 +15,9 @@ def write(out: str, device: HardwareSpec, plan: KvPlan, work: Workload, result: 
     """Write point.csv, and operations.csv where the design runs, into directory `out`. Raises OutputError."""
     row = {**result, "assumptions": ", ".join(result["assumptions"])}
     operations = tables_operations.decode_step(device, [plan], work)
-    folder = files.prepare(out)
-    (folder / "operations.csv").unlink(missing_ok=True)  # of another point
-    files.write(folder / "point.csv", files.csv_of(pd.DataFrame([row])))
-    if len(operations):
-        files.write(folder / "operations.csv", files.csv_of(operations))
-    files.sync(folder)
+    with files.publishing(out) as published:
+        published.write("point.csv", files.csv_of(pd.DataFrame([row])))
+        if len(operations):
+            published.write("operations.csv", files.csv_of(operations))
+        else:
+            published.remove("operations.csv")  # of another point

@@ -21,20 +21,24 @@ def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:
     Raises InputError for a `static` that cannot draw, OutputError where the directory cannot be written.
     """
     report_static.check(static)
-    folder = files.prepare(out)
     name, source, chart = name_of(answer), of_answer.source_of(answer), of_answer.chart_of(answer)
-    files.write(folder / f"{name}.csv", source.table.to_csv(index=False, lineterminator="\n").encode())
-    files.write(folder / f"{name}{BESIDE}", beside(source.about))
-    with report_static.painter(static) as brush:
-        for kind, content in brush.images(chart, command).items():
-            files.write(folder / f"{name}.{kind}", content)
-    files.write(folder / "plotly.min.js", web_page.plotly_js().encode())
-    page = web_page.render(
-        "answer.html", title=chart.title, chart=chart, name=name, text=answer.text(), made_by=command, js_beside=True
-    )
-    files.write(folder / f"{name}.html", page.encode())
-    files.sync(folder)
-    return str(folder / f"{name}.html")
+    with files.publishing(out) as published:
+        published.write(f"{name}.csv", source.table.to_csv(index=False, lineterminator="\n").encode())
+        published.write(f"{name}{BESIDE}", beside(source.about))
+        with report_static.painter(static) as brush:
+            for kind, content in brush.images(chart, command).items():
+                published.write(f"{name}.{kind}", content)
+        published.write("plotly.min.js", web_page.plotly_js().encode())
+        page = web_page.render(
+            "answer.html",
+            title=chart.title,
+            chart=chart,
+            name=name,
+            text=answer.text(),
+            made_by=command,
+            js_beside=True,
+        )
+        return str(published.write(f"{name}.html", page.encode()))
 
 
 def name_of(answer: Answer) -> str:

@@ -52,9 +52,9 @@ def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, on
     chart, page = applied(look, chart)
     with load.drawing(load.find(kind), source):
         content = export.export(chart, format, made_by, table, page)
-    if format == "csv":
-        files.write(Path(f"{out}-metadata.json"), _about_csv(chart, table, out, made_by))
-    files.write(Path(out), content)
+    path = Path(out)
+    about = {f"{path.name}-metadata.json": _about_csv(chart, table, out, made_by)} if format == "csv" else {}
+    files.publish(str(path.parent), {**about, path.name: content})
     if format not in SIZED:
         return [f"{'figure' if format == 'html' else 'table'}: {out}"]
     return [f"figure: {out} ({export.size_text(chart, page)})", *_left_off(chart, page)]
