@@ -12,9 +12,10 @@ from streamlit.testing.v1 import AppTest
 
 from dse.core import specfile
 from dse.core.errors import InputError
-from dse.explorer import common_fields as shared
-from dse.explorer import kept, names, request, uploads
-from dse.explorer.pages import front
+from dse.explorer import common_fields, kept, names, request, uploads
+from dse.explorer.front import form, job, text
+from dse.explorer.front.found import added, at, filtered, loaded, table_of
+from dse.explorer.front.request import commands, front_request, python, toml
 from dse.model import evaluate as point
 from dse.model import results as point_names
 from dse.specs import catalog
@@ -44,18 +45,18 @@ SMALL = {
 }
 
 
-def values_of(query):
-    fields = (*shared.DESIGN, *shared.SCENARIO, *front.FIELDS)
+def field_values(query):
+    fields = (*common_fields.DESIGN, *common_fields.SCENARIO, *form.FIELDS)
     found = {field.key: field.default for field in fields}
     by_key = {field.key: field for field in fields}
-    for key, text in query.items():
-        found[key] = by_key[key].read(text, found)
+    for key, given in query.items():
+        found[key] = by_key[key].read(given, found)
     return found
 
 
 @pytest.fixture(scope="module")
 def asked():
-    return front.of(values_of(SMALL))
+    return front_request(field_values(SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +65,9 @@ def found(asked):
 
 
 def test_ranges_are_written_as_people_say_them():
-    assert front.values_of("1, 2,4") == [1, 2, 4]
-    assert front.values_of("1 to 256 factor 2") == {"from": 1, "to": 256, "factor": 2}
-    assert front.values_of("1 TB/s to 4 TB/s count 7 log") == {
+    assert text.values_of("1, 2,4") == [1, 2, 4]
+    assert text.values_of("1 to 256 factor 2") == {"from": 1, "to": 256, "factor": 2}
+    assert text.values_of("1 TB/s to 4 TB/s count 7 log") == {
         "from": "1 TB/s",
         "to": "4 TB/s",
         "count": 7,
@@ -74,7 +75,7 @@ def test_ranges_are_written_as_people_say_them():
     }
     for bad in ("1 to 4", "1 to step 2", "1 to 4 step 2 3 4"):
         with pytest.raises(InputError, match="a range is"):
-            front.values_of(bad)
+            text.values_of(bad)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_ranges_are_written_as_people_say_them():
     ],
 )
 def test_bad_axes_are_said_in_a_line(text, wrong):
-    problem = front.MORE.problem(text, {})
+    problem = form.MORE.problem(text, {})
     assert wrong in problem
     assert "\n" not in problem
 
@@ -113,12 +114,12 @@ def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
 
 
 def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
-    document = specfile.parse("sweep.toml", front.toml(asked.document()), False)
+    document = specfile.parse("sweep.toml", toml(asked.document()), False)
     assert sweep_spec.of_document(document).sha256 == asked.sweep().sha256
     space = {}
-    exec(front.python(asked), space)
+    exec(python(asked), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
-    assert front.commands(asked)[1] == (
+    assert commands(asked)[1] == (
         "dse pareto sweep-result --maximize throughput_tokens_per_s --minimize decode_step_s --by device --drop-missing"
     )
 
@@ -127,17 +128,17 @@ def test_limits_are_those_of_the_command_line(asked):
     limited = replace(asked, at_most=("decode_step_s=0.05",), at_least=("measured_error=0.01",))
     found = pareto_stream.front_of(limited.sweep(), limited.objectives(), limited.by, limits=limited.limits())
     space = {}
-    exec(front.python(limited), space)
+    exec(python(limited), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
     assert (space["result"].n_beyond, space["result"].n_missing) == (found.n_beyond, found.n_missing)
     assert 0 < found.n_beyond < found.n_feasible
     assert found.table["decode_step_s"].max() <= 0.05
     assert (found.cloud["decode_step_s"] <= 0.05).all()
-    assert "--at-most decode_step_s=0.05 --at-least measured_error=0.01" in front.commands(limited)[1]
+    assert "--at-most decode_step_s=0.05 --at-least measured_error=0.01" in commands(limited)[1]
 
 
 @pytest.mark.parametrize(
-    ("text", "limits"),
+    ("given", "limits"),
     [
         ("measured_error=0.2; Decode step = 50 ms", ["measured_error=0.2", "decode_step_s=0.05"]),
         ("kv_bytes = 40 GB", ["kv_bytes=40000000000"]),
@@ -150,8 +151,8 @@ def test_limits_are_those_of_the_command_line(asked):
         ("throughput = 1000 token/s; largest batch = 8 sequences", ["throughput_tokens_per_s=1000", "max_batch=8"]),
     ],
 )
-def test_limits_take_words_and_units(text, limits):
-    assert front.limits_of(text, "at most") == limits
+def test_limits_take_words_and_units(given, limits):
+    assert text.limits_of(given, "at most") == limits
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_limits_take_words_and_units(text, limits):
     ],
 )
 def test_bad_limits_are_said_in_a_line(text, part):
-    problem = front.AT_MOST.problem(text, {})
+    problem = form.AT_MOST.problem(text, {})
     assert part in problem
     assert "\n" not in problem
 
@@ -187,8 +188,8 @@ def test_limits_on_an_axis_need_the_axis(asked):
 
 
 def test_no_file_is_read_because_an_address_names_it():
-    assert "no file is read" in front.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
-    assert "no file is read" in front.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
+    assert "no file is read" in form.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
+    assert "no file is read" in form.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
 
 
 PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
@@ -215,7 +216,7 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
     found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
     assert set(found.table["device"]) == {"Mine", "H100"}
     row = found.table[found.table["device"] == "Mine"].iloc[0]
-    fields = front.loaded(row.to_dict(), own)
+    fields = loaded(row.to_dict(), own)
     assert (fields["device"], fields["model"], fields["quantizer"]) == tuple(name for name, _ in files)
     by_name = dict(files)
     sides = {"device": "device_file", "model": "model_file", "quantizer": "quantizer_file"}
@@ -223,10 +224,10 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
     assert request.answer(design).result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"]
     # the script and the command lines take the files from the folder they are run in
     monkeypatch.chdir(tmp_path)
-    for name, text in by_name.values():
-        (tmp_path / name).write_text(text)
+    for name, content in by_name.values():
+        (tmp_path / name).write_text(content)
     space = {}
-    exec(front.python(own), space)
+    exec(python(own), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
     exec(request.python(design), space)
     assert space["result"] == request.answer(design).result
@@ -251,7 +252,7 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
         measurements_file=upload,
     )
     found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
-    fields = front.loaded(found.table.iloc[0].to_dict(), own)
+    fields = loaded(found.table.iloc[0].to_dict(), own)
     design = request.answer(replace(request.of(fields), measurements_file=upload)).result
     shipped = request.answer(request.of({**fields, "measurements": "shipped"})).result
     assert design["measured_bits"] == found.table["measured_bits"].iloc[0] > shipped["measured_bits"]
@@ -259,9 +260,9 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.json").write_bytes(content)
     space = {}
-    exec(front.python(own), space)
+    exec(python(own), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
-    assert 'measurements = "m.json"' in front.toml(own.document())
+    assert 'measurements = "m.json"' in toml(own.document())
 
 
 def test_every_column_has_words_and_a_unit():
@@ -275,7 +276,7 @@ def test_every_column_has_words_and_a_unit():
 def test_every_design_of_the_front_has_its_result_in_the_tray(asked, found):
     assert "oaken" in set(found.table["quantizer"])
     for _, row in found.table.iterrows():
-        fields = front.loaded(row.to_dict(), asked)
+        fields = loaded(row.to_dict(), asked)
         result = request.answer(request.of(fields)).result
         assert result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"], fields
         assert result["decode_step_s"] == row["decode_step_s"]
@@ -283,18 +284,18 @@ def test_every_design_of_the_front_has_its_result_in_the_tray(asked, found):
 
 def test_a_click_finds_its_design(found):
     row = found.table.iloc[3]
-    assert front.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1e3)["batch"] == row["batch"]
-    assert front.at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1.1e3) is None
+    assert at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1e3)["batch"] == row["batch"]
+    assert at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1.1e3) is None
 
 
 def test_the_filter_is_a_condition_on_the_table(found):
-    kept = front.filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05')
+    kept = filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05')
     naive = [row["quantizer"] == "oaken" and row["decode_step_s"] <= 0.05 for _, row in found.table.iterrows()]
     assert 0 < sum(naive) < len(naive)
     assert kept.row.tolist() == found.row[np.array(naive)].tolist()
     with pytest.raises(InputError, match="is not an axis"):
-        front.filtered(found, "speed > 1")
-    shown = front.table_of(found, 2)
+        filtered(found, "speed > 1")
+    shown = table_of(found, 2)
     assert len(shown) == 2
     assert shown["Decode step (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
 
@@ -316,17 +317,17 @@ def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
             time.sleep(0.001)
 
     monkeypatch.setattr("dse.sweep.pareto.stream.front_of", slow)
-    job = front.Job(asked, asked.sweep())
+    cancelled = job.FrontJob(asked, asked.sweep())
     assert entered.wait(10)
-    assert not job.finished
-    job.cancel()
-    job.thread.join(10)
-    assert not job.thread.is_alive()
-    assert job.front is None
-    assert job.problem is None
-    grace_s = front.GRACE_S
-    monkeypatch.setattr(front, "GRACE_S", 0.01)
-    left = front.Job(asked, asked.sweep(), alive=lambda: False)
+    assert not cancelled.finished
+    cancelled.cancel()
+    cancelled.thread.join(10)
+    assert not cancelled.thread.is_alive()
+    assert cancelled.front is None
+    assert cancelled.problem is None
+    grace_s = job.GRACE_S
+    monkeypatch.setattr(job, "GRACE_S", 0.01)
+    left = job.FrontJob(asked, asked.sweep(), alive=lambda: False)
     left.thread.join(10)
     assert not left.thread.is_alive()
     assert left.front is None
@@ -340,8 +341,8 @@ def finished(app):
 
 def test_the_page_sweeps_filters_and_keeps_its_address(asked):
     app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=60)
-    for key, text in SMALL.items():
-        app.query_params[key] = text
+    for key, given in SMALL.items():
+        app.query_params[key] = given
     finished(app.run())
     assert not app.exception
     assert not app.warning
@@ -383,8 +384,13 @@ def test_large_sweeps_wait_for_a_button_and_larger_ones_for_the_command_line():
 
 def test_what_is_left_open_is_the_current_designs_and_the_workloads():
     """The workload is no axis that a front would make smaller unasked, and limits of the workload are limits."""
-    values = values_of({}) | {"device": "h100", "edits": "usd_per_hour=3 USD/h", "weights": "fp8", "tpot_limit": 30.0}
-    own = front.of(values)
+    values = field_values({}) | {
+        "device": "h100",
+        "edits": "usd_per_hour=3 USD/h",
+        "weights": "fp8",
+        "tpot_limit": 30.0,
+    }
+    own = front_request(values)
     axes = dict(own.axes)
     assert (own.devices, own.models) == (("h100",), ("qwen3-32b",))
     assert {name: axes[name] for name in ("input_tokens", "weights", "admission", "usd_per_hour")} == {
@@ -398,9 +404,9 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
 
 
 def test_a_point_joins_the_tray_with_a_batch_of_its_own():
-    values = values_of({})
+    values = field_values({})
     found = {**values, "quantizer": "fp8", "tp": 2, "batch": 128, "input": 4096}
-    design, workload = front.added(found, values)
+    design, workload = added(found, values)
     assert design.values == {"quantizer": "fp8", "tp": 2, "own_batch": 128}
     assert workload == {"input": 4096}
-    assert front.added({**found, "batch": 64, "input": 8192}, values)[0].values == {"quantizer": "fp8", "tp": 2}
+    assert added({**found, "batch": 64, "input": 8192}, values)[0].values == {"quantizer": "fp8", "tp": 2}

@@ -1,0 +1,210 @@
+"""Fields of the front page: what is varied, and what counts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.explorer import names, uploads
+from dse.explorer.fields import Field
+from dse.explorer.front.text import limits_of, more_axes, objective_names, problem_of
+from dse.specs import catalog
+
+_LIMITS = (
+    "Results by their words above, numbers with their unit, semicolons between: Error of the attention output = 20 %; "
+    "Decode step = 50 ms. Names of columns take base units too: measured_error = 0.2."
+)
+_HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`, `1 TB/s to 4 TB/s count 7`."
+
+
+def _axis(name: str) -> Any:
+    def check(text: str, values: Mapping[str, Any]) -> None:
+        if wrong := problem_of(name, text):
+            raise InputError(wrong)
+
+    return check
+
+
+def _more(text: str, values: Mapping[str, Any]) -> None:
+    for name, raw in more_axes(text, OWN):
+        _axis(name)(raw, values)
+
+
+def _limited(kind: str) -> Any:
+    def check(text: str, values: Mapping[str, Any]) -> None:
+        limits_of(text, kind)
+
+    return check
+
+
+DEVICES = Field(
+    "front_devices",
+    "Devices",
+    "choices",
+    [],
+    choices=lambda: [*catalog.device_files(), *uploads.names("device")],
+    placeholder="the current design's",
+    help="Shipped devices, and files of your own.",
+)
+MODELS = Field(
+    "front_models",
+    "Language models",
+    "choices",
+    [],
+    choices=lambda: [*catalog.model_files(), *uploads.names("model")],
+    placeholder="the current design's",
+    help="Shipped models, and files of your own.",
+)
+QUANTIZERS = Field(
+    "front_quantizers",
+    "KV formats",
+    "choices",
+    ["fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi"],
+    choices=lambda: [*quantizers.FAMILIES, *uploads.names("plan")],
+    help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
+)
+BATCHES = Field(
+    "front_batches",
+    "Batches (requests)",
+    "text",
+    "1 to 256 factor 2",
+    check=_axis("batch"),
+    help=f"Requests that are served together. {_HOW}",
+)
+TPS = Field(
+    "front_tps",
+    "Tensor parallel (devices)",
+    "text",
+    "1, 2, 4, 8",
+    check=_axis("tp"),
+    placeholder="as the design",
+    may_be_empty=True,
+    help=f"Devices that every layer is split over. {_HOW}",
+)
+INPUTS = Field(
+    "front_inputs",
+    "Prompts (tokens)",
+    "text",
+    "",
+    check=_axis("input_tokens"),
+    placeholder="as the workload",
+    help=f"Left open: the workload's, since shorter prompts always win. {_HOW}",
+)
+OUTPUTS = Field(
+    "front_outputs",
+    "Generated (tokens)",
+    "text",
+    "",
+    check=_axis("output_tokens"),
+    placeholder="as the workload",
+    help=_HOW,
+)
+BANDWIDTHS = Field(
+    "front_bandwidths",
+    "Memory bandwidths",
+    "text",
+    "",
+    check=_axis("memory_bandwidth"),
+    placeholder="as each device",
+    help=f"In place of the devices' own. {_HOW}",
+)
+CAPACITIES = Field(
+    "front_capacities",
+    "Memory capacities",
+    "text",
+    "",
+    check=_axis("memory_capacity"),
+    placeholder="as each device",
+    help="In place of the devices' own: `80 GB, 160 GB`, or a range as for bandwidths.",
+)
+MORE = Field(
+    "front_axes",
+    "More axes",
+    "text",
+    "",
+    check=_more,
+    placeholder="weights_bits = 16, 8; kivi.bits = 2, 4",
+    help="Anything else that a sweep can vary, with semicolons between: admission, tokens, numbers of a device, "
+    "parameters of a quantizer.",
+)
+WHERE = Field(
+    "front_where",
+    "Only designs where",
+    "text",
+    "",
+    placeholder="batch * input_tokens <= 262144",
+    help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
+)
+MAXIMIZE = Field(
+    "front_maximize",
+    "More is better",
+    "choices",
+    ["throughput_tokens_per_s"],
+    choices=objective_names,
+    titles=names.titled,
+    help="Results of which a design should have much.",
+)
+MINIMIZE = Field(
+    "front_minimize",
+    "Less is better",
+    "choices",
+    ["measured_error"],
+    choices=objective_names,
+    titles=names.titled,
+    help="Results of which a design should have little: time of a step, energy, cost, bits.",
+)
+BY = Field(
+    "front_by",
+    "A front for each",
+    "choices",
+    ["tp"],
+    choices=lambda: ["tp", "device", "model", "quantizer", "batch", "input_tokens", "output_tokens"],
+    titles=names.words,
+    placeholder="one front of all",
+    help="Designs compete only with those that have the same values here.",
+)
+AT_MOST = Field(
+    "front_at_most",
+    "At most",
+    "text",
+    "Time per output token, steady server = 100 ms",
+    check=_limited("at most"),
+    placeholder="Decode step = 50 ms",
+    may_be_empty=True,
+    help=f"Only designs that keep to it compete. {_LIMITS}",
+)
+AT_LEAST = Field(
+    "front_at_least",
+    "At least",
+    "text",
+    "",
+    check=_limited("at least"),
+    placeholder="Throughput = 1000",
+    help=f"Only designs that reach it compete. {_LIMITS}",
+)
+#: text fields that give an axis each
+AXIS_FIELDS = {
+    "batch": BATCHES,
+    "tp": TPS,
+    "input_tokens": INPUTS,
+    "output_tokens": OUTPUTS,
+    "memory_bandwidth": BANDWIDTHS,
+    "memory_capacity": CAPACITIES,
+}
+OWN = {"device", "model", "quantizer", *AXIS_FIELDS}
+#: of the sweep
+AXES = (QUANTIZERS, BATCHES, TPS, DEVICES, MODELS, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, MORE, WHERE)
+OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, AT_MOST, AT_LEAST)
+FILTER = Field(
+    "front_filter",
+    "Of the front show only",
+    "text",
+    "",
+    placeholder='quantizer == "oaken" and batch >= 16',
+    help="A condition on any column of the table below, in base units (s, B, B/s): decode_step_s <= 0.05.",
+)
+#: what the page asks for beside the designs and the workload
+FIELDS = (*OBJECTIVES, *AXES, FILTER)
+#: those that stand open, and the others
+SHOWN = (QUANTIZERS, BATCHES, TPS, MAXIMIZE, MINIMIZE, AT_MOST)
+FOLDED = tuple(field for field in (*OBJECTIVES, *AXES) if field not in SHOWN)

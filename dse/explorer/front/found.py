@@ -1,0 +1,154 @@
+"""A front that was swept: filtered, as a table, as a figure, and its designs as those of the tray."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse import quantizers
+from dse.explorer import common_fields, names, tray
+from dse.explorer.front.request import FrontRequest
+from dse.figures.charts import design_front
+from dse.figures.drawing.chart import Chart
+from dse.model.results import RESULT_UNITS, shown_unit
+from dse.quantizers import layered
+from dse.specs.workload import Workload
+from dse.sweep import axes, conditions
+from dse.sweep.axes import Axis
+from dse.sweep.pareto import designs
+from dse.sweep.pareto.designs import DesignFront
+from dse.sweep.spec import Sweep
+
+#: columns that say nothing of a design on the front
+_HIDDEN = ("row", "feasible", "infeasible_code")
+#: relative distance within which a click belongs to a point
+NEAR = 1e-6
+
+
+def filtered(found: DesignFront, text: str) -> DesignFront:
+    """The designs of a front that meet a condition on any of its columns, in base units. Raises InputError."""
+    if not text.strip() or found.table.empty:
+        return found
+    axes, digits = [], {}
+    for name in found.table.columns:
+        codes, values = pd.factorize(found.table[name].astype(object).where(found.table[name].notna(), None))
+        numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool | np.bool_) for v in values)
+        shown = tuple(values.tolist()) if numbers else tuple(str(v) for v in values)
+        axes.append(Axis(name, "number" if numbers else "text", "workload", shown, shown))
+        digits[name] = codes.astype(np.int32)
+    keep = conditions.parse(text, axes).keep(digits)
+    return replace(found, table=found.table[keep].reset_index(drop=True), row=found.row[keep], knee=found.knee[keep])
+
+
+def table_of(found: DesignFront, most: int) -> pd.DataFrame:
+    """The first `most` designs as people read them: knees marked, what varies and objectives first, shown units."""
+    shown = {"Knee": ["★" if knee else "" for knee in found.knee[:most]]}
+    for name in dict.fromkeys((*found.design, *found.objectives, *found.table.columns)):
+        if name not in _HIDDEN:
+            shown[heading_of(found, name)] = _shown(found, name, found.table[name].iloc[:most])
+    return pd.DataFrame(shown)
+
+
+def names_of(found: DesignFront) -> dict[str, str]:
+    """Headings of `table_of` and the columns that they stand for, as conditions name them."""
+    return {heading_of(found, name): name for name in found.table.columns if name not in _HIDDEN}
+
+
+def heading_of(found: DesignFront, name: str) -> str:
+    """A column in a reader's words with the unit it is shown in."""
+    return names.heading(name, unit_of(found, name))
+
+
+def unit_of(found: DesignFront, name: str) -> str:
+    """Base unit of a column; of axes too, which a sweep leaves without one where the name says it."""
+    return found.units.get(name, "") or RESULT_UNITS.get(name, "")
+
+
+def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
+    _, size = shown_unit(name, unit_of(found, name))
+    return column.astype(float) / size if size != 1 and pd.api.types.is_numeric_dtype(column) else column
+
+
+def chart_of(found: DesignFront) -> Chart:
+    """The figure of a front; hovering shows every value with its unit."""
+    table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table])
+    units = {name: unit_of(found, name) for name in table.columns}
+    return design_front.chart(
+        table,
+        list(found.knee),
+        found.cloud,
+        found.objectives,
+        units,
+        partial(designs.label, columns=found.design, units=units),
+        found.by,
+    )
+
+
+def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:
+    """The design drawn at a place of the figure, in the units of its axes; None where none is."""
+    axes = list(found.objectives)[:2]
+    if len(axes) == 1 or found.table.empty:
+        return None
+    distance = pd.Series(0.0, index=found.table.index)
+    for name, shown in zip(axes, (x, y), strict=True):
+        values = found.table[name].astype(float)
+        place = shown * design_front.axis(name, found.units.get(name, ""), values.tolist()).per_unit
+        distance += (values - place).abs() / max(abs(place), np.finfo(float).tiny)
+    nearest = distance.idxmin()
+    return found.table.loc[nearest].to_dict() if distance[nearest] < NEAR else None
+
+
+def added(found: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.Design, dict[str, Any]]:
+    """The design of a point, and what of the workload it changes: all but the batch, which it may have of its own."""
+    work = {field.key: found[field.key] for field in common_fields.SCENARIO if field.key in found}
+    batch = work.pop("batch")
+    own = {**found, common_fields.OWN_BATCH.key: batch if batch != values["batch"] else None}
+    changed = {key: value for key, value in work.items() if value != values[key]}
+    return tray.design_of(own, common_fields.DESIGN), changed
+
+
+def loaded(row: Mapping[str, Any], asked: FrontRequest) -> dict[str, Any]:
+    """Fields of a design of the tray for a point of what was asked."""
+    sweep = asked.sweep()
+    given = {name: row[name] for name in sweep.axis if name in row and not pd.isna(row[name])}
+    key = _quantizer(given, asked, "key_quantizer" if "key_quantizer" in given else "quantizer")
+    value = _quantizer(given, asked, "value_quantizer" if "value_quantizer" in given else "quantizer")
+    numbers = [axis for axis in sweep.axes if axis.role == "device_field"]
+    edits = [f"{axis.name}={given[axis.name]!r} {axis.unit}".strip() for axis in numbers]
+    found = {
+        "device": dict(zip(sweep.axis["device"].values, asked.devices, strict=True))[given["device"]],
+        "edits": ",".join(edits),
+        "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[given["model"]],
+        "quantizer": key[0],
+        "parameters": key[1],
+        "value_quantizer": None,
+        "value_parameters": "",
+        "measurements": asked.measurements,
+        **common_fields.work_values(_work(given, sweep)),
+    }
+    if value != key:
+        found.update(value_quantizer=value[0], value_parameters=value[1])
+    return found
+
+
+def _work(given: Mapping[str, Any], sweep: Sweep) -> Workload:
+    """The workload of a row with these values of axes."""
+    axes = [axis for axis in sweep.axes if axis.role == "workload" and axis.name in given]
+    return Workload(**{axis.name: axis.items[axis.values.index(given[axis.name])] for axis in axes})
+
+
+def _quantizer(given: Mapping[str, Any], asked: FrontRequest, name: str) -> tuple[str, str]:
+    """Family and parameters of a side, with the parameters that axes of their own give."""
+    sweep = asked.sweep()
+    text = str(given.get(name, "fp16"))
+    if text.startswith(layered.PREFIX):  # a file of this session: the only plans there are here
+        return asked.quantizers[sweep.axis[name].values.index(text)], ""
+    family, _, parameters = text.partition(":")
+    parts = [parameters] if parameters else []
+    for axis in sweep.axes:
+        if axis.role == "parameter" and axis.name in given and axes.applies(axis, quantizers.parse(text)):
+            parts.append(f"{axis.name.partition('.')[2]}={axis.items[axis.values.index(given[axis.name])]}")
+    return family, ",".join(parts)

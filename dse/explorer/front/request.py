@@ -1,0 +1,208 @@
+"""The sweep and the objectives that the front page asks for, as a sweep file, as commands and as Python."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from dse.core.errors import InputError, did_you_mean
+from dse.explorer import cards, request, sidebar, uploads
+from dse.explorer.front.form import (
+    AT_LEAST,
+    AT_MOST,
+    AXIS_FIELDS,
+    BY,
+    DEVICES,
+    MAXIMIZE,
+    MINIMIZE,
+    MODELS,
+    MORE,
+    OWN,
+    QUANTIZERS,
+    WHERE,
+)
+from dse.explorer.front.text import limits_of, more_axes, values_of
+from dse.model.results import RESULT_UNITS
+from dse.quantizers import layered
+from dse.specs.measurements import Bits
+from dse.specs.workload import ASKED
+from dse.sweep import spec
+from dse.sweep.pareto import Sense, designs, limits
+from dse.sweep.pareto.limits import Limit
+from dse.sweep.spec import Sweep
+
+FILE, FOLDER = "sweep.toml", "sweep-result"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontRequest:
+    """A sweep with the objectives and limits of its front: all that a front depends on, so that it can be cached.
+
+    Axes are texts, in the order of the table; `files` are name and text of uploads by their names in the lists.
+    """
+
+    devices: tuple[str, ...]
+    models: tuple[str, ...]
+    quantizers: tuple[str, ...]
+    axes: tuple[tuple[str, str], ...]
+    where: str
+    maximize: tuple[str, ...]
+    minimize: tuple[str, ...]
+    by: tuple[str, ...]
+    at_most: tuple[str, ...] = ()
+    at_least: tuple[str, ...] = ()
+    files: tuple[tuple[str, tuple[str, str]], ...] = ()
+    measurements: str = uploads.SHIPPED
+    measurements_file: uploads.Upload | None = None
+
+    @property
+    def grid(self) -> tuple[Any, ...]:
+        """All that the rows of the sweep depend on, which leaves out objectives and limits."""
+        chosen = (self.devices, self.models, self.quantizers, self.axes, self.where, self.files)
+        return (*chosen, self.measurements, self.measurements_file)
+
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits. Raises InputError."""
+        return limits.parse(self.at_most, self.at_least)
+
+    def objectives(self) -> dict[str, Sense]:
+        """Objectives by name. Raises InputError for none, or one given twice."""
+        return designs.objectives_of(self.maximize, self.minimize)
+
+    def document(self) -> dict[str, Any]:
+        """The sweep as a file holds it; uploads by the names of their files. Raises InputError."""
+        files = dict(self.files)
+        axes = {
+            "device": [files[name][0] if name in files else name for name in self.devices],
+            "model": [files[name][0] if name in files else name for name in self.models],
+            "quantizer": [layered.PREFIX + files[name][0] if name in files else name for name in self.quantizers],
+        }
+        found: dict[str, Any] = {"axes": {**axes, **{name: values_of(text) for name, text in self.axes}}}
+        if self.where.strip():
+            found["where"] = [self.where.strip()]
+        if self.measurements_file:
+            found["measurements"] = self.measurements_file.name
+        wanted = (*self.objectives(), *(limit.column for limit in self.limits()))
+        results = [name for name in wanted if name in RESULT_UNITS]
+        return {**found, "keep": list(dict.fromkeys((*spec.DEFAULT_KEEP, *results)))}
+
+    def sweep(self) -> Sweep:
+        """The sweep, ready to run. Raises InputError, SpecError, LimitError."""
+        return _sweep(self)
+
+
+@lru_cache(maxsize=16)
+def _sweep(asked: FrontRequest) -> Sweep:
+    document, files = asked.document(), dict(asked.files)
+    readers: dict[str, Any] = {
+        "device": lambda name: uploads.device(name, file=files[name]),
+        "model": lambda name: uploads.model(name, files[name]),
+        "quantizer": lambda name: uploads.quantizer(name, files[name]),
+    }
+    chosen = (("device", asked.devices), ("model", asked.models), ("quantizer", asked.quantizers))
+    for axis, labels in chosen:
+        for i, name in enumerate(labels):
+            if name in files:
+                document["axes"][axis][i] = readers[axis](name)
+    document.pop("measurements", None)  # a name of the session's, not of a file here
+    own = asked.measurements_file
+    sweep = replace(spec.from_dict(document), bits=Bits(file=own.measured if own else None))
+    for limit in asked.limits():
+        if limit.column not in sweep.columns:
+            raise InputError(f"{limit.column}: {did_you_mean(limit.column, sweep.columns)}")
+    return sweep
+
+
+def front_request(values: Mapping[str, Any]) -> FrontRequest:
+    """Build the request of the page's fields; an empty field takes the current design's value, or the workload's.
+
+    Raises InputError.
+    """
+    own = request.of(values)
+    devices = tuple(values[DEVICES.key]) or (own.device,)
+    models = tuple(values[MODELS.key]) or (own.model,)
+    chosen = (*devices, *models, *values[QUANTIZERS.key])
+    axes = [(name, values[field.key]) for name, field in AXIS_FIELDS.items() if values[field.key].strip()]
+    axes += more_axes(values[MORE.key], OWN)
+    if not values[DEVICES.key]:  # the device with its changed numbers
+        given = dict(axes)
+        axes += [each for each in sidebar.edits_by_field(own.edits).items() if each[0] not in given]
+    given = dict(axes)
+    axes += [
+        (name, _text(value))
+        for name in ASKED
+        if name not in given and (value := getattr(own.work, name)) != ASKED[name].default
+    ]
+    limits = [f"{name} = {_limit(values, name)}" for name in cards.LIMITS if _limit(values, name)]
+    at_most = "; ".join([values[AT_MOST.key], *(each for each in limits if each.split()[0] not in values[AT_MOST.key])])
+    return FrontRequest(
+        devices=devices,
+        models=models,
+        quantizers=tuple(values[QUANTIZERS.key]),
+        axes=tuple(axes),
+        where=values[WHERE.key],
+        maximize=tuple(values[MAXIMIZE.key]),
+        minimize=tuple(values[MINIMIZE.key]),
+        by=tuple(values[BY.key]),
+        at_most=tuple(limits_of(at_most, "at most")),
+        at_least=tuple(limits_of(values[AT_LEAST.key], "at least")),
+        files=tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]),
+        measurements=own.measurements,
+        measurements_file=own.measurements_file,
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _limit(values: Mapping[str, Any], name: str) -> str:
+    """The workload's limit of a time, in seconds as a text; empty where there is none."""
+    field, per_second = cards.LIMITS[name]
+    return f"{values[field.key] / per_second:.12g}" if values[field.key] else ""
+
+
+def toml(document: Mapping[str, Any]) -> str:
+    """The sweep file of a document: `dse sweep` reads it."""
+    lines = [f"{key} = {_toml(value)}" for key, value in document.items() if key != "axes"]
+    axes = [f"{name if name.isidentifier() else json.dumps(name)} = {_toml(v)}" for name, v in document["axes"].items()]
+    return "\n".join([*lines, "", "[axes]", *axes]) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value) if isinstance(value, str | bool) else repr(value)
+
+
+def commands(asked: FrontRequest) -> list[str]:
+    """The command lines that give the same front from the sweep file."""
+    words = ["dse", "pareto", FOLDER]
+    given = {"--maximize": asked.maximize, "--minimize": asked.minimize, "--by": asked.by}
+    words += [word for option, names in given.items() if names for word in (option, ",".join(names))]
+    words += [word for text in asked.at_most for word in ("--at-most", text)]
+    words += [word for text in asked.at_least for word in ("--at-least", text)]
+    return [shlex.join(["dse", "sweep", FILE, "--out", FOLDER]), shlex.join([*words, "--drop-missing"])]
+
+
+def python(asked: FrontRequest) -> str:
+    """Python script that computes the front as `result`. Raises InputError."""
+    limited = bool(asked.limits())
+    more = ", limits=limits" if limited else ""
+    return "\n".join(
+        [
+            "from dse.sweep import sweeps as sweep",
+            "from dse.sweep.pareto import designs as pareto_designs",
+            *(["from dse.sweep.pareto import limits as pareto_limits"] if limited else []),
+            "",
+            f"spec = {asked.document()!r}",
+            "table = sweep.run(spec)",
+            *([f"limits = pareto_limits.parse({list(asked.at_most)!r}, {list(asked.at_least)!r})"] if limited else []),
+            f"result = pareto_designs.of_table(table, {asked.objectives()!r}, {list(asked.by)!r}, "
+            f"drop_missing=True{more})",
+        ]
+    )
