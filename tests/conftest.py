@@ -1,26 +1,49 @@
-"""Shared fixtures: hypothesis without deadlines (shared machines are noisy), the command in this process,
-and the report's tables, charts and pictures, made once a process."""
+"""The tiers and the order of the tests; shared fixtures: the command in this process, and the report's tables,
+charts and pictures, made once a process."""
 
 from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from dse.cli import main as cli
 
-settings.register_profile("dse", deadline=None, max_examples=100)
-settings.load_profile("dse")
-
+QUICK = "not slow"
+settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("deep", deadline=None, max_examples=100)
 
 #: tests that compile the model, and tests that compile quantizers: half a minute or more each where nothing is kept yet
 MODEL = ("sweep", "serving")
 QUANTIZERS = ("kernels_ref", "measure")
 
 
-def pytest_collection_modifyitems(items):
-    """One process compiles the model, the other quantizers: the first of two begins with the first test, the second in
-    the middle (`--dist worksteal`). What needs either comes after, and finds it kept."""
+def pytest_configure(config):
+    """Choose the number of random examples by the tier; `-m "not slow"` of pyproject.toml is the quick one."""
+    settings.load_profile("quick" if config.option.markexpr == QUICK else "deep")
+
+
+def pytest_report_header(config):
+    """Say which tier runs and how to run the rest."""
+    tiers = {
+        QUICK: "quick tier: 20 examples of each random test; the rest by `pytest -m slow`, all by `pytest -m ''`",
+        "slow": "slow tier: browser, notebooks, site, cluster, kill and resume, 100 examples of each random test",
+    }
+    return tiers.get(config.option.markexpr, "chosen tests: 100 examples of each random test")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config, items):
+    """Choose the tests of the tier, then their order.
+
+    Random tests are in both tiers. One process compiles the model, the other quantizers: the first of two begins with
+    the first test, the second in the middle (`--dist worksteal`). What needs either comes after, and finds it kept.
+    """
+    for item in items:
+        is_random = config.option.markexpr == "slow" and is_hypothesis_test(getattr(item, "obj", None))
+        if is_random or item.get_closest_marker("browser") or item.get_closest_marker("deep"):
+            item.add_marker("slow")
+    yield
     tests = Path(__file__).parent
 
     def those_of(folders):

@@ -344,6 +344,7 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
+@pytest.mark.slow
 def test_the_site_is_whole_and_asks_for_nothing_elsewhere(site):
     pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
     sources = [path.relative_to(ROOT / "docs") for path in PAGES[1:]]
@@ -356,6 +357,7 @@ def test_the_site_is_whole_and_asks_for_nothing_elsewhere(site):
     assert "Which KV format pays on a device" in (site / "reference/python.html").read_text()
 
 
+@pytest.mark.browser
 @browser.needs_browser
 def test_the_site_opens_from_disk_and_is_searched(site):
     with browser.chromium() as opened:

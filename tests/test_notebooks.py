@@ -65,6 +65,7 @@ def run(path: Path, folder: Path) -> nbformat.NotebookNode:
     return notebook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs(path, tmp_path):
     notebook = run(path, tmp_path)

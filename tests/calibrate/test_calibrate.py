@@ -144,7 +144,7 @@ PARAMETERS = st.fixed_dictionaries(
 
 
 @given(true=PARAMETERS, **SHAPES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_equals_a_second_writing_and_never_falls(true, batch, heads, group, length, bits):
     def at(batch=batch, heads=heads, length=length, bits=bits):
         n_bytes = 2 * batch * heads * 128 * length * bits / 8

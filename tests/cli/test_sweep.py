@@ -180,6 +180,7 @@ def test_ctrl_c_whose_error_is_lost_in_a_finalizer(run, monkeypatch):
     assert (status, err) == (130, "stopped: finished parts are kept: `dse sweep spec.toml --out out` goes on\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_process_of_its_own(run):
     """Stopped in the middle of a part; finished after that, like an undisturbed run."""
     Path("spec.toml").write_text(SPEC.replace("factor = 4", "step = 1"))

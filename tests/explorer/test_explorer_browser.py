@@ -27,7 +27,7 @@ from browser import (
     sync_api,
 )
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.browser]
 
 
 def command_line(page):

@@ -23,7 +23,7 @@ from browser import (
 )
 from dse.explorer import common_fields as shared
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.browser]
 
 SMALL = (
     "quantizer=fp16&front_batches=16,64&front_tps=&front_inputs=1024&front_outputs=512,2048&front_quantizers=fp16;fp8"

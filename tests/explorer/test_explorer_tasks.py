@@ -23,7 +23,7 @@ from browser import (
     wait_for_figure,
 )
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.browser]
 
 
 class Hand:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
@@ -66,7 +66,6 @@ def test_every_pattern(bits):
     assert same_bits(packed.dequantize(), decoded)
 
 
-@settings(max_examples=40)
 @given(st_np.arrays(np.float16, st.tuples(st.integers(1, 4), st.integers(1, 40)), elements=finite))
 def test_error_and_repetition(x):
     for bits in (8, 4):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive_kivi
@@ -58,7 +58,6 @@ def test_twin(kind, bits, group, residual, n_tokens, head_dim):
         assert same_bits(transposed.dequantize(), decoded)
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_streaming_in_any_pieces_is_a_prompt_at_once(data):
     bits = data.draw(st.sampled_from([2, 4, 8]))
@@ -114,7 +113,6 @@ def test_effective_bits_are_those_of_the_paper():
         assert KIVI(2, 32, 0).quantize(x, side).stored_bits == 3
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_error_bound_and_same_codes_again(data):
     bits = data.draw(st.sampled_from([1, 2, 4, 8]))

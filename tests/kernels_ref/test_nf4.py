@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
@@ -97,7 +97,6 @@ def test_every_code_with_every_absmax():
     assert same_bits(decoded().view(np.float16), want)
 
 
-@settings(max_examples=40)
 @given(st_np.arrays(np.float16, st.tuples(st.integers(1, 5), st.integers(1, 40)), elements=finite), st.integers(1, 45))
 def test_error_order_and_repetition(x, block):
     packed = NF4(block).quantize(x)
@@ -113,7 +112,6 @@ def test_error_order_and_repetition(x, block):
             assert (np.diff(seen[np.argsort(row, kind="stable")].astype(np.float64)) >= 0).all()
 
 
-@settings(max_examples=40)
 @given(st_np.arrays(np.float16, (2, 30), elements=st.floats(-8, 8, width=16)), st.integers(0, 12))
 def test_scaling_by_a_power_of_two(x, k):
     x = np.where(np.abs(x) < 2**-10, np.float16(0), x)

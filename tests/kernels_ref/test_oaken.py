@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive_oaken as naive
@@ -386,7 +386,6 @@ def stored_terms(method, x, packed):
     return shift, np.where(signed, upper - lower, 0), step, np.abs(ends).max(axis=2)
 
 
-@settings(max_examples=60)
 @given(
     st.sampled_from([m for m in METHODS if max(m.upper) < 60000]),
     st.integers(1, 90),
@@ -409,7 +408,6 @@ def test_error_is_half_a_step(method, d, seed, scale):
     assert not (lost & ~near).any()  # only values that half a step brings across their threshold
 
 
-@settings(max_examples=60)
 @given(st.integers(-31743, 31743), st.integers(-31743, 31743))
 def test_codes_are_kept(first, second):
     """Quantising dequantised values with the same minimum, maximum, group and side gives the same codes."""

@@ -6,7 +6,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive_oaken as naive
@@ -43,7 +43,6 @@ def test_profile_twin(fracs):
     check([rng.choice(np.float16([-0.0, 0.0, 1, -1, 2.0**-24]), (40, 8))], fracs)
 
 
-@settings(max_examples=50)
 @given(st.integers(1, 400), st.integers(1, 4), st.sampled_from(FRACS), st.integers(0, 2**32 - 1))
 def test_profile_random(n, n_runs, fracs, seed):
     rng = np.random.default_rng(seed)
@@ -139,7 +138,6 @@ def test_file_round_trip(thresholds, tmp_path):
     assert np.array(thresholds.key_lower).shape == (2, 3)
 
 
-@settings(max_examples=50)
 @given(st.lists(st.floats(-65504, 65504), min_size=4, max_size=4))
 def test_file_keeps_every_bit(values):
     values = sorted(values)

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
@@ -203,7 +203,6 @@ def test_third_party_vectors_of_fp16(name):
 
 
 @every_type
-@settings(max_examples=60)
 @given(x=st_np.arrays(np.float16, (2, 32), elements=st.floats(-60000, 60000, width=16)))
 def test_an_element_errs_by_half_the_largest_gap_and_what_is_clipped(name, x):
     packed = method_of(name, 32.0).quantize(x)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
@@ -218,7 +218,6 @@ heads_of_8 = st_np.arrays(np.float16, (2, 8), elements=st.floats(-60000, 60000, 
 
 
 @pytest.mark.parametrize("fmt", ["int8", "fp8"])
-@settings(max_examples=60, deadline=None)
 @given(x=heads_of_8)
 def test_an_element_errs_by_half_a_step(fmt, x):
     packed = PerTokenHead(fmt).quantize(x)
@@ -228,7 +227,6 @@ def test_an_element_errs_by_half_a_step(fmt, x):
     assert (np.abs(seen - exact) <= half_step * (1 + 2**-18) + np.abs(exact) * 2**-10 + 2**-24).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(x=heads_of_8, preset=st.sampled_from(["4bit_nc", "3bit_nc"]))
 def test_a_value_errs_by_half_a_step_and_the_rounding_of_its_ends(x, preset):
     packed = TurboQuant(preset, "value").quantize(x)
@@ -240,7 +238,6 @@ def test_a_value_errs_by_half_a_step_and_the_rounding_of_its_ends(x, preset):
     assert (np.abs(seen - exact) <= step / 2 * (1 + 2**-18) + rounding).all()
 
 
-@settings(max_examples=40, deadline=None)
 @given(x=st_np.arrays(np.float16, (3, 64), elements=st.floats(-400, 400, width=16)))
 def test_a_rotated_key_keeps_its_norm(x):
     seen = TurboQuant("4bit_nc", "key").quantize(x).dequantize().astype(np.float64)

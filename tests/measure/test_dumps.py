@@ -645,11 +645,12 @@ def edited(content, edits):
     return bytes(content)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", SEEDS)
 def test_any_edit_gives_arrays_or_one_line(tmp_path, name):
     path = tmp_path / name
 
-    @settings(max_examples=400)
+    @settings(max_examples=4 * settings.default.max_examples)
     @given(st.sampled_from(SEEDS[name]), EDITS)
     def check(seed, edits):
         path.write_bytes(edited(seed, edits))
@@ -658,6 +659,7 @@ def test_any_edit_gives_arrays_or_one_line(tmp_path, name):
     check()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", SEEDS)
 def test_any_bytes_give_arrays_or_one_line(tmp_path, name):
     path = tmp_path / name
@@ -670,6 +672,7 @@ def test_any_bytes_give_arrays_or_one_line(tmp_path, name):
     check()
 
 
+@pytest.mark.deep
 def test_any_array_comes_back(tmp_path):
     @given(
         st.sampled_from([np.float16, np.float32, ">f2", ">f4"]),

@@ -40,7 +40,6 @@ def naive_attention(queries, lasts, keys, values):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 6), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_attention_equals_plain_loops(seed, n_tokens, dim, n_queries):
     rng = np.random.default_rng(seed)
     n_queries = min(n_queries, n_tokens)
@@ -105,7 +104,7 @@ def test_rope_turns_channel_pairs():
 
 
 @given(st.integers(0, 2**32), st.floats(10, 1e6), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_rope_keeps_norms_and_sees_distances_only(seed, theta, shift):
     x = np.random.default_rng(seed).standard_normal((5, 8))
     here, there = (measure_errors.rotated(x, np.arange(5.0) + start, theta) for start in (0, shift))

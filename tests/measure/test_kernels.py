@@ -91,7 +91,7 @@ def random_layer(seed, batch, n_heads, n_tokens, key_dim, value_dim):
     st.integers(1, 70),
     st.sampled_from([0, 1, 2, 5]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_the_ledger_of_the_formulas_is_that_of_the_packed_bytes(
     name, seed, batch, n_heads, n_tokens, key_dim, value_dim, index
 ):
@@ -123,7 +123,6 @@ def test_the_ledger_of_the_formulas_is_that_of_the_packed_bytes(
     st.integers(1, 40),
     st.integers(1, 140),
 )
-@settings(max_examples=60, deadline=None)
 def test_any_groups_of_oakens_table_3(groups, outlier_bits, seed, n_tokens, dim):
     spec = quantizers.parse(f"oaken:groups={'/'.join(map(str, groups))},outlier_bits={outlier_bits}")
     tensors = random_layer(seed, 1, 1, n_tokens, dim, dim)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse import quantizers
@@ -61,7 +61,6 @@ def test_a_plan_of_one_pair_is_that_pair(name, key, value, tmp_path):
     st.lists(st.tuples(st.sampled_from(QUANTIZERS), st.sampled_from(QUANTIZERS)), min_size=5, max_size=5),
     st.integers(1, 200),
 )
-@settings(max_examples=60, deadline=None)
 def test_bits_of_a_mixed_plan_are_those_of_its_layers(pairs, n_tokens):
     lm = model(layer(3, 2, 24), layer(2, 1, 32, window=50))
     spec = mixed(pairs)
@@ -181,7 +180,6 @@ def brute(weights, costs, limit):
 
 
 @given(ITEMS, st.floats(0, 1), st.booleans())
-@settings(max_examples=120, deadline=None)
 def test_the_choice_is_that_of_brute_force(items, share, swapped):
     weights, costs = ([np.array([float(o[side]) for o in item]) for item in items] for side in (0, 1))
     if swapped:  # the other way round: least bits at an error
@@ -199,7 +197,6 @@ def test_the_choice_is_that_of_brute_force(items, share, swapped):
 
 
 @given(ITEMS)
-@settings(max_examples=50, deadline=None)
 def test_every_corner_of_the_frontier_is_the_best_of_its_weight(items):
     weights, costs = ([np.array([float(o[side]) for o in item]) for item in items] for side in (0, 1))
     corners = mixed_solve.frontier(weights, costs)

@@ -4,7 +4,7 @@ import math
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse import quantizers
@@ -38,7 +38,6 @@ LINES = st.tuples(st.sampled_from([0.0, 1e-7, 3e-5, 1e-3, 0.2]), st.sampled_from
 
 
 @given(LINES, LINES, LINES, LINES, st.integers(1, 2000))
-@settings(max_examples=60)
 def test_sum_of_root_is_the_loop(a, b, c, d, n_steps):
     found = generation.sum_of_root(*a, *b, *c, *d, n_steps)
     loop = math.fsum(math.sqrt(sum((first + slope * i) ** 2 for first, slope in (a, b, c, d))) for i in range(n_steps))
@@ -166,7 +165,6 @@ def layer_seconds(dev, fit, kv, counted, index, n, s, runs):
     st.sampled_from(TOKENS),
     st.tuples(RUNS, RUNS),
 )
-@settings(max_examples=120)
 def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core, kv_core, copy, tokens, runs):
     names = [kv.key_quantizer.family.name, kv.value_quantizer.family.name]
     runs = (runs[0], runs[0]) if names[0] == names[1] else runs

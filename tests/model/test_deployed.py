@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse import quantizers
@@ -201,7 +201,6 @@ def any_point(model, device, quantizer, work):
         return None
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(SPLITS),
     st.sampled_from(["h100", "b200", "l40s"]),
@@ -239,7 +238,6 @@ SERVED = [
 ]
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     st.sampled_from(SERVED),
     st.sampled_from(["fp16", "fp8"]),
@@ -309,7 +307,6 @@ def test_what_is_explained_of_a_server_adds_up(device, model, work):
         assert steps["assumptions"].terms[name]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(SHAPES),
     st.sampled_from(["fp16", "fp8", "kivi", "oaken", "nqkv", "sinkq"]),
@@ -330,7 +327,6 @@ def test_more_devices_never_hold_more_each(model, quantizer, asked, tp, pp):
     assert few.results["bits_kind"] == more.results["bits_kind"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SHAPES), st.sampled_from(["fp8", "kivi", "oaken"]), ASKED)
 def test_one_device_is_as_ever(model, quantizer, asked):
     """tp = pp = dcp = 1, said or not."""

@@ -295,7 +295,6 @@ def test_every_result_is_there_in_order_with_a_unit_known_to_present():
     st.sampled_from(sorted(name for name, family in quantizers.FAMILIES.items() if not family.latent)),
     st.sampled_from(sorted(catalog.device_files())),
 )
-@settings(max_examples=60)
 def test_every_family_runs_on_every_device(family, name):
     model = "deepseek-v3" if quantizers.FAMILIES[family].latent else "opt-1.3b"
     result = at(catalog.device(name), build(model, family), batch=8)

@@ -172,7 +172,7 @@ def test_max_batch_fits_and_one_more_does_not(free, shared, each):
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_waves_cover_the_batch_and_differ_by_at_most_one(batch, most):
     n = capacity_formulas.n_waves(batch, most)
     running = capacity_formulas.running_batch(batch, n)

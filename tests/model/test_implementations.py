@@ -152,7 +152,6 @@ def test_a_kernel_s_own_share_of_the_bandwidth():
     st.sampled_from([1, 8, 40]),
     st.sampled_from([100, 3000]),
 )
-@settings(max_examples=40)
 def test_a_design_lies_between_both_ends(quantizer, device, model, batch, n_in):
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=32)
     kv, own = build(model, quantizer), catalog.device(device)

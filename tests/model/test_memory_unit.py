@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -120,7 +120,6 @@ def test_sixty_bit_sums_of_tails_stay_exact():
 
 
 @given(PLANS, PAGES, st.integers(0, 90), st.integers(0, 90))
-@settings(max_examples=60)
 def test_pages_are_the_loop_over_tokens_and_heads(bare, page, n, prefix):
     kv, counted = in_pages(page, bare)
     for g, tensor in zip(kv.groups, counted.design.tensors, strict=True):
@@ -134,7 +133,6 @@ def test_pages_are_the_loop_over_tokens_and_heads(bare, page, n, prefix):
 
 
 @given(PLANS, PAGES, st.integers(1, 60), st.integers(0, 90))
-@settings(max_examples=60)
 def test_sums_over_a_generation_are_the_loop(bare, page, first, more):
     _, counted = in_pages(page, bare)
     lengths = range(first, first + more + 1)
@@ -155,7 +153,6 @@ def test_bursts_are_the_loop_over_heads(bare, burst):
 
 
 @given(PLANS, PAGES, st.integers(1, 60), st.integers(0, 60), st.integers(0, 60), st.integers(1, 9))
-@settings(max_examples=60)
 def test_the_largest_length_is_among_the_few(bare, page, first, more, prefix, n_sequences):
     _, counted = in_pages(page, bare)
 
@@ -168,7 +165,6 @@ def test_the_largest_length_is_among_the_few(bare, page, first, more, prefix, n_
 
 
 @given(PLANS, PAGES, st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), st.sampled_from(["reserve", "paged"]))
-@settings(max_examples=60)
 def test_largest_batch_fits_and_one_more_does_not(bare, page, n_in, n_out, prefix, admission):
     dev = with_unit(page, capacity=4 * 10**6)
     work = Workload(1, n_in, n_out, admission=admission, prefix_tokens=min(prefix, n_in), page_tokens=4)
@@ -254,7 +250,6 @@ def test_cores_and_what_hides_by_hand():
 
 
 @given(st.integers(1, 40), st.integers(1, 16), st.sampled_from([1e8, 1e9, 3e9, 1e10]), st.integers(1, 60))
-@settings(max_examples=60)
 def test_exposed_engine_work_is_the_loop(batch, cores, rate, n_out):
     kv = build(model(layer(n_layers=3, n_kv_heads=2, dim=32)), "oaken")
     dev = with_unit(cores=cores, bandwidth=1e9, peak=4e9).model_copy(update={"engine_rate": number(rate, "element/s")})

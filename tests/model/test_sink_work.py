@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
@@ -29,7 +29,6 @@ def test_llama2_7b_by_hand():
 
 
 @given(PLANS, st.integers(1, 100), st.integers(1, 120))
-@settings(max_examples=60)
 def test_work_is_the_loop_over_steps(kv, n_in, n_out):
     made = point_of(kv, n_in, n_out).made
     scores = chosen = Fraction(0)

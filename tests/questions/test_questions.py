@@ -129,7 +129,7 @@ def test_every_batch_and_prompt_is_decided_as_by_brute_force(case, measure):
         assert spread(line) == expected
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.sampled_from(["fp8", "qserve", "nqkv", "oaken", "kivi", "sinkq:group=32"]),
     st.integers(15, 40),
@@ -283,7 +283,7 @@ def test_memory_thresholds_equal_a_scan_over_batches():
         assert need.smallest(one, work, "capacity", need.target(rate, None)).value == min(met)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(["fp16", "qserve", "nqkv", "kivi"]),
     st.sampled_from(["reserve", "paged"]),

@@ -88,7 +88,7 @@ def test_fits_equal_loops(device, model, quantizer):
 
 
 @given(st.integers(1, 3000), st.integers(1, 500), st.sampled_from(["fp16", "int8", "kvquant", "qserve"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_equal_requests_are_one_batch(n_in, n_out, quantizer):
     kv = build("llama2-7b", quantizer)
     found = {f.rule: f.n_sequences for f in admission.fits(DEVICE, kv, Workload(), lengths([(n_in, n_out)] * 3))}

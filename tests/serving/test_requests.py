@@ -4,7 +4,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
@@ -43,7 +43,6 @@ def test_one_request_has_no_rate():
 
 
 @given(PAIRS)
-@settings(max_examples=60, deadline=None)
 def test_lengths_equal_loops(pairs):
     found = Lengths.of(requests(pairs))
     contexts = [i + t for i, o in pairs for t in range(1, o + 1)]
@@ -56,7 +55,6 @@ def test_lengths_equal_loops(pairs):
 
 
 @given(PAIRS, st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
 def test_expected_largest_is_the_order_statistic(pairs, batch):
     outputs = sorted(o for _, o in pairs)
     n = len(outputs)

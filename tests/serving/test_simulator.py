@@ -123,7 +123,7 @@ def same(found, wanted, memory):
     assert found.gap_counts.tolist() == counts.tolist()
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(case=cases(), prompt_step=st.sampled_from([8, 50, 2048]))
 def test_the_kernel_is_its_naive_twin(case, prompt_step):
     same(*both(case, prompt_step))
@@ -139,7 +139,6 @@ def test_prompts_that_fill_a_step_exactly_are_computed_together(prompt_step, is_
     same(found, wanted, memory)
 
 
-@settings(max_examples=40)
 @given(case=cases())
 def test_compiled_is_its_naive_twin(case):
     same(*both(case, compiled=True))

@@ -236,7 +236,7 @@ ENDS = st.sampled_from(["\n", "\r\n", ",\n", "\r\r\n", " \n"])
 
 
 @given(st.booleans(), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 def test_scan_says_what_the_careful_reader_says(is_iso, data):
     schema = traffic_file.SCHEMAS[0 if is_iso else 1]
     line = ",".join((data.draw(DATES if is_iso else SECONDS), data.draw(NUMBERS), data.draw(NUMBERS))) + data.draw(ENDS)
@@ -261,7 +261,7 @@ def test_scan_says_what_the_careful_reader_says(is_iso, data):
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_dates_of_the_scan(when):
     when = when.replace(microsecond=0)
     text = f"{when} ".encode()

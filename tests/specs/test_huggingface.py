@@ -622,7 +622,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6 * settings.default.max_examples)
 @given(st.sampled_from(sorted(ALL)), st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4), st.data())
 def test_damaged_configs_end_in_a_model_or_a_clean_error(name, changes, draw):
     data = copy.deepcopy(ALL[name])

@@ -103,6 +103,7 @@ def run(capsys, *args):
     return stop.value.code, out, err
 
 
+@pytest.mark.slow
 def test_the_same_bytes_and_nothing_beyond_this_machine(cluster, small, whole, tmp_path):
     seen, open_at = [], set()
 
@@ -120,6 +121,7 @@ def test_the_same_bytes_and_nothing_beyond_this_machine(cluster, small, whole, t
     assert again.n_written == 0
 
 
+@pytest.mark.slow
 def test_workers_are_killed(cluster, ask, small, whole, tmp_path):
     """One of two, with parts in work and parts done but not fetched: whatever it had is made again."""
     ask(seconds=0.02)
@@ -148,6 +150,7 @@ def _workers(cluster):
     return {nanny.pid for nanny in cluster[0].workers.values() if nanny.pid}
 
 
+@pytest.mark.slow
 def test_parts_that_always_fail_are_named_and_the_rest_finishes(
     cluster, ask, small, whole, tmp_path, monkeypatch, capsys
 ):
@@ -174,6 +177,7 @@ def test_parts_that_always_fail_are_named_and_the_rest_finishes(
     assert files_of("out") == whole
 
 
+@pytest.mark.slow
 def test_ctrl_c(cluster, small, whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SMALL_SWEEP))
@@ -200,6 +204,7 @@ def test_ctrl_c(cluster, small, whole, tmp_path, monkeypatch, capsys):
     assert files_of("out") == whole
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(cluster, small, whole, tmp_path, monkeypatch):
     real, calls = os.replace, []
 
@@ -228,6 +233,7 @@ def newer(monkeypatch):
     sweep_worker.versions.cache_clear()
 
 
+@pytest.mark.slow
 def test_workers_of_another_version(cluster, newer, small, tmp_path, monkeypatch):
     address, text = (
         cluster[0].scheduler_address,
@@ -241,6 +247,7 @@ def test_workers_of_another_version(cluster, newer, small, tmp_path, monkeypatch
         sweep.run(small, tmp_path / "out", scheduler=address)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_away_and_one_without_workers(cluster, small, whole, tmp_path, monkeypatch):
     import dask
     from distributed import LocalCluster
@@ -368,6 +375,7 @@ def test_a_worker_makes_the_front_that_was_asked_for(small):
         assert not sweep_worker.is_intact(made.part, made.content, small, number)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_sweep_ends_it_as_on_one_machine(small, cluster, ask, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SMALL_SWEEP))

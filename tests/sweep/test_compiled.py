@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dse.model
@@ -153,7 +153,6 @@ def test_calibrated_sums_of_many_sequences_are_those_of_one_times_their_number()
     assert two - launches == pytest.approx(2 * (one - launches), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_design_is_equal(data):
     axes = {

@@ -390,7 +390,6 @@ def grids(lengths_last):
     return draw_axes()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.booleans().flatmap(grids), st.data())
 def test_points_in_runs_are_those_of_the_grid(found, data):
     first = data.draw(st.integers(0, found.n_points))
@@ -448,7 +447,7 @@ def test_other_sources_do_not_finish_a_sweep(small, tmp_path, monkeypatch):
         sweep.run(small, tmp_path / "out")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=40), st.integers(1, 10))
 def test_rejection_on_one_thread_finds_the_same(rows, times):
     table = np.repeat(np.array(rows, dtype=float), times, axis=0)

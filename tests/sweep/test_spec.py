@@ -498,7 +498,7 @@ def test_too_many_values(raw):
 PIECES = re.findall(r"[A-Za-z_.]+|[0-9.]+|\n|[^A-Za-z_.0-9\n]", EXAMPLE.read_text())
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     st.lists(
         st.tuples(

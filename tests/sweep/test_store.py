@@ -102,6 +102,7 @@ def in_child(work):
         os._exit(1)
 
 
+@pytest.mark.slow
 def test_killed_at_random_100_times(small, tmp_path):
     """Of 80 points in 10 parts, as starting a run costs more than its parts."""
     few = sweep_spec.from_dict({**SMALL_SWEEP, "axes": {**SMALL_SWEEP["axes"], "batch": [1, 16]}})
@@ -126,6 +127,7 @@ def test_killed_at_random_100_times(small, tmp_path):
     assert files_of(folder) == whole
 
 
+@pytest.mark.slow
 def test_killed_at_every_step(small, whole, tmp_path, monkeypatch):
     """Just before each sync and each rename, when files are written but not yet safe or in place."""
     real_sync, real_replace = os.fsync, os.replace
@@ -264,6 +266,7 @@ def test_directories_that_hold_something_else(small, whole, tmp_path):
             sweep.run(small, bad)
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_directory(small, whole, tmp_path):
     folder = tmp_path / "shared"
     ready, go = os.pipe(), os.pipe()
@@ -336,6 +339,7 @@ def _mount(*args):
     return subprocess.run(["mount", *args], capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "read-only"])
 def test_a_full_and_a_read_only_file_system(small, whole, tmp_path, kind):
     folder = tmp_path / "mounted"
@@ -464,6 +468,7 @@ def test_verify_needs_a_sweep(tmp_path):
             sweep_store.verify(folder)
 
 
+@pytest.mark.slow
 def test_same_bytes_in_other_processes(tmp_path):
     """Hash seed, time zone, locale and directory reach no byte."""
     spec = tmp_path / "spec.json"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
@@ -93,7 +93,6 @@ def test_the_front_of_a_directory_is_that_of_its_table(folder, monkeypatch, merg
     assert found.design == whole.design == ("device", "model", "quantizer", "oaken.outer", "batch")
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=40), st.integers(1, 10), st.booleans())
 def test_fronts_of_parts_make_the_front_of_the_whole(rows, size, grouped):
     table = pd.DataFrame(rows, columns=["a", "b", "g"], dtype="float64")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
@@ -18,7 +18,6 @@ from factories import assert_one_line
 VALUES = st.one_of(st.integers(0, 5).map(float), st.just(float("nan")))
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(VALUES, VALUES, st.booleans()), min_size=1, max_size=30), st.integers(1, 8))
 def test_it_is_the_front_of_the_rows_that_are_left(rows, size):
     table = pd.DataFrame(rows, columns=["speed", "error", "feasible"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
@@ -41,7 +41,6 @@ def test_a_front_is_what_the_definition_says(long, sample, few, monkeypatch):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.integers(1, 5))
-@settings(max_examples=60)
 def test_the_front_of_parts_fronts_is_the_front_of_all(seed, d, n_parts):
     values = np.random.default_rng(seed).integers(0, 25, (120, d)).astype(float)
     signs = [1.0] * d
@@ -52,7 +51,6 @@ def test_the_front_of_parts_fronts_is_the_front_of_all(seed, d, n_parts):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 9))
-@settings(max_examples=60)
 def test_rivals_leave_what_the_front_of_both_has(seed, d, n_rivals):
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 9, (80 + n_rivals, d)).astype(float)
