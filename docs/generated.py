@@ -103,7 +103,7 @@ def results_page() -> str:
             f'<a id="{one.name}"></a>`{one.name}`',
             cell(one.unit or "-"),
             cell(one.title),
-            (one.line or ("-",))[0],
+            one.lines[0].section if one.lines else "-",
             cell(_asked(one.name) or ", ".join(dict.fromkeys(one.reads[:6])) + (", ..." if len(one.reads) > 6 else "")),
         ]
         for one in RESULTS.values()
@@ -115,7 +115,7 @@ def results_page() -> str:
         " tokens, `_bits`"
         " bits, `_flops` FLOP, `_frac` and `_share` 1, `_per_s` per second, `_w` W; counts begin with `n_`. GB is"
         " 10^9 B,"
-        " GiB is 2^30 B, 1K tokens are 1024. Made from `dse/model/results.py`; inputs of formulas are under"
+        " GiB is 2^30 B, 1K tokens are 1024. Made from `dse/model/results`; inputs of formulas are under"
         " [Symbols](symbols.md), equations under [Formulas](formulas.md).\n\n"
         + table("name,unit,what it is,section of `dse point`,option; or numbers of the device that it reads", rows)
     )

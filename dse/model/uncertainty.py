@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dse.model.kv_layout import KvPlan
-from dse.model.results import RESULTS
+from dse.model.results import RESULTS, with_interval
+from dse.model.results.declare import ENERGY, PER_TOKEN, PROMPTS, RATES
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ANY_GPU
@@ -25,20 +26,9 @@ REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
 #: a device that runs by the kernels of another is known so much less, either way: of its generation, of another
 #: generation, of another vendor, whose kernels are other programs. Assumed, all three
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
-#: times per output token and what grows with them; what falls as they grow
-TOKEN_TIMES = (
-    "decode_step_s",
-    "total_s",
-    "tpot_s",
-    "steady_tpot_s",
-    "joules_per_token",
-    "usd_per_million_tokens",
-    "usd_per_request",
-)
+#: times per output token and what grows with them; what falls as they grow; times of prompts
+TOKEN_TIMES, TOKEN_RATES, FIRST_TIMES = (with_interval(kind) for kind in (PER_TOKEN, RATES, PROMPTS))
 RATE = "throughput_tokens_per_s"
-TOKEN_RATES = (RATE,)
-#: times of prompts
-FIRST_TIMES = ("prefill_s", "ttft_s", "steady_ttft_s")
 #: parts of the energy by bytes, operations and idling, and the number of the device that each is proportional to
 ENERGY_PARTS = {
     "memory_joules_per_token": "energy_per_byte",
@@ -48,7 +38,7 @@ ENERGY_PARTS = {
 #: rates whose ranges are results, and the beginning of their names
 ENERGY_RANGES = {"energy_per_byte": "byte_energy", "energy_per_flop": "flop_energy"}
 #: the energy by parts: the sum, then its parts
-BY_PARTS = ("joules_per_token_by_parts", *ENERGY_PARTS)
+BY_PARTS = with_interval(ENERGY)
 #: parts of a step whose kernels another quantizer has not
 KV_PARTS = ("attention_s", "quantize_s", "dequantize_s")
 #: results that a comparison reads beside the one that it compares

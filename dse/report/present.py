@@ -9,7 +9,8 @@ from dse.model import assumptions, uncertainty
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import CHOSEN, GIVEN, OF_SERVER, RESULT_UNITS, RESULTS, SECTIONS, section
+from dse.model.results import RESULT_UNITS, RESULTS, section
+from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -47,18 +48,25 @@ def number(value: Any, unit: str) -> str:
     return units.human(value, unit) if unit else str(value)
 
 
-def _of_section(name: str, value: Any) -> str:
-    """A result in a section of a point's text; a pool below 0 is no pool: the line on top says by how much."""
-    return "none" if name == "free_bytes" and value < 0 else number(value, RESULT_UNITS[name])
+def _value_text(name: str, results: Results, model: ModelSpec) -> str:
+    """A result as a section shows it: a pool below 0 is none, a context beyond the model's positions says so."""
+    value = results[name]
+    if name == "free_bytes" and value < 0:  # the line on top says by how much
+        return "none"
+    if name == "measured_error":
+        return f"{value:.4g}"
+    made_for = made_for_positions(model, value) if name == "max_context_tokens" else ""
+    text = number(value, RESULT_UNITS[name])
+    return f"{text} ({made_for})" if made_for else text
 
 
-def _line_of(label: str, name: str, result: dict[str, Any], model: ModelSpec) -> str:
-    """A line of a section, with whose count of memory it is, or how far the model was made to go."""
-    if name == "capacity_bytes":
-        label += ", as the driver reports it" if result["memory"] == "server" else ", by the data sheet"
-    text = _of_section(name, result[name])
-    made_for = made_for_positions(model, result[name]) if name == "max_context_tokens" else ""
-    return line(label, f"{text} ({made_for})" if made_for else text)
+def section_lines(title: str, results: Results, model: ModelSpec) -> list[str]:
+    """The lines of a section; of a design that does not run those that have a value."""
+    return [
+        line(each.words, _value_text(result.name, results, model))
+        for each, result in section(title, results)
+        if results["feasible"] or results[result.name] is not None
+    ]
 
 
 def line(label: str, text: str) -> str:
@@ -103,22 +111,8 @@ def point_text(
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}", f"Room comes from {_room_comes_from(result)}"]
     for title in SECTIONS:
-        shown = [(label, name) for label, name in section(title) if result["feasible"] or result[name] is not None]
-        if result["n_devices"] == 1:
-            shown = [row for row in shown if row[1] != "collective_s"]
-        if result["kv_bytes_per_token_beyond_windows"] == result["kv_bytes_per_token"]:
-            shown = [row for row in shown if row[1] != "kv_bytes_per_token_beyond_windows"]
-        if result["state_bytes"] is None:
-            shown = [row for row in shown if row[1] != "state_bytes"]
-        if not result["power_s"]:
-            shown = [row for row in shown if row[1] != "power_s"]
-        if not result["host_s"]:  # what a server does was measured of servers
-            shown = [row for row in shown if row[1] not in _SERVER_TIMES]
-        if result["memory"] == "paper":
-            shown = [row for row in shown if row[1] not in OF_SERVER]
-        if shown:
-            lines += ["", title]
-            lines += [_line_of(label, name, result, plan.model) for label, name in shown]
+        if shown := section_lines(title, result, plan.model):
+            lines += ["", title, *shown]
         if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
             lines.append(
                 f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
@@ -194,29 +188,16 @@ def kernels_text(found: list[dict[str, Any]]) -> list[str]:
 
 #: results that a point's text gives at both ends of what its kernels may reach
 _AT_ENDS = ("decode_step_s", "throughput_tokens_per_s")
-#: results whose intervals a point's text gives
-_SURE = (
-    "decode_step_s",
-    "steady_tpot_s",
-    "steady_ttft_s",
-    "prefill_s",
-    "throughput_tokens_per_s",
-    "joules_per_token",
-    *uncertainty.BY_PARTS,
-)
 
 
 def how_sure(result: dict[str, Any]) -> list[str]:
     """The lines that say between which values 8 of 10 measurements should lie."""
     found = uncertainty.of_results(result, None)
     lines = []
-    for name in _SURE:
-        if name not in found or (name in _SERVER_TIMES and not result["host_s"]):
-            continue
-        unit = RESULT_UNITS[name]
-        ends = [number(result[name] * end, unit) for end in (found[name].low, found[name].high)]
-        at = RESULTS[name].line
-        lines.append(line(at[2] if at and name in uncertainty.ENERGY_PARTS else RESULTS[name].title, " to ".join(ends)))
+    for each, one in section(INTERVALS, result):
+        if one.name in found:
+            low, high = (number(result[one.name] * end, one.unit) for end in found[one.name][:2])
+            lines.append(line(each.words or one.title, f"{low} to {high}"))
     at_peak = "the times above are at peak rates; " if result["model_kind"] == "ideal" else ""
     head = f"How sure: {at_peak}8 of 10 measurements lie within (`--explain RESULT` says why)"
     return ["", head, *lines] if lines else []
@@ -337,14 +318,7 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         lines.append(f"  outliers and sinks where there are any: {result['bits_kind']}, on {result['measured_on']}")
     if result["measured_on"]:
         lines += ["", f"Measured on {result['measured_on']}"]
-        shown = (
-            ("stored, at the data's lengths", "measured_bits"),
-            ("mean squared error, packed elements", "mse"),
-            ("signal to quantization noise", "sqnr_db"),
-        )
-        lines += [line(label, number(result[name], RESULT_UNITS[name])) for label, name in shown]
-        if result["measured_error"] is not None:
-            lines.append(line("relative error of the attention output", f"{result['measured_error']:.4g}"))
+        lines += section_lines(MEASURED, result, plan.model)
         lines += [f"  {note}" for note in _other_shapes(plan)]
         if result["mse"] is None and plan.key_quantizer.layers and not plan.key_quantizer.measured:
             lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
@@ -374,10 +348,6 @@ def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str
     if result["max_batch"] == result["max_num_seqs"]:
         return f"capacity: the server takes no more than {result['max_num_seqs']:,} requests at once{room}"
     return f"capacity: the whole batch does not fit at once{room}"
-
-
-#: lines that say something of a server alone
-_SERVER_TIMES = ("host_s", "steady_ttft_s", "steady_tpot_s")
 
 
 def _assumptions_text(found: dict[str, Any]) -> str:
@@ -509,10 +479,8 @@ def _interval_text(explanation: dict[str, Any]) -> list[str]:
 
 def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:
     """Where a result comes from that no formula gave, and the source of that."""
-    if name in GIVEN:
-        return "given", "input"
-    if name in CHOSEN:
-        return CHOSEN[name], "input"
+    if chosen := RESULTS[name].chosen:
+        return chosen, "input"
     if not result["feasible"]:
         return f"the design does not run: {result['infeasible_reason']}", "docs/explanation/model.md, Capacity"
     return ("this design has none" if result[name] is None else RESULTS[name].title), "docs/explanation/model.md"

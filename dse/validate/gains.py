@@ -14,8 +14,8 @@ from dse.calibrate.evidence import RATES, Row, formula_of, predicted, read
 from dse.core import files
 from dse.core.errors import DseError
 from dse.model import uncertainty
+from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
-from dse.model.explain import assumed
 from dse.model.uncertainty import Interval
 from dse.specs.implementation import ENDS
 
@@ -70,7 +70,7 @@ def _ends(row: Row, value: float) -> Interval:
 
 
 def _marks(point: Point) -> list[str]:
-    return [f"{name}: {assumed(point, name)}" for name in point.results["assumptions"] if name in MARKED]
+    return [f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED]
 
 
 def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:

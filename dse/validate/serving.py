@@ -15,8 +15,8 @@ from dse.calibrate.servers import UNIT_SLIP, Row, read
 from dse.core import files, units
 from dse.core.errors import DseError, InputError
 from dse.model import uncertainty
+from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
-from dse.model.explain import assumed
 
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason", "marks")
@@ -88,7 +88,7 @@ def judge(row: Row) -> Judged:
 
 def _marks(point: Point) -> str:
     """What of a prediction was not measured and is that of the nearest, or assumed; "" where all was measured."""
-    return "; ".join(f"{name}: {assumed(point, name)}" for name in point.results["assumptions"] if name in MARKED)
+    return "; ".join(f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED)
 
 
 def _naive_s(row: Row) -> float:

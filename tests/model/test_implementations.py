@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from dse.core.errors import InputError
 from dse.model import evaluate, implementations, lower
+from dse.model.assumed import reason
 from dse.model.compare import Case, Comparison
-from dse.model.explain import assumed, explained
+from dse.model.explain import explained
 from dse.model.formulas import calibrated
 from dse.specs import catalog
 from dse.specs.implementation import ENDS
@@ -53,7 +54,7 @@ def test_a_device_without_a_clock_takes_the_usual_one_and_says_so():
     found = point(own, "llama2-7b", "qserve")
     assert rate_of(found) == pytest.approx(10.35 * 1.7e9)
     assert "core_clock" in found.results["assumptions"]
-    assert assumed(found, "core_clock") == "1.7 GHz: assumed, the device's file has none"
+    assert reason(found, "core_clock") == "1.7 GHz: assumed, the device's file has none"
     assert "core_clock" not in point(own, "llama2-7b", "fp16").results["assumptions"]
     assert "core_clock" not in point(A100, "llama2-7b", "qserve").results["assumptions"]
 
@@ -222,8 +223,8 @@ def test_results_name_what_ran_and_which_numbers_are_assumed():
         assert {"implementation", "no_kernel"} & set(results["assumptions"]) == marks
     mixed = evaluate.Point(A100, build("llama3-8b", "kivi", "qserve"), Workload())
     assert mixed.results["implementation"] == "kivi-released, omniserve"
-    assert "6 element/cycle (1 to 20, assumed)" in assumed(point(A100, "llama3-8b", "kivi"), "implementation")
-    assert "no kernel of it is known for A100-80GB" in assumed(point(A100, "llama3-8b", "tender"), "no_kernel")
+    assert "6 element/cycle (1 to 20, assumed)" in reason(point(A100, "llama3-8b", "kivi"), "implementation")
+    assert "no kernel of it is known for A100-80GB" in reason(point(A100, "llama3-8b", "tender"), "no_kernel")
 
 
 def test_an_explanation_names_the_rate_that_ran():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dse.model import assumptions, evaluate, lower
-from dse.model.explain import assumed
+from dse.model.assumed import reason
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from factories import build, compare_with_rows, sweep_of
@@ -103,11 +103,11 @@ def test_what_was_not_is_marked():
     assert is_marked(point("deepseek-v3.2", device=A100, **asked))  # no table of the device
     assert is_marked(point("deepseek-v3.2", stack="vllm", **asked))  # SGLang's stand in
     assert is_marked(point("deepseek-v4-pro", "fp16", stack="vllm", **asked))  # FP8 alone was measured
-    said = assumed(point("deepseek-v4-pro", "fp16", stack="vllm", **asked), "nearest_kernels")
+    said = reason(point("deepseek-v4-pro", "fp16", stack="vllm", **asked), "nearest_kernels")
     assert "of csa layers none were measured: csa_fp8's stand in" in said
     assert is_marked(point("minimax-m3", "fp16", stack="trtllm", **asked))  # not trusted
     assert not is_marked(point("deepseek-v3", stack="sglang", **asked))
-    said = assumed(point("deepseek-v3.2", device=A100, **asked), "nearest_kernels")
+    said = reason(point("deepseek-v3.2", device=A100, **asked), "nearest_kernels")
     assert said.endswith("of dsa layers none were measured: attention's stand in")
 
 
@@ -117,7 +117,7 @@ def test_prompts_are_marked_whatever_was_measured_of_steps():
     names = found.results["assumptions"]
     assert "sparse_prompts" in assumptions.behind("ttft_s", names, found.results)
     assert "sparse_prompts" not in assumptions.behind("attention_s", names, found.results)
-    assert "plain attention" in assumed(found, "sparse_prompts")
+    assert "plain attention" in reason(found, "sparse_prompts")
     assert "sparse_prompts" not in point("deepseek-v3", **asked).results["assumptions"]
 
 

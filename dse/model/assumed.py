@@ -1,0 +1,105 @@
+"""Reasons for the assumed numbers of a design, and the kernels that run its quantizers, in words."""
+
+from dse.model import deployed, implementations, lower
+from dse.model.evaluate import Point
+from dse.specs import servers
+from dse.specs import tokens as token_policies
+from dse.specs.stack import ServedStack
+
+
+def reason(point: Point, name: str) -> str:
+    """Say what an assumed number is taken to be, and why."""
+    device, policy = point.device, point.work.token_policy
+    said = {
+        "peak_rates": "memory and arithmetic are taken to reach the peak of their data sheet",
+        "token_policy": f"{policy.name}: {policy.family.validity or token_policies.FAMILIES['sparse'].validity}",
+        "server_memory": "; ".join(
+            number.source for number in servers.of(point.stack_name).quantities().values() if number.kind == "assumed"
+        ),
+        "exchanges": "; ".join(
+            dict.fromkeys(
+                found.source
+                for *_, found in deployed.exchanges(device, point.plan.model, point.work, point.stack_name)
+                if found.kind == "assumed"
+            )
+        ),
+        "stacks_of": f"kernels as fitted on {device.stacks_of or lower.DEFAULT_STACKS_OF}",
+        "eight_bit_kernels": (
+            "products of 8 bits are taken to reach the share of their peak that 16-bit ones were fitted to"
+        ),
+        "nearest_format": (
+            f"products with weights of this format ({point.work.weight_format.title}), or their experts, were not all "
+            "measured: these are taken to reach the shares of the peaks that the nearest that was measured reaches"
+        ),
+        "implementation": implementations_text(point),
+        "no_kernel": f"no kernel of it is known for {device.name}: {implementations_text(point)}",
+        "nearest_kernels": _borrowed(point),
+        "sparse_prompts": (
+            "prompts of layers that read chosen or compressed tokens are computed as by plain attention over those "
+            "tokens: most measured layers take 1.3 to 6 times as long (docs/explanation/calibration.md)"
+        ),
+        "nearest_release": (
+            f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
+            "releases and servers that were"
+        ),
+    }
+    if device.core_clock is None:
+        said["core_clock"] = f"{implementations.USUAL_CLOCK / 1e9:g} GHz: assumed, the device's file has none"
+    if name in said:
+        return said[name]
+    number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
+    return f"{number.value:g} {number.unit}: ".replace(" 1:", ":") + number.source
+
+
+def implementations_text(point: Point) -> str:
+    """Name the implementations of a point with their numbers and ranges."""
+    own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
+    return "; ".join(f"{one.title}: {one.rate_text()}" for one in own.values())
+
+
+def _borrowed(point: Point) -> str:
+    """Kernels of other stacks, or of other layers, that stand in for those of the stack."""
+    stack = point.stack
+    if not isinstance(stack, ServedStack):
+        return ""
+    places = lower.fits_used(point.plan, point.paths, point.work, stack)
+    found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
+    said = [f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"]
+    shapes = dict.fromkeys(g.shape_index for g in point.plan.groups)
+    own = {
+        lower.sparse_code(point.plan, point.paths, i): lower.sparse_place(point.plan, point.paths, stack, i)
+        for i in shapes
+    }
+    lacking = {code: place for code, place in own.items() if code != (place or "")}
+    if lacking:
+        stand_ins = [
+            f"of {code} layers none were measured: {place or 'attention'}'s stand in" for code, place in lacking.items()
+        ]
+        said = [*(said if found else ()), *stand_ins]
+    return "; ".join(said)
+
+
+def unpack_rates(point: Point) -> str:
+    """Elements per second that unpack, and where they come from."""
+    stack, found = point.stack, {}
+    if stack is None or stack.attention is None:
+        return rates(point)
+    for g in point.plan.groups:
+        one = g.implementation
+        if one and one.elements_per_cycle and point.paths[g.place] == "fused":
+            own = lower.core_rate(point.device, stack, g, "fused")
+            shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
+            found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
+            continue
+        fit = lower.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_unpacking else None
+        if fit:
+            rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
+            found[lower.kv_code(g)] = rate
+    return "; ".join(f"{code} {rate}" for code, rate in found.items()) or rates(point)
+
+
+def rates(point: Point) -> str:
+    """Elements per second that the device packs and unpacks, by path."""
+    paths = (path for path in point.paths.values() if path in ("engine", "fused"))
+    found = {path: point.device.rate(path) for path in paths}
+    return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"

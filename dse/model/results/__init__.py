@@ -1,0 +1,63 @@
+"""Results of a design: each declared once, with what texts, tables, figures, sweeps and explanations say of it."""
+
+from dse.core import units
+from dse.model.results import bits, identity, memory, sure, throughput, times
+from dse.model.results.declare import FLAG, WHOLE, Line, Result, Results
+
+_TOPICS = (identity, bits, memory, times, throughput, sure)
+#: every result by name, in the order of tables
+RESULTS: dict[str, Result] = {result.name: result for topic in _TOPICS for result in topic.RESULTS}
+#: steps on the way to results, which explanations show
+STEPS: dict[str, Result] = {step.name: step for topic in (bits, times) for step in topic.STEPS}
+#: unit by name
+RESULT_UNITS = {name: result.unit for name, result in RESULTS.items()}
+#: whole numbers (missing where nothing fits or nothing limits), and yes/no
+INTEGERS = frozenset(name for name, result in RESULTS.items() if result.dtype == WHOLE)
+FLAGS = frozenset(name for name, result in RESULTS.items() if result.dtype == FLAG)
+#: numbers of a device that figures vary, as people call them
+DEVICE_TITLES = {
+    "memory_bandwidth": "memory bandwidth",
+    "memory_capacity": "memory capacity",
+    "peak_flops": "peak FP16 rate",
+    "board_power": "board power",
+    "usd_per_hour": "rent of the device",
+}
+#: base unit -> the unit that figures show
+_FIGURE_UNITS = {
+    "B": "GB",
+    "B/s": "TB/s",
+    "s": "ms",
+    "FLOP/s": "TFLOP/s",
+    "1": "",
+    "token": "tokens",
+    "sequence": "sequences",
+    "bit": "bit",
+}
+
+
+def title(name: str) -> str:
+    """Title of a column; a name that is not known stays as it is."""
+    return RESULTS[name].title if name in RESULTS else DEVICE_TITLES.get(name, name)
+
+
+def shown_unit(name: str, unit: str) -> tuple[str, float]:
+    """The unit that figures show a column of base unit `unit` in, and its size in base units; "" for a bare number."""
+    own = RESULTS[name].figure_unit if name in RESULTS else ""
+    shown = (own or _FIGURE_UNITS.get(unit, unit)) if unit else ""
+    return shown, float(units.UNITS.get(shown, ("", 1))[1])
+
+
+def with_interval(*kinds: str) -> tuple[str, ...]:
+    """Names of the results whose interval is one of `kinds`."""
+    return tuple(name for name, result in RESULTS.items() if result.interval in kinds)
+
+
+def section(name: str, results: Results) -> list[tuple[Line, Result]]:
+    """Lines of a section of a point's text that a design shows, in their order."""
+    found = [
+        (line, result)
+        for result in RESULTS.values()
+        for line in result.lines
+        if line.section == name and line.shown(results)
+    ]
+    return sorted(found, key=lambda pair: pair[0].place)

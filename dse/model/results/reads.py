@@ -1,0 +1,38 @@
+"""Numbers of a device that results read, by what they decide: memory first, as it decides how many requests run."""
+
+PLAIN = ("memory_capacity", "usable_frac", "runtime_overhead", "kv_page")
+MEMORY = ("reported_memory", "server_memory", *PLAIN)
+POOL = MEMORY[:-1]
+UNUSED = ("memory_capacity", "reported_memory", "server_memory", "usable_frac", "runtime_overhead")
+BANDWIDTH, STACK = ("memory_bandwidth", "peak_rates"), ("stacks_of", "nearest_kernels")
+NARROW = ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8")
+FORMATS = (*NARROW, "eight_bit_kernels", "nearest_format")
+HOST = ("nearest_release",)
+LINEAR = (*MEMORY, *BANDWIDTH, *STACK, *FORMATS, "peak_flops", "token_cores")
+ATTENTION = (*MEMORY, *BANDWIDTH, "pim_bandwidth", *STACK, "peak_flops", "n_cores", "token_cores", "token_policy")
+KERNELS = ("implementation", "no_kernel")
+RATES = ("engine_rate", "fused_rate", *KERNELS)
+#: writing what is packed crosses the bus of a memory that computes; reading it does not
+WRITING = (*MEMORY, *BANDWIDTH, *STACK, *RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
+PACKING = (*WRITING, "pim_bandwidth")
+STEP = tuple(dict.fromkeys((*LINEAR, *PACKING, *HOST)))
+_OF_PROMPTS = ("sparse_prompts",)
+PROMPT = (
+    *(name for name in STEP if name not in ("token_cores", "pim_bandwidth")),
+    "link_bandwidth",
+    "exchanges",
+    *_OF_PROMPTS,
+)
+LINKS = (*MEMORY, "link_bandwidth", "exchanges")
+#: everything that a time from first prompt to last token depends on
+ALL = (*STEP, "core_clock", "kv_burst", "link_bandwidth", "exchanges", *_OF_PROMPTS)
+#: of bytes and of operations of fewer bits
+BYTES = (
+    "energy_per_byte",
+    "energy_per_byte_fp8",
+    "energy_per_byte_fp4",
+    "energy_per_kv_byte",
+    "energy_per_kv_byte_fp8",
+)
+FLOPS = ("energy_per_flop", "energy_per_flop_fp8", "energy_per_flop_fp4")
+BUSY = (*MEMORY, *BANDWIDTH, *STACK, *RATES, "n_cores", "token_policy")
