@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dse.calibrate.fit import percent
 from dse.calibrate.servers import UNKNOWN_RELEASE, Row, read
 from dse.calibrate.solve import Floats
-from dse.core import files, specfile, units
+from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError
 from dse.model.formulas.steady import burst_wait_s
 from dse.model.steady import last_pass
@@ -282,8 +282,6 @@ def spread(rows: Features, tokens_s: Floats, firsts_s: Floats, at: tuple[float, 
 
 def files_of(rows: Features, source: str) -> dict[str, str]:
     """Stack -> the text of its file: what was fitted, and how far off it is on models seen and unseen."""
-    from dse.calibrate.write import to_toml
-
     hosts = fit_all(rows)
     honest = np.array([not is_suspect(row) for row in rows.rows])
     rows = rows.take(honest)
@@ -302,25 +300,12 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
                 **dict(zip(("layer", "sequence"), values * SCALE / _US, strict=True)),
                 **dict(zip(("prompt", "experts_prompt"), prompts[:2] * PROMPT_SCALE[:2] / _US, strict=True)),
             }
-            cited = f"{source}; {said}"
+            shown = {name: float(f"{value:.4g}") if value > LEAST_US else 0.0 for name, value in numbers.items()}
             return {
-                **{
-                    name: {
-                        "value": float(f"{value:.4g}") if value > LEAST_US else 0.0,
-                        "unit": "us",
-                        "source": cited,
-                        "kind": "measured",
-                    }
-                    for name, value in numbers.items()
-                },
-                "rounds_in_step": {
-                    "value": float(f"{prompts[2]:.4g}"),
-                    "unit": "1",
-                    "source": cited,
-                    "kind": "measured",
-                },
+                "source": f"{source}; {said}",
+                **{name: f"{value!r} us" for name, value in shown.items()},
+                "rounds_in_step": float(f"{prompts[2]:.4g}"),
                 "n_points": n_points,
-                "fitted_on": cited,
             }
 
         releases = {}
@@ -343,7 +328,7 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             "unseen": unseen,
             "releases": releases,
         }
-        found[stack] = to_toml(data)
+        found[stack] = toml.dumps(data)
     return found
 
 

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dse.calibrate import blocks
 from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, MAX_ERROR, WORTH, percent
 from dse.calibrate.solve import Floats, Space, solve
 from dse.calibrate.table import PACKAGE
-from dse.calibrate.write import cited, device_data, to_toml
-from dse.core import files, specfile, units
+from dse.calibrate.write import cited
+from dse.core import units
 from dse.core.compiling import array
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError
 from dse.model.formulas.collectives import collective_s
 from dse.specs import catalog
 from dse.specs.links import COLLECTIVES, Collective, LinkTerms, library_terms, with_custom
@@ -257,27 +258,18 @@ _UNITS = {"rate_growth": "1", "chunk_share": "1", "rate": "GB/s", "direct_rate":
 
 
 def fitted(outcome: LinkOutcome) -> dict[str, Any]:
-    """One part as its table in a device file."""
+    """One part as its block in a device file."""
     error = outcome.errors
-    source = (
-        f"{outcome.source}; {outcome.n_points} rows, mean error on rows not fitted "
-        f"{percent(error['decode']['mean'])} (8 KiB to 2 MiB), {percent(error['prompt']['mean'])} (to 512 MiB)"
-    )
-    found: dict[str, Any] = {}
-    for name, value in outcome.parameters.items():
-        unit = _UNITS.get(name, "us")
-        number = float(f"{value / units.to_base(1, unit):.4g}")
-        found[name] = {"value": number, "unit": unit, "source": source, "kind": "measured"}
-    found["n_points"] = outcome.n_points
-    found["held_out_error"] = _digits(error["all"]["mean"])
+    errors = {"held_out_error": error["all"]["mean"]}
     for size in ("decode", "prompt"):
-        found[f"{size}_error"], found[f"{size}_p90"] = _digits(error[size]["mean"]), _digits(error[size]["p90"])
-    found["fitted_on"] = outcome.source
-    return found
-
-
-def _digits(share: float) -> float:
-    return float(f"{share:.3g}")
+        errors |= {f"{size}_error": error[size]["mean"], f"{size}_p90": error[size]["p90"]}
+    rows = (
+        f"{outcome.n_points} rows, mean error on rows not fitted {percent(error['decode']['mean'])} (8 KiB to 2 MiB), "
+        f"{percent(error['prompt']['mean'])} (to 512 MiB)"
+    )
+    return blocks.block(
+        outcome.parameters, _UNITS, fitted_on=outcome.source, rows=rows, n_points=outcome.n_points, errors=errors
+    )
 
 
 def with_links(data: dict[str, Any], outcomes: list[LinkOutcome]) -> dict[str, Any]:
@@ -304,15 +296,12 @@ def run(source: str, device_name: str, out: str) -> dict[str, Any]:
     """Fit the collectives of the package to the device's form and write a device file with them."""
     if source != PACKAGE:
         raise InputError(f"{source}: collectives are read from {PACKAGE} only: give its name")
-    if not out.lower().endswith(".toml"):
-        raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
+    blocks.check_out(out)
     device = catalog.device(device_name)
     if device.link_bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file")
     outcomes = fit(device.name, device.link_bandwidth.si)
-    written = "# Written by `dse calibrate`.\n" + to_toml(with_links(device_data(device_name), outcomes))
-    catalog.device_from(specfile.parse(out, written))
-    files.write(Path(out), written.encode())
+    blocks.write_device(with_links(blocks.device_data(device_name), outcomes), out)
     parts = [
         {
             "part": o.part,

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.calibrate import served
+from dse.calibrate import blocks, served
 from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, SEED, percent
 from dse.calibrate.solve import Floats, Space, solve
 from dse.calibrate.table import PACKAGE
-from dse.calibrate.write import cited, device_data, to_toml
-from dse.core import files, specfile, units
+from dse.calibrate.write import cited
+from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import catalog
-from dse.specs.device_and_model import HardwareSpec
+from dse.specs.device_and_model import FITTED_ENERGY, HardwareSpec, flat
 from dse.specs.stack import WeightCode
 
 #: formats whose bytes and operations have an energy of their own -> the end of their names in a device file
@@ -389,8 +389,8 @@ def fit(rows: Rows, source: str, measured: Measured | None = None) -> PowerOutco
             found[f"kv.{code}"], ends[f"kv.{code}"] = value, (min(low, value * (1 - median)), high)
             errors[f"attention {code}"] = {"median": median, "p90": p90, "rows": len(own)}
     return PowerOutcome(
-        {name: _digits(value) for name, value in found.items()},
-        {name: (_digits(low), _digits(high)) for name, (low, high) in ends.items()},
+        {name: blocks.digits(value) for name, value in found.items()},
+        {name: (blocks.digits(low), blocks.digits(high)) for name, (low, high) in ends.items()},
         len(rows),
         errors,
         source,
@@ -403,10 +403,6 @@ def _decides(rows: Rows, name: str, found: dict[str, float]) -> bool:
         return False
     most = found[name] * rows.rates[name] > 0.5 * (rows.power_w - found["idle"])
     return int(most.sum()) >= FEWEST_OF_A_FORMAT
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.3g}")
 
 
 def _ends(found: dict[str, float], others: list[dict[str, float]], share: float) -> dict[str, tuple[float, float]]:
@@ -427,33 +423,33 @@ _FIELDS = {
 
 
 def fields(outcome: PowerOutcome) -> dict[str, Any]:
-    """The fitted numbers as a device file has them."""
+    """The fitted numbers as the block `energy` of a device file."""
     error = outcome.errors.get(_BELOW) or outcome.errors["shapes"]
     source = (
         f"{outcome.source}: power of {outcome.n_points:,} long kernels; on {_BELOW} that were left out "
         f"{percent(error['median'])} off in the median, {percent(error['p90'])} in nine of ten "
         "(docs/explanation/calibration.md, Energy)"
     )
-    found = {}
+    found: dict[str, Any] = {"source": source}
     for name, value in outcome.parameters.items():
         kind, _, code = name.partition(".")
         field, unit = _FIELDS[kind]
-        low, high = (float(f"{end / units.to_base(1, unit):.3g}") for end in outcome.ends[name])
-        found[field + FORMATS.get(code, "")] = {
-            "value": float(f"{value / units.to_base(1, unit):.3g}"),
-            "unit": unit,
-            "source": source,
-            "kind": "measured",
-            "low": low,
-            "high": high,
-        }
+        low, high = (blocks.digits(end / units.to_base(1, unit)) for end in outcome.ends[name])
+        shown = blocks.digits(value / units.to_base(1, unit))
+        found[field + FORMATS.get(code, "")] = {"value": shown, "unit": unit, "low": low, "high": high}
     return found
+
+
+def with_energy(data: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
+    """A device's data with the fitted block `energy`; what an earlier fit gave and this one does not stays in it."""
+    rest = {name: item for name, item in flat(data).items() if name not in block}
+    earlier = {name: rest.pop(name) for name in sorted(FITTED_ENERGY & rest.keys() - data.keys())}
+    return {**rest, "energy": {**block, **earlier}}
 
 
 def run(source: str, device_name: str, stack: str | None, out: str) -> dict[str, Any]:
     """Fit the energy of a device and write a device file with it."""
-    if not out.lower().endswith(".toml"):
-        raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
+    blocks.check_out(out)
     device = catalog.device(device_name)
     if source == PACKAGE or Path(source).is_dir():
         measured = from_package(source, device, stack or "vllm")
@@ -465,9 +461,7 @@ def run(source: str, device_name: str, stack: str | None, out: str) -> dict[str,
             f"{source}: the fit cannot be trusted, nothing is written: the median error on shapes left out is "
             f"{percent(outcome.errors['shapes']['median'])}, more than {percent(MAX_ERROR)}"
         )
-    written = "# Written by `dse calibrate`.\n" + to_toml({**device_data(device_name), **fields(outcome)})
-    catalog.device_from(specfile.parse(out, written))
-    files.write(Path(out), written.encode())
+    blocks.write_device(with_energy(blocks.device_data(device_name), fields(outcome)), out)
     return {
         "device": device.name,
         "table": source,

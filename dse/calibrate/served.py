@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dse.calibrate import blocks
 from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, SEED, percent
 from dse.calibrate.solve import Floats, Space, solve
 from dse.calibrate.table import PACKAGE
-from dse.calibrate.write import cited, device_data, to_toml
-from dse.core import files, specfile, units
+from dse.calibrate.write import cited
+from dse.core import units
 from dse.core.compiling import array
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError
 from dse.model.formulas import weights
 from dse.model.formulas.calibrated import choice_s, gemm_s, index_read_s
 from dse.model.lower import CHOICE_TOKENS
@@ -480,22 +481,21 @@ def _solved(rows: Rows, counts: Floats, free: tuple[int, ...], bandwidth: float,
 
 
 def fitted(outcome: ServedOutcome) -> dict[str, Any]:
-    """One part as its table in a device file."""
+    """One part as its block in a device file."""
     error = outcome.errors
     shown = {"decode": "decode steps", "prompt": "prompts", "long": "contexts above 8,192 tokens, left out"}
     said = ", ".join(f"{percent(error[name]['mean'])} ({words})" for name, words in shown.items() if name in error)
-    source = f"{outcome.source}; {outcome.n_points:,} rows, mean error on others {said}"
-    found: dict[str, Any] = {}
-    for name, value in outcome.parameters.items():
-        unit = "us" if name in ("launch", "choice") else "1"
-        number = float(f"{value / units.to_base(1, unit):.4g}")
-        found[name] = {"value": number, "unit": unit, "source": source, "kind": "measured"}
-    found["n_points"], found["held_out_error"] = outcome.n_points, float(f"{error['all']['mean']:.3g}")
+    errors = {"held_out_error": error["all"]["mean"]}
     if "decode" in error:
-        found["serving_error"] = float(f"{error['decode']['mean']:.3g}")
-        found["serving_p90"] = float(f"{error['decode']['p90']:.3g}")
-    found["fitted_on"] = outcome.source
-    return found
+        errors |= {"serving_error": error["decode"]["mean"], "serving_p90": error["decode"]["p90"]}
+    return blocks.block(
+        outcome.parameters,
+        dict.fromkeys(("memory_frac", "flops_frac", "index_frac"), "1"),
+        fitted_on=outcome.source,
+        rows=f"{outcome.n_points:,} rows, mean error on others {said}",
+        n_points=outcome.n_points,
+        errors=errors,
+    )
 
 
 def with_served(data: dict[str, Any], stack: str, outcomes: list[ServedOutcome]) -> dict[str, Any]:
@@ -515,11 +515,10 @@ def run(
     """Fit the served kernels of one stack, or of all of the device's, and write a device file with them."""
     if source != PACKAGE:
         raise InputError(f"{source}: kernels of whole steps are read from {PACKAGE} only: give its name")
-    if not out.lower().endswith(".toml"):
-        raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
+    blocks.check_out(out)
     device = catalog.device(device_name)
     names = [stack] if stack else list(catalog.servers())
-    data = device_data(device_name)
+    data = blocks.device_data(device_name)
     parts: list[dict[str, Any]] = []
 
     def every(stacks: Any) -> None:
@@ -547,9 +546,7 @@ def run(
             every(bar)
     if not parts:
         raise InputError(f"{PACKAGE} has no such tables of {device.name} and {', '.join(names)}")
-    written = "# Written by `dse calibrate`.\n" + to_toml(data)
-    catalog.device_from(specfile.parse(out, written))
-    files.write(Path(out), written.encode())
+    blocks.write_device(data, out)
     return {"device": device.name, "table": source, "out": out, "parts": parts}
 
 

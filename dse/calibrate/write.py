@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import re
 from collections.abc import Callable
@@ -12,12 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dse.calibrate import blocks
 from dse.calibrate import fit as calibrate
 from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import Outcome, percent
 from dse.calibrate.formulas import ATTENTION_SPACE, MICROSECOND, arguments, predict_s
 from dse.calibrate.table import PACKAGE, Table
-from dse.core import files, specfile, units
+from dse.core import files, units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
@@ -84,36 +84,23 @@ def origin(table: Table) -> str:
 
 
 def fitted(outcome: Outcome) -> dict[str, Any]:
-    """One part as its table in a device file."""
-    source = origin(outcome.table)
+    """One part as its block in a device file."""
     total = outcome.errors.get("all") or next(iter(outcome.errors.values()))
     serving = outcome.errors.get("serving")
-    said = (
-        f"{source}; {outcome.n_points:,} rows fitted, mean error {percent(total['mean'])} on {total['rows']:,} others"
+    rows = f"{outcome.n_points:,} rows fitted, mean error {percent(total['mean'])} on {total['rows']:,} others"
+    errors = {"held_out_error": total["mean"]}
+    if serving:
+        rows += f", {percent(serving['mean'])} on the {serving['rows']:,} of them like serving"
+        errors |= {"serving_error": serving["mean"], "serving_p90": serving["p90"]}
+    return blocks.block(
+        shown(outcome), _UNITS, fitted_on=origin(outcome.table), rows=rows, n_points=outcome.n_points, errors=errors
     )
-    if serving:
-        said += f", {percent(serving['mean'])} on the {serving['rows']:,} of them like serving"
-    found: dict[str, Any] = {}
-    for name, value in shown(outcome).items():
-        unit = _UNITS.get(name, "us")
-        number = float(f"{value / units.to_base(1, unit):.4g}")
-        found[name] = {"value": number, "unit": unit, "source": said, "kind": "measured"}
-    found["n_points"] = outcome.n_points
-    found["held_out_error"] = _digits(total["mean"])
-    if serving:
-        found["serving_error"], found["serving_p90"] = _digits(serving["mean"]), _digits(serving["p90"])
-    found["fitted_on"] = source
-    return found
 
 
 def shown(outcome: Outcome) -> dict[str, float]:
     """The parameters that this part sets, in SI units."""
     names = _PACKED if outcome.part.startswith("kv.") else tuple(outcome.parameters)
     return {name: outcome.parameters[name] for name in names if name in outcome.parameters}
-
-
-def _digits(share: float) -> float:
-    return float(f"{share:.3g}")
 
 
 def with_stack(data: dict[str, Any], name: str, outcomes: list[Outcome]) -> dict[str, Any]:
@@ -132,37 +119,6 @@ def with_stack(data: dict[str, Any], name: str, outcomes: list[Outcome]) -> dict
     return {**data, "stacks": {**stacks, name: stack}}
 
 
-def _text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _inline(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_inline(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, str):
-        return _text(value)
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def to_toml(data: dict[str, Any], place: tuple[str, ...] = ()) -> str:
-    """Device data as TOML: a number with its unit on one line, everything else that nests as a table."""
-    tables = {key: value for key, value in data.items() if isinstance(value, dict) and "value" not in value}
-    lines = [f"{_key(key)} = {_inline(value)}\n" for key, value in data.items() if key not in tables]
-    head = f"\n[{'.'.join(map(_key, place))}]\n" if place and (lines or not tables) else ""
-    return head + "".join(lines) + "".join(to_toml(value, (*place, key)) for key, value in tables.items())
-
-
-def _key(key: str) -> str:
-    """A key as TOML has it, in quotes where it is not bare."""
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
-
-
-def device_data(name: str) -> dict[str, Any]:
-    """The keys of a device's file as they stand there."""
-    path = catalog.device_files().get(name.strip().lower(), name)
-    return specfile.read(path).data
-
-
 def run(
     source: str,
     device_name: str,
@@ -176,8 +132,7 @@ def run(
 
     `draw` makes the plot, as page and picture, of the outcomes, the device's name and the stack's.
     """
-    if not out.lower().endswith(".toml"):
-        raise InputError(f"out = {show(out)}: must end in .toml: it becomes a device file")
+    blocks.check_out(out)
     device = catalog.device(device_name)
     table, name = load(source, device, stack, kind)
     _check_name(name)
@@ -186,8 +141,7 @@ def run(
     if not good:
         reasons = "; ".join(f"{outcome.part}: {', '.join(outcome.problems)}" for outcome in outcomes)
         raise InputError(f"{source}: the fit cannot be trusted, nothing is written: {reasons}")
-    text = "# Written by `dse calibrate`.\n" + to_toml(with_stack(device_data(device_name), name, outcomes))
-    catalog.device_from(specfile.parse(out, text))
+    text = blocks.device_text(with_stack(blocks.device_data(device_name), name, outcomes), out)
     target = Path(out)
     plot = target.with_suffix(".html")
     picture = target.with_suffix(".png")

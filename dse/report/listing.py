@@ -567,7 +567,9 @@ def _layers_text(group: LayerKV) -> str:
 def shipped_text(name: str) -> str:
     """The text of a shipped device or model file."""
     files = {**catalog.device_files(), **catalog.model_files()}
-    path = files.get(name.lower()) or catalog.shipped_model_file(name)
+    if device := catalog.device_files().get(name.lower()):
+        return catalog.device_text(device)
+    path = catalog.shipped_model_file(name)
     if path is None:
         raise InputError(f"unknown shipped file {show_value(name)}: {did_you_mean(name, files)}")
     return path.read_text(encoding="utf-8")
@@ -575,8 +577,8 @@ def shipped_text(name: str) -> str:
 
 def check(name: str) -> str:
     """What `dse check` says of a good device file, model file or plan by layer. Raises SpecError with all problems."""
-    shipped = catalog.device_files().get(name.lower()) or catalog.shipped_model_file(name)
-    document = specfile.read(shipped or name)
+    device = catalog.device_files().get(name.lower())
+    document = catalog.shipped_device(device) if device else specfile.read(catalog.shipped_model_file(name) or name)
     if catalog.looks_like_device(document.data):
         return device_summary(catalog.device_from(document))
     if layered.looks_like_plan(document.data):

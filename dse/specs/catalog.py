@@ -14,6 +14,7 @@ from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unk
 from dse.specs.stack import ServerSpec
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
+_CALIBRATIONS = Path(hwspecs.__file__).parent / "calibrations"
 _MODELS = Path(hwspecs.__file__).parent / "models"
 _STACKS = Path(hwspecs.__file__).parent / "stacks"
 _IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
@@ -23,6 +24,18 @@ _IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
 def device_files() -> dict[str, Path]:
     """Shipped device files by lower-case name."""
     return {path.stem.lower(): path for path in sorted(_DEVICES.glob("*.toml"))}
+
+
+def calibration_file(device: str) -> Path:
+    """Where the fitted numbers of a shipped device lie, or would."""
+    return _CALIBRATIONS / f"{device.lower()}.toml"
+
+
+def device_text(path: Path) -> str:
+    """A shipped device's data sheet and, after it, what was fitted: one device file."""
+    fitted = calibration_file(path.stem)
+    parts = [path, fitted] if fitted.is_file() else [path]
+    return "\n".join(part.read_text(encoding="utf-8") for part in parts)
 
 
 @cache
@@ -159,13 +172,14 @@ def _find_device(name: str) -> str | Path:
 
 
 @cache
-def _shipped_document(path: Path) -> specfile.Document:
-    return specfile.read(path)
+def shipped_device(path: Path) -> specfile.Document:
+    """The document of a shipped device."""
+    return specfile.parse(str(path), device_text(path))
 
 
 @cache
 def _shipped_device(path: Path) -> specs.HardwareSpec:
-    return device_from(_shipped_document(path))
+    return device_from(shipped_device(path))
 
 
 def device(name: str) -> specs.HardwareSpec:
@@ -182,7 +196,7 @@ def device(name: str) -> specs.HardwareSpec:
 
 def _changed(base: str, changes: str) -> specs.HardwareSpec:
     found = _find_device(base)
-    return changed(_shipped_document(found) if isinstance(found, Path) else specfile.read(found), base, changes)
+    return changed(shipped_device(found) if isinstance(found, Path) else specfile.read(found), base, changes)
 
 
 def changed(document: specfile.Document, base: str, changes: str) -> specs.HardwareSpec:
@@ -190,7 +204,7 @@ def changed(document: specfile.Document, base: str, changes: str) -> specs.Hardw
 
     `base` names the document in messages and sources. Raises InputError or SpecError.
     """
-    data, parts = dict(document.data), []
+    data, parts = dict(specs.flat(document.data)), []
     for change in changes.split(","):
         field, equals, value = (part.strip() for part in change.partition("="))
         if not equals or not value:
@@ -214,9 +228,9 @@ def device_from(document: specfile.Document) -> specs.HardwareSpec:
     if spec.stacks_of is None:
         return spec
     other = device_files().get(spec.stacks_of.lower())
-    stacks = specs.load(_shipped_document(other), specs.HardwareSpec).stacks if other else {}
+    stacks = specs.load(shipped_device(other), specs.HardwareSpec).stacks if other else {}
     if not stacks:
-        known = ", ".join(name for name, path in device_files().items() if "[stacks." in path.read_text())
+        known = ", ".join(name for name, path in device_files().items() if "stacks" in shipped_device(path).data)
         raise InputError(
             f"{document.where(('stacks_of',))}: stacks_of = {show(spec.stacks_of)}: must be one of {known}"
         )

@@ -58,6 +58,7 @@ from dse.specs.quantity import (
     Tokens,
     UsableFrac,
     VocabTokens,
+    with_source,
 )
 from dse.specs.stack import Spec, StackName, StackSpec, StateCode, keys_at
 
@@ -161,6 +162,11 @@ class HardwareSpec(Spec):
     reported_memory: Bytes | None = None
     #: memory that `reported_memory` goes with
     _described_bytes: int = PrivateAttr(default=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, data: Any) -> Any:
+        return flat(data) if isinstance(data, dict) else data
 
     def model_post_init(self, context: Any, /) -> None:
         """Note which memory the driver's number is for."""
@@ -273,6 +279,23 @@ class HardwareSpec(Spec):
                 usual = f"{units.human(low, base)} to {units.human(high, base)}"
                 found.append(f"{name} = {number.value:g} {number.unit} is unusual ({usual}): check the unit")
         return found
+
+
+#: what a fit to a device's power gives, as the block `energy` of a file
+FITTED_ENERGY = frozenset(name for name in HardwareSpec.model_fields if name.startswith("energy_")) | {"idle_power"}
+
+
+def flat(data: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a device file with those of its block `energy` beside the others. Raises ValueError."""
+    block = data.get("energy")
+    if not isinstance(block, dict) or "source" not in block:
+        return data
+    for name in block.keys() - {"source", "kind"}:
+        if name not in FITTED_ENERGY:
+            raise ValueError(f"energy.{clean(str(name), 40)}: unknown key: {did_you_mean(str(name), FITTED_ENERGY)}")
+        if name in data:
+            raise ValueError(f"energy.{name}: is given twice: give it once")
+    return {name: item for name, item in data.items() if name != "energy"} | with_source(block, FITTED_ENERGY)
 
 
 class LayerKV(BaseModel):

@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -89,6 +90,21 @@ def _parse_short(raw: Any, base: str) -> Any:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return {"value": raw, "unit": base, "source": "user's file", "kind": ASSUMED}
     return raw
+
+
+def with_source(block: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A block of a file whose numbers, `names`, share one source: the block with `source` and `kind` put into each.
+
+    Numbers are short texts ("11.4 us"), bare shares (0.91) or tables without a source; one with its own keeps it.
+    """
+    found = {name: item for name, item in block.items() if name not in ("source", "kind")}
+    shared = {"source": block["source"], "kind": block.get("kind", "measured")}
+    for name in names & found.keys():
+        number = found[name]
+        if isinstance(number, str | int | float) and not isinstance(number, bool):
+            number = _parse_short(number, "1") | shared
+        found[name] = shared | number if isinstance(number, dict) else number
+    return found
 
 
 def _example(base: str) -> str:

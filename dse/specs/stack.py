@@ -1,11 +1,12 @@
 """What a software stack reaches on a device: fitted parameters of its kernels, each with what it was fitted on."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dse.specs.quantity import ElementRate, Quantity, Rounds, Seconds, Share
+from dse.specs.quantity import ElementRate, Quantity, Rounds, Seconds, Share, with_source
 
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
@@ -26,6 +27,8 @@ StackName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9
 #: measured over predicted
 Ratio = Annotated[float, Field(gt=0, le=1000)]
 ErrorShare = Annotated[float, Field(ge=0, le=100)]
+#: what a source says of its rows, after where they come from
+BEFORE_ROWS = re.compile("; (?=[0-9,]+ rows)")
 
 
 class Spec(BaseModel):
@@ -38,7 +41,28 @@ class Spec(BaseModel):
         return {name: value for name in type(self).model_fields if isinstance(value := getattr(self, name), Quantity)}
 
 
-class Fit(Spec):
+class FittedBlock(Spec):
+    """Fitted numbers whose source a file gives once, as `source` of the block, or in each of them.
+
+    `fitted_on`, where left out, is the source up to what it says of its rows ("; 5,416 rows ...").
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_source(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(source := data.get("source"), str):
+            return data
+        fields = cls.model_fields.items()
+        numbers = {name for name, field in fields if Quantity in (field.annotation, *_inside(field.annotation))}
+        return with_source({"fitted_on": BEFORE_ROWS.split(source)[0], **data}, numbers)
+
+
+def _inside(annotation: Any) -> tuple[Any, ...]:
+    """The types that an optional field joins, without what bounds them."""
+    return tuple(getattr(part, "__origin__", part) for part in get_args(annotation))
+
+
+class Fit(FittedBlock):
     """How good a set of parameters is: rows fitted, mean error on rows held out, and where the rows come from.
 
     Errors are shares (0.05 is 5 %). `serving_error` and `serving_p90` (mean and 90th percentile) count only the rows
@@ -116,7 +140,7 @@ class Spread(Spec):
     n_points: int = Field(ge=1)
 
 
-class HostFit(Spec):
+class HostFit(FittedBlock):
     """What a server does in a step beside the kernels that are modelled: small kernels, scheduling, sampling.
 
     Fitted to whole measured steps, after kernels and exchanges (docs/explanation/calibration.md, Whole steps).

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hwspecs
 from dse.calibrate import fit as calibrate
 from dse.calibrate import solve
 from dse.calibrate import table as calibrate_table
@@ -485,9 +483,7 @@ def test_predictions_quote_what_a_spreadsheet_would_run(tmp_path):
 FITTED = ("a100-80gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "l40s", "rtx-pro-6000")
 BLACKWELL = ("b200", "b300", "gb200", "gb300", "rtx-pro-6000")
 EVERY = [
-    (path.stem, stack)
-    for path in sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
-    for stack in catalog.device(path.stem).stacks
+    (path.stem, stack) for path in sorted(catalog.device_files().values()) for stack in catalog.device(path.stem).stacks
 ]
 #: those with attention, which papers' benchmarks can run by; of others only parts of whole steps were fitted
 SHIPPED = [(device, stack) for device, stack in EVERY if catalog.device(device).stacks[stack].attention]
@@ -565,8 +561,8 @@ def test_stacks_are_shown_with_their_sources():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("launch = { value = 11", "launc = { value = 11"), "unknown key: did you mean launch"),
-        (("memory_frac = { value = 0.9", "memory_frac = { value = 1.9"), "must be"),
+        (('launch = "11', 'launc = "11'), "unknown key: did you mean launch"),
+        (("memory_frac = 0.9", "memory_frac = 1.9"), "must be"),
         (("[stacks.vllm.attention]", "[stacks.vLLM.attention]"), "stacks"),
         (("[stacks.vllm.gemm]", "[stacks.vllm.gem]"), "did you mean gemm"),
         (("n_cores = {", "n_corez = {"), "need n_cores"),
@@ -574,7 +570,7 @@ def test_stacks_are_shown_with_their_sources():
 )
 def test_wrong_stacks_are_one_line_each(tmp_path, change, reason):
     old, new = change
-    text = (Path(hwspecs.__file__).parent / "devices" / "h100.toml").read_text()
+    text = catalog.device_text(catalog.device_files()["h100"])
     assert old in text
     if "n_cores" in old:
         text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("n_cores"))

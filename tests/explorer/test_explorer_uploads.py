@@ -13,7 +13,7 @@ from dse.explorer import kept, request, uploads
 from dse.specs import catalog
 from explorer_page import address_of, asked, measured_file, numbers, opened, page, said, wrong
 
-DEVICE = (catalog.device_files()["a100-80gb"]).read_bytes()
+DEVICE = catalog.device_text(catalog.device_files()["a100-80gb"]).encode()
 CONFIG = b"""{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
 "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048, "vocab_size": 1000}"""
 

@@ -9,18 +9,22 @@ from typing import NamedTuple
 import pytest
 
 import hwspecs
-from dse.core import specfile, units
+from dse.calibrate import blocks
+from dse.core import specfile, toml, units
 from dse.core.errors import InputError, SpecError
 from dse.specs import catalog, device_file
 from dse.specs import device_and_model as specs
 
+FITTED = sorted((Path(hwspecs.__file__).parent / "calibrations").glob("*.toml"))
 DEVICE_FILES = sorted((Path(hwspecs.__file__).parent / "devices").glob("*.toml"))
 MODEL_FILES = [
     path
     for path in sorted((Path(hwspecs.__file__).parent / "models").glob("*.toml"))
     if "[[layers]]" not in path.read_text()
 ]
-DEVICES = {path.stem: specs.load(specfile.read(path), specs.HardwareSpec) for path in DEVICE_FILES}
+DEVICES = {
+    name: specs.load(catalog.shipped_device(path), specs.HardwareSpec) for name, path in catalog.device_files().items()
+}
 MODELS = {path.stem: specs.load(specfile.read(path), specs.ModelFile) for path in MODEL_FILES}
 
 #: FLOP of a core in a cycle, of which a GPU's peak gives its clock
@@ -100,40 +104,80 @@ def test_names_are_the_lists():
     assert {spec.name for spec in MODELS.values()} == set(BY_HAND)
 
 
-@pytest.mark.parametrize("path", [*DEVICE_FILES, *MODEL_FILES], ids=lambda path: path.stem)
-def test_file_is_named_after_its_spec_and_says_what_it_is(path):
-    spec = {**DEVICES, **MODELS}[path.stem]
-    assert path.name == f"{spec.name.lower()}.toml"
-    assert spec.title
-    assert path.read_text().startswith("# ")
+def test_files_are_named_after_their_spec_and_say_what_they_are():
+    for path in (*DEVICE_FILES, *MODEL_FILES):
+        spec = {**DEVICES, **MODELS}[path.stem]
+        assert path.name == f"{spec.name.lower()}.toml"
+        assert spec.title, path
+        assert path.read_text().startswith("# "), path
 
 
-@pytest.mark.parametrize("name", [*GPUS, *ACCELERATORS])
-def test_catalog_finds_the_device(name):
-    assert catalog.device(name).name == name
+def test_the_catalog_finds_devices_and_models_by_their_names():
+    assert [catalog.device(name).name for name in (*GPUS, *ACCELERATORS)] == [*GPUS, *ACCELERATORS]
+    assert [catalog.model(name).name for name in BY_HAND] == [*BY_HAND]
 
 
-@pytest.mark.parametrize("name", BY_HAND)
-def test_catalog_finds_the_model(name):
-    assert catalog.model(name).name == name
+def test_a_device_file_holds_what_a_data_sheet_says():
+    """Some 30 lines that one can read; what was fitted lies beside it, a source once a block."""
+    for path in DEVICE_FILES:
+        sheet = specfile.read(path).data
+        assert len(path.read_text().splitlines()) <= 36, path
+        assert "stacks" not in sheet, path
+        assert sheet.get("links", {}).keys() <= {"node_devices", "inter_node_bandwidth"}, path
+        fitted = catalog.calibration_file(path.stem)
+        if fitted.is_file():
+            again = specfile.read(fitted).data
+            assert again.keys() <= {"energy", "stacks", "links"}
+            assert not sheet.keys() & (again.keys() | again.get("energy", {}).keys()) - {"links"}, path
+            assert fitted.read_text() == blocks.device_text(blocks.device_data(path.stem), str(fitted)), path
+    assert {path.stem for path in FITTED} <= {path.stem for path in DEVICE_FILES}
+    assert len(FITTED) == 9
+
+
+def test_one_file_of_everything_and_sources_beside_each_number_are_read_too(tmp_path):
+    """Device files of users: a calibrated device in one file, each number with its source."""
+    whole, spread = tmp_path / "whole.toml", tmp_path / "spread.toml"
+    whole.write_text(catalog.device_text(catalog.device_files()["b200"]))
+    assert catalog.device(str(whole)) == catalog.device("b200")
+    numbers = catalog.device("b200").model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    spread.write_text(toml.dumps(numbers))
+    assert spread.read_text().count("source = ") > 200
+    assert catalog.device(str(spread)) == catalog.device("b200")
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('energy_per_bite = "5 pJ/B"', "energy.energy_per_bite: unknown key: did you mean energy_per_byte"),
+        ('n_cores = "4 core"', "energy.n_cores: unknown key"),
+        ('energy_per_byte = "5 pJ"', "unit must be one of"),
+        ("energy_per_byte = true", "must be a number with a unit"),
+    ],
+)
+def test_wrong_blocks_of_fitted_energy_are_one_line(lines, reason):
+    head = 'name = "x"\nmemory_capacity = "80 GB"\nmemory_bandwidth = "2 TB/s"\npeak_flops = "1 PFLOP/s"\n'
+    text = f'{head}[energy]\nsource = "by hand"\n{lines}\n'
+    with pytest.raises(SpecError, match=reason):
+        catalog.device_from(specfile.parse("d.toml", text))
+    twice = f'idle_power = "5 W"\n{head}[energy]\nsource = "by hand"\nidle_power = "6 W"\n'
+    with pytest.raises(SpecError, match=r"energy\.idle_power: is given twice"):
+        catalog.device_from(specfile.parse("d.toml", twice))
 
 
 def test_there_are_numbers_to_check():
     assert len(QUANTITIES) > 8 * len(DEVICES) + 8 * len(MODELS)
 
 
-@pytest.mark.parametrize("where", QUANTITIES)
-def test_number_has_unit_and_source(where):
-    number = QUANTITIES[where]
-    assert number.unit in units.UNITS
-    assert len(number.source.split()) > 1
-    assert "user's file" not in number.source
-
-
-@pytest.mark.parametrize("where", QUANTITIES)
-def test_assumed_numbers_are_marked_and_say_so(where):
-    number = QUANTITIES[where]
-    assert ("assumed" in number.source.lower()) == (number.kind == "assumed")
+def test_numbers_have_a_unit_and_a_source_and_assumed_ones_say_so():
+    wrong = [
+        where
+        for where, number in QUANTITIES.items()
+        if number.unit not in units.UNITS
+        or len(number.source.split()) <= 1
+        or "user's file" in number.source
+        or ("assumed" in number.source.lower()) != (number.kind == "assumed")
+    ]
+    assert wrong == []
 
 
 def test_lines_are_one_key_each():
@@ -141,7 +185,7 @@ def test_lines_are_one_key_each():
     for path in [*DEVICE_FILES, *MODEL_FILES]:
         document = specfile.read(path)
         spec = {**DEVICES, **MODELS}[path.stem]
-        lines = [document.lines[(field,)] for field in spec.model_fields_set]
+        lines = [document.lines[(field,)] for field in spec.model_fields_set & document.data.keys()]
         assert len(set(lines)) == len(lines), path
 
 
