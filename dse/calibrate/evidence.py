@@ -15,7 +15,7 @@ from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas import calibrated
-from dse.model.lower import KERNELS
+from dse.model.stacks import KERNELS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.measurements import bits_from

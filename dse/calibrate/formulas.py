@@ -1,5 +1,6 @@
 """The calibrated formulas over whole tables, and the space in which their parameters are fitted."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from dse.calibrate.solve import Floats, Space
 from dse.calibrate.table import TIME, Table, elements
 from dse.core import units
-from dse.core.compiling import array
+from dse.core.compiling import Formula, array, elementwise
 from dse.core.errors import InputError
 from dse.model.formulas import attention, calibrated
 from dse.specs.device_and_model import HardwareSpec
@@ -104,8 +105,8 @@ class Problem:
 
 def predict_s(kind: str, fixed: dict[str, Any], terms: dict[str, Any]) -> Floats:
     """Seconds of every row: the one formula, over arrays."""
-    formula = calibrated.attention_layer_s if kind == "attention" else calibrated.gemm_s
-    names = formula.__code__.co_varnames[: formula.__code__.co_argcount]  # type: ignore[attr-defined]
+    formula: Formula[..., float] = calibrated.attention_layer_s if kind == "attention" else calibrated.gemm_s
+    names = inspect.signature(formula).parameters
     both = {**fixed, **terms}
     found: Floats = array(formula)(*(np.asarray(both[name], dtype=float) for name in names))
     return found
@@ -119,11 +120,14 @@ def arguments(table: Table, device: HardwareSpec) -> dict[str, Any]:
     column = table.columns
     if table.kind == "gemm":
         m, n, k = column["m"], column["n"], column["k"]
-        sizes = {"flops": calibrated.gemm_flops(m, n, k), "n_bytes": calibrated.gemm_bytes(m, n, k)}
+        sizes = {
+            "flops": elementwise(calibrated.gemm_flops)(m, n, k),
+            "n_bytes": elementwise(calibrated.gemm_bytes)(m, n, k),
+        }
         return {**rates, "m_rows": m, **sizes}
     batch, queries, heads = column["batch"], column["n_q_heads"], column["n_kv_heads"]
     score_dim = 2 * column["head_dim"]
-    per_token = attention.attention_flops_per_token(queries, score_dim)
+    per_token = elementwise(attention.attention_flops_per_token)(queries, score_dim)
     return {
         **rates,
         "n_cores": device.n_cores.si,
@@ -131,7 +135,7 @@ def arguments(table: Table, device: HardwareSpec) -> dict[str, Any]:
         "n_units": batch * heads,
         "n_elements": elements(column),
         "kv_read_bytes": column["kv_bytes"],
-        "io_bytes": calibrated.attention_io_bytes(batch, queries, score_dim),
+        "io_bytes": elementwise(calibrated.attention_io_bytes)(batch, queries, score_dim),
         "flops": batch * column["kv_len_tokens"] * per_token,
         "n_copies": array(calibrated.layout_copies)(batch, queries, heads).astype(float),
     }

@@ -21,11 +21,11 @@ from dse.calibrate.solve import Floats, Space, solve
 from dse.calibrate.table import PACKAGE
 from dse.calibrate.write import cited
 from dse.core import units
-from dse.core.compiling import array
+from dse.core.compiling import array, elementwise
 from dse.core.errors import InputError
 from dse.model.formulas import weights
 from dse.model.formulas.calibrated import choice_s, gemm_s, index_read_s
-from dse.model.lower import CHOICE_TOKENS
+from dse.model.kernels import CHOICE_TOKENS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.huggingface.mixers import Compressed, Heads, Index, Latent, Mixer
@@ -421,8 +421,10 @@ def predict_s(rows: Rows, point: Floats, bandwidth: float, peak: float) -> Float
     launch, memory, flops, index, choice = point
     found: Floats = array(gemm_s)(rows.flops, rows.n_bytes, launch * _US, 1 / flops, 1 / memory, peak, bandwidth)
     if rows.module:
-        found = found + rows.module.products_s + index_read_s(rows.module.index_bytes, 1 / index, bandwidth)
-        found = found + choice_s(rows.module.choices, choice * _US / CHOICE_TOKENS)
+        found = (
+            found + rows.module.products_s + elementwise(index_read_s)(rows.module.index_bytes, 1 / index, bandwidth)
+        )
+        found = found + elementwise(choice_s)(rows.module.choices, choice * _US / CHOICE_TOKENS)
     return found
 
 

@@ -16,7 +16,7 @@ from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
 from dse.model.evaluate import Point
-from dse.model.lower import DEFAULT_STACK
+from dse.model.stacks import DEFAULT_STACK
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from

@@ -9,12 +9,16 @@ import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+#: of formulas that are exact in whole numbers and bounds in floats
+Number = TypeVar("Number", int, float)
 
 
-class Formula(Protocol):
+class Formula(Protocol[P, R_co]):
     """A plain function that also says its unit, equation and source."""
 
     unit: str
@@ -22,13 +26,13 @@ class Formula(Protocol):
     source: str
     __name__: str
 
-    def __call__(self, *args: Any, **terms: Any) -> Any: ...
+    def __call__(self, *args: P.args, **terms: P.kwargs) -> R_co: ...
 
     def __hash__(self) -> int: ...
 
 
 #: every formula that has been imported, by name
-FORMULAS: dict[str, Formula] = {}
+FORMULAS: dict[str, Formula[..., Any]] = {}
 #: functions that compiled code may call, and whether each is merged into its caller
 _FUNCTIONS: dict[Callable[..., Any], bool] = {}
 _registered: set[Callable[..., Any]] = set()
@@ -36,13 +40,19 @@ _registered: set[Callable[..., Any]] = set()
 SOURCES = ("core/compiling.py", "model/**/*.py", "quantizers/base.py", "specs/tokens.py")
 
 
-def formula(unit: str, equation: str, source: str) -> Callable[[Callable[..., Any]], Formula]:
-    """Mark a function as a formula. It stays a plain function; `unit`, `equation` and `source` become attributes."""
+def formula(unit: str, equation: str, source: str) -> Callable[[Callable[P, R_co]], Formula[P, R_co]]:
+    """Mark a function as a formula. It stays a plain function; `unit`, `equation` and `source` become attributes.
 
-    def mark(function: Callable[..., Any]) -> Formula:
-        marked = cast(Formula, function)
+    Raises ValueError where another function is a formula of that name.
+    """
+
+    def mark(function: Callable[P, R_co]) -> Formula[P, R_co]:
+        marked = cast(Formula[P, R_co], function)
+        name, known = function.__name__, FORMULAS.get(function.__name__)
+        if known and known.__module__ != function.__module__:
+            raise ValueError(f"formula {name} of {function.__module__}: {known.__module__} has one of that name")
         marked.unit, marked.equation, marked.source = unit, equation, source
-        FORMULAS[function.__name__] = marked
+        FORMULAS[name] = marked
         _FUNCTIONS[function] = False
         return marked
 
@@ -83,13 +93,13 @@ def registered() -> Any:
 
 
 @cache
-def jit(function: Formula) -> Callable[..., Any]:
+def jit(function: Formula[..., Any]) -> Callable[..., Any]:
     """The formula compiled for scalars."""
     return registered().njit(error_model="numpy")(function)
 
 
 @cache
-def array(function: Formula) -> Callable[..., Any]:
+def array(function: Formula[..., Any]) -> Callable[..., Any]:
     """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53.
 
     Wide vectors compute both sides of a branch and keep one: a division by zero on the other is no news.
@@ -98,6 +108,11 @@ def array(function: Formula) -> Callable[..., Any]:
 
     compiled: Callable[..., Any] = registered().vectorize(function)
     return np.errstate(divide="ignore", invalid="ignore")(compiled)
+
+
+def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A formula over numpy arrays as plain Python runs it: only for those of + - * / and //."""
+    return function
 
 
 @cache

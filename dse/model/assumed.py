@@ -1,6 +1,6 @@
 """Reasons for the assumed numbers of a design, and the kernels that run its quantizers, in words."""
 
-from dse.model import deployed, implementations, lower
+from dse.model import deployed, implementations, kernels, stacks
 from dse.model.evaluate import Point
 from dse.specs import servers
 from dse.specs import tokens as token_policies
@@ -23,7 +23,7 @@ def reason(point: Point, name: str) -> str:
                 if found.kind == "assumed"
             )
         ),
-        "stacks_of": f"kernels as fitted on {device.stacks_of or lower.DEFAULT_STACKS_OF}",
+        "stacks_of": f"kernels as fitted on {device.stacks_of or stacks.DEFAULT_STACKS_OF}",
         "eight_bit_kernels": (
             "products of 8 bits are taken to reach the share of their peak that 16-bit ones were fitted to"
         ),
@@ -39,7 +39,7 @@ def reason(point: Point, name: str) -> str:
             "tokens: most measured layers take 1.3 to 6 times as long (docs/explanation/calibration.md)"
         ),
         "nearest_release": (
-            f"{lower.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
+            f"{stacks.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
             "releases and servers that were"
         ),
     }
@@ -62,12 +62,12 @@ def _borrowed(point: Point) -> str:
     stack = point.stack
     if not isinstance(stack, ServedStack):
         return ""
-    places = lower.fits_used(point.plan, point.paths, point.work, stack)
+    places = kernels.fits_used(point.plan, point.paths, point.work, stack)
     found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
     said = [f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"]
     shapes = dict.fromkeys(g.shape_index for g in point.plan.groups)
     own = {
-        lower.sparse_code(point.plan, point.paths, i): lower.sparse_place(point.plan, point.paths, stack, i)
+        kernels.sparse_code(point.plan, point.paths, i): kernels.sparse_place(point.plan, point.paths, stack, i)
         for i in shapes
     }
     lacking = {code: place for code, place in own.items() if code != (place or "")}
@@ -87,14 +87,14 @@ def unpack_rates(point: Point) -> str:
     for g in point.plan.groups:
         one = g.implementation
         if one and one.elements_per_cycle and point.paths[g.place] == "fused":
-            own = lower.core_rate(point.device, stack, g, "fused")
+            own = kernels.core_rate(point.device, stack, g, "fused")
             shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
             found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
             continue
-        fit = lower.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_unpacking else None
+        fit = kernels.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_unpacking else None
         if fit:
             rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
-            found[lower.kv_code(g)] = rate
+            found[kernels.kv_code(g)] = rate
     return "; ".join(f"{code} {rate}" for code, rate in found.items()) or rates(point)
 
 

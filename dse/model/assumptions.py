@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dse.core import units
-from dse.model import energy, implementations, lower
+from dse.model import energy, implementations, kernels
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
@@ -39,7 +39,7 @@ def of(
     fields = ["kernel_launch"] if launching and device.kernel_launch.si else []
     fields += ["token_cores", *(("kv_page", "kv_burst") if any(g.streams for g in plan.groups) else ())]
     fields += ["board_power"]
-    peaks = lower.product_peaks(device, plan.model, work, stack)
+    peaks = kernels.product_peaks(device, plan.model, work, stack)
     if all(getattr(device, name) for name in _PARTS):
         fields += [*_PARTS, *_energy_by_bits(device, plan, work, peaks[-1])]
     fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "pim_bandwidth", "peak_flops"]
@@ -94,8 +94,8 @@ def _energy_by_bits(device: HardwareSpec, plan: KvPlan, work: Workload, peak: st
 
 def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> bool:
     """True where times of attention follow from what a core does: not of latent heads as they were measured."""
-    return lower.latent_code(plan, paths, stack) is None or any(
-        g.layout.needs_unpacking and paths[g.place] in ("engine", "fused") and lower.kv_code(g) not in stack.latent
+    return kernels.latent_code(plan, paths, stack) is None or any(
+        g.layout.needs_unpacking and paths[g.place] in ("engine", "fused") and kernels.kv_code(g) not in stack.latent
         for g in plan.groups
     )
 
@@ -122,15 +122,15 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     their own were not measured, and states that nobody measured are updated at its pace. Prompts of such layers
     are always computed as those of plain attention.
     """
-    used, weights, found = lower.fits_used(plan, paths, work, stack), work.weight_format, []
+    used, weights, found = kernels.fits_used(plan, paths, work, stack), work.weight_format, []
     served = stack if isinstance(stack, ServedStack) else None
     if work.activation_bits < units.FP16_BITS and f"products.{weights.dense_code}" not in used and stack.gemm:
         found.append("eight_bit_kernels")
     elif served and (served.host or work.weights):
         places = [f"products.{weights.dense_code}"]
-        places += [f"experts.{weights.expert_code}"] if lower.has_experts(plan.model, work) else []
+        places += [f"experts.{weights.expert_code}"] if kernels.has_experts(plan.model, work) else []
         found += ["nearest_format"] if any(place not in used for place in places) else []
-    sparse = [lower.sparse_code(plan, paths, g.shape_index) for g in plan.groups]
+    sparse = [kernels.sparse_code(plan, paths, g.shape_index) for g in plan.groups]
     foreign = any(code and f"sparse.{code}" not in used for code in sparse)
     layers = plan.model.layers
     if stack.attention and any(layer.state_code and layer.state_code not in stack.state for layer in layers):

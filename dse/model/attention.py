@@ -7,11 +7,14 @@ cores and what engines hide depend on how many there are.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
 from dse.model.formulas import attention, calibrated, generation, scheduling
+from dse.model.generation import Generation
 from dse.model.kv_bytes import (
+    Limits,
     entered_tokens,
     length_of_entered,
     next_break,
@@ -21,7 +24,7 @@ from dse.model.kv_bytes import (
     token_slope,
     window_of,
 )
-from dse.model.records import ENGINE, FUSED, MATERIALISED
+from dse.model.records import ENGINE, FUSED, MATERIALISED, Design, Kernel, Tensor
 
 
 class Sums(NamedTuple):
@@ -51,13 +54,13 @@ class Quantising(NamedTuple):
 
 
 @compilable
-def reached_bandwidth(design):
+def reached_bandwidth(design: Design) -> float:
     """Bytes per second that attention kernels reach: the peak in the ideal model."""
     return design.device.bandwidth_bytes_per_s * design.stack.memory_frac
 
 
 @compilable
-def peak_flops(design, n_sequences):
+def peak_flops(design: Design, n_sequences: int) -> float:
     """Peak rate in a decode step of `n_sequences`: of the cores that have a token to work on, where each takes one."""
     device = design.device
     cores = device.token_cores
@@ -67,7 +70,7 @@ def peak_flops(design, n_sequences):
 
 
 @compilable
-def hideable_share(design, n_sequences):
+def hideable_share(design: Design, n_sequences: int) -> float:
     """Share of attention behind which engine work can hide: all of it where nothing is known of the cores."""
     if design.device.token_cores == 0:
         return 1.0
@@ -75,7 +78,7 @@ def hideable_share(design, n_sequences):
 
 
 @compilable
-def quantising(design, bandwidth, amounts):
+def quantising(design: Design, bandwidth: float, amounts: Sequence[float]) -> Quantising:
     """Seconds by path for `amounts` of the tensors (elements, or bytes through memory)."""
     engine = fused = materialised = 0.0
     for t in range(len(design.tensors)):
@@ -91,7 +94,7 @@ def quantising(design, bandwidth, amounts):
 
 
 @compilable
-def ideal_sums(design, made, n_sequences, packed):
+def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quantising) -> Sums:
     """At peak rates: max(FLOP / F, KV bytes / BW) step by step. `packed` is `quantising` over the steps."""
     device, n_steps = design.device, design.output_tokens
     bandwidth, peak = device.bandwidth_bytes_per_s, peak_flops(design, n_sequences)
@@ -122,27 +125,39 @@ def ideal_sums(design, made, n_sequences, packed):
         if p.copied_bytes != 0 or p.copied_slope != 0:
             copies += generation.sum_of_line(p.copied_bytes / bandwidth, p.copied_slope / bandwidth, 0, m)
     return Sums(
-        total,
-        0.0,
-        read,
-        compute,
-        0.0,
-        exposed + copies,
-        quantize + paid,
-        busy + copies,
-        hidden * n_steps + paid,
-        copies,
+        attention_s=total,
+        fixed_s=0.0,
+        read_s=read,
+        compute_s=compute,
+        unit_s=0.0,
+        unpack_s=exposed + copies,
+        quantize_s=quantize + paid,
+        unpack_busy_s=busy + copies,
+        quantize_busy_s=hidden * n_steps + paid,
+        copies_s=copies,
     )
 
 
 @compilable
-def busy_from(design, kernel, n_units):
+def busy_from(design: Design, kernel: Kernel, n_units: int) -> int:
     """Tokens from which on every core has work: unpacking is a straight line of the tokens from there."""
     return -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // n_units)
 
 
 @compilable
-def _sum_of_roots(design, memory, unit_s, core, compute, n_steps, entered, window, full_from, n_units, per_unit):
+def _sum_of_roots(
+    design: Design,
+    memory: tuple[float, float],
+    unit_s: float,
+    core: tuple[float, float],
+    compute: tuple[float, float],
+    n_steps: int,
+    entered: int,
+    window: int,
+    full_from: int,
+    n_units: int,
+    per_unit: float,
+) -> float:
     """Sum over a straight piece of the root of squares of its lines, each (first, slope)."""
     n_cores = design.stack.n_cores
     if per_unit > 0:  # as many cores at every length
@@ -174,7 +189,7 @@ def _sum_of_roots(design, memory, unit_s, core, compute, n_steps, entered, windo
 
 
 @compilable
-def _first_of_shape(tensors, shape):
+def _first_of_shape(tensors: Sequence[Tensor], shape: int) -> int:
     """The place of the keys of a kernel's layers."""
     t = 0
     while tensors[t].shape != shape:
@@ -183,7 +198,9 @@ def _first_of_shape(tensors, shape):
 
 
 @compilable
-def kernel_sums(design, limits, shape, n_sequences):
+def kernel_sums(
+    design: Design, limits: Limits, shape: int, n_sequences: int
+) -> tuple[float, float, float, float, float, float]:
     """Sums over the steps in the layers of a kernel: (the root with elements as stored, with 16-bit ones, memory,
     compute, unit) of one sequence, and the fixed seconds, which all share."""
     kernel, stack, device = design.kernels[shape], design.stack, design.device
@@ -303,7 +320,7 @@ def kernel_sums(design, limits, shape, n_sequences):
 
 
 @compilable
-def unpacking_s(design, limits):
+def unpacking_s(design: Design, limits: Limits) -> float:
     """Seconds in which the units that unpack one sequence are busy, where kernels were measured."""
     total, last = 0.0, design.input_tokens + design.output_tokens
     for g in design.tensors:
@@ -320,7 +337,7 @@ def unpacking_s(design, limits):
 
 
 @compilable
-def measured_sums(design, made, n_sequences, packed):
+def measured_sums(design: Design, made: Generation, n_sequences: int, packed: Quantising) -> Sums:
     """As the kernels of a stack run. `packed` is `quantising` over the steps."""
     stored = plain = read = compute = unit = fixed = 0.0
     for shape in range(len(design.kernels)):
@@ -333,21 +350,21 @@ def measured_sums(design, made, n_sequences, packed):
             copies += generation.sum_of_line(p.copied_bytes / bandwidth, p.copied_slope / bandwidth, 0, p.n_steps)
     paid = packed.fused_s + packed.materialised_s
     return Sums(
-        plain,
-        fixed,
-        read,
-        compute,
-        unit,
-        stored - plain + copies,
-        paid,
-        unpacking_s(design, made.limits) + copies,
-        paid + packed.engine_s,
-        copies,
+        attention_s=plain,
+        fixed_s=fixed,
+        read_s=read,
+        compute_s=compute,
+        unit_s=unit,
+        unpack_s=stored - plain + copies,
+        quantize_s=paid,
+        unpack_busy_s=unpacking_s(design, made.limits) + copies,
+        quantize_busy_s=paid + packed.engine_s,
+        copies_s=copies,
     )
 
 
 @compilable
-def sums_of(design, made, n_sequences):
+def sums_of(design: Design, made: Generation, n_sequences: int) -> Sums:
     """The sums over the steps of one of `n_sequences` that run together; `made` is its `Generation`."""
     in_steps = [amounts.in_steps for amounts in made.quantised]
     packed = quantising(design, reached_bandwidth(design), in_steps)
@@ -357,7 +374,7 @@ def sums_of(design, made, n_sequences):
 
 
 @compilable
-def same_from(design, limits):
+def same_from(design: Design, limits: Limits) -> int:
     """Number of sequences from which on `sums_of` finds the same."""
     found = max(design.device.token_cores, 1)
     if design.stack.has_attention:

@@ -4,11 +4,13 @@ import math
 from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
+from dse.model.capacity import Waves
 from dse.model.energy import knows_bits
 from dse.model.formulas import energy, throughput, utilisation
+from dse.model.generation import Generation
 from dse.model.operations import DECODE, PREFILL, decode_operations, joules_of, prompt_operations, total_of
-from dse.model.records import MISSING
-from dse.model.step import prompt_host_s, unshared_prompts_s
+from dse.model.records import MISSING, Design, Device
+from dse.model.step import Run, Terms, prompt_host_s, unshared_prompts_s
 
 #: what a time is bound by; ties go to the first
 BOUNDS = ("bandwidth", "compute", "latency", "dequantization", "capacity", "communication")
@@ -75,7 +77,16 @@ class Spent(NamedTuple):
 
 
 @inlined
-def totals_of(batch, output_tokens, waves, wave_s, smaller_s, is_paged, device, n_devices):
+def totals_of(
+    batch: float,
+    output_tokens: int,
+    waves: Waves,
+    wave_s: float,
+    smaller_s: float,
+    is_paged: int,
+    device: Device,
+    n_devices: int,
+) -> Totals:
     """Seconds of all requests, and what follows from it; `smaller_s` is a wave of one sequence less."""
     waves_s = waves.n_full * wave_s + waves.n_smaller * smaller_s
     total_s = throughput.paged_total_s(batch, waves.running, wave_s) if is_paged else waves_s
@@ -89,26 +100,26 @@ def totals_of(batch, output_tokens, waves, wave_s, smaller_s, is_paged, device, 
 
 
 @compilable
-def busy_cores(design, running):
+def busy_cores(design: Design, running: float) -> int:
     """Cores that decode, each a sequence; MISSING where tokens are not computed by cores of their own."""
     cores = design.device.token_cores if design.load.has_cache else 0
     return min(int(running), cores) if cores else MISSING
 
 
 @inlined
-def served_of(design, running, n_waves):
+def served_of(design: Design, running: float, n_waves: float) -> Served:
     """How a batch is served, `running` sequences at once; `n_waves` is 0 where requests are replaced one by one."""
     return Served(int(running), int(n_waves) if n_waves > 0 else MISSING, busy_cores(design, running))
 
 
 @inlined
-def waits_of(design, alone_s, step_s):
+def waits_of(design: Design, alone_s: float, step_s: float) -> Waits:
     """The waits of a request: `alone_s` is its prompt alone, `step_s` a decode step."""
     return Waits(throughput.ttft_s(alone_s, step_s if design.load.has_cache else 0.0), step_s)
 
 
 @compilable
-def _largest(read_s, compute_s, latency_s):
+def _largest(read_s: float, compute_s: float, latency_s: float) -> int:
     bound, most = BANDWIDTH, read_s
     if compute_s > most:
         bound, most = COMPUTE, compute_s
@@ -116,7 +127,7 @@ def _largest(read_s, compute_s, latency_s):
 
 
 @compilable
-def step_shares(run):
+def step_shares(run: Run) -> Shares:
     """Seconds of the mean decode step by what is waited for: reading and computing overlap, the larger counts."""
     wave = run.wave
     by_bandwidth = by_compute = 0.0
@@ -137,7 +148,7 @@ def step_shares(run):
 
 
 @compilable
-def shares_of(design, run):
+def shares_of(design: Design, run: Run) -> Shares:
     """Seconds of the mean decode step by what is waited for, with each step's part of the prompts."""
     wave, n_steps, step = run.wave, design.output_tokens, step_shares(run)
     if design.load.has_cache == 0:
@@ -158,7 +169,7 @@ def shares_of(design, run):
 
 
 @compilable
-def bounds_of(design, run, running, batch):
+def bounds_of(design: Design, run: Run, running: float, batch: float) -> Bounds:
     """What the whole, the matrix products and attention of a run wait for, `running` of the batch running at once."""
     linear = _largest(run.linear_read_s, run.linear_compute_s, run.linear_latency_s)
     attended = _largest(run.attention_read_s, run.attention_compute_s, run.attention_latency_s)
@@ -174,12 +185,14 @@ def bounds_of(design, run, running, batch):
 
 
 @compilable
-def _utilised(at_peak_s, seconds):
+def _utilised(at_peak_s: float, seconds: float) -> float:
     return utilisation.utilisation(at_peak_s, seconds) if seconds else math.nan
 
 
 @compilable
-def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
+def spent_of(
+    design: Design, made: Generation, terms: Terms, run: Run, smaller: Run, waves: Waves, batch: float, total_s: float
+) -> Spent:
     """Utilisation of the largest wave, `run`; energy and cost over all, `smaller` being those of one sequence less."""
     device, n_steps = design.device, float(design.output_tokens)
     of_step, of_prompt = decode_operations(design, terms, run), prompt_operations(design, terms, run)
@@ -242,15 +255,15 @@ def spent_of(design, made, terms, run, smaller, waves, batch, total_s):
         discount,
     )
     return Spent(
-        _utilised(busy * step.compute_at_peak_s, step.seconds),
-        _utilised(busy * step.read_at_peak_s, step.seconds),
-        _utilised(busy * prompt.compute_at_peak_s, prompt.seconds),
-        _utilised(busy * prompt.read_at_peak_s, prompt.seconds),
-        memory,
-        compute,
-        idle,
-        energy.joules_per_token_by_parts(memory, compute, idle),
-        usd,
-        run.quantize_busy_s,
-        run.dequantize_busy_s,
+        compute_utilisation=_utilised(busy * step.compute_at_peak_s, step.seconds),
+        bandwidth_utilisation=_utilised(busy * step.read_at_peak_s, step.seconds),
+        prefill_compute_utilisation=_utilised(busy * prompt.compute_at_peak_s, prompt.seconds),
+        prefill_bandwidth_utilisation=_utilised(busy * prompt.read_at_peak_s, prompt.seconds),
+        memory_joules_per_token=memory,
+        compute_joules_per_token=compute,
+        idle_joules_per_token=idle,
+        joules_per_token_by_parts=energy.joules_per_token_by_parts(memory, compute, idle),
+        usd_per_request=usd,
+        quantize_busy_s=run.quantize_busy_s,
+        dequantize_busy_s=run.dequantize_busy_s,
     )

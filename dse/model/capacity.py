@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import capacity, deployment, weights
+from dse.model.generation import Generation
 from dse.model.kv_bytes import stored_bits, unit_of
 from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context
-from dse.model.records import MISSING
+from dse.model.records import MISSING, Design
 
 
 @compilable
-def weight_bytes(design):
+def weight_bytes(design: Design) -> int:
     """Bytes of all weights that a device holds."""
     model = design.model
     load = design.load
@@ -21,7 +22,7 @@ def weight_bytes(design):
 
 
 @compilable
-def free_bytes(design):
+def free_bytes(design: Design) -> int:
     """Bytes left for sequences; negative when the weights do not fit."""
     device, memory = design.device, design.memory
     if memory.is_server:
@@ -37,19 +38,19 @@ def free_bytes(design):
 
 
 @compilable
-def runtime_bytes(design):
+def runtime_bytes(design: Design) -> int:
     """Bytes of graphs, context, workspaces and buffers of a device."""
     return design.device.overhead_bytes + design.memory.graph_bytes + design.memory.buffer_bytes
 
 
 @compilable
-def held_bytes(design):
+def held_bytes(design: Design) -> int:
     """Bytes that a server holds beside keys and values."""
     return weight_bytes(design) + design.memory.prompt_bytes + runtime_bytes(design)
 
 
 @compilable
-def unused_bytes(design):
+def unused_bytes(design: Design) -> int:
     """Bytes that nothing may use: what is left of the memory beside all that is held and the room for sequences."""
     device = design.device
     whole = device.reported_bytes if design.memory.is_server else device.capacity_bytes
@@ -57,7 +58,7 @@ def unused_bytes(design):
 
 
 @compilable
-def pool_tokens(design, made):
+def pool_tokens(design: Design, made: Generation) -> int:
     """KV tokens of whole blocks that the room for sequences holds, at the mean of a token of one sequence at its final
     length, nothing shared and no slot unused; MISSING without a cache."""
     if design.load.has_cache == 0:
@@ -70,19 +71,19 @@ def pool_tokens(design, made):
 
 
 @inlined
-def to_bytes(design, bits):
+def to_bytes(design: Design, bits: int) -> int:
     """Bits over the model's denominator, of all stages, as whole bytes of a device, rounded up."""
     return -(-bits // unit_of(design))
 
 
 @compilable
-def requests_of(design, batch):
+def requests_of(design: Design, batch: int) -> int:
     """Requests of a batch whose keys and values a device holds."""
     return deployment.requests_per_device(batch, design.deployment.n_groups)
 
 
 @compilable
-def max_batch(design, made, free):
+def max_batch(design: Design, made: Generation, free: int) -> int:
     """Most requests that run at once: those that fit into `free` (in the unit of bits) of every device under the
     admission rule, and no more than the server takes; 0 when none fits."""
     most, n_groups = -1, design.deployment.n_groups
@@ -98,14 +99,14 @@ def max_batch(design, made, free):
 
 
 @inlined
-def kv_bytes(design, made, batch):
+def kv_bytes(design: Design, made: Generation, batch: int) -> int:
     """Keys and values of a device, of the whole batch at the final length."""
     own = made.final_bits - made.final_shared_bits
     return to_bytes(design, made.final_shared_bits + requests_of(design, batch) * own)
 
 
 @compilable
-def request_bytes(design, made):
+def request_bytes(design: Design, made: Generation) -> int:
     """Most that one request needs between its prompt and its last token."""
     needed = 0
     for size in made.sizes:
@@ -114,7 +115,7 @@ def request_bytes(design, made):
 
 
 @compilable
-def min_capacity_bytes(design, made, batch):
+def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
     """Smallest memory of a device in which the whole batch runs at once under the admission rule.
 
     Paged, one request alone counts at its largest, not its mean.
@@ -142,13 +143,13 @@ def min_capacity_bytes(design, made, batch):
 
 
 @compilable
-def max_context_tokens(design, batch):
+def max_context_tokens(design: Design, batch: int) -> int:
     """Longest context at which the whole batch fits, with every shorter one; MISSING where there is no limit."""
     longest = longest_context(design, free_bytes(design) * unit_of(design), requests_of(design, batch))
     return MISSING if longest == NO_CONTEXT_LIMIT else longest
 
 
-class Fit(NamedTuple):
+class Capacity(NamedTuple):
     """What fits beside the weights, whatever the batch."""
 
     peak_kv_bytes_per_sequence: int
@@ -176,21 +177,21 @@ class Needs(NamedTuple):
 
 
 @compilable
-def fit_of(design, made, most):
+def fit_of(design: Design, made: Generation, most: int) -> Capacity:
     """What fits, of which `most` requests at once."""
-    return Fit(
-        to_bytes(design, made.peak_bits),
-        weight_bytes(design),
-        runtime_bytes(design),
-        free_bytes(design),
-        pool_tokens(design, made),
-        unused_bytes(design),
-        most,
+    return Capacity(
+        peak_kv_bytes_per_sequence=to_bytes(design, made.peak_bits),
+        weight_bytes=weight_bytes(design),
+        runtime_bytes=runtime_bytes(design),
+        free_bytes=free_bytes(design),
+        kv_pool_tokens=pool_tokens(design, made),
+        unused_bytes=unused_bytes(design),
+        max_batch=most,
     )
 
 
 @inlined
-def sizes_of(design, made, batch):
+def sizes_of(design: Design, made: Generation, batch: int) -> Sizes:
     """The sizes of a batch."""
     n = requests_of(design, batch)
     held = n * made.activation_bytes + design.memory.prompt_bytes
@@ -198,7 +199,7 @@ def sizes_of(design, made, batch):
 
 
 @compilable
-def needs_of(design, made, batch, seeks_context):
+def needs_of(design: Design, made: Generation, batch: int, seeks_context: bool) -> Needs:
     """What a batch needs; the longest context is searched for only where it is asked for."""
     longest = max_context_tokens(design, batch) if seeks_context else MISSING
     return Needs(min_capacity_bytes(design, made, batch), longest)
@@ -215,7 +216,7 @@ class Waves(NamedTuple):
 
 
 @inlined
-def waves_of(batch, most, is_paged):
+def waves_of(batch: float, most: float, is_paged: int) -> Waves:
     """The waves of a batch of which `most` >= 1 fit; paged, finished requests are replaced at once."""
     if is_paged:
         running = min(batch, most)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dse.model import evaluate, implementations, uncertainty
-from dse.model.kv_layout import KvPlan
+from dse.model.kv_layout import KvPlan, Same
 from dse.model.uncertainty import Gain, Interval
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ENDS
@@ -30,7 +30,7 @@ class Comparison:
 
     def __init__(self, column: str = uncertainty.RATE) -> None:
         self.column = column
-        self._varied: dict[tuple[int, str], tuple[HardwareSpec, ...]] = {}
+        self._varied: dict[tuple[Same, str], tuple[HardwareSpec, ...]] = {}
 
     def gain(self, first: Case, second: Case) -> Gain | None:
         """How many times as good the first is as the second; None where one of them does not run.
@@ -91,15 +91,14 @@ class Comparison:
 
     def _device(self, device: HardwareSpec, name: str, end: int) -> HardwareSpec:
         """The device with a number at the low (0) or the high (1) end of its range."""
-        key = id(device), name
+        key = Same(device), name
         if key not in self._varied:
             number = device.rate(name.removesuffix("_rate")) if name.endswith("_rate") else getattr(device, name)
             varied = [
                 Quantity(value=factor * number.value, unit=number.unit, source="end of its range", kind=ASSUMED)
                 for factor in number.factors
             ]
-            # the device itself is kept, so that no other comes to its place in memory
-            self._varied[key] = (*(device.model_copy(update={name: one}) for one in varied), device)
+            self._varied[key] = tuple(device.model_copy(update={name: one}) for one in varied)
         return self._varied[key][end]
 
 

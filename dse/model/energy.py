@@ -2,6 +2,7 @@
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import energy
+from dse.model.records import Design, Device
 
 #: peak rates of 8-bit operations are twice those of 16 bits, of 4-bit ones four times: between them lie these
 _EIGHT_BITS, _FOUR_BITS = 1.5, 3.0
@@ -10,7 +11,7 @@ MORE_THAN_8, MORE_THAN_4 = 72, 40
 
 
 @compilable
-def knows_bits(device):
+def knows_bits(device: Device) -> bool:
     """True where a device has a limit of power, or energies of their own for fewer bits or for keys and values."""
     per_byte = device.energy_per_byte
     return (
@@ -25,7 +26,7 @@ def knows_bits(device):
 
 
 @compilable
-def joules_per_weight_byte(design):
+def joules_per_weight_byte(design: Design) -> float:
     """J a byte of weights: of the experts' format where the model has experts, which are most of its weights."""
     device, eighths = design.device, design.load.dense_eighths
     if design.model.expert_parameters:
@@ -36,7 +37,7 @@ def joules_per_weight_byte(design):
 
 
 @compilable
-def joules_per_kv_byte(design):
+def joules_per_kv_byte(design: Design) -> float:
     """J a byte of keys and values, by the bits of a token; what is packed costs what 8 bits do, the fewest measured."""
     device, bits, total = design.device, 0.0, 0.0
     for g in design.tensors:
@@ -47,7 +48,7 @@ def joules_per_kv_byte(design):
 
 
 @compilable
-def watts_at_peak(design, peak_per_s):
+def watts_at_peak(design: Design, peak_per_s: float) -> float:
     """W of operations at a peak rate (FLOP/s); where only 16-bit operations are known, the same at every rate."""
     device = design.device
     wide = device.peak_flops * device.peak_flops_unit
@@ -60,6 +61,6 @@ def watts_at_peak(design, peak_per_s):
 
 
 @inlined
-def added_s(seconds, joules, limit_w, idle_w):
+def added_s(seconds: float, joules: float, limit_w: float, idle_w: float) -> float:
     """Seconds that a board's limit adds; none where it has none."""
     return energy.power_s(seconds, joules, limit_w, idle_w) if limit_w > 0.0 else 0.0

@@ -25,18 +25,9 @@ from dse.model.batch import (
 from dse.model.deployed import rests_on_assumed_links
 from dse.model.formulas import effective_bits
 from dse.model.formulas.deployment import micro_batch
-from dse.model.generation import MAX_PIECES, Generation, generation_of
-from dse.model.kv_layout import KvPlan
-from dse.model.lower import (
-    design_of,
-    laid_out,
-    memory_counted,
-    path_text,
-    prompt_budget,
-    stack_of,
-    stack_text,
-    weights_by_operation,
-)
+from dse.model.generation import MAX_PIECES, Generation, contents_of, generation_of
+from dse.model.kv_layout import MAX_KNOWN, KvPlan, Same
+from dse.model.lower import design_of, laid_out, memory_counted, path_text, prompt_budget, weights_by_operation
 from dse.model.measured import measured
 from dse.model.operations import (
     ATTENTION,
@@ -52,6 +43,7 @@ from dse.model.operations import (
 )
 from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
+from dse.model.stacks import stack_of, stack_text
 from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
 from dse.specs import servers
@@ -95,6 +87,8 @@ class Lowered:
     design: Design
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
+    #: generations by the lengths of prompt and output
+    made: dict[tuple[int, int], Generation] = field(default_factory=dict, compare=False, repr=False)
     #: what others make of it, by name
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -141,9 +135,8 @@ class Lowered:
             "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
-        return cls(
-            device, plan, paths, stack_name, stack, design_of(device, plan, work, paths, stack, stack_name), results
-        )
+        design = design_of(device, plan, work, paths, stack, stack_name)
+        return cls(device, plan, paths, stack_name, stack, design, results)
 
 
 def _assumptions(
@@ -171,27 +164,26 @@ class Point:
         self.device, self.work, self._asked_plan = device, work, plan
         #: all of the workload but batch and lengths
         asked = tuple(vars(work)[name] for name in _OPEN)
-        lowered: Lowered = plan.once(("lowered", id(device), asked), lambda: Lowered.of(device, plan, work))
-        if lowered.device is not device:  # another device has come to the same place in memory
-            lowered = Lowered.of(device, plan, work)
-        self.lowered = lowered
+        self.lowered = lowered = plan.once((Same(device), asked), lambda: Lowered.of(device, plan, work))
         #: in the pages of the device
         self.plan, self.paths = lowered.plan, lowered.paths
         self.stack_name, self.stack = lowered.stack_name, lowered.stack
         self.design: Design = lowered.design._replace(input_tokens=work.input_tokens, output_tokens=work.output_tokens)
-        self._key = ("made", id(lowered), work.input_tokens, work.output_tokens)
 
     @cached_property
     def made(self) -> Generation:
         """What one sequence stores, reads and quantises over the generation. Raises LimitError for too many groups."""
-        lowered, made = self.plan.once(self._key, lambda: (self.lowered, generation_of(self.design)))
-        if lowered is not self.lowered:
-            made = generation_of(self.design)
+        lengths, known = (self.work.input_tokens, self.work.output_tokens), self.lowered.made
+        if lengths not in known:
+            if len(known) >= MAX_KNOWN:
+                known.clear()
+            known[lengths] = generation_of(self.design)
+        made = known[lengths]
         if len(made.pieces) > MAX_PIECES:
             raise LimitError(
                 f"output = {self.work.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
             )
-        return made  # type: ignore[no-any-return]
+        return made
 
     @cached_property
     def terms(self) -> Terms:
@@ -221,7 +213,7 @@ class Point:
     @cached_property
     def max_context_tokens(self) -> int | None:
         """Longest context at which the whole batch fits, with every shorter one; None where there is no limit."""
-        return known(capacity.max_context_tokens(self.design, self.work.batch))  # type: ignore[no-any-return]
+        return known(capacity.max_context_tokens(self.design, self.work.batch))
 
     @property
     def page_tokens(self) -> int:
@@ -284,7 +276,7 @@ class Point:
     @cached_property
     def waves(self) -> capacity.Waves:
         """How the batch is served, where at least one request fits."""
-        return capacity.waves_of(float(self.work.batch), float(self.max_batch), self.design.load.is_paged)  # type: ignore[no-any-return]
+        return capacity.waves_of(float(self.work.batch), float(self.max_batch), self.design.load.is_paged)
 
     @cached_property
     def largest_wave(self) -> Run:
@@ -299,7 +291,7 @@ class Point:
     @cached_property
     def totals(self) -> Totals:
         """Time of all waves, and throughput, energy and cost that follow from it."""
-        return totals_of(  # type: ignore[no-any-return]
+        return totals_of(
             float(self.work.batch),
             self.work.output_tokens,
             self.waves,
@@ -340,7 +332,7 @@ class Point:
         """Tokens, bits and bytes, and what fits."""
         design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
         parts = (
-            kv_bytes.contents_of(design, made),
+            contents_of(design, made),
             capacity.fit_of(design, made, most),
             capacity.sizes_of(design, made, batch),
             capacity.needs_of(design, made, batch, True),

@@ -1,26 +1,33 @@
 """What one sequence stores, reads and quantises over a generation: whole numbers that no rate and no batch changes."""
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from dse.core.compiling import compilable
-from dse.model.formulas import dequantize, kv_cache, sink_work
+from dse.model.formulas import dequantize, effective_bits, kv_cache, sink_work
 from dse.model.kv_bytes import (
     Limits,
     attention_flops,
+    bits_of,
     causal_flops,
     length_of_entered,
     limits_for,
     n_elements,
     next_break,
     packed_tokens_ever,
+    padding_bits,
     prompt_flops,
+    read_tokens,
     read_window_of,
     reading_of,
     sequence_bits,
     stored_bits,
     stored_bits_slope,
+    stored_tokens,
     sum_of_padding_bits,
     sum_of_shared_bits,
+    unit_of,
     window_of,
 )
 from dse.model.peak_memory import (
@@ -34,7 +41,7 @@ from dse.model.peak_memory import (
     size_at,
     workspace_bytes,
 )
-from dse.model.records import ENGINE, FUSED, MATERIALISED
+from dse.model.records import ENGINE, FUSED, KEYS, MATERIALISED, NO_LIMIT, STATES, Design, Tensor
 
 #: straight pieces of one generation; more than this would take seconds
 MAX_PIECES = 2_000_000
@@ -79,7 +86,7 @@ class Generation(NamedTuple):
     n_elements: int
     #: largest size on the way, and the sizes among which a batch is largest
     peak_bits: int
-    sizes: Any
+    sizes: Sequence[Size]
     #: paged: the shared part at its largest, and the sum over the steps of what a request adds
     largest_shared_bits: int
     sum_of_own_bits: int
@@ -96,12 +103,12 @@ class Generation(NamedTuple):
     score_bytes: float
     choice_bytes: float
     buffer_bytes: float
-    quantised: Any
-    pieces: Any
+    quantised: Sequence[Quantised]
+    pieces: Sequence[Piece]
 
 
 @compilable
-def is_exact(design):
+def is_exact(design: Design) -> bool:
     """False where a whole number of the generation might not fit int64: compiled code must leave the point."""
     load, n = design.load, float(design.input_tokens + design.output_tokens)
     most = most_bits(design, design.input_tokens + design.output_tokens)
@@ -125,7 +132,7 @@ def is_exact(design):
 
 
 @compilable
-def pieces_of(design, limits):
+def pieces_of(design: Design, limits: Limits) -> tuple[list[Piece], int]:
     """Straight pieces of the decode steps, cut off beyond `MAX_PIECES`; paged, also the sum of the stored bits."""
     length, last = design.input_tokens + 1, design.input_tokens + design.output_tokens
     per_byte = float(8 * design.model.den)
@@ -157,17 +164,17 @@ def pieces_of(design, limits):
         flops_slope = attention_flops(design.layers, limits, length + 1) - flops if n_steps > 1 else 0
         pieces.append(
             Piece(
-                n_steps,
-                float(read) / per_byte,
-                float(read_slope) / per_byte,
-                float(flops),
-                float(flops_slope),
-                float(engine),
-                float(engine_slope),
-                float(cores),
-                float(cores_slope),
-                float(dequantize.materialised_bytes(copied)),
-                float(dequantize.materialised_bytes(copied_slope)),
+                n_steps=n_steps,
+                read_bytes=float(read) / per_byte,
+                read_slope=float(read_slope) / per_byte,
+                flops=float(flops),
+                flops_slope=float(flops_slope),
+                by_engine=float(engine),
+                by_engine_slope=float(engine_slope),
+                by_cores=float(cores),
+                by_cores_slope=float(cores_slope),
+                copied_bytes=float(dequantize.materialised_bytes(copied)),
+                copied_slope=float(dequantize.materialised_bytes(copied_slope)),
             )
         )
         stored += n_steps * bits + slope * (n_steps * (n_steps - 1) // 2)
@@ -176,7 +183,7 @@ def pieces_of(design, limits):
 
 
 @compilable
-def _amount(design, g, n_tokens):
+def _amount(design: Design, g: Tensor, n_tokens: int) -> float:
     """What quantising `n_tokens` of a tensor takes of the rate of its path: elements, or bytes through memory."""
     elements = n_tokens * g.n_stored_layers * g.n_elements
     if g.path == MATERIALISED:  # FP16 read back, packed form written
@@ -185,7 +192,7 @@ def _amount(design, g, n_tokens):
 
 
 @compilable
-def _sizes(design, limits, prefix_tokens):
+def _sizes(design: Design, limits: Limits, prefix_tokens: int) -> tuple[list[Size], int, int]:
     """Sizes among which a batch is largest, and the largest size of one sequence: alone, and the part it shares."""
     first, last = design.input_tokens, design.input_tokens + design.output_tokens
     sizes = []
@@ -203,7 +210,7 @@ def _sizes(design, limits, prefix_tokens):
 
 
 @compilable
-def generation_of(design):
+def generation_of(design: Design) -> Generation:
     """The amounts of a generation."""
     limits = limits_for(design.policy, design.input_tokens)
     prefix, first = shared_prefix_tokens(design, limits), design.input_tokens
@@ -259,26 +266,75 @@ def generation_of(design):
             chosen += g.n_stored_layers * sink_work.sink_choice_bytes(reads, after - before, g.n_elements)
     prompt_window = design.policy.prompt_window_tokens
     return Generation(
-        limits,
-        prefix,
-        sequence_bits(design, limits, n),
-        size_at(design, limits, prefix, n).shared,
-        n_elements(design, limits, n),
-        peak,
-        sizes,
-        largest_shared,
-        sum_of_own,
-        activation_bytes(design, n),
-        workspace_bytes(design, limits, n),
-        prompt_flops(design.layers, prompt_window, first),
-        prompt_flops(design.layers, prompt_window, prefix),
-        read_starts,
-        pack_starts,
-        copy_starts,
-        prompt_starts,
-        scores,
-        chosen,
-        buffers / 8,
-        quantised,
-        pieces,
+        limits=limits,
+        prefix_tokens=prefix,
+        final_bits=sequence_bits(design, limits, n),
+        final_shared_bits=size_at(design, limits, prefix, n).shared,
+        n_elements=n_elements(design, limits, n),
+        peak_bits=peak,
+        sizes=sizes,
+        largest_shared_bits=largest_shared,
+        sum_of_own_bits=sum_of_own,
+        activation_bytes=activation_bytes(design, n),
+        workspace_bytes=workspace_bytes(design, limits, n),
+        prompt_flops=prompt_flops(design.layers, prompt_window, first),
+        prefix_flops=prompt_flops(design.layers, prompt_window, prefix),
+        read_starts=read_starts,
+        pack_starts=pack_starts,
+        copy_starts=copy_starts,
+        prompt_starts=prompt_starts,
+        score_bytes=scores,
+        choice_bytes=chosen,
+        buffer_bytes=buffers / 8,
+        quantised=quantised,
+        pieces=pieces,
+    )
+
+
+class Contents(NamedTuple):
+    """One sequence at its final length: results by name. Tokens are means over the layers, bits over the elements."""
+
+    stored_tokens: float
+    read_tokens: float
+    stored_bits: float
+    page_tail_bits: float
+    #: mean over the tokens, summed over the layers
+    kv_bytes_per_token: float
+    #: of layers without a window alone: what tokens add once all windows are full
+    kv_bytes_per_token_beyond_windows: float
+    #: constant states, whatever the length; nan: there are none
+    state_bytes: float
+
+
+@compilable
+def contents_of(design: Design, made: Generation) -> Contents:
+    """Tokens and bits of one sequence at its final length; no bits without a cache."""
+    n, unit, has_cache = design.input_tokens + design.output_tokens, 8 * design.model.den, design.load.has_cache
+    limits, padding, n_layers, stored, read = made.limits, 0, 0, 0, 0
+    per_token, beyond, states = 0.0, 0.0, 0
+    for g in design.tensors:
+        if g.side == STATES:
+            states += g.n_stored_layers * g.once_bits * has_cache
+            continue
+        kept = stored_tokens(g, limits, n)
+        if has_cache:
+            unused = padding_bits(g, kept, design.load.page_tokens)
+            padding += g.n_stored_layers * unused
+            bits = bits_of(g, kept) + kept * g.index_bits
+            added = g.n_stored_layers * ((bits + unused) / (unit_of(design) * kept))
+            per_token += added
+            if window_of(g, limits) == NO_LIMIT:
+                beyond += added
+        if g.side == KEYS:
+            n_layers += g.n_read_layers
+            stored += g.n_read_layers * kept
+            read += g.n_read_layers * read_tokens(g, limits, n)
+    return Contents(
+        stored_tokens=stored / n_layers,
+        read_tokens=read / n_layers,
+        stored_bits=effective_bits.stored_bits((made.final_bits - states) / unit, made.n_elements),
+        page_tail_bits=padding / (design.model.den * made.n_elements),
+        kv_bytes_per_token=per_token,
+        kv_bytes_per_token_beyond_windows=beyond,
+        state_bytes=states / unit_of(design) if states else math.nan,
     )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from dse.core.errors import InputError
 from dse.model.kv_layout import KvPlan, TensorGroup, build
+from dse.model.stacks import stack_of
 from dse.quantizers import QuantizerSpec
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
@@ -110,7 +111,7 @@ def with_number(plan: KvPlan, device: HardwareSpec, work: Workload, name: str, f
     """A plan, not by layer, whose quantizers that the implementation `name` runs have one of its numbers (base unit)
     changed."""
     whole = plan.whole or plan
-    run_by = {g.which: g.implementation for g in implemented(device, whole, work, _stack_name(device, work)).groups}
+    run_by = {g.which: g.implementation for g in implemented(device, whole, work, stack_of(device, work)[0]).groups}
 
     def side(which: str, quantizer: QuantizerSpec) -> QuantizerSpec:
         own = run_by.get(which)
@@ -121,9 +122,3 @@ def with_number(plan: KvPlan, device: HardwareSpec, work: Workload, name: str, f
         return replace(quantizer, implementation=f"{name}:{field}={in_unit!r}")
 
     return build(whole.model, side("key", whole.key_quantizer), side("value", whole.value_quantizer))
-
-
-def _stack_name(device: HardwareSpec, work: Workload) -> str | None:
-    from dse.model.lower import stack_of  # which lays out by this module
-
-    return stack_of(device, work)[0]

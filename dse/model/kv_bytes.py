@@ -3,12 +3,12 @@
 Sums over tensors of formulas of `dse.model.formulas`, under the limits that a token policy sets for a prompt.
 """
 
-import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from dse.core.compiling import compilable
-from dse.model.formulas import effective_bits, kv_cache, memory_unit, tokens
-from dse.model.records import KEYS, NO_LIMIT, STATES
+from dse.core.compiling import Number, compilable
+from dse.model.formulas import kv_cache, memory_unit, tokens
+from dse.model.records import NO_LIMIT, Design, Layer, Policy, Tensor
 
 
 class Limits(NamedTuple):
@@ -20,13 +20,13 @@ class Limits(NamedTuple):
 
 
 @compilable
-def unit_of(design):
+def unit_of(design: Design) -> int:
     """Bits of the sums over all layers, over the model's denominator, that make a byte of one stage's device."""
     return 8 * design.model.den * design.deployment.n_stages
 
 
 @compilable
-def limits_for(policy, input_tokens):
+def limits_for(policy: Policy, input_tokens: int) -> Limits:
     """The limits of a policy for a prompt of `input_tokens`."""
     kept, dropped, window = policy.prompt_kept_tokens, policy.dropped_tokens, policy.window_tokens
     if policy.evicts:
@@ -44,49 +44,49 @@ def limits_for(policy, input_tokens):
 
 
 @compilable
-def keeps_all(limits):
+def keeps_all(limits: Limits) -> bool:
     """True where every token stays stored, however few of them a step reads."""
     return limits.window_tokens == NO_LIMIT and limits.dropped_tokens == 0
 
 
 @compilable
-def entered_tokens(limits, n_tokens):
+def entered_tokens(limits: Limits, n_tokens: int) -> int:
     """Tokens that have come into the cache at a context of `n_tokens`, whether or not a window keeps them."""
     return tokens.entered_tokens(n_tokens, limits.prompt_kept_tokens, limits.dropped_tokens)
 
 
 @compilable
-def length_of_entered(limits, entered):
+def length_of_entered(limits: Limits, entered: int) -> int:
     """Shortest context at which `entered` tokens have come into the cache."""
     return tokens.length_of_entered(entered, limits.prompt_kept_tokens, limits.dropped_tokens)
 
 
 @compilable
-def window_of(g, limits):
+def window_of(g: Tensor, limits: Limits) -> int:
     """Most tokens that a tensor stores."""
     return min(g.window_tokens, limits.window_tokens)
 
 
 @compilable
-def read_window_of(g, limits):
+def read_window_of(g: Tensor, limits: Limits) -> int:
     """Most tokens of a tensor that a step reads."""
     return min(window_of(g, limits), g.read_limit_tokens)
 
 
 @compilable
-def stored_tokens(g, limits, n_tokens):
+def stored_tokens(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """Tokens stored at a context of `n_tokens`."""
     return kv_cache.kept_tokens(entered_tokens(limits, n_tokens), window_of(g, limits))
 
 
 @compilable
-def read_tokens(g, limits, n_tokens):
+def read_tokens(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """Tokens that a step reads at a context of `n_tokens`."""
     return kv_cache.kept_tokens(entered_tokens(limits, n_tokens), read_window_of(g, limits))
 
 
 @compilable
-def packed_tokens_ever(g, limits, n_tokens):
+def packed_tokens_ever(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """Tokens quantised by length n, whether or not a window still keeps them; none where a window never packs."""
     if window_of(g, limits) < g.step_tokens + g.residual_tokens:
         return 0
@@ -94,7 +94,7 @@ def packed_tokens_ever(g, limits, n_tokens):
 
 
 @compilable
-def bits_of(g, kept):
+def bits_of(g: Tensor, kept: int) -> int:
     """Bits of one layer's tensor with `kept` tokens, its index left out."""
     return kv_cache.tensor_bits(
         kept, g.packed_bits, g.full_bits, g.once_bits, g.pool_bits, g.step_tokens, g.residual_tokens
@@ -102,14 +102,14 @@ def bits_of(g, kept):
 
 
 @compilable
-def stored_bits(g, limits, n_tokens):
+def stored_bits(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """Bits that one layer and sequence stores at a context of `n_tokens`."""
     kept = stored_tokens(g, limits, n_tokens)
     return bits_of(g, kept) + kept * g.index_bits
 
 
 @compilable
-def token_slope(g, limits, n_tokens, packed, full, window):
+def token_slope(g: Tensor, limits: Limits, n_tokens: int, packed: int, full: int, window: int) -> int:
     """What the next token adds inside the straight piece at `n_tokens`, of which a packed and a full one count so much.
 
     Nothing while the prompt drops tokens.
@@ -122,7 +122,7 @@ def token_slope(g, limits, n_tokens, packed, full, window):
 
 
 @compilable
-def stored_bits_slope(g, limits, n_tokens):
+def stored_bits_slope(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """Stored bits that the next token adds inside the straight piece at `n_tokens`."""
     window = window_of(g, limits)
     added = token_slope(g, limits, n_tokens, g.packed_bits, g.full_bits, window)
@@ -144,7 +144,7 @@ class Reading(NamedTuple):
 
 
 @compilable
-def reading_of(g, limits, n_tokens):
+def reading_of(g: Tensor, limits: Limits, n_tokens: int) -> Reading:
     """What a step reads at a context of `n_tokens`: the bits of a cache of as many tokens as are read, and the index of
     all stored ones."""
     entered, window = entered_tokens(limits, n_tokens), window_of(g, limits)
@@ -163,11 +163,11 @@ def reading_of(g, limits, n_tokens):
             slope += g.index_bits * kv_cache.piece_slope(entered, 1, 1, g.step_tokens, g.residual_tokens, window)
     if g.is_packed:
         packed = kv_cache.packed_tokens(kept, g.step_tokens, g.residual_tokens)
-    return Reading(kept, grows, packed, packs, bits, slope)
+    return Reading(tokens=kept, tokens_slope=grows, packed=packed, packed_slope=packs, bits=bits, bits_slope=slope)
 
 
 @compilable
-def next_break(g, limits, n_tokens):
+def next_break(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """First length after `n_tokens` that starts a new straight piece of what is stored or read."""
     entered, window, read_window = entered_tokens(limits, n_tokens), window_of(g, limits), read_window_of(g, limits)
     end = kv_cache.next_break(entered, g.step_tokens, g.residual_tokens, window)
@@ -182,7 +182,7 @@ def next_break(g, limits, n_tokens):
 
 
 @compilable
-def padding_bits(g, kept, page_tokens):
+def padding_bits(g: Tensor, kept: int, page_tokens: int) -> int:
     """Bits of the unused slots of the last page of one layer and sequence with `kept` tokens."""
     if g.page_row_bits:
         dense = memory_unit.page_tail_bits(kept, g.dense_stream_bits, g.page_row_bits)
@@ -191,7 +191,7 @@ def padding_bits(g, kept, page_tokens):
 
 
 @compilable
-def _sum_of_page_tails(g, window, entered):
+def _sum_of_page_tails(g: Tensor, window: int, entered: int) -> int:
     """What last pages of bytes leave unused, summed while `entered` tokens come in one by one."""
     inside = min(entered, window)
     dense = memory_unit.sum_of_page_tail_bits(inside, g.dense_stream_bits, g.page_row_bits)
@@ -200,7 +200,7 @@ def _sum_of_page_tails(g, window, entered):
 
 
 @compilable
-def sum_of_padding_bits(g, limits, n_tokens, page_tokens):
+def sum_of_padding_bits(g: Tensor, limits: Limits, n_tokens: int, page_tokens: int) -> int:
     """`padding_bits` summed over the lengths 1..n_tokens; closed form, exact."""
     kept, dropped, window = limits.prompt_kept_tokens, limits.dropped_tokens, window_of(g, limits)
     if g.page_row_bits == 0:
@@ -212,7 +212,7 @@ def sum_of_padding_bits(g, limits, n_tokens, page_tokens):
 
 
 @compilable
-def shared_bits_of(g, limits, n_tokens, prefix_tokens):
+def shared_bits_of(g: Tensor, limits: Limits, n_tokens: int, prefix_tokens: int) -> int:
     """Bits of one layer and sequence of `n_tokens` that a common prefix lets sequences share."""
     if n_tokens > min(window_of(g, limits), limits.prompt_kept_tokens):
         return 0  # a window has moved past the start of the prompt, or tokens were evicted
@@ -230,13 +230,13 @@ def shared_bits_of(g, limits, n_tokens, prefix_tokens):
 
 
 @compilable
-def prefix_packed_from(g, prefix_tokens):
+def prefix_packed_from(g: Tensor, prefix_tokens: int) -> int:
     """First length at which more tokens than the prefix are packed: from there on the shared part is constant."""
     return (prefix_tokens // g.step_tokens + 1) * g.step_tokens + g.residual_tokens
 
 
 @compilable
-def sum_of_shared_bits(g, limits, first, last, prefix_tokens):
+def sum_of_shared_bits(g: Tensor, limits: Limits, first: int, last: int, prefix_tokens: int) -> int:
     """`shared_bits_of` summed over the lengths first..last >= prefix_tokens; closed form, exact."""
     inside_window = min(last, min(window_of(g, limits), limits.prompt_kept_tokens))
     if g.page_row_bits:  # the same pages from the first token after the prefix to the window's end
@@ -262,7 +262,7 @@ def sum_of_shared_bits(g, limits, first, last, prefix_tokens):
 
 
 @compilable
-def sequence_bits(design, limits, n_tokens):
+def sequence_bits(design: Design, limits: Limits, n_tokens: int) -> int:
     """Bits of one sequence of `n_tokens`, page padding included; none where no cache is kept."""
     total = 0
     if design.load.has_cache:
@@ -274,7 +274,7 @@ def sequence_bits(design, limits, n_tokens):
 
 
 @compilable
-def shared_bits(design, limits, n_tokens, prefix_tokens):
+def shared_bits(design: Design, limits: Limits, n_tokens: int, prefix_tokens: int) -> int:
     """Bits of a sequence of `n_tokens` that a common prefix lets all sequences share."""
     total = 0
     if prefix_tokens > 0:
@@ -284,7 +284,7 @@ def shared_bits(design, limits, n_tokens, prefix_tokens):
 
 
 @compilable
-def n_elements(design, limits, n_tokens):
+def n_elements(design: Design, limits: Limits, n_tokens: int) -> int:
     """Elements that one sequence stores at a context of `n_tokens`."""
     total = 0
     for g in design.tensors:
@@ -293,7 +293,7 @@ def n_elements(design, limits, n_tokens):
 
 
 @compilable
-def attention_flops(layers, limits, n_tokens):
+def attention_flops(layers: Sequence[Layer], limits: Limits, n_tokens: int) -> int:
     """Operations of attention in one decode step of one sequence, scoring for sparse reading included."""
     entered, total = entered_tokens(limits, n_tokens), 0
     for layer in layers:
@@ -306,9 +306,9 @@ def attention_flops(layers, limits, n_tokens):
 
 
 @compilable
-def prompt_flops(layers, prompt_window_tokens, n_tokens):
+def prompt_flops(layers: Sequence[Layer], prompt_window_tokens: int, n_tokens: Number) -> Number:
     """Operations of causal attention over a prompt of one sequence."""
-    total = 0
+    total = 0 * n_tokens
     for layer in layers:
         window = min(layer.window_tokens, prompt_window_tokens, layer.read_limit_tokens)
         total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, window) * layer.prompt_pair_flops
@@ -318,60 +318,11 @@ def prompt_flops(layers, prompt_window_tokens, n_tokens):
 
 
 @compilable
-def causal_flops(layers, first, last):
+def causal_flops(layers: Sequence[Layer], first: Number, last: Number) -> Number:
     """Operations of causal attention over whole prefixes of first, ..., last tokens of one sequence; exact."""
-    total = 0
+    total = 0 * last
     for layer in layers:
         pairs = kv_cache.sum_of_causal_pairs(last, layer.window_tokens)
         pairs -= kv_cache.sum_of_causal_pairs(first - 1, layer.window_tokens)
         total += layer.n_layers * pairs * layer.prompt_pair_flops
     return total
-
-
-class Contents(NamedTuple):
-    """One sequence at its final length: results by name. Tokens are means over the layers, bits over the elements."""
-
-    stored_tokens: float
-    read_tokens: float
-    stored_bits: float
-    page_tail_bits: float
-    #: mean over the tokens, summed over the layers
-    kv_bytes_per_token: float
-    #: of layers without a window alone: what tokens add once all windows are full
-    kv_bytes_per_token_beyond_windows: float
-    #: constant states, whatever the length; nan: there are none
-    state_bytes: float
-
-
-@compilable
-def contents_of(design, made):
-    """Tokens and bits of one sequence at its final length; no bits without a cache."""
-    n, unit, has_cache = design.input_tokens + design.output_tokens, 8 * design.model.den, design.load.has_cache
-    limits, padding, n_layers, stored, read = made.limits, 0, 0, 0, 0
-    per_token, beyond, states = 0.0, 0.0, 0
-    for g in design.tensors:
-        if g.side == STATES:
-            states += g.n_stored_layers * g.once_bits * has_cache
-            continue
-        kept = stored_tokens(g, limits, n)
-        if has_cache:
-            unused = padding_bits(g, kept, design.load.page_tokens)
-            padding += g.n_stored_layers * unused
-            bits = bits_of(g, kept) + kept * g.index_bits
-            added = g.n_stored_layers * ((bits + unused) / (unit_of(design) * kept))
-            per_token += added
-            if window_of(g, limits) == NO_LIMIT:
-                beyond += added
-        if g.side == KEYS:
-            n_layers += g.n_read_layers
-            stored += g.n_read_layers * kept
-            read += g.n_read_layers * read_tokens(g, limits, n)
-    return Contents(
-        stored / n_layers,
-        read / n_layers,
-        effective_bits.stored_bits((made.final_bits - states) / unit, made.n_elements),
-        padding / (design.model.den * made.n_elements),
-        per_token,
-        beyond,
-        states / unit_of(design) if states else math.nan,
-    )

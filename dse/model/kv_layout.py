@@ -10,8 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeVar
 
-from dse.model.formulas import memory_unit
-from dse.model.kv_bytes import bits_of
+from dse.model.formulas import kv_cache, memory_unit
 from dse.model.records import NO_LIMIT
 from dse.quantizers import QuantizerSpec, TensorShape, layered, skipping
 from dse.quantizers.base import N_SHALLOW_LAYERS, PARTS, TensorLayout
@@ -22,6 +21,19 @@ T = TypeVar("T")
 
 #: what a plan keeps for being asked again
 MAX_KNOWN = 1024
+
+
+class Same:
+    """A key that only this very object matches, and that keeps it: comparing all numbers of a device takes longer."""
+
+    def __init__(self, one: object) -> None:
+        self.one = one
+
+    def __hash__(self) -> int:
+        return id(self.one)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.one is self.one
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,18 @@ class TensorGroup:
     def unpackings(self) -> int:
         """How often a step unpacks what it reads: once, or for each query head of a group."""
         return self.n_queries if self.implementation and self.implementation.unpacked_per == QUERY_HEAD else 1
+
+    def bits(self, kept_tokens: int) -> int:
+        """Bits of one layer's tensor with `kept_tokens`."""
+        return kv_cache.tensor_bits(
+            kept_tokens,
+            self.packed_bits,
+            self.full_bits,
+            self.once_bits,
+            self.pool_bits,
+            self.step_tokens,
+            self.residual_tokens,
+        )
 
     @property
     def written_bits(self) -> int:
@@ -137,7 +161,7 @@ class KvPlan:
 
     def bits(self, n_tokens: int) -> int:
         """Bits (numerator) that one sequence of `n_tokens` stores, every token of a layer's window kept; no padding."""
-        return sum(g.n_stored_layers * bits_of(g, min(n_tokens, g.window_tokens)) for g in self.groups)
+        return sum(g.n_stored_layers * g.bits(min(n_tokens, g.window_tokens)) for g in self.groups)
 
 
 def window_of(layer: LayerKV) -> int:

@@ -8,12 +8,13 @@ stretches of one array, so that each loop over it is compiled into vector instru
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dse.core.compiling import compilable, inlined, registered, sources
-from dse.model import capacity, step
+from dse.model import capacity
 from dse.model import evaluate as model
 from dse.model.attention import Sums, sums_of
 from dse.model.batch import (
@@ -31,8 +32,8 @@ from dse.model.batch import (
     waits_of,
 )
 from dse.model.formulas import deployment
-from dse.model.generation import MAX_PIECES, generation_of, is_exact
-from dse.model.kv_bytes import Contents, contents_of, unit_of
+from dse.model.generation import MAX_PIECES, Contents, Generation, contents_of, generation_of, is_exact
+from dse.model.kv_bytes import unit_of
 from dse.model.peak_memory import WIDE
 from dse.model.records import (
     MISSING,
@@ -47,6 +48,7 @@ from dse.model.records import (
     Memory,
     Policy,
     Product,
+    Record,
     Stack,
     Tensor,
     dtype_of,
@@ -54,6 +56,9 @@ from dse.model.records import (
 from dse.model.results import RESULT_UNITS
 from dse.model.steady import Steady, steady_of
 from dse.model.step import (
+    Given,
+    Run,
+    Terms,
     Wave,
     cached_run,
     exchange_s,
@@ -68,17 +73,22 @@ from dse.model.step import (
 )
 from kernels_ref import sequential
 
+#: columns of whole numbers and of floats, and the states of points
+Whole = NDArray[np.int64]
+Floats = NDArray[np.float64]
+States = NDArray[np.int8]
+
 #: points of a run at most
 ROW = 128
-#: where the rows of a run begin in its array
-AT = Wave(*(ROW * place for place in range(len(Wave._fields))))
+#: where the rows of a run begin in its array, whole numbers by the names of what they hold
+AT: Any = Wave._make(ROW * place for place in range(len(Wave._fields)))
 N_WAVE = ROW * len(Wave._fields)
 #: and those of its totals
-TOTAL = Totals(*(ROW * place for place in range(len(Totals._fields))))
+TOTAL: Any = Totals._make(ROW * place for place in range(len(Totals._fields)))
 N_TOTAL = ROW * len(Totals._fields)
 
 
-class Given(NamedTuple):
+class RunRows(NamedTuple):
     """Rows of a run beside its waves."""
 
     batch: int
@@ -97,18 +107,18 @@ class Given(NamedTuple):
     prompt_exchange_s: int
 
 
-GIVEN = Given(*(N_WAVE + ROW * place for place in range(len(Given._fields))))
-N_ROW = N_WAVE + ROW * len(Given._fields)
+GIVEN = RunRows._make(N_WAVE + ROW * place for place in range(len(RunRows._fields)))
+N_ROW = N_WAVE + ROW * len(RunRows._fields)
 #: numbers of sequences at most for which sums are kept apart
 MAX_KEYS = 2**14
 
 #: columns by kind, each a result of one name; a whole number that is missing is MISSING, another nan, a code -1
-WHOLE = (*capacity.Fit._fields, *capacity.Sizes._fields, *capacity.Needs._fields, *Served._fields)
+WHOLE = (*capacity.Capacity._fields, *capacity.Sizes._fields, *capacity.Needs._fields, *Served._fields)
 FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *Waits._fields, *Steady._fields, *Spent._fields)
 CODE = Bounds._fields
 COLUMNS = (*WHOLE, *FLOAT, *CODE)
 #: where groups of columns begin among those of their kind
-OF_SIZES = len(capacity.Fit._fields)
+OF_SIZES = len(capacity.Capacity._fields)
 OF_NEEDS = OF_SIZES + len(capacity.Sizes._fields)
 OF_SERVED = OF_NEEDS + len(capacity.Needs._fields)
 OF_WAVE = len(Contents._fields)
@@ -126,71 +136,74 @@ FEASIBLE, WEIGHTS_TOO_LARGE, REQUEST_TOO_LARGE, LEFT = 0, 1, 2, -1
 
 
 class Tables(NamedTuple):
-    """Cases (designs but for device, batch and lengths) below each other; `ends` are their rows in the first five."""
+    """Cases (designs but for device, batch and lengths) below each other; `ends` are their rows in the first five.
+
+    All others are structured arrays (`dtype_of`): compiled code reads a row of one as the record itself.
+    """
 
     tensors: Any
     layers: Any
     kernels: Any
     products: Any
     exchanges: Any
-    ends: Any
+    ends: Whole
     models: Any
     policies: Any
     stacks: Any
     loads: Any
     memories: Any
     deployments: Any
-    #: rows of `Device`
     devices: Any
 
 
-class Points(NamedTuple):
+class PointColumns(NamedTuple):
     """Columns, one value a point: rows of cases and of devices, lengths, batch."""
 
-    case: Any
-    device: Any
-    n_input: Any
-    n_output: Any
+    case: Whole
+    device: Whole
+    n_input: Whole
+    n_output: Whole
+    #: floats in a scan
     batch: Any
 
 
-class Case(NamedTuple):
+class Prepared(NamedTuple):
     """A design with what follows from it, whatever the batch."""
 
-    design: Any
-    made: Any
-    terms: Any
+    design: Design
+    made: Generation
+    terms: Terms
 
 
 class Room(NamedTuple):
     """Arrays to work in: the rows of a run, of the waves of one sequence less, its totals, and the sums of a sequence
     by the number that run together, where `known`."""
 
-    row: Any
-    less: Any
-    totals: Any
-    by_n: Any
-    known: Any
+    row: Floats
+    less: Floats
+    totals: Floats
+    by_n: list[Sums]
+    known: States
 
 
 class Places(NamedTuple):
     """Rows of columns in `Found` by kind, -1 for one that is not wanted."""
 
-    whole: Any
-    floats: Any
-    codes: Any
+    whole: Whole
+    floats: Whole
+    codes: Whole
 
 
 class Found(NamedTuple):
     """Columns that are filled, by kind."""
 
-    places: Any
-    whole: Any
-    floats: Any
-    codes: Any
+    places: Places
+    whole: Whole
+    floats: Floats
+    codes: States
 
 
-_ROWS = (Tensor, Layer, Kernel, Product, Exchange)
+_ROWS: tuple[type[Record], ...] = (Tensor, Layer, Kernel, Product, Exchange)
 
 
 def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) -> Tables:
@@ -201,26 +214,33 @@ def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) 
             for found, part in zip(rows, design[: len(_ROWS)], strict=True):
                 found.extend(part)  # type: ignore[arg-type]
         ends.append([len(found) for found in rows])
-    arrays = [np.array(found, dtype_of(record)) for found, record in zip(rows, _ROWS, strict=True)]
-    single = [
-        np.array(
-            [getattr(design, name) if design else (0,) * len(get_type_hints(record)) for design in designs],
-            dtype_of(record),
-        )
-        for name, record in (
-            ("model", LanguageModel),
-            ("policy", Policy),
-            ("stack", Stack),
-            ("load", Load),
-            ("memory", Memory),
-            ("deployment", Deployment),
-        )
-    ]
-    return Tables(*arrays, np.array(ends, np.int64), *single, np.array(list(devices), dtype_of(Device)))  # type: ignore[call-arg]
+
+    def single(name: str, record: type[Record]) -> NDArray[np.void]:
+        kind, absent = dtype_of(record), (0,) * len(record._fields)
+        return np.array([getattr(design, name) if design else absent for design in designs], kind)
+
+    tensors, layers, kernels, products, exchanges = (
+        np.array(found, dtype_of(record)) for found, record in zip(rows, _ROWS, strict=True)
+    )
+    return Tables(
+        tensors=tensors,
+        layers=layers,
+        kernels=kernels,
+        products=products,
+        exchanges=exchanges,
+        ends=np.array(ends, np.int64),
+        models=single("model", LanguageModel),
+        policies=single("policy", Policy),
+        stacks=single("stack", Stack),
+        loads=single("load", Load),
+        memories=single("memory", Memory),
+        deployments=single("deployment", Deployment),
+        devices=np.array(list(devices), dtype_of(Device)),
+    )
 
 
 @inlined
-def _put(row, i, wave):
+def _put(row: Floats, i: int, wave: Wave) -> None:
     """A wave into its place of the rows of a run."""
     row[AT.linear_compute_s + i] = wave.linear_compute_s
     row[AT.linear_s + i] = wave.linear_s
@@ -242,21 +262,21 @@ def _put(row, i, wave):
 
 
 @inlined
-def _fill_wave(row, i, sums, peak, terms, has_gemm, quantises):
+def _fill_wave(row: Floats, i: int, sums: Sums, peak: float, terms: Terms, has_gemm: int, quantises: int) -> None:
     """The wave at `i`, whose sequences have these `sums` each."""
-    given = step.Given(
-        row[GIVEN.read_s + i],
-        row[GIVEN.prompt_read_s + i],
-        row[GIVEN.experts_s + i],
-        row[GIVEN.prompt_experts_s + i],
-        row[GIVEN.exchange_s + i],
-        row[GIVEN.prompt_exchange_s + i],
+    given = Given(
+        read_s=row[GIVEN.read_s + i],
+        prompt_read_s=row[GIVEN.prompt_read_s + i],
+        experts_s=row[GIVEN.experts_s + i],
+        prompt_experts_s=row[GIVEN.prompt_experts_s + i],
+        exchange_s=row[GIVEN.exchange_s + i],
+        prompt_exchange_s=row[GIVEN.prompt_exchange_s + i],
     )
     _put(row, i, wave_of(row[GIVEN.together + i], given, sums, peak, terms, has_gemm, quantises))
 
 
 @compilable
-def _fill_alike(row, m, one, peak, terms):
+def _fill_alike(row: Floats, m: int, one: Sums, peak: float, terms: Terms) -> None:
     """Waves that share the sums of a sequence: a loop for each kind of model, in which nothing is decided by point."""
     if terms.has_gemm:
         if terms.quantises:
@@ -274,22 +294,22 @@ def _fill_alike(row, m, one, peak, terms):
 
 
 @compilable
-def _fill_exchanges(row, m, exchanges, prefix, own):
+def _fill_exchanges(row: Floats, m: int, exchanges: Sequence[Exchange], prefix: int, own: int) -> None:
     """What devices exchange in steps and prompts; each sequence adds `own` tokens to the prompts' common `prefix`."""
     for i in range(m):
         row[GIVEN.exchange_s + i] = row[GIVEN.prompt_exchange_s + i] = 0.0
     for e in range(len(exchanges)):
         one = exchanges[e]
         exchange = Exchange(  # out of the array, so that the loops become vectors
-            one.n_per_pass,
-            one.token_bytes,
-            one.in_prompt,
-            one.start_s,
-            one.bytes_per_s,
-            one.chunk_share,
-            one.direct_start_s,
-            one.direct_bytes_per_s,
-            one.split_bytes_per_s,
+            n_per_pass=one.n_per_pass,
+            token_bytes=one.token_bytes,
+            in_prompt=one.in_prompt,
+            start_s=one.start_s,
+            bytes_per_s=one.bytes_per_s,
+            chunk_share=one.chunk_share,
+            direct_start_s=one.direct_start_s,
+            direct_bytes_per_s=one.direct_bytes_per_s,
+            split_bytes_per_s=one.split_bytes_per_s,
         )
         for i in range(m):
             row[GIVEN.exchange_s + i] += exchange_s(row[GIVEN.together + i], exchange)
@@ -299,7 +319,7 @@ def _fill_exchanges(row, m, exchanges, prefix, own):
 
 
 @compilable
-def _fill_waves(row, m, case, room):
+def _fill_waves(row: Floats, m: int, case: Prepared, room: Room) -> None:
     """All times of the waves of the sequences in `row`."""
     design, terms, by_n, known, running = case.design, case.terms, room.by_n, room.known, GIVEN.together
     n_groups, n_in_flight = design.deployment.n_groups, design.deployment.n_in_flight
@@ -345,7 +365,7 @@ def _fill_waves(row, m, case, room):
 
 
 @compilable
-def _split(row, m, most, is_paged):
+def _split(row: Floats, m: int, most: float, is_paged: int) -> int:
     """The waves of the batches in `row`; how many points have waves of one sequence less."""
     n_smaller = 0
     if is_paged:
@@ -364,7 +384,7 @@ def _split(row, m, most, is_paged):
 
 
 @compilable
-def _fill_totals(row, less, totals, m, design):
+def _fill_totals(row: Floats, less: Floats, totals: Floats, m: int, design: Design) -> None:
     """Totals over all waves; `less` has those of one sequence less."""
     device, n_steps, n, n_waves = design.device, design.output_tokens, GIVEN.running, GIVEN.n_waves
     n_devices = design.deployment.n_devices
@@ -397,7 +417,7 @@ def _fill_totals(row, less, totals, m, design):
 
 
 @inlined
-def _put_totals(totals, i, found):
+def _put_totals(totals: Floats, i: int, found: Totals) -> None:
     """Totals into their place."""
     totals[TOTAL.total_s + i] = found.total_s
     totals[TOTAL.throughput_tokens_per_s + i] = found.throughput_tokens_per_s
@@ -406,7 +426,7 @@ def _put_totals(totals, i, found):
 
 
 @compilable
-def _fill_run(m, most, case, room):
+def _fill_run(m: int, most: float, case: Prepared, room: Room) -> None:
     """Waves and totals of the batches in the rows of `room`, of which `most` fit."""
     row, less = room.row, room.less
     n_smaller = _split(row, m, most, case.design.load.is_paged)
@@ -421,30 +441,30 @@ def _fill_run(m, most, case, room):
 
 
 @compilable
-def _wave_at(row, i):
+def _wave_at(row: Floats, i: int) -> Wave:
     return Wave(
-        row[AT.linear_compute_s + i],
-        row[AT.linear_s + i],
-        row[AT.attention_s + i],
-        row[AT.quantize_s + i],
-        row[AT.dequantize_s + i],
-        row[AT.collective_s + i],
-        row[AT.host_s + i],
-        row[AT.power_s + i],
-        row[AT.decode_step_s + i],
-        row[AT.prompt_products_s + i],
-        row[AT.prompt_matrix_s + i],
-        row[AT.prompt_compute_s + i],
-        row[AT.prompt_quantize_s + i],
-        row[AT.prompt_collective_s + i],
-        row[AT.prompt_power_s + i],
-        row[AT.prefill_s + i],
-        row[AT.wave_s + i],
+        linear_compute_s=row[AT.linear_compute_s + i],
+        linear_s=row[AT.linear_s + i],
+        attention_s=row[AT.attention_s + i],
+        quantize_s=row[AT.quantize_s + i],
+        dequantize_s=row[AT.dequantize_s + i],
+        collective_s=row[AT.collective_s + i],
+        host_s=row[AT.host_s + i],
+        power_s=row[AT.power_s + i],
+        decode_step_s=row[AT.decode_step_s + i],
+        prompt_products_s=row[AT.prompt_products_s + i],
+        prompt_matrix_s=row[AT.prompt_matrix_s + i],
+        prompt_compute_s=row[AT.prompt_compute_s + i],
+        prompt_quantize_s=row[AT.prompt_quantize_s + i],
+        prompt_collective_s=row[AT.prompt_collective_s + i],
+        prompt_power_s=row[AT.prompt_power_s + i],
+        prefill_s=row[AT.prefill_s + i],
+        wave_s=row[AT.wave_s + i],
     )
 
 
 @inlined
-def _run_at(case, row, i, by_n):
+def _run_at(case: Prepared, row: Floats, i: int, by_n: list[Sums]) -> Run:
     """The run of the point at `i`, from its wave."""
     design, terms, n = case.design, case.terms, int(row[GIVEN.together + i])
     if design.load.has_cache == 0:
@@ -463,7 +483,7 @@ def _run_at(case, row, i, by_n):
 
 
 @inlined
-def _copy(out, place, first, row, at, m):
+def _copy(out: Floats, place: int, first: int, row: Floats, at: int, m: int) -> None:
     """A row into a column, where that is wanted."""
     if place >= 0:
         column = out[place, first : first + m]
@@ -472,7 +492,7 @@ def _copy(out, place, first, row, at, m):
 
 
 @compilable
-def _fill_sizes(case, most, batch, found, first, m):
+def _fill_sizes(case: Prepared, most: int, batch: Whole, found: Found, first: int, m: int) -> None:
     """Columns of memory; equal batches share what they need, which takes a search."""
     places, columns, fit = found.places.whole, found.whole, capacity.fit_of(case.design, case.made, most)
     for at in range(len(fit)):
@@ -494,7 +514,7 @@ def _fill_sizes(case, most, batch, found, first, m):
 
 
 @compilable
-def _fill_counts(case, row, found, first, m):
+def _fill_counts(case: Prepared, row: Floats, found: Found, first: int, m: int) -> None:
     """Columns of how batches are served."""
     places, columns, is_paged = found.places.whole, found.whole, case.design.load.is_paged
     for i in range(m):
@@ -506,7 +526,7 @@ def _fill_counts(case, row, found, first, m):
 
 
 @compilable
-def _fill_waits(case, row, found, first, m):
+def _fill_waits(case: Prepared, row: Floats, found: Found, first: int, m: int) -> None:
     """Columns of latencies."""
     places, columns, alone_s = found.places.floats, found.floats, one_prompt_s(case.design, case.terms)
     for i in range(m):
@@ -517,7 +537,7 @@ def _fill_waits(case, row, found, first, m):
 
 
 @compilable
-def _fill_steady(case, most, row, found, first, m):
+def _fill_steady(case: Prepared, most: int, row: Floats, found: Found, first: int, m: int) -> None:
     """Columns of a steady server."""
     places, columns = found.places.floats, found.floats
     for i in range(m):
@@ -528,7 +548,7 @@ def _fill_steady(case, most, row, found, first, m):
 
 
 @compilable
-def _any(places, first, last):
+def _any(places: Whole, first: int, last: int) -> bool:
     """True where one of the columns first..last-1 is wanted."""
     largest = -1
     for at in range(first, last):
@@ -537,7 +557,7 @@ def _any(places, first, last):
 
 
 @compilable
-def _fill_contents(case, found, first, m):
+def _fill_contents(case: Prepared, found: Found, first: int, m: int) -> None:
     """Columns at the final length, which do not depend on the batch."""
     contents = contents_of(case.design, case.made)
     for at in range(OF_WAVE):
@@ -547,7 +567,7 @@ def _fill_contents(case, found, first, m):
 
 
 @compilable
-def _fill_times(room, found, first, m):
+def _fill_times(room: Room, found: Found, first: int, m: int) -> None:
     """Columns of times and totals."""
     places, floats = found.places.floats, found.floats
     for at in range(len(AT)):
@@ -557,7 +577,7 @@ def _fill_times(room, found, first, m):
 
 
 @compilable
-def _fill_runs(case, room, found, first, m, wants_spent):
+def _fill_runs(case: Prepared, room: Room, found: Found, first: int, m: int, wants_spent: bool) -> None:
     """Columns that need the whole run of each point: what binds, utilisation, energy by parts, cost of a request."""
     design, made, terms, row = case.design, case.made, case.terms, room.row
     places, floats, codes = found.places, found.floats, found.codes
@@ -590,7 +610,7 @@ def _fill_runs(case, room, found, first, m, wants_spent):
 
 
 @compilable
-def _nothing_runs(found, first, m):
+def _nothing_runs(found: Found, first: int, m: int) -> None:
     """Columns of points in which not one request fits."""
     places, whole, floats, codes = found.places, found.whole, found.floats, found.codes
     for at in range(OF_SERVED, len(places.whole)):
@@ -605,7 +625,25 @@ def _nothing_runs(found, first, m):
 
 
 @compilable
-def _fits_int64(case, most_batch):
+def _room_for(n_keys: int) -> Room:
+    """Arrays to work in; sums are kept apart for fewer than `n_keys` numbers of sequences."""
+    nothing = Sums(
+        attention_s=0.0,
+        fixed_s=0.0,
+        read_s=0.0,
+        compute_s=0.0,
+        unit_s=0.0,
+        unpack_s=0.0,
+        quantize_s=0.0,
+        unpack_busy_s=0.0,
+        quantize_busy_s=0.0,
+        copies_s=0.0,
+    )
+    return Room(np.zeros(N_ROW), np.zeros(N_ROW), np.zeros(N_TOTAL), [nothing], np.zeros(n_keys, np.int8))
+
+
+@compilable
+def _fits_int64(case: Prepared, most_batch: float) -> bool:
     """False where capacity and what batches need might not fit int64."""
     design, made = case.design, case.made
     unit, steps = float(unit_of(design)), design.output_tokens if design.load.is_paged else 1
@@ -616,14 +654,13 @@ def _fits_int64(case, most_batch):
     return free < WIDE and free * steps < 2 * WIDE and float(most_batch) * largest < 2 * WIDE
 
 
-def evaluate_points(points, tables, n_keys, found, state):
+def evaluate_points(points: PointColumns, tables: Tables, n_keys: int, found: Found, state: States) -> None:
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
     `n_keys` is more than any number of sequences on which sums depend one by one.
     """
     n, n_keys = len(points.case), min(n_keys, MAX_KEYS)
-    by_n = [Sums(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
-    room = Room(np.zeros(N_ROW), np.zeros(N_ROW), np.zeros(N_TOTAL), by_n, np.zeros(n_keys, np.int8))
+    room = _room_for(n_keys)
     begin, last, last_device, exact, known_case = 0, -1, -1, False, False
     for column in range(len(found.codes)):
         found.codes[column, :] = -1
@@ -654,20 +691,20 @@ def evaluate_points(points, tables, n_keys, found, state):
         if not same or device != last_device:
             start, end = tables.ends[at], tables.ends[at + 1]
             design = Design(
-                tables.tensors[start[0] : end[0]],
-                tables.layers[start[1] : end[1]],
-                tables.kernels[start[2] : end[2]],
-                tables.products[start[3] : end[3]],
-                tables.exchanges[start[4] : end[4]],
-                tables.models[at],
-                tables.policies[at],
-                tables.stacks[at],
-                tables.devices[device],
-                tables.loads[at],
-                tables.memories[at],
-                tables.deployments[at],
-                n_input,
-                n_output,
+                tensors=tables.tensors[start[0] : end[0]],
+                layers=tables.layers[start[1] : end[1]],
+                kernels=tables.kernels[start[2] : end[2]],
+                products=tables.products[start[3] : end[3]],
+                exchanges=tables.exchanges[start[4] : end[4]],
+                model=tables.models[at],
+                policy=tables.policies[at],
+                stack=tables.stacks[at],
+                device=tables.devices[device],
+                load=tables.loads[at],
+                memory=tables.memories[at],
+                deployment=tables.deployments[at],
+                input_tokens=n_input,
+                output_tokens=n_output,
             )
             if not same:
                 exact = is_exact(design)
@@ -675,7 +712,7 @@ def evaluate_points(points, tables, n_keys, found, state):
                     made = generation_of(design)
                     exact = len(made.pieces) <= MAX_PIECES
             if exact:
-                case = Case(design, made, terms_of(design, made))
+                case = Prepared(design, made, terms_of(design, made))
                 room.known[:] = 0
                 known_case = case.terms.same_from < n_keys
         last, last_device = first, device
@@ -725,13 +762,13 @@ class Scanned(NamedTuple):
     """What a scan keeps of each combination: the best throughput of any batch, how many batches run at once (0: nothing
     runs; -1: beyond int64); and a buffer of rows `SCANNED`, written over and over, which may be empty."""
 
-    best: Any
-    at_once: Any
-    buffer: Any
+    best: Floats
+    at_once: Whole
+    buffer: Floats
 
 
 @compilable
-def _best(totals, work, m):
+def _best(totals: Floats, work: Floats, m: int) -> float:
     """The largest throughput: halves are compared place by place, which compiles into vector instructions."""
     for i in range(ROW):
         work[i] = 0.0
@@ -745,35 +782,34 @@ def _best(totals, work, m):
     return work[0]
 
 
-def scan_points(first, last, points, tables, n_keys, found):
+def scan_points(first: int, last: int, points: PointColumns, tables: Tables, n_keys: int, found: Scanned) -> None:
     """Combinations first..last-1 of case, device and lengths, each with every batch of `points.batch`."""
     n_keys, batch, best, at_once, buffer = min(n_keys, MAX_KEYS), points.batch, found.best, found.at_once, found.buffer
-    by_n, widest, n_written = [Sums(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)], np.empty(2 * ROW), 0
-    room = Room(np.zeros(N_ROW), np.zeros(N_ROW), np.zeros(N_TOTAL), by_n, np.zeros(n_keys, np.int8))
+    widest, n_written, room = np.empty(2 * ROW), 0, _room_for(n_keys)
     row, totals, most_batch = room.row, room.totals, batch.max() if len(batch) else 0.0
     for k in range(first, last):
         at, best[k], at_once[k] = points.case[k], 0.0, -1
         start, end = tables.ends[at], tables.ends[at + 1]
         design = Design(
-            tables.tensors[start[0] : end[0]],
-            tables.layers[start[1] : end[1]],
-            tables.kernels[start[2] : end[2]],
-            tables.products[start[3] : end[3]],
-            tables.exchanges[start[4] : end[4]],
-            tables.models[at],
-            tables.policies[at],
-            tables.stacks[at],
-            tables.devices[points.device[k]],
-            tables.loads[at],
-            tables.memories[at],
-            tables.deployments[at],
-            points.n_input[k],
-            points.n_output[k],
+            tensors=tables.tensors[start[0] : end[0]],
+            layers=tables.layers[start[1] : end[1]],
+            kernels=tables.kernels[start[2] : end[2]],
+            products=tables.products[start[3] : end[3]],
+            exchanges=tables.exchanges[start[4] : end[4]],
+            model=tables.models[at],
+            policy=tables.policies[at],
+            stack=tables.stacks[at],
+            device=tables.devices[points.device[k]],
+            load=tables.loads[at],
+            memory=tables.memories[at],
+            deployment=tables.deployments[at],
+            input_tokens=points.n_input[k],
+            output_tokens=points.n_output[k],
         )
         if not is_exact(design):
             continue
         made = generation_of(design)
-        case = Case(design, made, terms_of(design, made))
+        case = Prepared(design, made, terms_of(design, made))
         if case.terms.same_from >= n_keys or not _fits_int64(case, most_batch):
             continue
         most = capacity.max_batch(design, made, capacity.free_bytes(design) * unit_of(design))
@@ -821,7 +857,8 @@ _KINDS = (np.int64, np.float64, np.int8)
 
 def found_for(names: Collection[str], n_points: int) -> Found:
     """Columns to fill, those of `names`."""
-    places, arrays = [], []
+    places: list[Whole] = []
+    arrays: list[NDArray[Any]] = []
     for kind, numbers in zip((WHOLE, FLOAT, CODE), _KINDS, strict=True):
         kept = [name for name in kind if name in names]
         places.append(np.array([kept.index(name) if name in kept else -1 for name in kind], np.int64))
@@ -831,7 +868,8 @@ def found_for(names: Collection[str], n_points: int) -> Found:
 
 def columns_of(found: Found) -> dict[str, Any]:
     """The columns that are filled, by name."""
-    kinds = zip((WHOLE, FLOAT, CODE), found.places, found[1:], strict=True)
+    arrays: tuple[NDArray[Any], ...] = (found.whole, found.floats, found.codes)
+    kinds = zip((WHOLE, FLOAT, CODE), found.places, arrays, strict=True)
     return {
         name: column[place]
         for names, places, column in kinds
@@ -864,7 +902,7 @@ def results_of(point: model.Point) -> dict[str, Any] | None:
     found = Found(_ALL, *(np.empty((places.max() + 1, 1), kind) for places, kind in zip(_ALL, _KINDS, strict=True)))  # type: ignore[call-arg]
     state, first = np.zeros(1, np.int8), np.zeros(1, np.int64)
     lengths = (np.array([number]) for number in (work.input_tokens, work.output_tokens, work.batch))
-    evaluate(Points(first, first, *lengths), tables, n_keys_of(tables), found, state)  # type: ignore[call-arg]
+    evaluate(PointColumns(first, first, *lengths), tables, n_keys_of(tables), found, state)  # type: ignore[call-arg]
     if state[0] != FEASIBLE:
         return None
     numbers = {name: model.known(column.item()) for name, column in columns_of(found).items()}

@@ -1,11 +1,13 @@
 """What each operation of a decode step and of the prompts moves, calculates and takes."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
 from dse.model.energy import joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.formulas import attention, linear, weights
-from dse.model.step import experts_s, product_peak, share_touched
+from dse.model.records import Design
+from dse.model.step import Run, Terms, experts_s, product_peak, share_touched
 
 #: what an operation is: a product with weights counts by its place in `Design.products`; POWER is what the board's
 #: limit adds to the others
@@ -29,22 +31,31 @@ class Operation(NamedTuple):
 
 
 @compilable
-def _attended(design, phase, seconds, flops, n_bytes):
+def _attended(design: Design, phase: int, seconds: float, flops: float, n_bytes: float) -> Operation:
     device = design.device
     peak = device.peak_flops * device.peak_flops_unit
     return Operation(
-        phase,
-        ATTENTION,
-        seconds,
-        flops,
-        n_bytes,
-        attention.time_at_rate(flops, peak),
-        attention.time_at_rate(n_bytes, device.bandwidth_bytes_per_s),
+        phase=phase,
+        kind=ATTENTION,
+        seconds=seconds,
+        flops=flops,
+        n_bytes=n_bytes,
+        compute_at_peak_s=attention.time_at_rate(flops, peak),
+        read_at_peak_s=attention.time_at_rate(n_bytes, device.bandwidth_bytes_per_s),
     )
 
 
 @compilable
-def _add_products(found, design, terms, phase, n_tokens, touched, slower, attended):
+def _add_products(
+    found: list[Operation],
+    design: Design,
+    terms: Terms,
+    phase: int,
+    n_tokens: float,
+    touched: float,
+    slower: float,
+    attended: Operation,
+) -> None:
     """Products with the weights over `n_tokens` tokens, and attention after the first: QKV, attention, output, ...
 
     `slower` is how much the cores that are busy fall short of all cores' peak.
@@ -78,13 +89,23 @@ def _add_products(found, design, terms, phase, n_tokens, touched, slower, attend
             )
         else:
             seconds = max(compute_s * slower, read_s)
-        found.append(Operation(phase, i, seconds, flops, n_bytes, compute_s, read_s))
+        found.append(
+            Operation(
+                phase=phase,
+                kind=i,
+                seconds=seconds,
+                flops=flops,
+                n_bytes=n_bytes,
+                compute_at_peak_s=compute_s,
+                read_at_peak_s=read_s,
+            )
+        )
         if i == 0:
             found.append(attended)
 
 
 @compilable
-def decode_operations(design, terms, run):
+def decode_operations(design: Design, terms: Terms, run: Run) -> list[Operation]:
     """The mean decode step of a run: products, attention, packing and unpacking."""
     slower = 1.0
     if design.load.has_cache:
@@ -95,18 +116,58 @@ def decode_operations(design, terms, run):
     packing_s, moved = run.wave.quantize_s + run.wave.dequantize_s, run.packing_bytes
     if packing_s != 0 or moved != 0:
         at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
-        found.append(Operation(DECODE, QUANTIZATION, packing_s, 0.0, moved, 0.0, at_peak_s))
+        found.append(
+            Operation(
+                phase=DECODE,
+                kind=QUANTIZATION,
+                seconds=packing_s,
+                flops=0.0,
+                n_bytes=moved,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=at_peak_s,
+            )
+        )
     if run.wave.collective_s != 0:
-        found.append(Operation(DECODE, COLLECTIVES, run.wave.collective_s, 0.0, 0.0, 0.0, 0.0))
+        found.append(
+            Operation(
+                phase=DECODE,
+                kind=COLLECTIVES,
+                seconds=run.wave.collective_s,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
     if run.wave.host_s != 0:
-        found.append(Operation(DECODE, HOST, run.wave.host_s, 0.0, 0.0, 0.0, 0.0))
+        found.append(
+            Operation(
+                phase=DECODE,
+                kind=HOST,
+                seconds=run.wave.host_s,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
     if run.wave.power_s != 0:
-        found.append(Operation(DECODE, POWER, run.wave.power_s, 0.0, 0.0, 0.0, 0.0))
+        found.append(
+            Operation(
+                phase=DECODE,
+                kind=POWER,
+                seconds=run.wave.power_s,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
     return found
 
 
 @compilable
-def prompt_operations(design, terms, run):
+def prompt_operations(design: Design, terms: Terms, run: Run) -> list[Operation]:
     """The prompts of a run; none without a KV cache. Their attention counts no bytes, as its time does not."""
     prompt, wave, n = terms.prompt, run.wave, run.n
     found: list[Operation] = []
@@ -118,18 +179,58 @@ def prompt_operations(design, terms, run):
     touched = share_touched(design, int(n_tokens))
     _add_products(found, design, terms, PREFILL, n_tokens, touched, 1.0, attended)
     if wave.prompt_quantize_s != 0:
-        found.append(Operation(PREFILL, QUANTIZATION, wave.prompt_quantize_s, 0.0, 0.0, 0.0, 0.0))
+        found.append(
+            Operation(
+                phase=PREFILL,
+                kind=QUANTIZATION,
+                seconds=wave.prompt_quantize_s,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
     if wave.prompt_collective_s != 0:
-        found.append(Operation(PREFILL, COLLECTIVES, wave.prompt_collective_s, 0.0, 0.0, 0.0, 0.0))
+        found.append(
+            Operation(
+                phase=PREFILL,
+                kind=COLLECTIVES,
+                seconds=wave.prompt_collective_s,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
     if terms.host_s != 0:
-        found.append(Operation(PREFILL, HOST, terms.host_s, 0.0, 0.0, 0.0, 0.0))
+        found.append(
+            Operation(
+                phase=PREFILL,
+                kind=HOST,
+                seconds=terms.host_s,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
     if wave.prompt_power_s != 0:
-        found.append(Operation(PREFILL, POWER, wave.prompt_power_s, 0.0, 0.0, 0.0, 0.0))
+        found.append(
+            Operation(
+                phase=PREFILL,
+                kind=POWER,
+                seconds=wave.prompt_power_s,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
     return found
 
 
 @compilable
-def joules_of(design, terms, operations):
+def joules_of(design: Design, terms: Terms, operations: Sequence[Operation]) -> tuple[float, float]:
     """J of reads and writes, and J of operations, of all operations of a phase."""
     peak = terms.product_peak_per_s
     if design.stack.has_experts:
@@ -148,10 +249,18 @@ def joules_of(design, terms, operations):
 
 
 @compilable
-def total_of(operations, phase, seconds):
+def total_of(operations: Sequence[Operation], phase: int, seconds: float) -> Operation:
     """All operations of a phase as one that takes `seconds`, added from left to right."""
     flops = n_bytes = compute_s = read_s = 0.0
     for each in operations:
         flops, n_bytes = flops + each.flops, n_bytes + each.n_bytes
         compute_s, read_s = compute_s + each.compute_at_peak_s, read_s + each.read_at_peak_s
-    return Operation(phase, -1, seconds, flops, n_bytes, compute_s, read_s)
+    return Operation(
+        phase=phase,
+        kind=-1,
+        seconds=seconds,
+        flops=flops,
+        n_bytes=n_bytes,
+        compute_at_peak_s=compute_s,
+        read_at_peak_s=read_s,
+    )

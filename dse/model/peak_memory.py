@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dse.core.compiling import compilable
 from dse.model.formulas import activations, kv_cache
 from dse.model.kv_bytes import (
+    Limits,
     entered_tokens,
     keeps_all,
     length_of_entered,
@@ -19,7 +20,7 @@ from dse.model.kv_bytes import (
     unit_of,
     window_of,
 )
-from dse.model.records import MATERIALISED
+from dse.model.records import MATERIALISED, Design, Policy
 
 #: contexts are searched up to here; a design that still fits has no limit (every layer has a window)
 MAX_CONTEXT_TOKENS = 2**40
@@ -37,7 +38,7 @@ class Size(NamedTuple):
 
 
 @compilable
-def shared_prefix_tokens(design, limits):
+def shared_prefix_tokens(design: Design, limits: Limits) -> int:
     """Shared prompt tokens that count: whole pages where memory is paged, none where a policy drops some."""
     prefix = design.load.prefix_tokens
     if not keeps_all(limits):
@@ -46,7 +47,7 @@ def shared_prefix_tokens(design, limits):
 
 
 @compilable
-def activation_tokens(design, n_tokens):
+def activation_tokens(design: Design, n_tokens: int) -> int:
     """Tokens of one sequence that are worked on at once at a context of `n_tokens`: all without a KV cache."""
     if design.load.has_cache:
         chunk = design.load.chunk_tokens
@@ -55,7 +56,7 @@ def activation_tokens(design, n_tokens):
 
 
 @compilable
-def activation_bytes(design, n_tokens):
+def activation_bytes(design: Design, n_tokens: int) -> int:
     """Bytes of activations of one sequence at a context of `n_tokens`: the widest operation of a layer.
 
     None where a server has set aside what its largest batch of prompt tokens takes.
@@ -72,7 +73,7 @@ def activation_bytes(design, n_tokens):
 
 
 @compilable
-def workspace_bytes(design, limits, n_tokens):
+def workspace_bytes(design: Design, limits: Limits, n_tokens: int) -> int:
     """FP16 keys and values of one layer and sequence that the materialised path keeps for the layer it works on.
 
     Where a method's code pads the token dimension for its product (NQKV 3.3), the padding counts.
@@ -90,21 +91,21 @@ def workspace_bytes(design, limits, n_tokens):
 
 
 @compilable
-def extra_bits(design, limits, n_tokens):
+def extra_bits(design: Design, limits: Limits, n_tokens: int) -> int:
     """Activations and workspace of one sequence, in the unit of its bits."""
     n_bytes = activation_bytes(design, n_tokens) + workspace_bytes(design, limits, n_tokens)
     return unit_of(design) * n_bytes
 
 
 @compilable
-def size_at(design, limits, prefix_tokens, n_tokens):
+def size_at(design: Design, limits: Limits, prefix_tokens: int, n_tokens: int) -> Size:
     """What sequences of `n_tokens` need."""
     shared = shared_bits(design, limits, n_tokens, prefix_tokens)
     return Size(shared, sequence_bits(design, limits, n_tokens) - shared + extra_bits(design, limits, n_tokens))
 
 
 @compilable
-def _add(lengths, limits, n_tokens, first, page_tokens):
+def _add(lengths: list[int], limits: Limits, n_tokens: int, first: int, page_tokens: int) -> None:
     """Put a length and the first token of its page on the list."""
     lengths.append(n_tokens)
     if page_tokens > 1:
@@ -114,7 +115,9 @@ def _add(lengths, limits, n_tokens, first, page_tokens):
 
 
 @compilable
-def _add_regime(lengths, design, limits, period, first, last, end):
+def _add_regime(
+    lengths: list[int], design: Design, limits: Limits, period: int, first: int, last: int, end: int
+) -> None:
     """Put on the list the end of a regime, its first length after, and those just before a group is packed."""
     page_tokens = design.load.page_tokens
     if not first <= end <= last:
@@ -135,7 +138,7 @@ def _add_regime(lengths, design, limits, period, first, last, end):
 
 
 @compilable
-def peak_lengths(design, limits, prefix_tokens, first, last):
+def peak_lengths(design: Design, limits: Limits, prefix_tokens: int, first: int, last: int) -> list[int]:
     """Lengths in first..last among which n sequences that grow together are largest, for any n; some twice.
 
     Between two packing events a batch only grows. From one event to the next the dip repeats, ever higher, within a
@@ -171,7 +174,7 @@ def peak_lengths(design, limits, prefix_tokens, first, last):
 
 
 @compilable
-def _needed(design, limits, prefix_tokens, first, last, n_sequences):
+def _needed(design: Design, limits: Limits, prefix_tokens: int, first: int, last: int, n_sequences: int) -> int:
     """Most that `n_sequences` need while they grow together from `first` to `last` tokens."""
     most = 0
     for n_tokens in peak_lengths(design, limits, prefix_tokens, first, last):
@@ -181,7 +184,7 @@ def _needed(design, limits, prefix_tokens, first, last, n_sequences):
 
 
 @compilable
-def needed_up_to(design, n_sequences, n_tokens):
+def needed_up_to(design: Design, n_sequences: int, n_tokens: int) -> int:
     """Most that `n_sequences` need on their way to `n_tokens`.
 
     Where a token policy follows the prompt, the prompt is what the output leaves of `n_tokens`, and the way begins at
@@ -198,7 +201,7 @@ def needed_up_to(design, n_sequences, n_tokens):
 
 
 @compilable
-def follows_prompt(policy):
+def follows_prompt(policy: Policy) -> bool:
     """True where the limits of a policy depend on the prompt's length by more than rounding its shares of it."""
     if policy.evicts == 0 or policy.rolls or policy.budget_tokens:
         return policy.evicts == 1
@@ -206,7 +209,7 @@ def follows_prompt(policy):
 
 
 @compilable
-def longest_context(design, free, n_sequences):
+def longest_context(design: Design, free: int, n_sequences: int) -> int:
     """Longest context at which `n_sequences` fit into `free`, with every shorter one; 0 for none.
 
     `NO_CONTEXT_LIMIT` where all up to `MAX_CONTEXT_TOKENS` fit. Where a policy follows the prompt, what is needed may
@@ -237,16 +240,16 @@ def longest_context(design, free, n_sequences):
 
 
 @compilable
-def is_bounded(design):
+def is_bounded(design: Design) -> bool:
     """True where windows keep the memory of a sequence from growing for ever."""
     window = 0
     for g in design.tensors:
         window = max(window, min(g.window_tokens, design.policy.window_tokens))
-    return design.load.has_cache and window < MAX_CONTEXT_TOKENS
+    return design.load.has_cache > 0 and window < MAX_CONTEXT_TOKENS
 
 
 @compilable
-def most_bits(design, n_tokens):
+def most_bits(design: Design, n_tokens: int) -> float:
     """No sequence of `n_tokens` takes more, with what is worked on; a quick bound, in floats."""
     policy, model, load = design.policy, design.model, design.load
     n = float(n_tokens) + max(-policy.dropped_tokens, 0)
@@ -262,7 +265,7 @@ def most_bits(design, n_tokens):
 
 
 @compilable
-def _bracket(design, free, n_sequences, at_one):
+def _bracket(design: Design, free: int, n_sequences: int, at_one: int) -> tuple[int, int]:
     """A context that fits and the next guess that does not, where what is needed never falls.
 
     Memory is nearly a straight line of the length, so each guess is where a line through the last two would meet

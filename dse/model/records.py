@@ -5,7 +5,7 @@ field names (`dtype_of`). Bits are whole numbers over the common denominator `La
 shares give fractions of a bit.
 """
 
-from functools import cache
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 if TYPE_CHECKING:
@@ -309,28 +309,38 @@ class Deployment(NamedTuple):
 
 
 class Design(NamedTuple):
-    """All of it: what every function of the model takes."""
+    """One design, as every function of the model takes it."""
 
-    tensors: Any
-    layers: Any
-    kernels: Any
-    products: Any
-    exchanges: Any
-    model: Any
-    policy: Any
-    stack: Any
-    device: Any
-    load: Any
-    memory: Any
-    deployment: Any
+    tensors: Sequence[Tensor]
+    layers: Sequence[Layer]
+    #: of the stack, by shape of layers; none in the ideal model
+    kernels: Sequence[Kernel]
+    products: Sequence[Product]
+    exchanges: Sequence[Exchange]
+    model: LanguageModel
+    policy: Policy
+    stack: Stack
+    device: Device
+    load: Load
+    memory: Memory
+    deployment: Deployment
     input_tokens: int
     output_tokens: int
 
 
-@cache
-def dtype_of(record: type[Any]) -> "np.dtype[Any]":
+Record = (
+    Tensor | Layer | Kernel | Product | Exchange | LanguageModel | Policy | Stack | Device | Load | Memory | Deployment
+)
+
+
+_DTYPES: "dict[type[Any], np.dtype[Any]]" = {}
+
+
+def dtype_of(record: type[Record]) -> "np.dtype[Any]":
     """The row of an array that holds such a record."""
     import numpy as np  # not needed for one point
 
+    if record in _DTYPES:
+        return _DTYPES[record]
     fields = [(name, "f8" if kind is float else "i8") for name, kind in get_type_hints(record).items()]
-    return np.dtype(fields, align=True)
+    return _DTYPES.setdefault(record, np.dtype(fields, align=True))

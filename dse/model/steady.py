@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable
 from dse.model.formulas import deployment, steady
-from dse.model.step import one_prompt_s, run_of
+from dse.model.generation import Generation
+from dse.model.records import Design
+from dse.model.step import Terms, one_prompt_s, run_of
 
 #: passes of the fixed point between how many decode and how long a prompt takes; a third changes less than 1 %
 N_PASSES = 2
@@ -44,7 +46,7 @@ class Pass(NamedTuple):
 
 
 @compilable
-def _pass_of(design, made, terms, batch, places, decoding):
+def _pass_of(design: Design, made: Generation, terms: Terms, batch: float, places: float, decoding: float) -> Pass:
     """The pass in which `decoding` of the `places` requests decode, of `batch` that ask."""
     n_steps, split = float(design.output_tokens), design.deployment
     n = int(deployment.micro_batch(max(int(decoding + 0.5), 1), split.n_groups, split.n_in_flight))
@@ -55,22 +57,22 @@ def _pass_of(design, made, terms, batch, places, decoding):
     inside_s = prompt_s + burst_s
     place_s = steady.place_wait_s(batch, places, inside_s + decode_s)
     return Pass(
-        n,
-        places,
-        wave.decode_step_s,
-        wave.prefill_s,
-        token_s,
-        prompt_s,
-        burst_s,
-        place_s,
-        inside_s + place_s,
-        decode_s,
-        steady.decoding_requests(places, inside_s, decode_s),
+        n=n,
+        n_places=places,
+        decode_step_s=wave.decode_step_s,
+        prefill_s=wave.prefill_s,
+        token_s=token_s,
+        prompt_s=prompt_s,
+        burst_wait_s=burst_s,
+        place_wait_s=place_s,
+        first_s=inside_s + place_s,
+        decode_s=decode_s,
+        decoding=steady.decoding_requests(places, inside_s, decode_s),
     )
 
 
 @compilable
-def last_pass(design, made, terms, batch, most):
+def last_pass(design: Design, made: Generation, terms: Terms, batch: float, most: float) -> Pass:
     """The last pass for `batch` requests at any time, of which `most` >= 1 fit."""
     places = float(min(batch, most))
     found = _pass_of(design, made, terms, batch, places, places)
@@ -80,7 +82,7 @@ def last_pass(design, made, terms, batch, most):
 
 
 @compilable
-def steady_of(design, made, terms, batch, most):
+def steady_of(design: Design, made: Generation, terms: Terms, batch: float, most: float) -> Steady:
     """`batch` requests at any time, of which `most` >= 1 fit."""
     found = last_pass(design, made, terms, batch, most)
     return Steady(found.token_s, found.first_s, found.decoding)

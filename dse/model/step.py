@@ -7,7 +7,7 @@ that a sweep over batches compiles to vectors.
 from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
-from dse.model.attention import peak_flops, quantising, reached_bandwidth, same_from, sums_of
+from dse.model.attention import Sums, peak_flops, quantising, reached_bandwidth, same_from, sums_of
 from dse.model.energy import added_s, joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.formulas import (
     attention,
@@ -20,7 +20,9 @@ from dse.model.formulas import (
     throughput,
     weights,
 )
+from dse.model.generation import Generation
 from dse.model.kv_bytes import causal_flops
+from dse.model.records import Design, Exchange
 
 
 class PromptTerms(NamedTuple):
@@ -117,7 +119,7 @@ class Wave(NamedTuple):
 
 
 @compilable
-def product_peak(design, n_sequences):
+def product_peak(design: Design, n_sequences: int) -> float:
     """Peak rate of the products with the weights: of 8-bit operations where activations have 8 bits."""
     device, named = design.device, design.stack.dense_peak_per_s
     if design.load.activation_bits > 8 and named == 0:
@@ -134,7 +136,9 @@ def product_peak(design, n_sequences):
 
 
 @compilable
-def prompt_terms(design, made, prefix_tokens, prefix_flops, launch_s):
+def prompt_terms(
+    design: Design, made: Generation, prefix_tokens: int, prefix_flops: int, launch_s: float
+) -> PromptTerms:
     """The terms of prompts that share `prefix_tokens` of theirs."""
     reached = reached_bandwidth(design)
     if prefix_tokens:
@@ -144,21 +148,21 @@ def prompt_terms(design, made, prefix_tokens, prefix_flops, launch_s):
         once = quantising(design, reached, [0.0 for _ in made.quantised])
         each = quantising(design, reached, [amounts.in_prefix + amounts.in_prompt for amounts in made.quantised])
     return PromptTerms(
-        prefix_tokens,
-        float(prefix_flops),
-        float(made.prompt_flops - prefix_flops),
-        once.engine_s,
-        once.fused_s,
-        once.materialised_s,
-        each.engine_s,
-        each.fused_s,
-        each.materialised_s,
-        launch_s,
+        prefix_tokens=prefix_tokens,
+        prefix_flops=float(prefix_flops),
+        own_flops=float(made.prompt_flops - prefix_flops),
+        prefix_engine_s=once.engine_s,
+        prefix_fused_s=once.fused_s,
+        prefix_materialised_s=once.materialised_s,
+        own_engine_s=each.engine_s,
+        own_fused_s=each.fused_s,
+        own_materialised_s=each.materialised_s,
+        launch_s=launch_s,
     )
 
 
 @compilable
-def weight_read_s(design, share_touched):
+def weight_read_s(design: Design, share_touched: float) -> float:
     """Seconds to read the weights of a pass that touches such a share of the experts."""
     model, stack, load = design.model, design.stack, design.load
     experts = 0 if stack.has_experts else model.expert_parameters
@@ -182,7 +186,7 @@ class Experts(NamedTuple):
 
 
 @compilable
-def experts_of(design, n_tokens, touched):
+def experts_of(design: Design, n_tokens: float, touched: float) -> Experts:
     """Experts over `n_tokens` tokens, which read the share `touched` of them."""
     model, stack = design.model, design.stack
     if stack.has_experts == 0:
@@ -194,7 +198,7 @@ def experts_of(design, n_tokens, touched):
 
 
 @compilable
-def experts_s(design, n_tokens, touched):
+def experts_s(design: Design, n_tokens: float, touched: float) -> float:
     """Seconds of the routed experts of all layers over `n_tokens` tokens, where their products were measured: 0 else.
 
     `touched` is the share of the experts that those tokens read.
@@ -208,13 +212,13 @@ def experts_s(design, n_tokens, touched):
 
 
 @compilable
-def prompt_host_s(design):
+def prompt_host_s(design: Design) -> float:
     """Seconds that a server adds to a pass, however many sequences are in it."""
     return host.host_s(0, design.model.n_layers, design.stack.host_layer_s, 0.0)
 
 
 @compilable
-def share_touched(design, n_tokens):
+def share_touched(design: Design, n_tokens: int) -> float:
     """Share of the experts that a pass over `n_tokens` tokens reads; all of a dense model."""
     if design.model.expert_parameters == 0:
         return 1.0
@@ -224,7 +228,7 @@ def share_touched(design, n_tokens):
 
 
 @compilable
-def terms_of(design, made):
+def terms_of(design: Design, made: Generation) -> Terms:
     """What all batches of a design share; `made` is its `Generation`."""
     model, stack, device, n_steps = design.model, design.stack, design.device, design.output_tokens
     launch_s, reached = device.kernel_launch_s, reached_bandwidth(design)
@@ -247,46 +251,48 @@ def terms_of(design, made):
         quantises = 1
     has_experts = 1 if model.expert_parameters else 0  # not in the call: numba cannot branch inside a long one
     return Terms(
-        stack.has_gemm,
-        has_experts,
-        quantises,
-        same_from(design, made.limits),
-        design.input_tokens,
-        n_steps,
-        model.active_parameters - model.unread_parameters - stack.has_experts * model.active_expert_parameters,
-        weight_read_s(design, 1.0),
-        model.n_products,
-        stack.gemm_launch_s,
-        stack.gemm_flops_frac,
-        stack.flops_frac,
-        stack.prompt_flops_frac,
-        prompt_host_s(design),
-        stack.host_sequence_s,
-        wide,
-        peak,
-        device.bandwidth_bytes_per_s,
-        reached,
-        made.score_bytes,
-        made.choice_bytes,
-        float(model.burst_bits),
-        float(8 * model.den),
-        buffer_s,
-        uncached_flops,
-        read_launch_s,
-        copy_launch_s,
-        pack_launch_s,
-        limit_w,
-        device.idle_power_w,
-        joules_per_weight_byte(design) * device.bandwidth_bytes_per_s * stack.gemm_memory_frac,
-        watts_at_peak(design, peak),
-        joules_per_kv_byte(design) * reached,
-        watts_at_peak(design, wide),
-        prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
+        has_gemm=stack.has_gemm,
+        has_experts=has_experts,
+        quantises=quantises,
+        same_from=same_from(design, made.limits),
+        input_tokens=design.input_tokens,
+        output_tokens=n_steps,
+        active_parameters=model.active_parameters
+        - model.unread_parameters
+        - stack.has_experts * model.active_expert_parameters,
+        weight_read_s=weight_read_s(design, 1.0),
+        n_products=model.n_products,
+        gemm_launch_s=stack.gemm_launch_s,
+        gemm_flops_frac=stack.gemm_flops_frac,
+        attention_flops_frac=stack.flops_frac,
+        prompt_flops_frac=stack.prompt_flops_frac,
+        host_s=prompt_host_s(design),
+        host_sequence_s=stack.host_sequence_s,
+        peak_flops_per_s=wide,
+        product_peak_per_s=peak,
+        bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
+        reached_bytes_per_s=reached,
+        score_bytes=made.score_bytes,
+        choice_bytes=made.choice_bytes,
+        burst_bits=float(model.burst_bits),
+        per_byte=float(8 * model.den),
+        buffer_s=buffer_s,
+        uncached_flops=uncached_flops,
+        read_launch_s=read_launch_s,
+        copy_launch_s=copy_launch_s,
+        pack_launch_s=pack_launch_s,
+        limit_w=limit_w,
+        idle_w=device.idle_power_w,
+        weight_w=joules_per_weight_byte(design) * device.bandwidth_bytes_per_s * stack.gemm_memory_frac,
+        product_w=watts_at_peak(design, peak),
+        kv_w=joules_per_kv_byte(design) * reached,
+        attention_w=watts_at_peak(design, wide),
+        prompt=prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
     )
 
 
 @inlined
-def exchange_s(n_tokens, exchange):
+def exchange_s(n_tokens: float, exchange: Exchange) -> float:
     """Seconds of equal collectives in one pass of all layers over `n_tokens` tokens."""
     return exchange.n_per_pass * collectives.collective_s(
         n_tokens * exchange.token_bytes,
@@ -300,7 +306,7 @@ def exchange_s(n_tokens, exchange):
 
 
 @compilable
-def exchanges_s(design, n_tokens, is_prompt):
+def exchanges_s(design: Design, n_tokens: float, is_prompt: int) -> float:
     """Seconds that the devices exchange results in one pass of all layers over `n_tokens` tokens."""
     total = 0.0
     for exchange in design.exchanges:
@@ -310,7 +316,7 @@ def exchanges_s(design, n_tokens, is_prompt):
 
 
 @inlined
-def products_s(n_tokens, read_s, peak, terms, has_gemm):
+def products_s(n_tokens: float, read_s: float, peak: float, terms: Terms, has_gemm: int) -> tuple[float, float]:
     """Seconds of all products with the weights over `n_tokens` tokens, and what their multiplications take."""
     compute_s = linear.linear_compute_s(n_tokens, terms.active_parameters, peak)
     if has_gemm:
@@ -320,7 +326,16 @@ def products_s(n_tokens, read_s, peak, terms, has_gemm):
 
 
 @inlined
-def prompt_s(n, n_prefixes, prompt_read_s, prompt_experts_s, terms, prompt, has_gemm, quantises):
+def prompt_s(
+    n: float,
+    n_prefixes: int,
+    prompt_read_s: float,
+    prompt_experts_s: float,
+    terms: Terms,
+    prompt: PromptTerms,
+    has_gemm: int,
+    quantises: int,
+) -> tuple[float, float, float, float]:
     """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising).
 
     `n_prefixes` is 0 where the common prefix is cached already.
@@ -340,7 +355,9 @@ def prompt_s(n, n_prefixes, prompt_read_s, prompt_experts_s, terms, prompt, has_
 
 
 @inlined
-def prompt_power_s(read_s, products, matrix_s, compute_s, other_s, terms):
+def prompt_power_s(
+    read_s: float, products: float, matrix_s: float, compute_s: float, other_s: float, terms: Terms
+) -> float:
     """Seconds that the board's limit adds to prompts, whose products take `products` and attention the rest of
     `compute_s`; `other_s` is what they take beside."""
     joules = read_s * terms.weight_w + products * terms.product_w
@@ -362,7 +379,7 @@ class Given(NamedTuple):
 
 
 @inlined
-def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
+def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_gemm: int, quantises: int) -> Wave:
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
     `given` is what depends on how many experts they touch, and on what is exchanged. `has_gemm` and `quantises` are
@@ -404,28 +421,28 @@ def wave_of(n, given, sums, peak, terms, has_gemm, quantises):
     of_limit_s = prompt_power_s(given.prompt_read_s, products, matrix_s, prompt_compute_s, other_s, terms)
     prefill_s = prompt_compute_s + prompt_quantize_s + given.prompt_exchange_s + terms.host_s + of_limit_s
     return Wave(
-        compute_s,
-        linear_s,
-        attention_s,
-        quantize_s,
-        dequantize_s,
-        given.exchange_s,
-        host_s,
-        power_s,
-        decode_step_s,
-        products,
-        matrix_s,
-        prompt_compute_s,
-        prompt_quantize_s,
-        given.prompt_exchange_s,
-        of_limit_s,
-        prefill_s,
-        throughput.wave_s(n_steps, decode_step_s, prefill_s),
+        linear_compute_s=compute_s,
+        linear_s=linear_s,
+        attention_s=attention_s,
+        quantize_s=quantize_s,
+        dequantize_s=dequantize_s,
+        collective_s=given.exchange_s,
+        host_s=host_s,
+        power_s=power_s,
+        decode_step_s=decode_step_s,
+        prompt_products_s=products,
+        prompt_matrix_s=matrix_s,
+        prompt_compute_s=prompt_compute_s,
+        prompt_quantize_s=prompt_quantize_s,
+        prompt_collective_s=given.prompt_exchange_s,
+        prompt_power_s=of_limit_s,
+        prefill_s=prefill_s,
+        wave_s=throughput.wave_s(n_steps, decode_step_s, prefill_s),
     )
 
 
 @compilable
-def one_prompt_s(design, terms):
+def one_prompt_s(design: Design, terms: Terms) -> float:
     """Seconds of one prompt alone, whose shared prefix is cached: the time to its first token without a queue."""
     own = design.input_tokens - terms.prompt.prefix_tokens
     if own == 0:
@@ -441,7 +458,7 @@ def one_prompt_s(design, terms):
 
 
 @compilable
-def unshared_prompts_s(design, made, terms, n):
+def unshared_prompts_s(design: Design, made: Generation, terms: Terms, n: float) -> float:
     """Seconds of the prompts of `n` sequences if none shared a prefix."""
     prompt = prompt_terms(design, made, 0, 0, terms.prompt.launch_s)
     touched = share_touched(design, int(n) * design.input_tokens)
@@ -487,7 +504,9 @@ class Run(NamedTuple):
 
 
 @compilable
-def cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched):
+def cached_run(
+    design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, read_s: float, prompt_read_s: float, touched: float
+) -> Run:
     """The run of `n` sequences with these times; `sums` are those of one of them."""
     n_steps, bandwidth, reached = terms.output_tokens, terms.bandwidth_bytes_per_s, terms.reached_bytes_per_s
     prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
@@ -499,29 +518,30 @@ def cached_run(design, terms, n, wave, sums, read_s, prompt_read_s, touched):
     scores_s, choice_s = scale * terms.score_bytes / reached, scale * terms.choice_bytes / reached
     moved += (scores_s + choice_s + n * terms.buffer_s / n_steps) * reached
     return Run(
-        n,
-        wave,
-        read_s + chosen.read_s,
-        wave.linear_compute_s + chosen.compute_s,
-        terms.n_products * terms.gemm_launch_s + chosen.launch_s,
-        prompt_read_s + of_prompts.read_s,
-        wave.prompt_products_s + of_prompts.compute_s,
-        attention_read_s,
-        attention_compute_s,
-        (sums.fixed_s + n * sums.unit_s) / n_steps,
-        n * sums.quantize_busy_s / n_steps + write_s,
-        n * sums.unpack_busy_s / n_steps,
-        n * sums.copies_s / n_steps,
-        float(n),
-        touched,
-        attention_read_s * (reached * (design.device.kv_bandwidth_bytes_per_s / design.device.bandwidth_bytes_per_s)),
-        attention_compute_s * peak_flops(design, n) * terms.attention_flops_frac,
-        moved,
+        n=n,
+        wave=wave,
+        linear_read_s=read_s + chosen.read_s,
+        linear_compute_s=wave.linear_compute_s + chosen.compute_s,
+        linear_latency_s=terms.n_products * terms.gemm_launch_s + chosen.launch_s,
+        prompt_read_s=prompt_read_s + of_prompts.read_s,
+        prompt_products_s=wave.prompt_products_s + of_prompts.compute_s,
+        attention_read_s=attention_read_s,
+        attention_compute_s=attention_compute_s,
+        attention_latency_s=(sums.fixed_s + n * sums.unit_s) / n_steps,
+        quantize_busy_s=n * sums.quantize_busy_s / n_steps + write_s,
+        dequantize_busy_s=n * sums.unpack_busy_s / n_steps,
+        copies_s=n * sums.copies_s / n_steps,
+        product_tokens=float(n),
+        share_touched=touched,
+        attention_bytes=attention_read_s
+        * (reached * (design.device.kv_bandwidth_bytes_per_s / design.device.bandwidth_bytes_per_s)),
+        attention_flops=attention_compute_s * peak_flops(design, n) * terms.attention_flops_frac,
+        packing_bytes=moved,
     )
 
 
 @compilable
-def uncached_run(design, terms, n):
+def uncached_run(design: Design, terms: Terms, n: int) -> Run:
     """`n` sequences whose step t runs I + t tokens each, as long as a cached step's context; no prefill.
 
     All cores work, as on a prompt. Operations are a straight line of the length. The share of experts that a step
@@ -563,48 +583,48 @@ def uncached_run(design, terms, n):
     power_s = added_s(linear_s + attention_s + collective_s + host_s, joules, terms.limit_w, terms.idle_w)
     step_s = throughput.decode_step_s(linear_s, attention_s, 0.0, 0.0, collective_s, host_s, power_s)
     wave = Wave(
-        compute_s / n_steps,
-        linear_s,
-        attention_s,
-        0.0,
-        0.0,
-        collective_s,
-        host_s,
-        power_s,
-        step_s,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        throughput.wave_s(n_steps, step_s, 0.0),
+        linear_compute_s=compute_s / n_steps,
+        linear_s=linear_s,
+        attention_s=attention_s,
+        quantize_s=0.0,
+        dequantize_s=0.0,
+        collective_s=collective_s,
+        host_s=host_s,
+        power_s=power_s,
+        decode_step_s=step_s,
+        prompt_products_s=0.0,
+        prompt_matrix_s=0.0,
+        prompt_compute_s=0.0,
+        prompt_quantize_s=0.0,
+        prompt_collective_s=0.0,
+        prompt_power_s=0.0,
+        prefill_s=0.0,
+        wave_s=throughput.wave_s(n_steps, step_s, 0.0),
     )
     return Run(
-        n,
-        wave,
-        attention.time_at_rate(all_bytes, reached) / n_steps,
-        wave.linear_compute_s,
-        launch_s / n_steps,
-        0.0,
-        0.0,
-        0.0,
-        attention_s,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        n_tokens,
-        all_touched / n_steps,
-        0.0,
-        flops,
-        0.0,
+        n=n,
+        wave=wave,
+        linear_read_s=attention.time_at_rate(all_bytes, reached) / n_steps,
+        linear_compute_s=wave.linear_compute_s,
+        linear_latency_s=launch_s / n_steps,
+        prompt_read_s=0.0,
+        prompt_products_s=0.0,
+        attention_read_s=0.0,
+        attention_compute_s=attention_s,
+        attention_latency_s=0.0,
+        quantize_busy_s=0.0,
+        dequantize_busy_s=0.0,
+        copies_s=0.0,
+        product_tokens=n_tokens,
+        share_touched=all_touched / n_steps,
+        attention_bytes=0.0,
+        attention_flops=flops,
+        packing_bytes=0.0,
     )
 
 
 @compilable
-def run_of(design, made, terms, n):
+def run_of(design: Design, made: Generation, terms: Terms, n: int) -> Run:
     """`n` sequences that pass the devices together (`micro_batch`), with their KV cache or without."""
     if design.load.has_cache == 0:
         return uncached_run(design, terms, n)
@@ -612,12 +632,12 @@ def run_of(design, made, terms, n):
     touched, sums = share_touched(design, n), sums_of(design, made, n)
     prompts_touch = share_touched(design, prompt_tokens)
     given = Given(
-        weight_read_s(design, touched),
-        weight_read_s(design, prompts_touch),
-        experts_s(design, float(n), touched),
-        experts_s(design, float(prompt_tokens), prompts_touch),
-        exchanges_s(design, n, 0),
-        exchanges_s(design, prompt_tokens, 1),
+        read_s=weight_read_s(design, touched),
+        prompt_read_s=weight_read_s(design, prompts_touch),
+        experts_s=experts_s(design, float(n), touched),
+        prompt_experts_s=experts_s(design, float(prompt_tokens), prompts_touch),
+        exchange_s=exchanges_s(design, n, 0),
+        prompt_exchange_s=exchanges_s(design, prompt_tokens, 1),
     )
     wave = wave_of(float(n), given, sums, product_peak(design, n), terms, terms.has_gemm, terms.quantises)
     return cached_run(design, terms, n, wave, sums, given.read_s, given.prompt_read_s, touched)

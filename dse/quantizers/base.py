@@ -22,7 +22,7 @@ N_SHALLOW_LAYERS = 2
     "step_tokens * floor((n_tokens - residual_tokens) / step_tokens), 0 before the first step is full",
     "KIVI (arXiv:2402.02750) 3.2; SinkQ 3.2: floor((L - R) / G) groups once L >= G + R",
 )
-def packed_tokens(n_tokens, step_tokens, residual_tokens):
+def packed_tokens(n_tokens: int, step_tokens: int, residual_tokens: int) -> int:
     """Tokens that have been quantised at length `n_tokens`. Valid for step_tokens >= 1, residual_tokens >= 0.
 
     Per-token methods are step 1, residual 0; KIVI keys step R, residual 0; KIVI values step 1, residual R; SinkQ

@@ -10,7 +10,7 @@ from dse.model import assumptions
 from dse.model import evaluate as point
 from dse.model.formulas import attention, linear
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import stack_of
+from dse.model.stacks import stack_of
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumptions, implementations, kv_layout, lower
+from dse.model import assumptions, implementations, kernels, kv_layout, lower, stacks
 from dse.model.compare import Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
@@ -203,7 +203,7 @@ def range_text(number: Number) -> str:
 def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list[Number]:
     """Every number of the device that the measure of the designs (of one device) rests on, with its range."""
     device = with_stacks(designs[0].device, work)
-    stack_name, stack = lower.stack_of(device, work)
+    stack_name, stack = stacks.stack_of(device, work)
     is_server = lower.memory_counted(device, work) == "server"  # which has its own share, graphs and buffers
     names = ["memory_bandwidth", "memory_capacity", "peak_flops"]
     names += ["kernel_launch"] if is_server else ["usable_frac", "runtime_overhead", "kernel_launch"]
@@ -223,7 +223,7 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
     if device.core_clock and any(assumptions.counts_cycles(plan, paths) for plan, paths in laid_out):
         found.append(_number(device, "core_clock", device.core_clock, False))
     found += _of_kernels([plan for plan, _ in laid_out], work, stack)
-    runs = set().union(*(lower.fits_used(plan, paths, work, stack) for plan, paths in laid_out))
+    runs = set().union(*(kernels.fits_used(plan, paths, work, stack) for plan, paths in laid_out))
     for place, fit in stack.fits().items():
         if place not in runs:
             continue
@@ -236,16 +236,16 @@ def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list
 def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
     """The device with the stack it is run by in its own file, what it borrows and its server's time included, so that
     all of their numbers can be varied."""
-    stack_name, stack = lower.stack_of(device, work)
+    stack_name, stack = stacks.stack_of(device, work)
     if stack is None or stack_name is None:
         return device
     own: dict[str, Any] = {}
     if not device.stacks:
-        own = {"stacks": catalog.device(lower.DEFAULT_STACKS_OF).stacks, "stacks_of": lower.DEFAULT_STACKS_OF}
-    stacks = own.get("stacks", device.stacks)
+        own = {"stacks": catalog.device(stacks.DEFAULT_STACKS_OF).stacks, "stacks_of": stacks.DEFAULT_STACKS_OF}
+    known = own.get("stacks", device.stacks)
     if stack.host:
-        stacks = {**stacks, stack_name: StackSpec(**{part: getattr(stack, part) for part in StackSpec.model_fields})}
-    return device.model_copy(update={**own, "stacks": stacks})
+        known = {**known, stack_name: StackSpec(**{part: getattr(stack, part) for part in StackSpec.model_fields})}
+    return device.model_copy(update={**own, "stacks": known})
 
 
 def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> list[Number]:

@@ -11,7 +11,7 @@ from dse.model import kv_layout as plan
 from dse.model import uncertainty
 from dse.model.formulas import serving as equations
 from dse.model.formulas import steady, throughput
-from dse.model.lower import stack_of, stack_text
+from dse.model.stacks import stack_of, stack_text
 from dse.questions.systems import BATCHES, DEFAULT, Request, System
 from dse.serving import steady_state as serving
 from dse.serving import trace_tables as traffic_tables

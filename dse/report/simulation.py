@@ -14,7 +14,7 @@ from dse.figures.export import static as report_static
 from dse.figures.export.image import export
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import stack_of, stack_text
+from dse.model.stacks import stack_of, stack_text
 from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
 from dse.serving import simulator as simulate

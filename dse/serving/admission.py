@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dse.core.compiling import elementwise
 from dse.core.errors import InputError, LimitError, show
 from dse.model.evaluate import Point
 from dse.model.formulas import capacity, kv_cache, serving
@@ -142,7 +143,7 @@ def _byte_page_tails(design: Design, last: int) -> Sizes:
     for g in design.tensors:
         if g.page_row_bits:
             kept = np.minimum(np.arange(last + 1), g.window_tokens)
-            sizes += g.n_stored_layers * padding_bits(g, kept, 1)
+            sizes += g.n_stored_layers * elementwise(padding_bits)(g, kept, 1)
     return sizes
 
 

@@ -49,7 +49,7 @@ class Tables(NamedTuple):
     cell: NDArray[np.int32]
 
 
-def attention_s(tables, n_sequences, context_tokens):  # type: ignore[no-untyped-def]
+def attention_s(tables: Tables, n_sequences: int, context_tokens: int) -> float:
     """`StepTimes.attention_s` from its tables, for compiled code; n_sequences >= 1."""
     mean = context_tokens / n_sequences
     cell = tables.cell[int(mean)]
@@ -197,12 +197,12 @@ def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_to
         decode[1:, column] = np.interp(np.arange(1, max_sequences + 1), sequence_nodes, rest[:, column])
     cell = np.searchsorted(context_nodes, np.arange(longest + 1), side="right") - 1
     tables = Tables(
-        np.concatenate(([0.0], np.interp(np.arange(1, most_tokens + 1), token_nodes, matrix))),
-        np.concatenate(([0.0], np.interp(np.arange(1, own_nodes[-1] + 1), own_nodes, own))),
-        np.concatenate(([0.0], np.interp(np.arange(1, longest + 1), prompt_nodes, prompt))),
-        decode,
-        np.array(context_nodes, np.float64),
-        np.clip(cell, 0, len(context_nodes) - 2).astype(np.int32),
+        matrix_s=np.concatenate(([0.0], np.interp(np.arange(1, most_tokens + 1), token_nodes, matrix))),
+        own_s=np.concatenate(([0.0], np.interp(np.arange(1, own_nodes[-1] + 1), own_nodes, own))),
+        prompt_s=np.concatenate(([0.0], np.interp(np.arange(1, longest + 1), prompt_nodes, prompt))),
+        decode_s=decode,
+        context_tokens=np.array(context_nodes, np.float64),
+        cell=np.clip(cell, 0, len(context_nodes) - 2).astype(np.int32),
     )
     return StepTimes(tables, "calibrated" if fitted else "ideal", exact.point.stack_name)
 

@@ -69,13 +69,13 @@ def _snapkv(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 @formula("bit", "index_dim * index_element_bits + index_scale_bits", "DeepSeek-V3.2-Exp, inference/model.py (Indexer)")
-def index_bits(index_dim, index_element_bits, index_scale_bits):
+def index_bits(index_dim: int, index_element_bits: int, index_scale_bits: int) -> int:
     """Bits of the index that sparse reading keeps for one token and layer."""
     return index_dim * index_element_bits + index_scale_bits
 
 
 @formula("FLOP", "2 * index_heads * index_dim", "DeepSeek-V3.2-Exp, inference/model.py (Indexer): heads share a key")
-def index_flops(index_heads, index_dim):
+def index_flops(index_heads: int, index_dim: int) -> int:
     """Operations that score one stored token for one query in one layer."""
     return 2 * index_heads * index_dim
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dse.core.compiling import elementwise
 from dse.core.errors import InputError, LimitError
 from dse.model import many
 from dse.model.batch import BOUNDS
@@ -113,11 +114,11 @@ class Points:
     n_output: NDArray[np.int64]
     batch: NDArray[np.int64]
 
-    def numbers(self) -> tuple[many.Points, many.Tables, int]:
+    def numbers(self) -> tuple[many.PointColumns, many.Tables, int]:
         """Columns of places and lengths, the tables they lead to, and more than any number of sequences on which sums
         depend one by one."""
         tables = many.tables_of([case.design for case in self.cases], [device_of(spec) for spec in self.specs])
-        columns = many.Points(self.case, self.device, self.n_input, self.n_output, self.batch)
+        columns = many.PointColumns(self.case, self.device, self.n_input, self.n_output, self.batch)
         return columns, tables, many.n_keys_of(tables)
 
 
@@ -232,10 +233,10 @@ def _column(name: str, points: Points, by_name: dict[str, Any]) -> Any:
         return np.where(np.array(counted, bool)[points.case], reported, capacity)
     bits = np.array([case.results["effective_bits"] if case.results else np.nan for case in points.cases])[points.case]
     if name == "effective_capacity_bytes":
-        return effective_bits.effective_capacity_bytes(capacity, bits)
+        return elementwise(effective_bits.effective_capacity_bytes)(capacity, bits)
     if name == "effective_bandwidth_bytes_per_s":
         bandwidth = np.array([spec.memory_bandwidth.si for spec in points.specs])[points.device]
-        return effective_bits.effective_bandwidth_bytes_per_s(bandwidth, bits)
+        return elementwise(effective_bits.effective_bandwidth_bytes_per_s)(bandwidth, bits)
     return _of_case(name, [case.results[name] if case.results else None for case in points.cases], points.case)
 
 

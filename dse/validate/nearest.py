@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from dse.model.lower import stack_of
+from dse.model.stacks import stack_of
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
 from dse.validate import silicon

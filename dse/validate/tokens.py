@@ -5,7 +5,7 @@ import pandas as pd
 from dse import quantizers
 from dse.core import units
 from dse.model import kv_layout as plan
-from dse.model.kv_bytes import bits_of, limits_for, stored_tokens
+from dse.model.kv_bytes import entered_tokens, limits_for
 from dse.model.lower import policy_of
 from dse.specs import catalog
 from dse.specs import tokens as token_policies
@@ -39,7 +39,8 @@ def table_7() -> pd.DataFrame:
         name = "fp16" if method in POLICIES else quantizer_of("SinkQ", method, "") or "fp16"
         side = quantizers.parse(name)
         kv, limits = plan.build(model, side, side), limits_for(policy_of(token_policies.parse(policy)), PROMPT_TOKENS)
-        bits = sum(g.n_stored_layers * bits_of(g, stored_tokens(g, limits, PROMPT_TOKENS)) for g in kv.groups)
+        entered = entered_tokens(limits, PROMPT_TOKENS)
+        bits = sum(g.n_stored_layers * g.bits(min(entered, g.window_tokens, limits.window_tokens)) for g in kv.groups)
         kv_bytes = bits / (units.BITS_PER_BYTE * kv.den)
         fp16_bytes = fp16_bytes or kv_bytes
         rows.append(

@@ -18,7 +18,7 @@ from dse.cli.calibrate import calibrate as calibrate_command
 from dse.cli.calibrate import predict as predict_command
 from dse.core import specfile, units
 from dse.core.errors import InputError, SpecError
-from dse.model import lower
+from dse.model import stacks
 from dse.model.formulas import calibrated
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -505,13 +505,13 @@ def test_stacks_without_attention_have_parts_of_whole_steps_alone(device, stack)
     assert own.stacks[stack].gemm is None
     assert not own.stacks[stack].parts()
     assert "bf16" in own.stacks[stack].products
-    name, served = lower.stack_of(own, Workload(stack=stack))
+    name, served = stacks.stack_of(own, Workload(stack=stack))
     assert name == stack
     assert served.attention == own.stacks["vllm"].attention
     assert served.borrowed["attention"] == "vllm"
     assert served.products["bf16"] == own.stacks[stack].products["bf16"]
     with pytest.raises(InputError, match="has no such kernels: use vllm@kernels, sglang@kernels"):
-        lower.stack_of(own, Workload(stack=f"{stack}@kernels"))
+        stacks.stack_of(own, Workload(stack=f"{stack}@kernels"))
 
 
 @pytest.mark.parametrize(("device", "stack"), SHIPPED)

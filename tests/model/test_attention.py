@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.model import evaluate as point
+from dse.model import kernels
 from dse.model import kv_layout as plan
-from dse.model import lower
 from dse.model.formulas import generation
 from dse.model.kv_bytes import read_tokens, reading_of, stored_tokens
 from dse.report import listing
@@ -168,7 +168,7 @@ def layer_seconds(dev, fit, kv, counted, index, n, s, runs):
 def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core, kv_core, copy, tokens, runs):
     names = [kv.key_quantizer.family.name, kv.value_quantizer.family.name]
     runs = (runs[0], runs[0]) if names[0] == names[1] else runs
-    wide = {lower.kv_code(g) for g in kv.groups} & {"fp8", "int8"}  # the toy stack has kernels of fewer bits
+    wide = {kernels.kv_code(g) for g in kv.groups} & {"fp8", "int8"}  # the toy stack has kernels of fewer bits
     dev = on(core=core, kv_core=None if wide else kv_core, copy=copy)
     work = Workload(batch, n_in, n_out, tokens=tokens, dequant_path="fused")
     by_name = dict(zip(names, runs, strict=True))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
-from dse.model import evaluate, implementations, lower
+from dse.model import evaluate, implementations, kernels
 from dse.model.assumed import reason
 from dse.model.compare import Case, Comparison
 from dse.model.explain import explained
@@ -127,8 +127,8 @@ def test_a_kernel_s_own_share_of_the_bandwidth():
     groups = tuple(
         replace(g, implementation=qserve.model_copy(update={"memory_frac": number})) for g in base.plan.groups
     )
-    kernels, _, _ = lower.kernels_of(A100, replace(base.plan, groups=groups), base.paths, base.stack, None)
-    assert kernels[0].memory_frac == 0.4
+    found, _ = kernels.kernels_of(A100, replace(base.plan, groups=groups), base.paths, base.stack, None)
+    assert found[0].memory_frac == 0.4
     assert base.design.kernels[0].memory_frac == base.stack.attention_terms()["memory_frac"]
 
 

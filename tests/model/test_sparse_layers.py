@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dse.model import assumptions, evaluate, lower
+from dse.model import assumptions, evaluate, kernels
 from dse.model.assumed import reason
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -87,7 +87,7 @@ def test_a_step_of_compressed_caches_by_hand(quantizer, bits):
 def test_which_kernels_read_a_model(model, quantizer, codes):
     found = point(model, quantizer, memory="paper", batch=1)
     plan, paths = found.plan, found.paths
-    assert {lower.sparse_code(plan, paths, g.shape_index) for g in plan.groups} == codes
+    assert {kernels.sparse_code(plan, paths, g.shape_index) for g in plan.groups} == codes
 
 
 def test_what_was_measured_of_the_stack_itself_carries_no_mark():

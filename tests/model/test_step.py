@@ -11,7 +11,8 @@ from dse.core.errors import InputError
 from dse.model import evaluate as point
 from dse.model import peak_memory
 from dse.model.formulas import activations, kv_cache
-from dse.model.lower import stack_of, weights_by_operation
+from dse.model.lower import weights_by_operation
+from dse.model.stacks import stack_of
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import Workload

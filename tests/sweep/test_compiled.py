@@ -254,7 +254,12 @@ def test_compiled_code_is_the_same_whatever_was_imported():
 def test_operations_are_added_from_left_to_right():
     """As compiled code adds them. `sum` of Python 3.12 and later keeps what rounding loses, as `math.fsum` does."""
     values = [1.0, 1e100, 1.0, -1e100]
-    each = [operations.Operation(0, 0, 1.0, value, value, value, value) for value in values]
+    each = [
+        operations.Operation(
+            phase=0, kind=0, seconds=1.0, flops=value, n_bytes=value, compute_at_peak_s=value, read_at_peak_s=value
+        )
+        for value in values
+    ]
     whole = operations.total_of(each, 0, 4.0)
     assert (whole.flops, whole.n_bytes, whole.compute_at_peak_s, whole.read_at_peak_s) == (0.0, 0.0, 0.0, 0.0)
     assert math.fsum(values) == 2.0

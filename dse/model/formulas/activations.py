@@ -4,7 +4,7 @@ from dse.core.compiling import formula
 
 
 @formula("token", "min(chunk, max(min(s, I), s - O)); s without a KV cache", "docs/explanation/model.md, Capacity")
-def activation_tokens(n_tokens, input_tokens, output_tokens, chunk_tokens):
+def activation_tokens(n_tokens: int, input_tokens: int, output_tokens: int, chunk_tokens: int) -> int:
     """Tokens of one request whose activations are live at a context of `n_tokens`: a chunk of its prompt.
 
     Beyond I + O (as when the longest context is sought) the prompt is what the O generated tokens leave.
@@ -18,7 +18,9 @@ def activation_tokens(n_tokens, input_tokens, output_tokens, chunk_tokens):
     "docs/explanation/model.md, Memory of a server: 16-bit values of a layer, or logits and their copies, which come "
     "after it",
 )
-def prompt_bytes(prompt_budget_tokens, layer_elements, n_sequences, vocab_size, logit_bytes):
+def prompt_bytes(
+    prompt_budget_tokens: int, layer_elements: int, n_sequences: int, vocab_size: int, logit_bytes: int
+) -> int:
     """Bytes of the largest step that a server measures before it lays out its memory: prompts fill the budget, and
     logits are those of the sequences that run, one row each."""
     return max(2 * prompt_budget_tokens * layer_elements, logit_bytes * n_sequences * vocab_size)
@@ -29,6 +31,6 @@ def prompt_bytes(prompt_budget_tokens, layer_elements, n_sequences, vocab_size, 
     "max(ceil(n_tokens * activation_elements * activation_bits / 8), 2 * n_tokens * logits_elements)",
     "docs/explanation/model.md, Capacity: logits and the residual beside them stay FP16",
 )
-def activation_bytes(n_tokens, activation_elements, logits_elements, activation_bits):
+def activation_bytes(n_tokens: int, activation_elements: int, logits_elements: int, activation_bits: int) -> int:
     """Bytes of the widest operation of a layer, or the output head, over `n_tokens` tokens; exact in integers."""
     return max(-((-n_tokens * activation_elements * activation_bits) // 8), 2 * n_tokens * logits_elements)

@@ -19,13 +19,13 @@ _FORM = "docs/explanation/calibration.md, The form"
 
 
 @formula("B", "2 * n_sequences * n_q_heads * score_dim", _FORM + ": queries and outputs of one token, 16 bits each")
-def attention_io_bytes(n_sequences, n_q_heads, score_dim):
+def attention_io_bytes(n_sequences: int, n_q_heads: int, score_dim: int) -> int:
     """Bytes of queries read and outputs written by one layer; score_dim = key dim + value dim of a head."""
     return 2 * n_sequences * n_q_heads * score_dim
 
 
 @formula("1", "1 if n_q_heads > n_kv_heads and n_sequences > 1 else 0", _FORM + ": grouped queries are reordered")
-def layout_copies(n_sequences, n_q_heads, n_kv_heads):
+def layout_copies(n_sequences: int, n_q_heads: int, n_kv_heads: int) -> int:
     """How often the queries of a layer are copied into another layout: once where heads share keys in a batch."""
     if n_q_heads > n_kv_heads and n_sequences > 1:
         return 1
@@ -33,31 +33,35 @@ def layout_copies(n_sequences, n_q_heads, n_kv_heads):
 
 
 @formula("s", "(KV bytes + query and output bytes) / (memory_frac * BW)", _FORM)
-def attention_memory_s(kv_read_bytes, io_bytes, memory_frac, bandwidth_bytes_per_s):
+def attention_memory_s(
+    kv_read_bytes: float, io_bytes: float, memory_frac: float, bandwidth_bytes_per_s: float
+) -> float:
     """Seconds that the memory is busy; memory_frac is the share of the peak bandwidth that the kernel reaches."""
     return (kv_read_bytes + io_bytes) / (memory_frac * bandwidth_bytes_per_s)
 
 
 @formula("s", "unit_s * n_units / n_cores", _FORM)
-def attention_unit_s(n_units, unit_s, n_cores):
+def attention_unit_s(n_units: float, unit_s: float, n_cores: float) -> float:
     """Seconds of scheduling: every core takes its share of the work units (sequences * KV heads) one by one."""
     return unit_s * n_units / n_cores
 
 
 @formula("1", "min(n_cores, n_units * max(1, s / 128))", _FORM)
-def active_cores(n_tokens, n_units, n_cores):
+def active_cores(n_tokens: float, n_units: float, n_cores: float) -> float:
     """Cores with something to do: a work unit is split into pieces of 128 tokens."""
     return min(n_cores, n_units * max(1.0, n_tokens / SPLIT_TOKENS))
 
 
 @formula("1", "min(n_cores, n_units * cores_per_unit)", "docs/explanation/implementations.md, The form")
-def filled_cores(n_units, cores_per_unit, n_cores):
+def filled_cores(n_units: float, cores_per_unit: float, n_cores: float) -> float:
     """Cores with something to do where a kernel splits every sequence into as many parts, long or short."""
     return min(n_cores, n_units * cores_per_unit)
 
 
 @formula("s", "elements / (active cores * core_rate_per_s), 0 without a rate", _FORM)
-def attention_core_s(n_tokens, n_elements, n_units, core_rate_per_s, n_cores):
+def attention_core_s(
+    n_tokens: float, n_elements: float, n_units: float, core_rate_per_s: float, n_cores: float
+) -> float:
     """Seconds to unpack the cached elements: elements do not shrink with their bits.
 
     core_rate_per_s is elements per second and core; 0 stands for no ceiling.
@@ -68,13 +72,13 @@ def attention_core_s(n_tokens, n_elements, n_units, core_rate_per_s, n_cores):
 
 
 @formula("s", "FLOP / (flops_frac * F)", _FORM + "; 0.6 where none was fitted")
-def attention_compute_s(flops, flops_frac, peak_flops_per_s):
+def attention_compute_s(flops: float, flops_frac: float, peak_flops_per_s: float) -> float:
     """Seconds of attention's products at the share of the peak that such kernels reach."""
     return flops / (flops_frac * peak_flops_per_s)
 
 
 @formula("s", "launch + copy * copies + (split if s > 128)", _FORM)
-def attention_fixed_s(n_tokens, n_copies, launch_s, split_s, copy_s):
+def attention_fixed_s(n_tokens: float, n_copies: float, launch_s: float, split_s: float, copy_s: float) -> float:
     """Seconds of one layer that do not depend on what it reads: starts, layout copies, joining what was split."""
     fixed_s = launch_s + copy_s * n_copies
     if n_tokens > SPLIT_TOKENS:
@@ -84,23 +88,23 @@ def attention_fixed_s(n_tokens, n_copies, launch_s, split_s, copy_s):
 
 @formula("s", "launch + copy * copies + (split if s > 128) + sqrt(memory^2 + unit^2 + core^2 + compute^2)", _FORM)
 def attention_layer_s(
-    n_tokens,
-    n_units,
-    n_elements,
-    kv_read_bytes,
-    io_bytes,
-    flops,
-    n_copies,
-    launch_s,
-    split_s,
-    copy_s,
-    unit_s,
-    memory_frac,
-    core_rate_per_s,
-    n_cores,
-    bandwidth_bytes_per_s,
-    peak_flops_per_s,
-):
+    n_tokens: float,
+    n_units: float,
+    n_elements: float,
+    kv_read_bytes: float,
+    io_bytes: float,
+    flops: float,
+    n_copies: float,
+    launch_s: float,
+    split_s: float,
+    copy_s: float,
+    unit_s: float,
+    memory_frac: float,
+    core_rate_per_s: float,
+    n_cores: float,
+    bandwidth_bytes_per_s: float,
+    peak_flops_per_s: float,
+) -> float:
     """Seconds of decode attention in one layer at a context of n_tokens, for a whole batch.
 
     n_units = sequences * KV heads; n_elements and kv_read_bytes are those of the keys and values read, apart, since
@@ -115,31 +119,39 @@ def attention_layer_s(
 
 
 @formula("s", "index bytes / (index_frac * BW)", "docs/explanation/calibration.md, Kernels of whole steps")
-def index_read_s(index_bytes, index_frac, bandwidth_bytes_per_s):
+def index_read_s(index_bytes: float, index_frac: float, bandwidth_bytes_per_s: float) -> float:
     """Seconds to score all tokens of a sequence by the index of one layer."""
     return index_bytes / (index_frac * bandwidth_bytes_per_s)
 
 
 @formula("s", "tokens * choice", "docs/explanation/calibration.md, Kernels of whole steps")
-def choice_s(n_tokens, choice_s_per_token):
+def choice_s(n_tokens: float, choice_s_per_token: float) -> float:
     """Seconds to choose among n_tokens of each sequence by their scores: sequences are chosen from side by side."""
     return n_tokens * choice_s_per_token
 
 
 @formula("FLOP", "2 * m * n * k", "a multiplication and an addition per product")
-def gemm_flops(m_rows, n_columns, k_inner):
+def gemm_flops(m_rows: int, n_columns: int, k_inner: int) -> int:
     """Operations of a matrix product (m x k) @ (k x n)."""
     return 2 * m_rows * n_columns * k_inner
 
 
 @formula("B", "2 * (m * k + k * n + m * n)", "both operands read, the result written, 16 bits an element")
-def gemm_bytes(m_rows, n_columns, k_inner):
+def gemm_bytes(m_rows: int, n_columns: int, k_inner: int) -> int:
     """Bytes that a 16-bit matrix product (m x k) @ (k x n) moves."""
     return 2 * (m_rows * k_inner + k_inner * n_columns + m_rows * n_columns)
 
 
 @formula("s", "launch + sqrt((FLOP / (flops_frac * F))^2 + (bytes / (memory_frac * BW))^2)", _FORM)
-def gemm_s(flops, n_bytes, launch_s, flops_frac, memory_frac, peak_flops_per_s, bandwidth_bytes_per_s):
+def gemm_s(
+    flops: float,
+    n_bytes: float,
+    launch_s: float,
+    flops_frac: float,
+    memory_frac: float,
+    peak_flops_per_s: float,
+    bandwidth_bytes_per_s: float,
+) -> float:
     """Seconds of one dense matrix product at decode sizes."""
     compute_s = flops / (flops_frac * peak_flops_per_s)
     memory_s = n_bytes / (memory_frac * bandwidth_bytes_per_s)

@@ -4,7 +4,7 @@ from dse.core.compiling import ceil, formula
 
 
 @formula("B", "floor(capacity * usable_frac) - weights - overhead", "docs/explanation/model.md, Capacity")
-def free_bytes(capacity_bytes, usable_frac, weight_bytes, overhead_bytes):
+def free_bytes(capacity_bytes: int, usable_frac: float, weight_bytes: int, overhead_bytes: int) -> int:
     """Bytes left for KV and activations; negative when the weights do not fit."""
     usable = capacity_bytes if usable_frac == 1 else int(capacity_bytes * usable_frac)
     return usable - weight_bytes - overhead_bytes
@@ -13,7 +13,7 @@ def free_bytes(capacity_bytes, usable_frac, weight_bytes, overhead_bytes):
 @formula(
     "B", "smallest C with floor(C * usable_frac) >= needed + weights + overhead", "docs/explanation/model.md, Capacity"
 )
-def min_capacity_bytes(needed_bytes, usable_frac, weight_bytes, overhead_bytes):
+def min_capacity_bytes(needed_bytes: int, usable_frac: float, weight_bytes: int, overhead_bytes: int) -> int:
     """Smallest memory that leaves `needed_bytes` free; the inverse of `free_bytes`, exact. 0 < usable_frac <= 1."""
     wanted = needed_bytes + weight_bytes + overhead_bytes
     if usable_frac == 1:
@@ -34,7 +34,9 @@ def min_capacity_bytes(needed_bytes, usable_frac, weight_bytes, overhead_bytes):
     "min(share_of_free * (share * reported - held + outside), usable_frac * reported - held), each rounded down",
     "docs/explanation/model.md, Memory of a server",
 )
-def pool_bytes(reported_bytes, share, share_of_free, usable_frac, held_bytes, outside_bytes):
+def pool_bytes(
+    reported_bytes: int, share: float, share_of_free: float, usable_frac: float, held_bytes: int, outside_bytes: int
+) -> int:
     """Bytes that a server gives to keys and values; negative when what it holds beside them does not fit.
 
     `held_bytes` are weights, activations, graphs and buffers, of which `outside_bytes` lie beside the share.
@@ -46,7 +48,9 @@ def pool_bytes(reported_bytes, share, share_of_free, usable_frac, held_bytes, ou
 
 
 @formula("B", "smallest reported memory with pool >= needed", "docs/explanation/model.md, Memory of a server")
-def min_reported_bytes(needed_bytes, share, share_of_free, usable_frac, held_bytes, outside_bytes):
+def min_reported_bytes(
+    needed_bytes: int, share: float, share_of_free: float, usable_frac: float, held_bytes: int, outside_bytes: int
+) -> int:
     """Smallest memory, as its driver reports it, whose pool has `needed_bytes` > 0; the inverse of `pool_bytes`."""
     left = min_capacity_bytes(needed_bytes, share_of_free, 0, 0)
     return max(
@@ -60,7 +64,7 @@ def min_reported_bytes(needed_bytes, share, share_of_free, usable_frac, held_byt
     "floor(free / ceil(block * per_sequence / n_tokens)) * block",
     "docs/explanation/model.md, Memory of a server",
 )
-def pool_tokens(free, per_sequence, n_tokens, block_tokens):
+def pool_tokens(free: int, per_sequence: int, n_tokens: int, block_tokens: int) -> int:
     """KV tokens of whole blocks in `free`, where a sequence of `n_tokens` takes `per_sequence`, in the same unit."""
     whole, rest = per_sequence // n_tokens, per_sequence % n_tokens
     block = whole * block_tokens - -rest * block_tokens // n_tokens
@@ -68,19 +72,19 @@ def pool_tokens(free, per_sequence, n_tokens, block_tokens):
 
 
 @formula("sequence", "floor((free - shared) / per_sequence), not negative", "docs/explanation/model.md, Capacity")
-def max_batch(free, shared, per_sequence):
+def max_batch(free: int, shared: int, per_sequence: int) -> int:
     """Most sequences that fit, all arguments in the same unit; one that adds nothing counts as a unit."""
     return max((free - shared) // max(per_sequence, 1), 0)
 
 
 @formula("1", "ceil(batch / max_batch)", "docs/explanation/model.md: waves when a batch does not fit")
-def n_waves(n_sequences, max_batch):
+def n_waves(n_sequences: float, max_batch: float) -> float:
     """Rounds in which a batch is served. max_batch >= 1; a quotient of whole numbers below 2^53 never rounds to the
     wrong side of a whole number."""
     return ceil(n_sequences / max_batch)
 
 
 @formula("sequence", "ceil(batch / n_waves)", "docs/explanation/model.md: waves differ by at most one request")
-def running_batch(n_sequences, n_waves):
+def running_batch(n_sequences: float, n_waves: float) -> float:
     """Sequences of the largest wave."""
     return ceil(n_sequences / n_waves)

@@ -11,19 +11,19 @@ from dse.core.compiling import formula
 @formula(
     "B", "2 * 16 / 8 * n_elements", "docs/explanation/model.md, Dequantisation: written once and read once as FP16"
 )
-def materialised_bytes(n_elements):
+def materialised_bytes(n_elements: int) -> int:
     """Extra traffic of a step that writes unpacked elements to memory and reads them again."""
     return 4 * n_elements
 
 
 @formula("s", "max(0, busy_s - hidden_behind_s)", "docs/explanation/model.md, Dequantisation; Oaken 5.3")
-def exposed_s(busy_s, hidden_behind_s):
+def exposed_s(busy_s: float, hidden_behind_s: float) -> float:
     """What is left of a busy time that overlaps another one."""
     return max(0.0, busy_s - hidden_behind_s)
 
 
 @formula("s", "n_launches * kernel_launch_s", "small kernels a method adds; the launch time is assumed, see the device")
-def launch_s(n_launches, kernel_launch_s):
+def launch_s(n_launches: float, kernel_launch_s: float) -> float:
     """Seconds spent starting a method's own kernels."""
     return n_launches * kernel_launch_s
 
@@ -33,7 +33,7 @@ def launch_s(n_launches, kernel_launch_s):
     "step * (last**2 - first**2): each event k reads step * (k - 1) packed tokens and writes step * k",
     "KIVI's released code extends the packed buffers by concatenation (models/llama_kivi.py)",
 )
-def copied_tokens(first_events, last_events, step_tokens, window_events):
+def copied_tokens(first_events: int, last_events: int, step_tokens: int, window_events: int) -> int:
     """Packed tokens read and written again while a sequence goes from `first_events` to `last_events` packings.
 
     Once a window is full the buffer stays at `window_events` groups and each event still copies it.

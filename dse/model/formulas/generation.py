@@ -9,13 +9,13 @@ LOOPED_STEPS = 24
 
 
 @formula("s", "m * (first + slope * (start + (m - 1) / 2))", "arithmetic series")
-def sum_of_line(first, slope, start, n_steps):
+def sum_of_line(first: float, slope: float, start: float, n_steps: int) -> float:
     """Sum of first + slope * i over i = start .. start + n_steps - 1."""
     return n_steps * (first + slope * (start + (n_steps - 1) * 0.5))
 
 
 @formula("1", "number of leading i in 0..m-1 on which line 0 and line 1 keep their order", "crossing of two lines")
-def steps_before_crossing(first_0, slope_0, first_1, slope_1, n_steps):
+def steps_before_crossing(first_0: float, slope_0: float, first_1: float, slope_1: float, n_steps: int) -> int:
     """Steps before line 0 and line 1 change places (n_steps if they never do)."""
     gap, closing = first_0 - first_1, slope_0 - slope_1
     last = gap + closing * (n_steps - 1)
@@ -29,7 +29,7 @@ def steps_before_crossing(first_0, slope_0, first_1, slope_1, n_steps):
     "sum over i = 0..m-1 of max(line 0, line 1)",
     "docs/explanation/model.md, Steps and times: pieces end at a crossing",
 )
-def sum_of_max2(first_0, slope_0, first_1, slope_1, start, n_steps):
+def sum_of_max2(first_0: float, slope_0: float, first_1: float, slope_1: float, start: float, n_steps: int) -> float:
     """Sum of the larger of two lines over i = start .. start + n_steps - 1."""
     begin_0, begin_1 = first_0 + slope_0 * start, first_1 + slope_1 * start
     before = steps_before_crossing(begin_0, slope_0, begin_1, slope_1, n_steps)
@@ -44,7 +44,9 @@ def sum_of_max2(first_0, slope_0, first_1, slope_1, start, n_steps):
 @formula(
     "s", "sum over i = 0..m-1 of max(0, line 2 - max(line 0, line 1))", "docs/explanation/model.md, Dequantisation"
 )
-def sum_of_excess(first_0, slope_0, first_1, slope_1, first_2, slope_2, n_steps):
+def sum_of_excess(
+    first_0: float, slope_0: float, first_1: float, slope_1: float, first_2: float, slope_2: float, n_steps: int
+) -> float:
     """What line 2 adds to a step that already takes the larger of lines 0 and 1, over i = 0 .. n_steps - 1."""
     before = steps_before_crossing(first_0, slope_0, first_1, slope_1, n_steps)
     after = n_steps - before
@@ -60,7 +62,7 @@ def sum_of_excess(first_0, slope_0, first_1, slope_1, first_2, slope_2, n_steps)
 
 
 @formula("s", "integral of sqrt(a * (x^2 + k)) from x_0 to x_1", "antiderivative of sqrt(x^2 + k), k >= 0")
-def integral_of_root(a, k, x_0, x_1):
+def integral_of_root(a: float, k: float, x_0: float, x_1: float) -> float:
     """Valid for a > 0, k >= 0, 0 <= x_0 <= x_1, x_1 > 0."""
     r_0, r_1 = math.sqrt(x_0 * x_0 + k), math.sqrt(x_1 * x_1 + k)
     step = x_1 - x_0
@@ -70,7 +72,7 @@ def integral_of_root(a, k, x_0, x_1):
 
 
 @formula("s", "f1 / 12 - f3 / 720 + f5 / 30240, fn the nth derivative of sqrt(a * (x^2 + k))", "Euler-Maclaurin")
-def end_correction(a, k, x):
+def end_correction(a: float, k: float, x: float) -> float:
     """What an end of a sum adds to the integral beside half of its value; the difference over both ends counts."""
     r = math.sqrt(a * (x * x + k))
     d1 = a * x / r
@@ -87,7 +89,17 @@ def end_correction(a, k, x):
     "docs/explanation/model.md, Calibrated model: antiderivative and Euler-Maclaurin end corrections, the first steps "
     "one by one",
 )
-def sum_of_root(first_0, slope_0, first_1, slope_1, first_2, slope_2, first_3, slope_3, n_steps):
+def sum_of_root(
+    first_0: float,
+    slope_0: float,
+    first_1: float,
+    slope_1: float,
+    first_2: float,
+    slope_2: float,
+    first_3: float,
+    slope_3: float,
+    n_steps: int,
+) -> float:
     """Sum of the root of squares over i = 0 .. n_steps - 1. Lines and slopes >= 0. Within 1e-11 of the loop."""
     a = slope_0 * slope_0 + slope_1 * slope_1 + slope_2 * slope_2 + slope_3 * slope_3
     b = 2.0 * (first_0 * slope_0 + first_1 * slope_1 + first_2 * slope_2 + first_3 * slope_3)

@@ -4,7 +4,7 @@ Bits are counted as numerators over a common denominator that the plan carries, 
 give fractions of a bit; without such shares the denominator is 1 and every number is a count of bits.
 """
 
-from dse.core.compiling import formula
+from dse.core.compiling import Number, formula
 from dse.quantizers.base import packed_tokens
 
 
@@ -13,7 +13,7 @@ from dse.quantizers.base import packed_tokens
     "min(n_tokens, window_tokens)",
     "docs/explanation/model.md, KV bytes: a window stores min(s, W); Mistral (arXiv:2310.06825) 2",
 )
-def kept_tokens(n_tokens, window_tokens):
+def kept_tokens(n_tokens: int, window_tokens: int) -> int:
     """Tokens a layer stores at length `n_tokens`. Valid for window_tokens >= 1."""
     return min(n_tokens, window_tokens)
 
@@ -23,7 +23,7 @@ def kept_tokens(n_tokens, window_tokens):
     "sum over s = 1..n of packed(s) = step * (step * k * (k - 1) / 2 + (r + 1) * k), n - residual = k * step + r",
     "docs/explanation/model.md, KV bytes",
 )
-def sum_of_packed_tokens(n_tokens, step_tokens, residual_tokens):
+def sum_of_packed_tokens(n_tokens: int, step_tokens: int, residual_tokens: int) -> int:
     """Packed tokens summed over the lengths 1..n_tokens; exact in integers."""
     beyond = max(n_tokens - residual_tokens, 0)
     events = beyond // step_tokens
@@ -38,8 +38,14 @@ def sum_of_packed_tokens(n_tokens, step_tokens, residual_tokens):
     "docs/explanation/model.md, Bits",
 )
 def tensor_bits(
-    n_tokens, packed_bits_per_token, full_bits_per_token, once_bits, pool_bits, step_tokens, residual_tokens
-):
+    n_tokens: int,
+    packed_bits_per_token: int,
+    full_bits_per_token: int,
+    once_bits: int,
+    pool_bits: int,
+    step_tokens: int,
+    residual_tokens: int,
+) -> int:
     """Bits (numerator) of one tensor of one layer and sequence at `n_tokens` kept tokens."""
     packed = packed_tokens(n_tokens, step_tokens, residual_tokens)
     bits = packed * packed_bits_per_token + (n_tokens - packed) * full_bits_per_token
@@ -51,7 +57,7 @@ def tensor_bits(
 
 
 @formula("token", "ceil(n_tokens / page_tokens) * page_tokens - n_tokens", "PagedAttention (arXiv:2309.06180) 4")
-def padding_tokens(n_tokens, page_tokens):
+def padding_tokens(n_tokens: int, page_tokens: int) -> int:
     """Unused token slots of the last page. Valid for page_tokens >= 1; at most page_tokens - 1."""
     return (-n_tokens) % page_tokens
 
@@ -61,7 +67,7 @@ def padding_tokens(n_tokens, page_tokens):
     "sum over s = 1..n of ceil(s / p) = p * k * (k + 1) / 2 + r * (k + 1), n = k * p + r",
     "docs/explanation/model.md, KV bytes",
 )
-def sum_of_pages(n_tokens, page_tokens):
+def sum_of_pages(n_tokens: int, page_tokens: int) -> int:
     """Pages in use, summed over the lengths 1..n_tokens; exact in integers."""
     full = n_tokens // page_tokens
     rest = n_tokens - full * page_tokens
@@ -69,7 +75,7 @@ def sum_of_pages(n_tokens, page_tokens):
 
 
 @formula("token", "sum over s = 1..n of min(s, W)", "docs/explanation/model.md, KV bytes")
-def sum_of_kept_tokens(n_tokens, window_tokens):
+def sum_of_kept_tokens(n_tokens: Number, window_tokens: int) -> Number:
     """Tokens kept, summed over the lengths 1..n_tokens; exact in integers. Also the score pairs of a causal prompt."""
     inside = min(n_tokens, window_tokens)
     return inside * (inside + 1) // 2 + (n_tokens - inside) * window_tokens
@@ -81,7 +87,7 @@ def sum_of_kept_tokens(n_tokens, window_tokens):
     " + (N - W') W (W + 1) / 2 + W (N - W') (N - W' + 1) / 2, W' = min(N, W)",
     "docs/explanation/model.md, No KV cache",
 )
-def sum_of_causal_pairs(n_tokens, window_tokens):
+def sum_of_causal_pairs(n_tokens: Number, window_tokens: int) -> Number:
     """Score pairs of causal prompts of 1, 2, ... n_tokens tokens, all together; exact in integers."""
     inside = min(n_tokens, window_tokens)
     beyond = n_tokens - inside
@@ -94,7 +100,7 @@ def sum_of_causal_pairs(n_tokens, window_tokens):
     "the first prefix_tokens, in whole groups of step_tokens where they are packed",
     "textbook section 5 (prefix caching); a group that mixes sequences cannot be shared",
 )
-def shareable_tokens(prefix_tokens, packed, step_tokens):
+def shareable_tokens(prefix_tokens: int, packed: int, step_tokens: int) -> int:
     """Tokens of a common prefix that one copy can serve, when `packed` tokens of the sequence are quantised."""
     if prefix_tokens >= packed:
         return prefix_tokens
@@ -106,7 +112,7 @@ def shareable_tokens(prefix_tokens, packed, step_tokens):
     "next length after n_tokens at which a tensor's bits leave their straight line",
     "docs/explanation/model.md: pieces end where a window fills or a group is packed",
 )
-def next_break(n_tokens, step_tokens, residual_tokens, window_tokens):
+def next_break(n_tokens: int, step_tokens: int, residual_tokens: int, window_tokens: int) -> int:
     """First length > n_tokens that starts a new straight piece, or 2**62 if there is none."""
     if n_tokens > window_tokens:
         return 2**62
@@ -118,7 +124,9 @@ def next_break(n_tokens, step_tokens, residual_tokens, window_tokens):
 
 
 @formula("bit", "bits that the next token adds inside a straight piece", "docs/explanation/model.md, Steps and times")
-def piece_slope(n_tokens, packed_slope, full_slope, step_tokens, residual_tokens, window_tokens):
+def piece_slope(
+    n_tokens: int, packed_slope: int, full_slope: int, step_tokens: int, residual_tokens: int, window_tokens: int
+) -> int:
     """Slope of the piece that starts at `n_tokens`: packed, full-precision, or 0 beyond the window."""
     if n_tokens >= window_tokens:
         return 0 * packed_slope

@@ -8,25 +8,25 @@ from dse.core.compiling import formula
 
 
 @formula("bit", "ceil(n_tokens * token_bits / row_bits) * row_bits - n_tokens * token_bits", "Oaken 5.2")
-def page_tail_bits(n_tokens, token_bits, row_bits):
+def page_tail_bits(n_tokens: int, token_bits: int, row_bits: int) -> int:
     """Bits of last pages that `n_tokens` leave unused, `token_bits` of each in all heads. Valid for row_bits >= 1."""
     return (-n_tokens * token_bits) % row_bits
 
 
 @formula("bit", "floor(n_tokens * token_bits / row_bits) * row_bits", "Oaken 5.2; textbook section 5 (prefix caching)")
-def whole_page_bits(n_tokens, token_bits, row_bits):
+def whole_page_bits(n_tokens: int, token_bits: int, row_bits: int) -> int:
     """Bits of the pages that `n_tokens` fill: what sequences with these tokens in common can share."""
     return n_tokens * token_bits // row_bits * row_bits
 
 
 @formula("bit", "ceil(token_bits / row_bits) * row_bits", "Oaken 5.2: one token's slice a head, written in bursts")
-def written_bits(token_bits, row_bits):
+def written_bits(token_bits: int, row_bits: int) -> int:
     """Bits that the memory takes to write one token. Valid for row_bits >= 1."""
     return -(-token_bits // row_bits) * row_bits
 
 
 @formula("1", "sum over s = 1..n of ceil(s * token_bits / row_bits)", "lattice points under a line, by Euclid's steps")
-def sum_of_rows(n_tokens, token_bits, row_bits):
+def sum_of_rows(n_tokens: int, token_bits: int, row_bits: int) -> int:
     """Rows in use, summed over the lengths 1..n_tokens; exact in integers, in as few steps as a greatest divisor.
 
     Counts floor((slope * i + first) / unit) over i = 0 .. count - 1: whole parts of slope and first are taken out as
@@ -44,13 +44,13 @@ def sum_of_rows(n_tokens, token_bits, row_bits):
 
 
 @formula("bit", "row_bits * sum of rows - token_bits * n * (n + 1) / 2", "Oaken 5.2")
-def sum_of_page_tail_bits(n_tokens, token_bits, row_bits):
+def sum_of_page_tail_bits(n_tokens: int, token_bits: int, row_bits: int) -> int:
     """Unused bits of last pages, summed over the lengths 1..n_tokens; exact in integers."""
     used = token_bits * (n_tokens * (n_tokens + 1) // 2)
     return row_bits * sum_of_rows(n_tokens, token_bits, row_bits) - used
 
 
 @formula("1", "bytes the memory takes / bytes packed, of one token", "Oaken 5.2")
-def write_amplification(written, packed):
+def write_amplification(written: int, packed: int) -> float:
     """How much burst rounding adds to the writes of one token: 1 where nothing is rounded."""
     return written / packed

@@ -6,32 +6,34 @@ _SOURCE = "docs/explanation/model.md, Steady state"
 
 
 @formula("token", "(E[I*O] + E[O^2]) / E[O]", _SOURCE)
-def mean_reserved_tokens(mean_input_output, mean_output_squared, mean_output_tokens):
+def mean_reserved_tokens(mean_input_output: float, mean_output_squared: float, mean_output_tokens: float) -> float:
     """Final length I + O of a running request, mean over time: a request runs as long as its answer is."""
     return (mean_input_output + mean_output_squared) / mean_output_tokens
 
 
 @formula("token", "E[I^2] / E[I]", _SOURCE)
-def mean_prompt_of_tokens(mean_input_squared, mean_input_tokens):
+def mean_prompt_of_tokens(mean_input_squared: float, mean_input_tokens: float) -> float:
     """Length of the prompt that a prompt token is in, mean over the tokens: where cost per token grows with length."""
     return mean_input_squared / mean_input_tokens
 
 
 @formula("s", "E[matrix_s(I)] + E[I] / L * prompt_attention_s(L), L = E[I^2] / E[I]", _SOURCE)
-def mean_prefill_s(matrix_s, mean_input_tokens, mean_prompt_of_tokens, prompt_attention_s):
+def mean_prefill_s(
+    matrix_s: float, mean_input_tokens: float, mean_prompt_of_tokens: float, prompt_attention_s: float
+) -> float:
     """Seconds of a prompt, mean over the requests. Exact where attention is a*L + b*L^2."""
     return matrix_s + mean_input_tokens / mean_prompt_of_tokens * prompt_attention_s
 
 
 @formula("s", "E[O] / n * decode_step_s + prefill_s", _SOURCE)
-def steady_request_s(mean_output_tokens, n_sequences, decode_step_s, prefill_s):
+def steady_request_s(mean_output_tokens: float, n_sequences: float, decode_step_s: float, prefill_s: float) -> float:
     """Seconds of the device that a request costs: its share of the steps it runs in, and its prompt, for which the
     others wait."""
     return mean_output_tokens / n_sequences * decode_step_s + prefill_s
 
 
 @formula("sequence", "chunk * E[O] / (E[I] + E[O])", _SOURCE)
-def chunk_bound_sequences(chunk_tokens, mean_input_tokens, mean_output_tokens):
+def chunk_bound_sequences(chunk_tokens: float, mean_input_tokens: float, mean_output_tokens: float) -> float:
     """Sequences that decode where every step is full: a chunk's tokens are prompt and answer as the requests' are."""
     return chunk_tokens * mean_output_tokens / (mean_input_tokens + mean_output_tokens)
 
@@ -42,15 +44,15 @@ def chunk_bound_sequences(chunk_tokens, mean_input_tokens, mean_output_tokens):
     _SOURCE,
 )
 def steady_chunked_request_s(
-    mean_output_tokens,
-    n_sequences,
-    mean_input_tokens,
-    chunk_tokens,
-    attention_s,
-    matrix_s,
-    chunk_matrix_s,
-    prompt_attention_s,
-):
+    mean_output_tokens: float,
+    n_sequences: float,
+    mean_input_tokens: float,
+    chunk_tokens: float,
+    attention_s: float,
+    matrix_s: float,
+    chunk_matrix_s: float,
+    prompt_attention_s: float,
+) -> float:
     """Seconds that a request costs where prompt chunks fill up decode steps: steps = E[O] / n, and I / (chunk - n) of
     them multiply a whole chunk instead of n tokens. n_sequences < chunk_tokens."""
     n_mixed = mean_input_tokens / (chunk_tokens - n_sequences)
@@ -59,45 +61,45 @@ def steady_chunked_request_s(
 
 
 @formula("1/s", "1 / request_s", _SOURCE)
-def requests_per_s(request_s):
+def requests_per_s(request_s: float) -> float:
     """Requests served per second; arrivals above it queue without end."""
     return 1 / request_s
 
 
 @formula("s", "decode_step_s + prefill_s / O", _SOURCE)
-def shared_token_s(decode_step_s, prefill_s, output_tokens):
+def shared_token_s(decode_step_s: float, prefill_s: float, output_tokens: float) -> float:
     """Time per output token where prompts share steps: while a request decodes O tokens, each of the others is replaced
     once, and `prefill_s` is the time of all of their prompts."""
     return decode_step_s + prefill_s / output_tokens
 
 
 @formula("s", "max(n - 1, 0) * prompt_s / 2 * min(rounds_in_step / rounds, 1)", _SOURCE)
-def burst_wait_s(n_requests, prompt_s, rounds_in_step, rounds):
+def burst_wait_s(n_requests: float, prompt_s: float, rounds_in_step: float, rounds: float) -> float:
     """Wait behind the prompts of others, mean over requests: all start at once, so the first of each place waits for
     half of the others' prompts, and those of later rounds do until requests have fallen out of step."""
     return max(n_requests - 1.0, 0.0) * prompt_s / 2 * min(rounds_in_step / rounds, 1.0)
 
 
 @formula("s", "(n / places - 1) * request_s", _SOURCE)
-def place_wait_s(n_requests, n_places, request_s):
+def place_wait_s(n_requests: float, n_places: float, request_s: float) -> float:
     """Wait for a place in memory where more requests ask than fit; a request holds its place for `request_s`."""
     return (n_requests / n_places - 1) * request_s
 
 
 @formula("sequence", "places * decode_s / (first_s + decode_s)", _SOURCE)
-def decoding_requests(n_places, first_s, decode_s):
+def decoding_requests(n_places: float, first_s: float, decode_s: float) -> float:
     """Requests that decode, mean over time: of its time in a place a request decodes for `decode_s`."""
     return n_places * decode_s / (first_s + decode_s)
 
 
 @formula("s", "step_s / (1 - prompt_share)", "docs/explanation/model.md, At a rate")
-def interrupted_step_s(step_s, prompt_share):
+def interrupted_step_s(step_s: float, prompt_share: float) -> float:
     """Time per output token where decode steps are the rest of the time: prompts take `prompt_share` < 1 of it."""
     return step_s / (1 - prompt_share)
 
 
 @formula("sequence", "rate * E[O] * tpot_s", "docs/explanation/model.md, At a rate: Little's law")
-def running_at_rate(requests_per_s, mean_output_tokens, tpot_s):
+def running_at_rate(requests_per_s: float, mean_output_tokens: float, tpot_s: float) -> float:
     """Requests that decode at once, mean over time."""
     return requests_per_s * mean_output_tokens * tpot_s
 
@@ -107,14 +109,14 @@ def running_at_rate(requests_per_s, mean_output_tokens, tpot_s):
     "rate * E[p^2] / (2 * (1 - rate * E[p])) + pause_s / 2",
     "docs/explanation/model.md, At a rate: M/G/1 queue with vacations (Levy and Yechiali 1975)",
 )
-def prompt_queue_s(requests_per_s, mean_prompt_s, mean_prompt_squared, pause_s):
+def prompt_queue_s(requests_per_s: float, mean_prompt_s: float, mean_prompt_squared: float, pause_s: float) -> float:
     """Wait of a prompt until work on it begins: for those before it, and for the end of the step of `pause_s` that runs
     where none was waiting. Poisson arrivals; requests_per_s * mean_prompt_s < 1."""
     return requests_per_s * mean_prompt_squared / (2 * (1 - requests_per_s * mean_prompt_s)) + pause_s / 2
 
 
 @formula("s", "first_s * prompt_share / (1 - prompt_share)", "docs/explanation/model.md, At a rate")
-def backlog_s(first_s, prompt_share):
+def backlog_s(first_s: float, prompt_share: float) -> float:
     """Time that the prompts take that came in the `first_s` until a first token, and in that time: where prompts go
     before decode steps, the second token waits for them."""
     return first_s * prompt_share / (1 - prompt_share)
@@ -125,7 +127,7 @@ def backlog_s(first_s, prompt_share):
     "full_share * load / (1 - load)^2 / rate * (1 + cv^2) / 2, load = rate / full_per_s",
     "docs/explanation/model.md, At a rate: birth-death chain, scaled as by Allen and Cunneen (1990)",
 )
-def place_queue_s(requests_per_s, full_per_s, full_share, squared_variation):
+def place_queue_s(requests_per_s: float, full_per_s: float, full_share: float, squared_variation: float) -> float:
     """Wait for a place, mean over requests. All places are taken and none waits for `full_share` of the time, while
     they are taken `full_per_s` requests end a second; variation is that of the time in a place. requests_per_s <
     full_per_s."""

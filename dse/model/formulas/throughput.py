@@ -8,13 +8,21 @@ from dse.core.compiling import formula
     "linear + attention + quantize + dequantize + collectives + host + power",
     "docs/explanation/model.md, Steps and times",
 )
-def decode_step_s(linear_s, attention_s, quantize_s, dequantize_s, collective_s, host_s, power_s):
+def decode_step_s(
+    linear_s: float,
+    attention_s: float,
+    quantize_s: float,
+    dequantize_s: float,
+    collective_s: float,
+    host_s: float,
+    power_s: float,
+) -> float:
     """Mean seconds of one decode step; the parts do not overlap (exposed times). `power_s` is what a limit adds."""
     return linear_s + attention_s + quantize_s + dequantize_s + collective_s + host_s + power_s
 
 
 @formula("s", "output_tokens * decode_step_s + prefill_s", "docs/explanation/model.md, Steps and times")
-def wave_s(output_tokens, decode_step_s, prefill_s):
+def wave_s(output_tokens: float, decode_step_s: float, prefill_s: float) -> float:
     """Seconds of one wave from prompt to last token."""
     return output_tokens * decode_step_s + prefill_s
 
@@ -24,7 +32,7 @@ def wave_s(output_tokens, decode_step_s, prefill_s):
     "max(one_prompt_s, decode_step_s)",
     "docs/explanation/model.md, Latency: known when the prompt has been computed",
 )
-def ttft_s(one_prompt_s, decode_step_s):
+def ttft_s(one_prompt_s: float, decode_step_s: float) -> float:
     """Time to the first token of a request that waits for nothing: its prompt, or a step of its batch."""
     return max(one_prompt_s, decode_step_s)
 
@@ -32,12 +40,12 @@ def ttft_s(one_prompt_s, decode_step_s):
 @formula(
     "s", "batch / running_batch * (output * decode_step_s + prefill_s)", "docs/explanation/model.md, Steps and times"
 )
-def paged_total_s(n_sequences, running_batch, wave_s):
+def paged_total_s(n_sequences: float, running_batch: float, wave_s: float) -> float:
     """Seconds for all requests when finished ones are replaced at once (steady state)."""
     return n_sequences / running_batch * wave_s
 
 
 @formula("token/s", "batch * output_tokens / total_s", "docs/explanation/model.md, Steps and times")
-def throughput_tokens_per_s(n_sequences, output_tokens, total_s):
+def throughput_tokens_per_s(n_sequences: float, output_tokens: float, total_s: float) -> float:
     """Output tokens of all requests per second, prefill included."""
     return n_sequences * output_tokens / total_s

@@ -11,7 +11,7 @@ _WHERE = "docs/explanation/model.md, Tokens"
 
 
 @formula("token", "max(min(s, kept of the prompt), s - dropped)", _WHERE)
-def entered_tokens(n_tokens, prompt_kept_tokens, dropped_tokens):
+def entered_tokens(n_tokens: int, prompt_kept_tokens: int, dropped_tokens: int) -> int:
     """Tokens that have come into a layer's cache at length `n_tokens`, whether or not a window still keeps them.
 
     A prompt shorter than `prompt_kept_tokens` is kept whole. A negative `dropped_tokens` with nothing kept of the
@@ -21,25 +21,27 @@ def entered_tokens(n_tokens, prompt_kept_tokens, dropped_tokens):
 
 
 @formula("token", "shortest s with entered(s) >= n", _WHERE)
-def length_of_entered(entered, prompt_kept_tokens, dropped_tokens):
+def length_of_entered(entered: int, prompt_kept_tokens: int, dropped_tokens: int) -> int:
     """Length at which `entered` tokens have come into the cache: the inverse of `entered_tokens`."""
     return entered if entered <= prompt_kept_tokens else entered + dropped_tokens
 
 
 @formula("token", "min(entered(s), W)", _WHERE)
-def stored_tokens(n_tokens, prompt_kept_tokens, dropped_tokens, window_tokens):
+def stored_tokens(n_tokens: int, prompt_kept_tokens: int, dropped_tokens: int, window_tokens: int) -> int:
     """Tokens that a layer stores at length `n_tokens`."""
     return min(entered_tokens(n_tokens, prompt_kept_tokens, dropped_tokens), window_tokens)
 
 
 @formula("token", "min(stored(s), k)", _WHERE)
-def read_tokens(n_tokens, prompt_kept_tokens, dropped_tokens, window_tokens, read_limit_tokens):
+def read_tokens(
+    n_tokens: int, prompt_kept_tokens: int, dropped_tokens: int, window_tokens: int, read_limit_tokens: int
+) -> int:
     """Tokens whose keys and values a decode step reads at length `n_tokens`."""
     return min(stored_tokens(n_tokens, prompt_kept_tokens, dropped_tokens, window_tokens), read_limit_tokens)
 
 
 @formula("token", "sum over n = 1..entered of page_tokens * ceil(min(n, W) / page_tokens) - min(n, W)", _WHERE)
-def sum_of_grown_padding_tokens(entered, window_tokens, page_tokens):
+def sum_of_grown_padding_tokens(entered: int, window_tokens: int, page_tokens: int) -> int:
     """Unused slots of a layer's last page, summed while `entered` tokens come in one by one; exact in integers."""
     inside = min(entered, window_tokens)
     slots = page_tokens * (
@@ -49,7 +51,9 @@ def sum_of_grown_padding_tokens(entered, window_tokens, page_tokens):
 
 
 @formula("token", "sum over s = 1..n of the unused slots at stored(s) tokens", _WHERE)
-def sum_of_padding_tokens(n_tokens, prompt_kept_tokens, dropped_tokens, window_tokens, page_tokens):
+def sum_of_padding_tokens(
+    n_tokens: int, prompt_kept_tokens: int, dropped_tokens: int, window_tokens: int, page_tokens: int
+) -> int:
     """Unused slots of a layer's last page summed over the lengths 1..n_tokens; exact in integers."""
     entered = entered_tokens(n_tokens, prompt_kept_tokens, dropped_tokens)
     before = entered_tokens(0, prompt_kept_tokens, dropped_tokens)

@@ -6,20 +6,22 @@ from dse.core.compiling import formula
 @formula(
     "B", "ceil((n_dense * dense_eighths + n_experts * expert_eighths) / 64)", "docs/explanation/model.md, Capacity"
 )
-def stored_weight_bytes(n_dense_parameters, n_expert_parameters, dense_eighths, expert_eighths):
+def stored_weight_bytes(
+    n_dense_parameters: int, n_expert_parameters: int, dense_eighths: int, expert_eighths: int
+) -> int:
     """Bytes of all weights; exact in integers. Eighths: bits of a parameter times 8, with scales where named formats
     have them."""
     return -(-(n_dense_parameters * dense_eighths + n_expert_parameters * expert_eighths) // 64)
 
 
 @formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/explanation/model.md, Capacity")
-def weight_bytes(n_parameters, weights_bits):
+def weight_bytes(n_parameters: int, weights_bits: int) -> int:
     """Bytes of weights of as many bits; scales are not counted (about 1 to 3 %)."""
     return stored_weight_bytes(n_parameters, 0, 8 * weights_bits, 0)
 
 
 @formula("1", "base ** exponent by repeated squaring", "kept to multiplications: the same bits in Python and numba")
-def integer_power(base, exponent):
+def integer_power(base: float, exponent: int) -> float:
     """base ** exponent for exponent >= 0, with multiplications only."""
     result = 1.0
     while exponent > 0:
@@ -31,7 +33,7 @@ def integer_power(base, exponent):
 
 
 @formula("1", "1 - (1 - k / E) ** n_tokens", "docs/explanation/model.md: routing independent and even over the experts")
-def expert_share_touched(n_tokens, n_experts, n_active_experts):
+def expert_share_touched(n_tokens: int, n_experts: float, n_active_experts: float) -> float:
     """Expected share of the experts that `n_tokens` tokens use; 1 where there is one expert."""
     return 1.0 - integer_power(1.0 - n_active_experts / n_experts, n_tokens)
 
@@ -41,6 +43,12 @@ def expert_share_touched(n_tokens, n_experts, n_active_experts):
     "(n_dense_parameters * dense_eighths + n_expert_parameters * share_touched * expert_eighths) / 64",
     "docs/explanation/model.md, Steps and times",
 )
-def weight_read_bytes(n_dense_parameters, n_expert_parameters, share_touched, dense_eighths, expert_eighths):
+def weight_read_bytes(
+    n_dense_parameters: float,
+    n_expert_parameters: float,
+    share_touched: float,
+    dense_eighths: float,
+    expert_eighths: float,
+) -> float:
     """Bytes of weights that one step reads: all of a dense model, the touched experts of a mixture."""
     return (n_dense_parameters * dense_eighths + n_expert_parameters * share_touched * expert_eighths) / 64

@@ -7,7 +7,7 @@ from typing import Any
 from dse import quantizers
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
-from dse.model.lower import DEFAULT_STACK, KERNELS
+from dse.model.stacks import DEFAULT_STACK, KERNELS
 from dse.specs import catalog
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.workload import Workload

@@ -26,8 +26,9 @@ def _kv_175b_bytes() -> float:
 
 def _weights_175b_bytes() -> int:
     """175e9 parameters, as published."""
-    found: int = weights.weight_bytes(catalog.model("opt-175b").published_parameters, units.FP16_BITS)
-    return found
+    published = catalog.model("opt-175b").published_parameters
+    assert published is not None
+    return weights.weight_bytes(published, units.FP16_BITS)
 
 
 @claim("nqkv-175b-kv")

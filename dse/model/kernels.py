@@ -1,0 +1,403 @@
+"""Measured kernels of a stack as records: which of them run a design, and what they reach.
+
+Kernels are found by how keys and values are stored, by the dimension of a head and by what a layer reads of them; where
+its own were not measured, the nearest stand in.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, get_args
+
+from dse.core import units
+from dse.model import implementations
+from dse.model.formulas import attention, calibrated
+from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.records import Kernel, Stack
+from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
+from dse.specs.stack import Fit, GemmFit, HeadCode, HostFit, LatentCode, PackedFit, SparseCode, SparseFit, StackSpec
+from dse.specs.weights import WeightFormat
+from dse.specs.workload import Workload
+
+#: heads of at least this dimension run the prompt kernels that were measured for it
+PROMPT_HEAD_DIM = 128
+#: families whose codes are FP8: kernels read them like those of one scale a tensor
+FP8_CODES = frozenset({"fp8", "fp8_per_token_head", "fp8_ds_mla"})
+#: tokens that a fitted `choice` is named for
+CHOICE_TOKENS = 1000
+
+
+class Unpacking(NamedTuple):
+    """Reading a tensor's elements by the cores of a device; zeros where nothing bounds it."""
+
+    #: seconds of a core for a packed element
+    core_s: float = 0.0
+    #: elements that all cores unpack in a second; 0 where others do it
+    rate_per_s: float = 0.0
+
+
+class LayerFit(NamedTuple):
+    """Equal layers, with what was measured of the kernels that read them."""
+
+    layer: LayerKV
+    n_layers: int
+    token_flops: int
+    #: kernels of layers that read chosen or compressed tokens, and their place among the fits
+    place: SparseCode | None
+    sparse: SparseFit | None
+    #: in place of plain attention's: `sparse`, or latent attention's
+    own: GemmFit | None
+    #: seconds of a core for an element that is not packed; 0: no ceiling
+    plain_core_s: float
+
+
+def kernels_of(
+    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, latent: GemmFit | None
+) -> tuple[tuple[Kernel, ...], list[Unpacking]]:
+    """Attention kernels by layer shape, and the unpacking of each tensor; none without measured kernels."""
+    if stack is None or stack.attention is None:
+        return (), [Unpacking()] * len(plan.groups)
+    layers = [_layer_fit(plan, paths, stack, shape, latent) for shape in range(len(plan.layers))]
+    unpackings = [_unpacking(device, paths, stack, layers[g.shape_index], g, latent) for g in plan.groups]
+    kernels = []
+    for shape, one in enumerate(layers):
+        if one.layer.state_bytes:
+            kernels.append(_state_kernel(stack, one))
+            continue
+        groups = [g for g in plan.groups if g.shape_index == shape]
+        bounded = any(each.core_s for g, each in zip(plan.groups, unpackings, strict=True) if g.shape_index == shape)
+        kernels.append(_attention_kernel(plan.model, paths, stack, one, groups, bounded or one.plain_core_s > 0))
+    return tuple(kernels), unpackings
+
+
+def _layer_fit(
+    plan: KvPlan, paths: Mapping[str, str], stack: StackSpec, shape: int, latent: GemmFit | None
+) -> LayerFit:
+    layer, n_layers = plan.layers[shape]
+    place = sparse_place(plan, paths, stack, shape)
+    sparse = stack.sparse[place] if place else None
+    own = sparse or latent
+    rate = 0.0 if own else stack.attention_terms()["core_rate_per_s"]
+    return LayerFit(
+        layer=layer,
+        n_layers=n_layers,
+        token_flops=token_flops(plan, shape),
+        place=place,
+        sparse=sparse,
+        own=own,
+        plain_core_s=1 / rate if rate else 0.0,
+    )
+
+
+def _unpacking(
+    device: HardwareSpec,
+    paths: Mapping[str, str],
+    stack: StackSpec,
+    one: LayerFit,
+    g: TensorGroup,
+    latent: GemmFit | None,
+) -> Unpacking:
+    """The unpacking of a tensor of these layers; a packed element takes a core no less than one that is not."""
+    if not g.layout.needs_unpacking:
+        return Unpacking(core_s=one.plain_core_s)
+    path = paths[g.place]
+    rate = core_rate(device, stack, g, path, stored_as_measured(g, paths, stack, one.place, latent))
+    return Unpacking(
+        core_s=max(1 / rate, one.plain_core_s) if rate else one.plain_core_s,
+        rate_per_s=rate * n_cores_of(device) if path in ("fused", "engine") else 0.0,
+    )
+
+
+def _attention_kernel(
+    model: ModelSpec,
+    paths: Mapping[str, str],
+    stack: StackSpec,
+    one: LayerFit,
+    groups: Sequence[TensorGroup],
+    has_ceiling: bool,
+) -> Kernel:
+    """The kernel that reads `groups`, the keys and values of these layers: as fitted, or as an implementation says."""
+    terms, layer, own, sparse = stack.attention_terms(), one.layer, one.own, one.sparse
+    fused = [g for g in groups if paths[g.place] == "fused"]
+    runs = [g.implementation for g in fused if g.implementation]
+    packed = [fit for g in groups if (fit := packed_fit(stack, g, paths[g.place]))]
+    launch_s = own.launch.si if own else max([terms["launch_s"], *(fit.launch.si for fit in packed)])
+    launch_s = max((run.launch.si for run in runs if run.launch), default=launch_s)
+    memory_frac = own.memory_frac.si if own else terms["memory_frac"]
+    index_frac = choice_s = 0.0
+    if sparse:
+        index_frac = sparse.index_frac.si if sparse.index_frac else 1.0
+        choice_s = sparse.choice.si / CHOICE_TOKENS if sparse.choice and not layer.joined else 0.0
+    return Kernel(
+        n_layers=one.n_layers,
+        n_kv_heads=layer.n_kv_heads,
+        io_bytes=0 if sparse and layer.joined else calibrated.attention_io_bytes(1, model.n_q_heads, layer.score_dim),
+        token_flops=one.token_flops,
+        is_reordered=int(model.n_q_heads > layer.n_kv_heads and not layer.joined and not sparse),
+        has_ceiling=int(has_ceiling),
+        launch_s=0.0 if layer.joined else launch_s,  # of a kernel that has started already
+        memory_frac=min((run.memory_frac.si for run in runs if run.memory_frac), default=memory_frac),
+        cores_per_unit=min((implementations.cores_per_unit(g) for g in fused), default=0.0),
+        flops_frac=own.flops_frac.si if own else calibrated.ATTENTION_FLOPS_FRAC,
+        split_s=0.0 if own else terms["split_s"],
+        unit_s=0.0 if own else terms["unit_s"],
+        plain_core_s=one.plain_core_s,
+        index_frac=index_frac,
+        choice_s=choice_s,
+    )
+
+
+def _state_kernel(stack: StackSpec, one: LayerFit) -> Kernel:
+    """The kernels that update a layer's state: as measured, else what attention's start and reach."""
+    layer, terms = one.layer, stack.attention_terms()
+    fit = stack.state.get(layer.state_code) if layer.state_code else None
+    return Kernel(
+        n_layers=one.n_layers * bool(layer.state_flops),
+        n_kv_heads=0,
+        io_bytes=layer.state_bytes,
+        token_flops=one.token_flops,
+        is_reordered=0,
+        has_ceiling=0,
+        launch_s=fit.launch.si if fit else terms["launch_s"],
+        memory_frac=fit.memory_frac.si if fit else terms["memory_frac"],
+        cores_per_unit=0.0,
+        flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+        split_s=0.0,
+        unit_s=0.0,
+        plain_core_s=0.0,
+        index_frac=0.0,
+        choice_s=0.0,
+    )
+
+
+def token_flops(plan: KvPlan, shape: int) -> int:
+    """Operations of a decode step of one cached token in a layer of this shape: attention, and what makes its keys and
+    values from what is stored."""
+    recomputed = sum(g.layout.read_flops for g in plan.groups if g.shape_index == shape)
+    n_q_heads, layer = plan.model.n_q_heads, plan.layers[shape][0]
+    of_entry = int(attention.attention_flops_per_token(n_q_heads, layer.score_dim)) + recomputed
+    return of_entry // layer.tokens_per_entry + layer.state_flops
+
+
+def core_rate(
+    device: HardwareSpec, stack: StackSpec, group: TensorGroup, path: str, is_measured: bool = False
+) -> float:
+    """Packed elements per second and core: as fitted, else the device's (assumed) rate; 0 stands for no ceiling, as
+    where a fit `is_measured` with elements stored like these."""
+    if is_measured:
+        return 0.0
+    run_by = group.implementation
+    if run_by and run_by.elements_per_cycle and path == "fused":
+        return run_by.elements_per_cycle.si * implementations.core_clock(device) / group.unpackings
+    if fit := packed_fit(stack, group, path):
+        return float(fit.core_rate.si) if fit.core_rate else 0.0
+    if path not in ("fused", "engine"):
+        return float(stack.attention.core_rate.si) if stack.attention and stack.attention.core_rate else 0.0
+    return device.rate(path).si / n_cores_of(device)
+
+
+def packed_fit(stack: StackSpec, group: TensorGroup, path: str) -> PackedFit | None:
+    """What was fitted to the kernel tables of a stack for keys or values stored like this, where a kernel unpacks them
+    and no implementation says more; it may know no ceiling."""
+    if group.implementation and group.implementation.elements_per_cycle:
+        return None
+    return stack.kv.get(kv_code(group)) if path == "fused" else None  # type: ignore[call-overload]
+
+
+def kv_code(group: TensorGroup) -> str:
+    """How keys or values are stored, as far as kernels differ: fp16, fp8, int8, int4 or int2."""
+    if not group.layout.needs_unpacking:
+        return "fp16"
+    if group.quantizer.family.name in FP8_CODES:
+        return "fp8"
+    bits = group.layout.packed["payload"] / group.layout.shape.n_elements
+    return "int8" if bits > 4 else "int4" if bits > 2 else "int2"
+
+
+def sparse_code(plan: KvPlan, paths: Mapping[str, str], shape: int) -> str:
+    """Which kernels read the layers of a shape that keep or read less than all tokens, by how these are stored; ""
+    where they read all.
+
+    A window beside compressed entries is read by their kernels: of several, by those to which it is the most.
+    """
+    layer = plan.layers[shape][0]
+    beside = {one.sparse_kind for one, _ in plan.layers} if layer.joined and layer.key_dim else set()
+    kind = max(beside, default=layer.sparse_kind)  # "hca" before "csa", which reads more beside
+    codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups if g.shape_index == shape}
+    return kind and kind + ("_fp8" if codes == {"fp8"} else "")
+
+
+def sparse_place(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, shape: int) -> SparseCode | None:
+    """The measured kernels that stand for `sparse_code`: its own, else those of such layers in other bits, so that
+    formats are compared over the same kernels; None where neither was measured."""
+    code = sparse_code(plan, paths, shape)
+    if not code or stack is None or stack.attention is None:
+        return None
+    others: tuple[SparseCode, ...] = get_args(SparseCode)
+    near = sorted((one for one in others if one.removesuffix("_fp8") == code.removesuffix("_fp8")), key=code.__ne__)
+    return next((one for one in near if one in stack.sparse), None)
+
+
+def stored_as_measured(
+    group: TensorGroup, paths: Mapping[str, str], stack: StackSpec, sparse: str | None, latent: GemmFit | None
+) -> bool:
+    """True where a fit knows keys and values as they are stored: what unpacks them is part of it."""
+    code = kv_code(group)
+    if sparse:
+        return paths[group.place] == "fused" and code == "fp8" and sparse.endswith("_fp8")
+    return paths[group.place] == "fused" and bool(latent) and code in stack.latent
+
+
+def n_cores_of(device: HardwareSpec) -> int:
+    """Cores of a device; 1 where it names none."""
+    return device.n_cores.count if device.n_cores else 1
+
+
+def latent_code(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> LatentCode | None:
+    """Which kernel of latent (MLA) heads runs, by how they are stored; None for other heads, or where none was
+    measured."""
+    if stack is None or stack.attention is None or not plan.model.is_latent:
+        return None
+    codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups}
+    own: tuple[LatentCode, ...] = ("fp8", "fp16") if codes == {"fp8"} else ("fp16",)
+    return next((code for code in own if code in stack.latent), None)
+
+
+def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> GemmFit | None:
+    """The kernel of latent heads: `latent_code`."""
+    code = latent_code(plan, paths, stack)
+    return stack.latent[code] if stack and code else None
+
+
+def product_code(stack: StackSpec, weights: WeightFormat) -> str | None:
+    """Which measured products run: those of the format, else 16-bit ones; None where only `gemm` was fitted."""
+    return next((code for code in (weights.dense_code, "bf16") if code in stack.products), None)
+
+
+def has_experts(model: ModelSpec, work: Workload) -> bool:
+    """True where routed experts run apart: without a KV cache all products of a step count together."""
+    return model.expert_parameters > 0 and work.kv_cache
+
+
+def prompt_code(model: ModelSpec) -> HeadCode:
+    """Which attention over prompts runs, by the dimension of a head."""
+    return "d64" if all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers if layer.key_dim) else "d128"
+
+
+def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec | None) -> dict[str, Fit]:
+    """The fits of a stack that the times of a design rest on, by place (`StackSpec.fits`).
+
+    `plan` and `paths` as `laid_out` gives them.
+    """
+    if stack is None:
+        return {}
+    weights, latent = work.weight_format, latent_code(plan, paths, stack)
+    found, dense = stack.fits(), product_code(stack, weights)
+    places = {f"products.{dense}" if dense else "gemm"}
+    if has_experts(plan.model, work):
+        places.add(f"experts.{weights.expert_code}")
+    if stack.attention:
+        sparse = [sparse_place(plan, paths, stack, g.shape_index) for g in plan.groups]
+        places |= {f"sparse.{place}" for place in sparse} | {f"prompt.{prompt_code(plan.model)}"}
+        others = [g for g, place in zip(plan.groups, sparse, strict=True) if not place]
+        if others or not sparse:
+            places.add(f"latent.{latent}" if latent else "attention")
+        packed = {kv_code(g) for g in others if paths[g.place] == "fused" and g.layout.needs_unpacking}
+        places |= {f"kv.{code}" for code in packed if not (latent and code in stack.latent)}
+        places |= {f"state.{layer.state_code}" for layer in plan.model.layers if layer.state_code}
+    if "materialised" in paths.values():
+        places.add("materialised")
+    return {place: fit for place, fit in found.items() if place in places}
+
+
+def product_peaks(device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec | None) -> list[str]:
+    """The peak rates of the device that products with weights run at, by the names of their fields."""
+    weights = work.weight_format
+    if work.weights or (stack and weights.dense_code in stack.products):
+        found = [device.format_peak_name(weights.dense_code)]
+    else:
+        found = ["peak_flops_fp8", "peak_ops_int8"] if work.activation_bits < units.FP16_BITS else ["peak_flops"]
+    if stack and has_experts(model, work) and weights.expert_code in stack.experts:
+        found.append(device.format_peak_name(weights.expert_code))
+    return list(dict.fromkeys(found))
+
+
+def prompt_host_s(model: ModelSpec, host: HostFit) -> float:
+    """Seconds that a prompt waits for beside its kernels."""
+    return model.n_layers * (host.prompt.si + (host.experts_prompt.si if model.n_experts > 1 else 0.0))
+
+
+def kernels_reach(
+    device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, latent: GemmFit | None
+) -> Stack:
+    """What the kernels of a stack reach with weights of the workload's format."""
+    weights, model = work.weight_format, plan.model
+    named = device.format_peak(weights.dense_code).si if work.weights else 0.0
+    found = Stack(
+        has_attention=0,
+        has_gemm=0,
+        has_copies=0,
+        n_cores=n_cores_of(device),
+        gemm_launch_s=0.0,
+        gemm_memory_frac=1.0,
+        gemm_flops_frac=1.0,
+        layout_copy_s=0.0,
+        memory_frac=1.0,
+        copy_launch_s=0.0,
+        copy_frac=1.0,
+        flops_frac=1.0,
+        prompt_flops_frac=1.0,
+        dense_peak_per_s=named,
+        expert_peak_per_s=named,
+        has_experts=0,
+        expert_launch_s=0.0,
+        expert_memory_frac=1.0,
+        expert_flops_frac=1.0,
+        host_layer_s=0.0,
+        host_sequence_s=0.0,
+        host_prompt_s=0.0,
+        rounds_in_step=1.0,
+    )
+    if stack is None:
+        return found
+    if weights.dense_code in stack.products:
+        found = found._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
+    if gemm := stack.products.get(product_code(stack, weights), stack.gemm):  # type: ignore[call-overload]
+        found = found._replace(
+            has_gemm=1,
+            gemm_launch_s=gemm.launch.si,
+            gemm_memory_frac=gemm.memory_frac.si,
+            gemm_flops_frac=gemm.flops_frac.si,
+        )
+    experts = stack.experts.get(weights.expert_code) if has_experts(model, work) else None  # type: ignore[call-overload]
+    if gemm and experts:
+        found = found._replace(
+            has_experts=1,
+            expert_launch_s=experts.launch.si,
+            expert_memory_frac=experts.memory_frac.si,
+            expert_flops_frac=experts.flops_frac.si,
+            expert_peak_per_s=device.format_peak(weights.expert_code).si,
+        )
+    if stack.host:
+        found = found._replace(
+            host_layer_s=stack.host.layer.si,
+            host_sequence_s=stack.host.sequence.si,
+            host_prompt_s=prompt_host_s(model, stack.host),
+            rounds_in_step=stack.host.rounds_in_step.si,
+        )
+    if stack.materialised:
+        found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
+    if stack.attention:
+        terms = stack.attention_terms()
+        frac = terms["memory_frac"]
+        found = found._replace(
+            has_attention=1,
+            layout_copy_s=terms["copy_s"],
+            memory_frac=frac,
+            copy_frac=stack.materialised.memory_frac.si if stack.materialised else frac,
+            flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+            prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
+        )
+        if prompt := stack.prompt.get(prompt_code(model)):
+            found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
+    if latent:
+        found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
+    return found

@@ -1,0 +1,49 @@
+"""The software stack that runs a design: its name, and what was fitted to its kernels on a device."""
+
+from dse.core.errors import InputError, show
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.stack import StackSpec, served
+from dse.specs.workload import Workload
+
+#: software stack of a device that has several
+DEFAULT_STACK = "vllm"
+#: whose stacks a GPU runs by that is known by its data sheet alone, when calibrated is asked for
+DEFAULT_STACKS_OF = "h100"
+#: in place of a release: kernels alone, as papers and their benchmarks have them
+KERNELS = "kernels"
+
+
+def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
+    """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model.
+
+    What was not measured of it on the device is that of the device's other stacks, and of a release that was not
+    measured that of the stack in general. `KERNELS` in place of a release leaves a server's own time out. Raises
+    InputError for a stack that nobody measured.
+    """
+    if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
+        return None, None
+    if not device.stacks and device.n_cores is None:
+        raise InputError(
+            f"model-kind = calibrated: {device.name} has no calibrated parameters: use ideal, or `dse calibrate`"
+        )
+    stacks = device.stacks or catalog.device(DEFAULT_STACKS_OF).stacks
+    asked, _, release = (work.stack or "").partition("@")
+    name = asked or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
+    servers = catalog.servers()
+    known = dict.fromkeys([*(name for name, own in stacks.items() if own.attention or own.gemm), *servers])
+    if name not in known:
+        raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
+    order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}
+    if release == KERNELS:
+        if name not in stacks or not (stacks[name].attention or stacks[name].gemm):
+            kernels = ", ".join(f"{name}@{KERNELS}" for name, own in stacks.items() if own.attention or own.gemm)
+            raise InputError(f"stack = {show(work.stack)}: {device.name} has no such kernels: use {kernels}")
+        return name, served(name, order, None, "")
+    return name, served(name, order, servers.get(name), release)
+
+
+def stack_text(stack_name: str | None, work: Workload) -> str | None:
+    """The stack as results have it: its name, with the release that was asked for."""
+    _, at, release = (work.stack or "").partition("@")
+    return stack_name + at + release if stack_name and release else stack_name
