@@ -13,8 +13,11 @@ from dse.cli import main as cli
 from dse.core import files
 from dse.core.errors import InputError
 from dse.explorer import request, uploads
-from dse.explorer.pages import lab
-from dse.measure import lab as measure_view
+from dse.explorer.lab import dumps, load
+from dse.explorer.lab.form import closely
+from dse.explorer.lab.request import LabRequest, cached_measured, cached_view, command, python
+from dse.figures.export.lab import MAX_CHANNELS
+from dse.measure import lab
 from dse.measure.lab import How
 from dse.specs import measurements
 from explorer_page import asked, opened, plain, wrong
@@ -22,33 +25,33 @@ from explorer_page import asked, opened, plain, wrong
 
 @pytest.fixture(scope="module")
 def sample():
-    return measure_view.sample()
+    return lab.sample()
 
 
 def test_the_python_shown_gives_what_the_page_shows(sample):
-    chosen = lab.Asked(sample.sha256, "nqkv", How(), "value", 2, 1, 300)
+    chosen = LabRequest(sample.sha256, "nqkv", How(), "value", 2, 1, 300)
     space = {}
-    exec(lab.python(sample, chosen, "measured"), space)
-    shown = lab.cached_measured(sample, chosen)
+    exec(python(sample, chosen, "measured"), space)
+    shown = cached_measured(sample, chosen)
     assert space["result"].errors.equals(shown.errors)
-    exec(lab.python(sample, chosen, "view"), space)
-    view = lab.cached_view(sample, chosen)
+    exec(python(sample, chosen, "view"), space)
+    view = cached_view(sample, chosen)
     assert np.array_equal(space["result"].after, view.after)
     assert view.before.shape == (20, 128)
 
 
 def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypatch):
-    chosen = lab.Asked(sample.sha256, "nqkv", How(), "value", 2, 1, 300, "mse")
+    chosen = LabRequest(sample.sha256, "nqkv", How(), "value", 2, 1, 300, "mse")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(shlex.split(lab.command(sample, chosen))[1:])
+        cli.main(shlex.split(command(sample, chosen))[1:])
     assert stopped.value.code == 0
-    shown, view = lab.cached_measured(sample, chosen), lab.cached_view(sample, chosen)
+    shown, view = cached_measured(sample, chosen), cached_view(sample, chosen)
     for name, table in (("bits", shown.ledger), ("errors", shown.errors), ("histogram", view.histogram)):
         assert (tmp_path / "lab" / f"{name}.csv").read_bytes() == files.csv_of(table), name
     values = pd.read_csv(tmp_path / "lab" / "values.csv")
-    assert values["after"].tolist() == view.after[:, : lab.MAX_CHANNELS].ravel().tolist()
-    own = lab.command(replace(sample, name="own.npz", thresholds=None), replace(chosen, how=How(4, "replace")))
+    assert values["after"].tolist() == view.after[:, :MAX_CHANNELS].ravel().tolist()
+    own = command(replace(sample, name="own.npz", thresholds=None), replace(chosen, how=How(4, "replace")))
     assert own.startswith("dse lab own.npz --method nqkv")
     assert "--heads 4 --nonfinite replace --out lab" in own
 
@@ -56,13 +59,13 @@ def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypa
 def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():
     buffer = io.BytesIO()
     np.savez(buffer, k_0=np.ones((1, 1, 4, 8), np.float16))
-    label, held = lab.read_dump("../../etc/keys.npz", buffer.getbuffer())
+    label, held = dumps.read_dump("../../etc/keys.npz", buffer.getbuffer())
     assert (label, held.name) == ("keys.npz (loaded)", "keys.npz")
     assert held.indices == [0]
     with pytest.raises(InputError, match=r"x\.txt: must end in"):
-        lab.read_dump("x.txt", b"")
+        dumps.read_dump("x.txt", b"")
     with pytest.raises(InputError) as caught:
-        lab.read_dump("broken.npz", b"PK")
+        dumps.read_dump("broken.npz", b"PK")
     assert str(caught.value).startswith("broken.npz: ")
 
 
@@ -110,7 +113,7 @@ def test_without_a_choice_the_first_that_is_compared_is_looked_at_closely(sample
     assert "lab_quantizer" not in app.query_params
     app.text_input(key="lab_parameters").set_value("block=128").run()
     assert app.metric[0].value == "4.125 bit"
-    assert lab.closely({"lab_compared": " ; ", "lab_quantizer": None}) == "fp8"
+    assert closely({"lab_compared": " ; ", "lab_quantizer": None}) == "fp8"
 
 
 def test_what_was_measured_joins_the_tray_by_one_click(sample):
@@ -125,11 +128,11 @@ def test_what_was_measured_joins_the_tray_by_one_click(sample):
     assert app.selectbox(key="measurements").value == "kv_sample.lab.json (loaded measurement)"
     assert (app.selectbox(key="quantizer").value, app.text_input(key="parameters").value) == ("kivi", "bits=4")
     names = ("nqkv", "kivi:bits=4")
-    found = {name: lab.cached_measured(sample, lab.Asked(sample.sha256, name, How())) for name in names}
-    content = measurements.to_json(measure_view.measurement_of(sample, found))
+    found = {name: cached_measured(sample, LabRequest(sample.sha256, name, How())) for name in names}
+    content = measurements.to_json(lab.measurement_of(sample, found))
     upload, _ = uploads.read("own.json", content)
     shipped = measurements.Bits(file=upload.measured).attached(quantizers.parse("nqkv"))
-    table = measure_view.compared(found).set_index("quantizer")
+    table = lab.compared(found).set_index("quantizer")
     one = replace(asked(quantizer="nqkv"), measurements="x", measurements_file=upload)
     assert shipped is not None
     assert request.answer(one).result["measured_error"] == pytest.approx(table["output_error"]["nqkv"])
@@ -141,13 +144,13 @@ def test_a_dump_is_read_where_it_lies_a_layer_at_a_time(tmp_path, monkeypatch):
     sides = ("key", "value")
     arrays = {f"layer{i}.{side}": draw((1, 2, 64, 64)).astype(np.float16) for i in range(3) for side in sides}
     np.savez(path, **arrays)
-    whole, lazy = (measure_view.hold(path, on_disk=on_disk) for on_disk in (False, True))
-    assert isinstance(lazy.tensors, measure_view.OnDisk)
+    whole, lazy = (lab.hold(path, on_disk=on_disk) for on_disk in (False, True))
+    assert isinstance(lazy.tensors, lab.OnDisk)
     assert (list(lazy.tensors), len(lazy.queries)) == ([0, 1, 2], 0)
     assert np.array_equal(lazy.tensors[2]["value"], arrays["layer2.value"])
     spec = quantizers.parse("nqkv")
-    assert measure_view.measured(lazy, spec, How()).errors.equals(measure_view.measured(whole, spec, How()).errors)
-    monkeypatch.setattr(lab, "serves_this_machine_alone", lambda: True)
+    assert lab.measured(lazy, spec, How()).errors.equals(lab.measured(whole, spec, How()).errors)
+    monkeypatch.setattr(load, "serves_this_machine_alone", lambda: True)
     app = opened("lab", lab_compared="nqkv")
     app.text_input(key="explorer dump path").set_value(str(path)).run()
     assert not app.exception
@@ -162,5 +165,5 @@ def test_a_dump_is_read_where_it_lies_a_layer_at_a_time(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("address", "is_alone"), [("127.0.0.1", True), ("0.0.0.0", False), (None, False)])
 def test_no_path_is_asked_for_where_others_reach_the_explorer(address, is_alone, monkeypatch):
-    monkeypatch.setattr(lab.st, "get_option", lambda name: address)
-    assert lab.serves_this_machine_alone() is is_alone
+    monkeypatch.setattr(load.st, "get_option", lambda name: address)
+    assert load.serves_this_machine_alone() is is_alone

@@ -10,34 +10,32 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse.explorer import crossovers as where
-from dse.explorer import figure, launch, request
-from dse.explorer.pages import compare, lab, roofline
+from dse.explorer import crossovers, figure, launch, request, serving
+from dse.explorer.lab import dumps
+from dse.explorer.lab.request import LabRequest, cached_measured, cached_view
+from dse.explorer.pages import compare, roofline
 from dse.figures import FIGURES
-from dse.figures.charts import lab as charts
+from dse.figures.charts import lab
 from dse.figures.plot.answer import chart_of
-from dse.measure import lab as measure_view
-from dse.measure.lab import How
+from dse.measure.lab import How, sample
 from dse.questions import systems, tables
 from dse.specs import catalog
-from dse.validate import silicon as validate_silicon
+from dse.validate import silicon
 from explorer_page import asked
 
 
 def _best_map():
-    ours = where.Asked(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
-    return figure.cells(chart_of(where.cached_map(ours)))
+    ours = crossovers.Asked(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
+    return figure.cells(chart_of(crossovers.cached_map(ours)))
 
 
 def _silicon():
-    return figure.tall(
-        FIGURES["silicon_errors"].chart(pd.DataFrame(map(asdict, validate_silicon.recorded_rows("A100-80GB"))))
-    )
+    return figure.tall(FIGURES["silicon_errors"].chart(pd.DataFrame(map(asdict, silicon.recorded_rows("A100-80GB")))))
 
 
 def _values():
     part = np.arange(6.0).reshape(2, 3)
-    return figure.map_of(charts.values(part, 0, "value", charts.scale("value", "", part, part), "Before"))
+    return figure.map_of(lab.values(part, 0, "value", lab.scale("value", "", part, part), "Before"))
 
 
 def _throughput():
@@ -71,7 +69,7 @@ def test_plotly_would_take_the_figures_that_it_does_not_check(name):
 
 
 def test_hollow_marks_have_the_colour_of_the_page():
-    table = pd.DataFrame(map(asdict, validate_silicon.recorded_rows("A100-80GB")))
+    table = pd.DataFrame(map(asdict, silicon.recorded_rows("A100-80GB")))
     both = tuple((name, request.with_quantizer(asked(), name)) for name in ("fp16", "oaken"))
     for drawn in (
         figure.tall(FIGURES["silicon_errors"].chart(table)),
@@ -87,7 +85,7 @@ def test_hollow_marks_have_the_colour_of_the_page():
 def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage():
     gc.unfreeze()
     try:
-        app = AppTest.from_file(launch.SCRIPT, default_timeout=60).run()
+        app = AppTest.from_file(serving.SCRIPT, default_timeout=60).run()
         assert gc.get_freeze_count() == 0
         app.run()
         assert gc.get_freeze_count() > 0
@@ -97,29 +95,29 @@ def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage():
 
 def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
     """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
-    held = measure_view.sample()
+    held = sample()
     seen = weakref.ref(held)
-    chosen = lab.Asked("another", "nqkv", How())
-    lab.cached_measured(held, chosen)
-    lab.cached_view(held, chosen)
-    dumps = {"own.npz (loaded)": held}
+    chosen = LabRequest("another", "nqkv", How())
+    cached_measured(held, chosen)
+    cached_view(held, chosen)
+    own = {"own.npz (loaded)": held}
     del held
     gc.collect()
     assert seen() is not None
     lives = iter([True, False, True, False, False, False])  # looked at every 15 s: away once, back, then left
-    monkeypatch.setattr(lab.time, "sleep", lambda _: None)
-    lab.free_when_left(dumps, lambda: next(lives), look_s=15.0)
+    monkeypatch.setattr(dumps.time, "sleep", lambda _: None)
+    dumps.free_when_left(own, lambda: next(lives), look_s=15.0)
     assert seen() is None
     assert list(lives) == []
-    assert dumps == {}
+    assert own == {}
 
 
 def test_a_dump_is_looked_after_until_another_takes_its_place(monkeypatch):
-    dumps = {"own.npz (loaded)": None}
-    monkeypatch.setattr(lab.time, "sleep", lambda _: dumps.clear())
-    lab.free_when_left(dumps, lambda: True)
-    assert dumps == {}
+    own = {"own.npz (loaded)": None}
+    monkeypatch.setattr(dumps.time, "sleep", lambda _: own.clear())
+    dumps.free_when_left(own, lambda: True)
+    assert own == {}
 
 
 def test_a_session_may_return_for_as_long_as_streamlit_keeps_it():
-    assert launch.SETTINGS["server.disconnectedSessionTTL"] == lab.RETURN_S
+    assert launch.SETTINGS["server.disconnectedSessionTTL"] == dumps.RETURN_S

@@ -6,7 +6,7 @@ import pytest
 
 from dse.explorer import app as main
 from dse.explorer import common_fields as shared
-from dse.explorer.pages import lab
+from dse.explorer.lab.form import DATA
 from explorer_page import opened
 
 pytestmark = pytest.mark.usefixtures("few_cells")
@@ -110,7 +110,7 @@ SMALL = {"front_batches": "4", "front_tps": "1", "front_inputs": "64", "front_ou
 def test_each_widget_of_a_page_is_moved(path):
     app = finished(opened(path, **(SMALL if path == "front" else {})))
     assert not app.exception
-    fields = [field for field in MODULES[path].FIELDS if field is not lab.DATA]  # one sample, nothing to choose
+    fields = [field for field in MODULES[path].FIELDS if field is not DATA]  # one sample, nothing to choose
     move(app, [field for field in fields if not field.key.endswith(LATER)])
     finished(app)
     assert not app.exception

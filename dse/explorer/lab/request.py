@@ -1,0 +1,97 @@
+"""A quantizer run on a dump: what the lab computes, as a command and as Python."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from dse import quantizers
+from dse.explorer.lab.form import ERROR, FIRST, HEAD, HEADS, LAYER, PARAMETERS, REPLACE, SIDE, closely
+from dse.figures.export.lab import MAX_TOKENS
+from dse.measure import lab
+from dse.measure.lab import Held, How, Measured, View
+
+
+@dataclass(frozen=True)
+class LabRequest:
+    """A dump by its hash, a quantizer by its full name, and what of it is looked at."""
+
+    sha256: str
+    quantizer: str
+    how: How
+    side: Any = "key"
+    layer: int = 0
+    head: int = 0
+    first: int = 0
+    error: str = "sqnr_db"
+
+
+def how_of(values: Mapping[str, Any]) -> How:
+    """How the fields have the dump read."""
+    return How(values[HEADS.key], "replace" if values[REPLACE.key] else "raise")
+
+
+def lab_request(values: dict[str, Any], held: Held) -> LabRequest:
+    """What the fields ask of a dump. Raises InputError."""
+    text, name = values[PARAMETERS.key].strip(), closely(values)
+    spec = quantizers.parse(f"{name.partition(':')[0]}:{text}" if text else name)
+    return LabRequest(
+        held.sha256,
+        spec.name,
+        how_of(values),
+        values[SIDE.key],
+        values[LAYER.key],
+        values[HEAD.key],
+        values[FIRST.key],
+        values[ERROR.key],
+    )
+
+
+def place_of(asked: LabRequest) -> tuple[How, int, Any, int, int, int]:
+    """What of a dump is looked at closely, as `dse.measure.lab` takes it."""
+    return asked.how, asked.layer, asked.side, asked.head, asked.first, MAX_TOKENS
+
+
+_HASHES: dict[str | type[Any], Callable[[Any], Any]] = {LabRequest: repr}
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_measured(_held: Held, asked: LabRequest) -> Measured:
+    """The quantizer on the whole dump. Raises DseError."""
+    return lab.measured(_held, quantizers.parse(asked.quantizer), asked.how)
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_view(_held: Held, asked: LabRequest) -> View:
+    """One head of the dump. Raises DseError."""
+    return lab.view(_held, quantizers.parse(asked.quantizer), *place_of(asked))
+
+
+def command(held: Held, asked: LabRequest) -> str:
+    """The command line that writes the same tables."""
+    words = ["dse", "lab", *([] if held.thresholds is not None else [held.name]), "--method", asked.quantizer]
+    words += ["--layer", str(asked.layer), "--side", asked.side, "--head", str(asked.head)]
+    words += ["--first", str(asked.first), "--error", asked.error]
+    words += ["--heads", str(asked.how.n_heads)] if asked.how.n_heads else []
+    words += ["--nonfinite", asked.how.nonfinite] if asked.how.nonfinite != "raise" else []
+    return shlex.join([*words, "--out", "lab"])
+
+
+def python(held: Held, asked: LabRequest, what: str) -> str:
+    """The same in Python: a script that ends with `result`."""
+    place = f"{asked.layer}, {asked.side!r}, {asked.head}, {asked.first}, {MAX_TOKENS}"
+    dump = "measure_view.sample()" if held.thresholds is not None else f"measure_view.hold({held.name!r})"
+    return "\n".join(
+        [
+            "from dse import quantizers\nfrom dse.measure import lab as measure_view",
+            "",
+            f"dump = {dump}",
+            f"spec = quantizers.parse({asked.quantizer!r})",
+            f"how = measure_view.{asked.how!r}",
+            "result = measure_view.measured(dump, spec, how)"
+            if what == "measured"
+            else f"result = measure_view.view(dump, spec, how, {place})",
+        ]
+    )
