@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakKeyDictionary
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,14 +20,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from playwright import sync_api
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
 
-START_S = 60
-WAIT_MS = 30_000
-#: the first sweep of a process, and the first run of a quantizer, may compile what they need
-FIRST_MS = 240_000
+#: until something counts as stuck: no measure of speed, since the first run of a quantizer compiles for minutes
+STUCK_S = 300
+STUCK_MS = 1000 * STUCK_S
 #: options of every page: no animations, each of whose pictures the processor would draw while a page is waited for
 STILL = {"reduced_motion": "reduce"}
 ROOT = Path(__file__).parents[1]
@@ -54,7 +56,7 @@ def free_port():
 
 def status_of(address, **headers):
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=5) as reply:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=STUCK_S) as reply:
             return reply.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -86,7 +88,7 @@ def started(folder):
         )
     try:
         address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + STUCK_S
         while True:
             if process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"the explorer did not start:\n{log.read_text()}")
@@ -108,10 +110,10 @@ def started(folder):
 @contextmanager
 def chromium():
     """Debian's Chromium; it takes this thread's event loop until it is closed."""
-    sync_api.expect.set_options(timeout=WAIT_MS)
+    sync_api.expect.set_options(timeout=STUCK_MS)
     with sync_api.sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=WAIT_MS)
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=STUCK_MS)
         try:
             yield found
         finally:
@@ -127,14 +129,14 @@ def is_complaint(message):
 def new_profile(browser, **options):
     """A profile, whose pages share what was once loaded: a page in a profile of its own costs a quarter more."""
     found = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **STILL, **options})
-    found.set_default_timeout(WAIT_MS)
+    found.set_default_timeout(STUCK_MS)
     return found
 
 
 @contextmanager
 def watched(profile, address):
     """A fresh page; fails when it logs an error, raises one, opens a dialog, or asks another host for anything."""
-    opened = profile.new_page()
+    opened = new_page(profile)
     complaints = []
     opened.on("console", lambda message: complaints.extend([message.text] * is_complaint(message)))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
@@ -164,9 +166,9 @@ def open_page(page, address):
     page.locator(".js-plotly-plot .main-svg").last.wait_for(state="attached")
 
 
-def wait_for_figure(page, name, timeout=WAIT_MS):
+def wait_for_figure(page, name):
     """Wait until a figure is drawn."""
-    page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=timeout)
+    page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first.wait_for(state="attached")
 
 
 def open_beside(page, name="throughput"):
@@ -182,7 +184,7 @@ def choose(place, label, option):
     """Choose an option of a field by typing it, again where a run that ends takes back what was typed."""
     field = place.get_by_role("combobox", name=label).first
     found = place.page.get_by_role("option", name=option, exact=True).first
-    for wait_ms in (3000, 6000, WAIT_MS):
+    for wait_ms in (3000, 9000, STUCK_MS):
         idle(place.page)
         field.click()  # in sight first: a list closes when its field is scrolled
         field.fill(option)
@@ -190,13 +192,39 @@ def choose(place, label, option):
             found.wait_for(timeout=wait_ms)
             break
         except sync_api.TimeoutError:
-            if wait_ms == WAIT_MS:
+            if wait_ms == STUCK_MS:
                 raise
     found.click()
     idle(place.page)
 
 
-#: true once the page's script has not run for 100 ms; Streamlit's own sign that it runs appears half a second late
+class Runs:
+    """The runs of a page's script, from what its web socket carries: asked for, begun, ended."""
+
+    def __init__(self, page):
+        self.has_ended = False
+        page.on("websocket", self._follow)
+
+    def _follow(self, socket):
+        self.has_ended = False
+        socket.on("framesent", self._sent)
+        socket.on("framereceived", self._received)
+
+    def _sent(self, content):
+        if BackMsg.FromString(content).WhichOneof("type") == "rerun_script":
+            self.has_ended = False
+
+    def _received(self, content):
+        message = ForwardMsg.FromString(content)
+        kind = message.WhichOneof("type")
+        if kind == "new_session":
+            self.has_ended = False
+        elif kind == "script_finished":
+            self.has_ended = message.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN
+
+
+_RUNS = WeakKeyDictionary()
+#: true once the page has shown a run's results for 100 ms
 _STILL = """asked => {
     const runs = document.querySelector('[data-testid=stApp]')?.dataset.testScriptState !== 'notRunning';
     if (runs || window.still?.asked !== asked) window.still = {asked, since: performance.now()};
@@ -204,9 +232,20 @@ _STILL = """asked => {
 }"""
 
 
+def new_page(profile, **options):
+    """A page of a profile or of a browser, whose runs `idle` waits for."""
+    opened = profile.new_page(**options)
+    opened.set_default_timeout(STUCK_MS)
+    _RUNS[opened] = Runs(opened)
+    return opened
+
+
 def idle(page):
-    """Wait until the page's script has ended, and no other begins at once."""
-    page.wait_for_function(_STILL, arg=time.monotonic(), polling=25, timeout=FIRST_MS)
+    """Wait until every run that the page has asked for has ended, and its results are drawn."""
+    while True:
+        page.wait_for_function(_STILL, arg=time.monotonic(), polling=25)
+        if _RUNS[page].has_ended:
+            return
 
 
 def opened_as(kind, path):

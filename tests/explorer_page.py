@@ -8,7 +8,8 @@ from streamlit.testing.v1 import AppTest
 from dse.explorer import common_fields as shared
 from dse.explorer import request
 
-TIMEOUT_S = 60
+#: seconds until a page counts as stuck: the first run of a quantizer may compile for a minute and more
+TIMEOUT_S = 600
 
 
 #: a design and a workload that tests change: one of the first generation's, whose numbers they know

@@ -6,6 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse.specs import catalog
+from explorer_page import TIMEOUT_S
 
 DRAWN = random.Random(20261124)
 DEVICES, MODELS = list(catalog.device_files()), list(catalog.model_files())
@@ -24,7 +25,7 @@ DESIGNS = [
 @pytest.mark.parametrize("page", ["compare", "formats", "roofline", "serving"])
 @pytest.mark.parametrize("design", DESIGNS, ids=[f"{d['device']} x {d['tp']} {d['model']}" for d in DESIGNS])
 def test_a_page_shows_any_design_or_says_why_not(page, design):
-    app = AppTest.from_string(f"from dse.explorer.app import main; main({page!r})", default_timeout=120)
+    app = AppTest.from_string(f"from dse.explorer.app import main; main({page!r})", default_timeout=TIMEOUT_S)
     for key, value in design.items():
         app.query_params[key] = value
     app.run()

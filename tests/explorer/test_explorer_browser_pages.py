@@ -8,12 +8,12 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from browser import (
-    FIRST_MS,
     ROOT,
     STILL,
     dump_bytes,
     idle,
     needs_browser,
+    new_page,
     open_beside,
     open_page,
     opened_as,
@@ -52,7 +52,7 @@ def test_the_title_of_an_axis_stands_clear_of_its_numbers(page, server):
 
 def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile):
     page.goto(f"{server}/front?{SMALL}")
-    wait_for_figure(page, "front", FIRST_MS)
+    wait_for_figure(page, "front")
     page.get_by_text("of 24 designs are on the front").wait_for()
     idle(page)
     field = page.get_by_role("textbox", name="Of the front show only")
@@ -76,11 +76,11 @@ def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile
     idle(page)
     text = downloaded(page, page.get_by_role("button", name="Download sweep.toml")).read_text()
     assert "batch = [16, 64]" in text
-    again = profile.browser.new_page(**STILL)  # of another profile: the address is all that it has
+    again = new_page(profile.browser, **STILL)  # of another profile: the address is all that it has
     try:
         again.goto(page.url)
-        again.get_by_text("beyond the limits").wait_for(timeout=FIRST_MS)
-        wait_for_figure(again, "front", FIRST_MS)
+        again.get_by_text("beyond the limits").wait_for()
+        wait_for_figure(again, "front")
         restored = {"At most": "Decode step = 20 ms", "Of the front show only": 'device == "H100"'}
         for name, text in restored.items():
             sync_api.expect(again.get_by_role("textbox", name=name)).to_have_value(text)
@@ -112,7 +112,7 @@ def settled(page, script, argument):
 )
 def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line, at, added):
     page.goto(f"{server}/{address}")
-    wait_for_figure(page, figure, FIRST_MS)
+    wait_for_figure(page, figure)
     page.locator(f".st-key-{figure}").scroll_into_view_if_needed()
     idle(page)
     place = settled(page, _PLACE, [figure, line, at])
@@ -137,7 +137,7 @@ def test_a_long_sweep_shows_how_far_it_is_and_ends_when_told(page, server):
 
 def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, server, tmp_path):
     page.goto(f"{server}/lab?lab_quantizer=nqkv")
-    wait_for_figure(page, "map-error", FIRST_MS)
+    wait_for_figure(page, "map-error")
     page.get_by_text("Load a KV dump").click()
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"PK\x03\x04 no archive")
@@ -151,7 +151,7 @@ def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, serve
     uploader(page).set_input_files(good)
     page.get_by_test_id("stText").filter(has_text="own.npz, 1 layers").wait_for()
     for name in ("bits", "errors", "histogram", "map-before", "map-after", "map-error"):
-        wait_for_figure(page, name, FIRST_MS)
+        wait_for_figure(page, name)
     idle(page)
     sync_api.expect(page.get_by_text("Synthetic data")).to_have_count(0)
     assert "lab_data=own.npz%40loaded" in page.url
@@ -236,7 +236,7 @@ def test_text_of_the_reader_is_never_markup(page, server):
     ):
         page.get_by_role("link", name=link).first.click()
         page.get_by_role("heading", level=1).wait_for()
-        wait_for_figure(page, figure, FIRST_MS)
+        wait_for_figure(page, figure)
         idle(page)
         assert page.evaluate(_MARKUP) == [], link
 
@@ -244,14 +244,14 @@ def test_text_of_the_reader_is_never_markup(page, server):
 def test_a_dump_says_nothing_as_markup(page, server):
     page.goto(f"{server}/lab?lab_quantizer=fp8&lab_parameters={quote(HOSTILE)}")
     page.get_by_text("The address held values").wait_for()
-    wait_for_figure(page, "map-error", FIRST_MS)
+    wait_for_figure(page, "map-error")
     page.get_by_text("Load a KV dump").click()
     idle(page)
     sync_api.expect(uploader(page)).to_have_count(1)
     file = {"name": f"{FILE}.npz", "mimeType": "application/zip", "buffer": dump_bytes(HOSTILE)}
     uploader(page).set_input_files(file)
     page.get_by_test_id("stText").filter(has_text="onerror=alert").first.wait_for()
-    wait_for_figure(page, "map-error", FIRST_MS)
+    wait_for_figure(page, "map-error")
     idle(page)
     assert page.evaluate(_MARKUP) == []
 

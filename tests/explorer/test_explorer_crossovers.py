@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from dse.cli import main as cli
 from dse.explorer import crossovers as where
-from explorer_page import asked
+from explorer_page import TIMEOUT_S, asked
 
 ASKED = where.Asked(
     asked(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=64, model_kind="ideal"),
@@ -45,7 +45,7 @@ def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, 
 
 
 def test_each_figure_is_drawn_once_it_is_opened_and_errors_are_a_line():
-    app = AppTest.from_string("from dse.explorer.app import main; main('formats')", default_timeout=120)
+    app = AppTest.from_string("from dse.explorer.app import main; main('formats')", default_timeout=TIMEOUT_S)
     text = "device.oaken-lpddr~model.llama2-7b~quantizer.nqkv"
     for key, value in {"designs": text, "batch": "4", "input": "64", "output": "128", "formats": "nqkv;fp16"}.items():
         app.query_params[key] = value

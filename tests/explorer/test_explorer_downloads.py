@@ -17,6 +17,7 @@ from dse.figures.charts import design_bars
 from dse.figures.export import image
 from dse.figures.export.look import applied
 from dse.specs.look import ASKED, Look
+from explorer_page import TIMEOUT_S
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():
@@ -87,13 +88,13 @@ export.show("memory", design_bars.memory(rows), downloads.FORMATS, partial(downl
 @pytest.fixture
 def dialog():
     """The dialog of a figure's export."""
-    app = AppTest.from_string(OPENED, default_timeout=60).run()
+    app = AppTest.from_string(OPENED, default_timeout=TIMEOUT_S).run()
     assert not app.exception
     return app
 
 
 def test_a_button_beside_a_figure_opens_its_export():
-    app = AppTest.from_string(SHOWN, default_timeout=60).run()
+    app = AppTest.from_string(SHOWN, default_timeout=TIMEOUT_S).run()
     assert not app.text_input
     app.button(key="memory export").click().run()
     assert not app.exception

@@ -24,7 +24,7 @@ from dse.sweep import spec as sweep_spec
 from dse.sweep import sweeps as sweep
 from dse.sweep.pareto import designs as pareto_designs
 from dse.sweep.pareto import stream as pareto_stream
-from explorer_page import wrong
+from explorer_page import TIMEOUT_S, wrong
 
 SMALL = {
     "front_devices": "oaken-lpddr;a100-80gb",
@@ -340,7 +340,7 @@ def finished(app):
 
 
 def test_the_page_sweeps_filters_and_keeps_its_address(asked):
-    app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=60)
+    app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=TIMEOUT_S)
     for key, given in SMALL.items():
         app.query_params[key] = given
     finished(app.run())
@@ -370,7 +370,7 @@ def test_the_page_sweeps_filters_and_keeps_its_address(asked):
 
 
 def test_large_sweeps_wait_for_a_button_and_larger_ones_for_the_command_line():
-    app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=60)
+    app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=TIMEOUT_S)
     app.query_params["front_batches"] = "1 to 2000 step 1"
     app.run()
     assert "front job" not in app.session_state

@@ -21,7 +21,7 @@ from dse.measure.lab import How, sample
 from dse.questions import systems, tables
 from dse.specs import catalog
 from dse.validate import silicon
-from explorer_page import asked
+from explorer_page import TIMEOUT_S, asked
 
 
 def _best_map():
@@ -85,7 +85,7 @@ def test_hollow_marks_have_the_colour_of_the_page():
 def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage():
     gc.unfreeze()
     try:
-        app = AppTest.from_file(serving.SCRIPT, default_timeout=60).run()
+        app = AppTest.from_file(serving.SCRIPT, default_timeout=TIMEOUT_S).run()
         assert gc.get_freeze_count() == 0
         app.run()
         assert gc.get_freeze_count() > 0

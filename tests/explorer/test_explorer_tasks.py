@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from browser import (
-    FIRST_MS,
     ROOT,
     STILL,
     choose,
     dump_bytes,
     idle,
     needs_browser,
+    new_page,
     opened_as,
     sync_api,
     uploader,
@@ -124,7 +124,7 @@ def test_d_from_which_batch_on(hand):
     hand.page.get_by_text("it is ahead at every batch at this prompt").wait_for()  # in a sentence, unasked
     assert hand.n_actions <= 1
     hand.click(hand.page.get_by_text("From which batch and prompt on"))
-    wait_for_figure(hand.page, "cross-0", FIRST_MS)
+    wait_for_figure(hand.page, "cross-0")
     assert hand.n_actions <= 2
 
 
@@ -142,8 +142,8 @@ def test_e_a_number_changed_with_the_old_one_beside(hand):
 def test_f_a_front_under_an_error_limit_as_a_file(hand):
     hand.link("Front")
     hand.fill("At most", "Error of the attention output = 10 %; Time per output token, steady server = 50 ms")
-    hand.page.get_by_text("beyond the limits").wait_for(timeout=FIRST_MS)
-    wait_for_figure(hand.page, "front", FIRST_MS)
+    hand.page.get_by_text("beyond the limits").wait_for()
+    wait_for_figure(hand.page, "front")
     hand.click(hand.page.locator(".st-key-front-beside").get_by_role("button"))
     with hand.page.expect_download() as caught:
         hand.button("CSV", exact=True)
@@ -168,7 +168,7 @@ def test_h_share(hand, profile):
     hand.link("Compare")
     hand.fill("Batch (requests)", "8", role="spinbutton")
     hand.page.wait_for_url("**batch=8")
-    other = profile.browser.new_page(**STILL)  # of another profile: the address is all that it has
+    other = new_page(profile.browser, **STILL)  # of another profile: the address is all that it has
     try:
         other.goto(hand.page.url)
         sync_api.expect(other.locator(".st-key-card-1")).to_contain_text("Fits: all 8 requests at once")
@@ -208,5 +208,5 @@ def test_l_a_dump_of_ones_own(hand):
     hand.link("Lab")
     hand.click(hand.page.get_by_text("Load a KV dump"))
     hand.give(uploader(hand.page), "own.npz", dump_bytes())
-    hand.page.get_by_text("own.npz, 1 layers").wait_for(timeout=FIRST_MS)
+    hand.page.get_by_text("own.npz, 1 layers").wait_for()
     assert hand.n_actions <= 3
