@@ -1,4 +1,4 @@
-"""What the explorer starts with: its pages, each a file of its own, registered here once."""
+"""The explorer's pages, each a file registered here once, and the run of the script."""
 
 import gc
 from dataclasses import dataclass

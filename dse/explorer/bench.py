@@ -1,4 +1,4 @@
-"""What the designs of the tray give under the workload of all: the answers that the sidebar and every page show."""
+"""Evaluate the designs of the tray under the common workload: the answers that the sidebar and every page show."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ class Row:
 
     @property
     def request(self) -> Request:
-        """What a design that has an answer asks for."""
+        """Request of a design that has an answer."""
         assert self.asked is not None
         return self.asked
 
     @property
     def case(self) -> Case:
-        """What a comparison evaluates of the design."""
+        """The design as a comparison evaluates it."""
         return Case(self.request.device_spec(), self.request.plan(), self.request.work)
 
 
@@ -118,7 +118,7 @@ _UNWORDED = tuple(
 
 
 def differing(asked: Request, others: Sequence[Request]) -> str:
-    """What tells a design from the others; its KV format where all are the same."""
+    """Words that tell a design from the others; its KV format where all are alike."""
     ways: tuple[Callable[[Request], str], ...] = (
         device_text,
         lambda r: kept.numbered(r.model_text, r.model),
@@ -154,7 +154,7 @@ def device_text(asked: Request) -> str:
 
 
 def format_text(asked: Request) -> str:
-    """How keys and values are stored."""
+    """KV format of keys and values."""
     keys = kept.numbered(asked.key_quantizer_text, asked.quantizer)
     values = kept.numbered(asked.value_quantizer_text, asked.value_quantizer or asked.quantizer)
     return keys if keys == values else f"{keys} / {values}"
@@ -172,7 +172,7 @@ _BORROWED = {"implementation", "nearest_kernels", "stacks_of"}
 
 
 def badge(row: Row) -> str:
-    """How sure a design's times are, in a few words."""
+    """Certainty of a design's times in a few words."""
     if row.answer is None:
         return "cannot be answered"
     result = row.result

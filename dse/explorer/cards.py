@@ -147,7 +147,7 @@ def _ends(name: str, result: Mapping[str, Any]) -> str:
 
 
 def _note(name: str, result: Mapping[str, Any]) -> str:
-    """What the number must not be taken for."""
+    """Caveat of a number: the data of an error, or an assumed price."""
     if name == "measured_error":
         return escaped(f"on {result['measured_on']}") if result["measured_on"] and result[name] else ""
     return "assumed price" if name == "usd_per_million_tokens" and "usd_per_hour" in result["assumptions"] else ""
@@ -171,7 +171,7 @@ def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) 
 
 
 def sure(bench: Bench, row: Row) -> str:
-    """How sure it is that a design is faster than the first, or slower; empty where one of them does not run."""
+    """Chance that a design is faster or slower than the first; empty where one of them does not run."""
     first = bench.answered[0]
     if row is first or not (first.result["feasible"] and row.result["feasible"]):
         return ""
@@ -187,7 +187,7 @@ def sure(bench: Bench, row: Row) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """What a card proposes, what it leads to, and the fields of the design or of the workload that it sets."""
+    """A proposal of a card: its label, its outcome, and the fields of the design or the workload that it sets."""
 
     label: str
     outcome: str
@@ -219,7 +219,7 @@ def is_fine(bench: Bench, result: Mapping[str, Any]) -> bool:
 
 
 def next_steps(bench: Bench, row: Row) -> list[Step]:
-    """What brings a design nearer to fitting and to its limits: fewer bits, more devices, a smaller batch."""
+    """Changes that bring a design nearer to fitting and to its limits: fewer bits, more devices, a smaller batch."""
     if is_fine(bench, row.result):
         return []
     found = []
@@ -300,6 +300,6 @@ def _fits(result: Mapping[str, Any]) -> str:
 
 
 def likeness(rows: Sequence[Row]) -> tuple[str, str]:
-    """What the designs have in common, and in what they differ beside KV formats, each in words."""
+    """Properties that the designs share, and those beside the KV format in which they differ, in words."""
     same, other = benches.alike(rows)
     return same, ", ".join(other)

@@ -111,7 +111,7 @@ def show_map(asked: Asked, address: str) -> None:
 
 @part
 def show_tornado(asked: Asked, address: str) -> None:
-    """Which number inside its range moves the result, or which of two designs wins."""
+    """Draw the sensitivity: the numbers that move a result, or decide between two designs, within their ranges."""
     with widgets.said():
         answer = cached_sensitivity(asked)
         made = MadeBy(commands(asked)["sensitivity"], python(asked, "sensitivity"), address)
@@ -156,7 +156,7 @@ def cached_map(asked: Asked) -> best_map.BestMap:
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
 def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
-    """What moves the design's result against the other's. Raises DseError."""
+    """Sensitivity of the design's result, or of its lead over the other's. Raises DseError."""
     one, other = _design(asked.design), _design(asked.stored(asked.against))
     designs = [one] if one == other else [one, other]
     return sensitivity.sensitivity(

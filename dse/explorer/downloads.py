@@ -1,4 +1,4 @@
-"""A figure of a page, and what stands beside it: the command line, the Python, and the files, each with its state."""
+"""A figure with its reproduction panel: command line, Python, downloads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class MadeBy:
 
     @property
     def text(self) -> str:
-        """What the files carry, in a line."""
+        """Provenance that the files carry, in a line."""
         commands = "; ".join(self.command.splitlines())
         address = f" (explorer: {self.address})" if self.address else ""
         return f"{commands}{address}" + (f" (drawn with {self.options})" if self.options else "")

@@ -114,7 +114,7 @@ def _field(field: str, key: str, start: Any, chart: Chart) -> Any:
 
 
 def _measure(field: str) -> str:
-    """What the chosen size has for a number left open."""
+    """Number of the chosen size, shown where the field is empty."""
     from dse.figures.export.image import MM
     from dse.figures.export.look import SIZES
 

@@ -1,4 +1,4 @@
-"""What the fields of a page are: from this come the widgets, the URL, its checks and the one notice about bad values.
+"""Fields of a page as data, from which widgets, URL, checks and the notice about bad values follow.
 
 A field is data; nothing here knows Streamlit. The URL holds the fields that differ from their defaults, by key.
 """
@@ -57,7 +57,7 @@ class Field:
         return list(self.choices()) if self.choices else []
 
     def problem(self, value: Any, values: Mapping[str, Any]) -> str:
-        """What is wrong with a value, in a line that names the field; empty where nothing is."""
+        """Problem with a value, in a line that names the field; empty for none."""
         if value is None or value == "":
             return "" if self.default in (None, "") or self.may_be_empty else f"{self.key}: must be given"
         if self.kind in ("choice", "choices"):

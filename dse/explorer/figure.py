@@ -218,7 +218,7 @@ def _hollow(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _look(trace: Mapping[str, Any]) -> list[Any]:
-    """What of a trace its legend entry shows; marks may differ in size."""
+    """Look of a trace's legend entry; marks may differ in size."""
     marker = trace.get("marker") or {}
     colour = marker.get("color")
     if isinstance(colour, list) and len(set(colour)) == 1:

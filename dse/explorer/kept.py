@@ -27,13 +27,13 @@ _lock = threading.Lock()
 
 
 def address(file: File) -> str:
-    """What stands for a file in an address. Who has not seen the file cannot guess it."""
+    """Stand-in for a file in an address, which nobody can guess without the file."""
     token = hashlib.sha256("\0".join((file.kind, file.name, file.text)).encode()).hexdigest()[:16]
     return f"{_plain(file.name)}@{token}"
 
 
 def address_of_dump(label: str) -> str:
-    """What stands for a KV dump, which is too large to be kept: its name, so that a reader is told what is missing."""
+    """Stand-in for a KV dump, which is too large to keep: its name, so that a missing dump can be named."""
     return f"{_plain(label.removesuffix(' (loaded)'))}@loaded"
 
 

@@ -8,7 +8,7 @@ from dse.model.results import RESULT_UNITS
 
 
 def words(name: str) -> str:
-    """What a column is called: `decode_step_s` is the decode step."""
+    """Title of a column: `decode_step_s` is the decode step."""
     text = point_names.title(name)
     text = text if text != name else name.replace("_", " ").replace(".", ": ", 1)
     return text[:1].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""What a page asks for: one design from the fields, as a command line, as Python, and its answer."""
+"""One design from the fields of a page: its command line, its Python, and its answer."""
 
 import shlex
 import textwrap
@@ -114,7 +114,7 @@ def of(values: Mapping[str, Any]) -> Request:
 
 
 def with_quantizer(asked: Request, name: str, file: tuple[str, str] = ("", "")) -> Request:
-    """The same design with keys and values stored by another quantizer, with its parameters in `name`.
+    """Replace the quantizer of keys and values; `name` holds its parameters.
 
     Of a loaded plan, `name` is that in the lists, and `file` name and text of its file.
     """
@@ -241,7 +241,7 @@ def explanation(request: Request, name: str) -> str:
 
 
 def unquantized(request: Request) -> Request:
-    """The same with keys and values as they are."""
+    """Store keys and values in FP16."""
     return with_quantizer(request, "fp16")
 
 

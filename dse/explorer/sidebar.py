@@ -129,7 +129,7 @@ def _button(label: str, tip: str, act: Callable[[], None], disabled: bool = Fals
 
 
 def _wrong(bench: Bench) -> dict[str, list[str]]:
-    """What is wrong with the current design, by the field that it is about; "" where it is about none."""
+    """Problems of the current design by field; "" for those of no field."""
     error = bench.current.wrong
     if error is None:
         return {}

@@ -220,7 +220,7 @@ def chosen() -> set[str]:
 
 
 def uploaded() -> dict[str, str]:
-    """What stands in addresses for the files loaded in this session, which no URL can hold, by name in the lists."""
+    """Stand-ins of the session's files in addresses, by their names in the lists."""
     files = {label: kept.address(file) for label, file in st.session_state.get(UPLOADS, {}).items()}
     return files | {label: kept.address_of_dump(label) for label in st.session_state.get(DUMP, {})}
 

@@ -179,7 +179,7 @@ def _escaped(text: str) -> str:
 
 @dataclass
 class History:
-    """What undo and redo go through: states in the order in which they were chosen."""
+    """States in the order in which they were chosen, for undo and redo."""
 
     states: list[tuple[Any, int]] = data_field(default_factory=list)
     at: int = -1

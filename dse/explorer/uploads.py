@@ -122,7 +122,7 @@ def session_lives() -> Callable[[], bool]:
 
 
 def names(kind: str) -> list[str]:
-    """What the session holds of a kind."""
+    """Files of a kind that the session holds."""
     return [label for label, upload in _held().items() if upload.kind == kind]
 
 

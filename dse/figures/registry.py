@@ -78,7 +78,7 @@ class Figure:
         return found
 
     def figure(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Any:
-        """The same as a plotly figure."""
+        """The chart as a plotly figure."""
         from dse.figures.drawing import to_plotly
 
         return to_plotly.figure(self.chart(table, about, **others))

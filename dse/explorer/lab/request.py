@@ -29,12 +29,12 @@ class LabRequest:
 
 
 def how_of(values: Mapping[str, Any]) -> How:
-    """How the fields have the dump read."""
+    """Options by which the fields have the dump read."""
     return How(values[HEADS.key], "replace" if values[REPLACE.key] else "raise")
 
 
 def lab_request(values: dict[str, Any], held: Held) -> LabRequest:
-    """What the fields ask of a dump. Raises InputError."""
+    """Build the request of the page's fields for a dump. Raises InputError."""
     text, name = values[PARAMETERS.key].strip(), closely(values)
     spec = quantizers.parse(f"{name.partition(':')[0]}:{text}" if text else name)
     return LabRequest(
@@ -50,7 +50,7 @@ def lab_request(values: dict[str, Any], held: Held) -> LabRequest:
 
 
 def place_of(asked: LabRequest) -> tuple[How, int, Any, int, int, int]:
-    """What of a dump is looked at closely, as `dse.measure.lab` takes it."""
+    """Head and tokens shown closely, as arguments of `dse.measure.lab`."""
     return asked.how, asked.layer, asked.side, asked.head, asked.first, MAX_TOKENS
 
 
@@ -80,7 +80,7 @@ def command(held: Held, asked: LabRequest) -> str:
 
 
 def python(held: Held, asked: LabRequest, what: str) -> str:
-    """The same in Python: a script that ends with `result`."""
+    """Python script that computes the tables or the view as `result`."""
     place = f"{asked.layer}, {asked.side!r}, {asked.head}, {asked.first}, {MAX_TOKENS}"
     dump = "measure_view.sample()" if held.thresholds is not None else f"measure_view.hold({held.name!r})"
     return "\n".join(

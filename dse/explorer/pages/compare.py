@@ -58,7 +58,7 @@ def cached_curve(asked: Request) -> pd.DataFrame:
 
 
 def say_notes(rows: Sequence[Row]) -> None:
-    """What else a reader should know of a design: contexts that its model has not seen, tokens that are not kept."""
+    """Warnings about a design: contexts longer than its model was trained on, tokens that are dropped."""
     for row in rows:
         result = row.result
         if beyond := position_note(row.request.model_spec(), result["input_tokens"] + result["output_tokens"]):
@@ -128,7 +128,7 @@ _LABEL, _CELL = 175, 150
 
 
 def label_of(name: str) -> str:
-    """What the page calls a result."""
+    """Title of a result on this page."""
     return LABELS.get(name) or names.words(name)
 
 
@@ -141,7 +141,7 @@ def shown_number(name: str, result: Mapping[str, Any]) -> str:
 
 
 def delta_of(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    """How a number differs from the first design's: in percent, or as a factor from twice on; empty where it cannot."""
+    """Difference from the first design's number in percent, from twice on as a factor; empty where undefined."""
     value, base = result[name], first[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(base, int | float):
         return ""
@@ -281,7 +281,7 @@ def _number(row: Row, first: Mapping[str, Any], name: str, tip: str, before: str
 
 
 def _limits(name: str, asked: Request, result: Mapping[str, Any]) -> str:
-    """What a number must not be taken for: measured on made-up data, or a context that the model has not seen."""
+    """Caveats of the numbers: measured on synthetic data, or a context longer than the model was trained on."""
     if name in ("measured_error", "sqnr_db") and "(synthetic)" in (result["measured_on"] or ""):
         return "synthetic data"
     if name == "max_context_tokens":

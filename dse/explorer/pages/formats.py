@@ -1,4 +1,4 @@
-"""Which KV format pays: memory, time, error and energy of each that the device and stack can run, over 16 bits."""
+"""The formats page: memory, time, error and energy of every KV format that device and stack run, against 16 bits."""
 
 import shlex
 from collections.abc import Mapping, Sequence

@@ -122,7 +122,7 @@ def drop() -> None:
 
 @partial(part, run_every=LOOK_S)
 def show_progress() -> None:
-    """How far the sweep is, and the button that ends it; the page is drawn anew when it has ended."""
+    """Show the progress of the sweep with a button to cancel it; redraw the page at its end."""
     job: FrontJob | None = st.session_state.get(_JOB)
     if job is None or job.finished:
         st.rerun()
@@ -169,7 +169,7 @@ def show_table(shown: DesignFront) -> None:
 
 
 def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
-    """How the table shows its columns: thousands apart, and the name that a condition takes on hovering."""
+    """Number formats of the table's columns, with the name that conditions use as their help."""
     found = {}
     for heading, name in names_of(shown).items():
         numbers = rows[heading]

@@ -105,7 +105,7 @@ def render(bench: Bench) -> None:
 
 
 def show_data(held: Held) -> None:
-    """What the dump is of."""
+    """Show the dump's name, model and layers."""
     if held.about.synthetic:
         st.warning("Synthetic data: no language model's keys and values. Load a dump to see your own.", icon="⚠️")
     words = [held.name, held.about.model, f"{len(held.layers):,} layers", held.about.note]
@@ -114,7 +114,7 @@ def show_data(held: Held) -> None:
 
 @st.fragment(parallel=True)
 def show_compared(name: str, sha256: str, names: tuple[str, ...], how: How, address: str) -> None:
-    """What each quantizer does to the dump, and a button that takes some of them into the tray."""
+    """Compare the quantizers on the whole dump, with a button that adds some of them to the tray."""
     with widgets.said():
         held, found = dump_of(name), {}
         bar = st.progress(0.0, text=_WAIT) if len(names) > 1 else None

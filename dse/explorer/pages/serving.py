@@ -123,7 +123,7 @@ def _whose(rate: float | None) -> str:
 
 
 def _one_by_one(bench: Bench, rate: float | None) -> None:
-    """The same designs simulated: what shares of the requests wait."""
+    """Simulate the designs request by request: the shares of requests that wait."""
     st.subheader("One by one", anchor=False)
     with st.container(horizontal=True):
         lengths = widgets.draw(SIMULATED, width=320)
@@ -196,7 +196,7 @@ def limits(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def at(found: Mapping[str, Load], per_s: float) -> pd.DataFrame:
-    """What each design gives at the same requests per second."""
+    """Results of each design at equal request rates."""
     rows = []
     for name, answer in found.items():
         full = answer.full_requests_per_s or 0.0
@@ -257,7 +257,7 @@ def simulate_command(asked: Request, trace: str | None, per_s: float, n_requests
 
 
 def simulate_python(asked: Request, trace: str | None, per_s: float, n_requests: int) -> str:
-    """The same in Python, ending with `result`. Raises InputError."""
+    """Python script that ends with `result`. Raises InputError."""
     given = {"trace": trace, "rate": per_s, "n_requests": n_requests}
     more = [f"{name}={value!r}" for name, value in given.items() if value]
     return request.python(asked, "simulate", more, _unused(asked, trace))
@@ -275,5 +275,5 @@ def command(asked: Request) -> str:
 
 
 def python(asked: Request) -> str:
-    """The same in Python, ending with `result`. Raises InputError."""
+    """Python script that ends with `result`. Raises InputError."""
     return request.python(asked, "load")

@@ -86,7 +86,7 @@ def render(bench: Bench) -> None:
 
 
 def show_nearest(bench: Bench) -> None:
-    """What was measured nearest to the design that is being changed."""
+    """Measurements nearest to the current design."""
     st.subheader("Measured nearest to this design", anchor=False)
     if bench.current.asked is None:
         st.info("The design has no answer yet: the message beside its fields says what to change.")
@@ -99,7 +99,7 @@ def show_nearest(bench: Bench) -> None:
 
 
 def nearest_table(found: Sequence[Measured]) -> pd.DataFrame:
-    """What was measured, as people read it."""
+    """Measured quantity in words."""
     return pd.DataFrame(
         {
             "what": [one.what for one in found],

@@ -36,7 +36,7 @@ def source_of(answer: Crossing) -> Source:
 
 
 def _least_sure(table: pd.DataFrame) -> list[str]:
-    """How sure it is at the ends of the stretches on which the quantizer pays that it does."""
+    """Chance that the quantizer pays at the ends of the ranges where it is predicted to."""
     own = table[table["pays"].astype(bool)]
     chances = [float(v) for end in ("first", "last") for v in own[f"sure_at_{end}"].dropna()]
     if not chances:

@@ -1,4 +1,4 @@
-"""What fills the memory and what fills a decode step, a stacked bar a design."""
+"""Parts of the memory and of a decode step, a stacked bar for each design."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

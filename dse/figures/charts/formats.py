@@ -159,7 +159,7 @@ def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit
 
 
 def _bars(rows: Sequence[dict[Any, Any]], column: str, name: str, per_unit: float, unit: str) -> list[Series]:
-    """What follows from the bits alone, however fast kernels are: all bars alike."""
+    """Note on bars that follow from the bits alone, whatever the kernels: all look alike."""
     own = [place for kernels in LOOKS for place in _places(rows, column, kernels)]
     return [
         Series(

@@ -106,7 +106,7 @@ def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, n
 def histogram(
     table: pd.DataFrame, marks: Sequence[tuple[str, float, float]], title: str, notes: tuple[str, ...] = ()
 ) -> Chart:
-    """How often values occur before and after, counts on a logarithmic axis, and pairs of bounds between them."""
+    """Histogram of values before and after with counts on a logarithmic axis, and the quantizer's bounds."""
     top = float(max(table["n_before"].max(), table["n_after"].max(), 1))
     y = replace(axes.log10("values in a bin", "count", [1.0, top]), low=_NOTHING)
     edges = [float(table["low"].iloc[0]), float(table["high"].iloc[-1])]

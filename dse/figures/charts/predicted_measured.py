@@ -55,7 +55,7 @@ def calibrated(source: Source) -> Chart:
 
 
 def points_of(scatters: Sequence[Scatter]) -> pd.DataFrame:
-    """What the scatter plots of measured kernels show, a row a point: of each every so many, at most 2 MAX_HALF."""
+    """Points of the scatter plots of measured kernels, thinned to at most 2 MAX_HALF of each."""
     found = [pd.DataFrame({name: getattr(one, name) for name in COLUMNS}) for one in scatters]
     return pd.concat(map(_thinned, found), ignore_index=True) if found else pd.DataFrame(columns=list(COLUMNS))
 

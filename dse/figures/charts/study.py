@@ -1,4 +1,4 @@
-"""What the figures of a language model's study (`dse study`) share: several models, looks, bars of error."""
+"""Common parts of the figures of a language model's study (`dse study`): several models, looks, error bars."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -56,7 +56,7 @@ def chart(name: str, tables: Tables) -> Chart:
 
 
 def plotly_figure(name: str, tables: Tables) -> Any:
-    """The same as a plotly figure."""
+    """The chart as a plotly figure."""
     return to_plotly.figure(chart(name, tables))
 
 

@@ -57,7 +57,7 @@ def chart(source: Source) -> Chart:
 
 
 def _mark_notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """What hollow marks and crosses mean, where there are any."""
+    """Legend of hollow marks and crosses, where there are any."""
     texts = []
     if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
         texts.append("Hollow marks: fewer requests than the batch fit, and so many run at once.")

@@ -50,7 +50,7 @@ def chart(source: Source) -> Chart:
 
 
 def _covered(shown: rows.Drawn) -> tuple[str, ...]:
-    """Which lines of the memory panel lie on an earlier one."""
+    """Note on lines of the memory panel that coincide with an earlier one."""
     sizes = {
         system: list(map(float, own["peak_kv_bytes_per_sequence"]))
         for system, own in shown.table.groupby("system", sort=False)

@@ -1,4 +1,4 @@
-"""How far each number, inside its range, moves a result, the largest first; drawn by `dse ask sensitivity`."""
+"""Sensitivity of a result to each number within its range, the largest first; of `dse ask sensitivity`."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""How long prompts and answers of the shipped traces are."""
+"""Lengths of prompts and answers in the shipped traces."""
 
 from dse.figures.drawing import axes, rows, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series

@@ -1,4 +1,4 @@
-"""How long simulated requests wait: the share of them that a time suffices for; by `dse simulate`."""
+"""Waiting times of simulated requests: the share served within each time; of `dse simulate`."""
 
 import pandas as pd
 

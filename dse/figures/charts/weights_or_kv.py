@@ -1,4 +1,4 @@
-"""What quantizing weights and what quantizing keys and values brings (Oaken Figure 5(b))."""
+"""Gain from quantizing the weights, and from quantizing keys and values (Oaken Figure 5(b))."""
 
 from dse.figures.drawing import axes, rows, style, whiskers
 from dse.figures.drawing.chart import Chart, Panel, Series

@@ -1,1 +1,1 @@
-"""How a chart is described, laid out and drawn."""
+"""Charts as data, their layout, and their drawing by matplotlib and plotly."""

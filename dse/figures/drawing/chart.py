@@ -101,7 +101,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class ColourScale:
-    """What the colour of points means: a quantity with unit, from `low` to `high`, ticks as on an axis."""
+    """Quantity that the colour of points stands for, with its axis."""
 
     axis: Axis
 

@@ -19,7 +19,7 @@ LEGEND_ROW, LEGEND_SYMBOL, NOTE_ROW = 13.5, 34.0, 9.5
 
 @dataclass(frozen=True)
 class Page:
-    """What a figure is drawn for: its width, and its height where that is given, in points; sizes of texts in points.
+    """Page that a figure is drawn for: width, height where given, and text sizes, all in points.
 
     `line` and `mark` are widths of lines and sizes of marks over those of the report. Where `fits` is true, panels are
     laid out anew for the page (`dse.figures.drawing.fit`) and share axes; the report's figures stay as their charts

@@ -104,7 +104,7 @@ def kernels_assumed(row: Mapping[str, Any]) -> bool:
 
 
 def kernel_notes(table: pd.DataFrame, mark: str = "Squares around marks") -> tuple[str, ...]:
-    """Which systems run by kernels that nobody measured, where any does: no fact, but a rate with a wide range."""
+    """Note on systems whose kernels nobody measured, of assumed rates with wide ranges."""
     own = [row["system"] for row in with_system(table).to_dict("records") if row["feasible"] and kernels_assumed(row)]
     if not own:
         return ()
@@ -117,7 +117,7 @@ CROSSES = "Crosses at the foot, under all lines: out of memory, not one request 
 
 
 def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ...]:
-    """What the marks of `mark_keys` mean, in words."""
+    """Meaning of the marks of `mark_keys`."""
     texts = []
     if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
         texts.append(f"{mark}: the batch does not fit at once and runs in parts.")
@@ -127,7 +127,7 @@ def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ..
 
 
 def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """How memory is admitted, and which models run on more than the usual device, where the rows differ in it."""
+    """Notes on KV allocation, and on models that run on a larger device, where the rows differ in them."""
     table = with_system(table)
     texts = []
     if table["admission"].nunique() == 1 and table["admission"].iloc[0] == "paged":
@@ -145,7 +145,7 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """Which devices run by measured kernels, and which at the peak rates of their data sheets."""
+    """Note on devices with measured kernels and those at the peak rates of their data sheets."""
     if "stack" not in table or table["stack"].isna().all():
         return ()
     known = table.dropna(subset=["stack"])
@@ -155,7 +155,7 @@ def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def measured_notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """Which rows rest on measured shares of outliers and sinks, where any does."""
+    """Note on rows that rest on measured shares of outliers and sinks."""
     if "bits_kind" not in table or not (table["bits_kind"] != "closed").any():
         return ()
     nominal = table[(table["bits_kind"] == "closed") & (table["quantizer"] != "fp16")]
@@ -330,7 +330,7 @@ def notes(shown: Drawn) -> tuple[str, ...]:
 
 
 def sure_notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """What the thin lines of throughputs are, where the table says how sure they are."""
+    """Note on the whiskers of throughputs, where the table has intervals."""
     return (whiskers.NOTE,) if "token_time_low" in table else ()
 
 

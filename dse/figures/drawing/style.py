@@ -14,7 +14,7 @@ BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
 
 
 class Style(NamedTuple):
-    """How one system is drawn."""
+    """Look of one system."""
 
     colour: str
     dash: Dash

@@ -40,7 +40,7 @@ def level(y: float, between: tuple[float, float] | None, colour: str = style.BLA
 
 
 def notes(rows: Iterable[Mapping[str, Any]], column: str) -> tuple[str, ...]:
-    """What the thin lines are, where any is drawn."""
+    """Note on the whiskers, where any is drawn."""
     return (NOTE,) if any(ends(row, column) for row in rows) else ()
 
 

@@ -77,7 +77,7 @@ def size_text(chart: Chart, page: Page) -> str:
 
 
 def metadata(chart: Chart, format: str, made_by: str) -> dict[str, str]:
-    """What an image says of itself, under the names that its format knows."""
+    """Metadata of an image under the names that its format knows."""
     notes, tool = " ".join(chart.notes), f"dse {__version__}"
     if format == "pdf":
         return {"Title": chart.title, "Subject": f"Made by: {made_by}", "Keywords": notes, "Creator": tool}

@@ -26,7 +26,7 @@ def check(static: str) -> None:
 
 
 def kaleido_missing() -> str:
-    """What kaleido lacks to run, or "" when it and a browser are there."""
+    """Part that kaleido lacks to run, empty for none."""
     if importlib.util.find_spec("kaleido") is None:
         return f"kaleido is not installed ({install('export')})"
     try:

@@ -75,7 +75,7 @@ def of_table(name: str, table: pd.DataFrame) -> Chart:
 
 
 def _check_beside(one: Figure, where: str) -> None:
-    """What must stand beside a table is there, before the table is read."""
+    """Refuse a table whose companion file is missing, before it is read."""
     file = Path(where)
     with contextlib.suppress(OSError, ValueError):  # said when it is read
         if one.needs_beside and file.is_file() and not file.with_name(f"{file.stem}{BESIDE}").is_file():

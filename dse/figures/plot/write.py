@@ -1,4 +1,4 @@
-"""What `dse plot` does: a figure or its table written into one file, and the list of figures."""
+"""Write a figure or its table into one file, and list the figures, for `dse plot`."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def _left_off(chart: Chart, page: Page) -> list[str]:
 
 
 def _about_csv(chart: Chart, table: pd.DataFrame, out: str, made_by: str) -> bytes:
-    """What made a CSV file, beside it under the name that "CSV on the Web" (W3C, 2015) gives it."""
+    """Provenance of a CSV file, beside it under the name that "CSV on the Web" (W3C, 2015) gives."""
     columns = [
         {"name": str(name), **({"unit": RESULT_UNITS[name]} if RESULT_UNITS.get(name) else {})}
         for name in table.columns
@@ -85,7 +85,7 @@ def _about_csv(chart: Chart, table: pd.DataFrame, out: str, made_by: str) -> byt
 
 
 def how_to(kind: str) -> str:
-    """Which command writes the table of a figure. Raises InputError for an unknown one."""
+    """Command that writes the table of a figure. Raises InputError for an unknown one."""
     return f"give what `{load.find(kind).written.command}` wrote"
 
 
