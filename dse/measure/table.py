@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core import units
+from dse.core.table import aligned
 from dse.measure.errors import ATTENTION_SUMS, TENSOR_SUMS, pooled, ratios
 from dse.measure.source import About
 from dse.specs.measurements import Data
@@ -119,13 +120,13 @@ def text(found: dict[str, Any]) -> str:
                     *(_cell(row[name], ".4g") for name in RATIOS[5:]),
                 ]
             )
-    lines += ["", *_aligned(cells)]
+    lines += ["", *aligned(cells, 2)]
     if len(found["contexts"]) > 1:
         errors = {(r["method"], r["context_tokens"]): r["output_error"] for r in found["rows"] if r["side"] == "both"}
         cells = [["output error at", *(f"{n:,}" for n in found["contexts"])]]
         for method in dict.fromkeys(method for method, _ in errors):
             cells.append([method, *(_cell(errors[method, n], ".4g") for n in found["contexts"])])
-        lines += ["", *_aligned(cells)] if len(cells) > 1 else []
+        lines += ["", *aligned(cells, 1)] if len(cells) > 1 else []
     drawn = {row["queries"] for row in found["rows"] if row["queries"]}
     lines += ["", f"queries: {', '.join(sorted(drawn))}"] if drawn else []
     lines += [f"note: {note}" for note in found["notes"]]
@@ -134,12 +135,3 @@ def text(found: dict[str, Any]) -> str:
 
 def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _aligned(cells: list[list[str]]) -> list[str]:
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    n_left = 2 if cells[0][0] == "method" else 1
-    return [
-        "  ".join(c.ljust(w) if i < n_left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-        for line in cells
-    ]

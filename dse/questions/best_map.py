@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError, LimitError
+from dse.core.table import aligned
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
@@ -122,10 +123,8 @@ class BestMap(Answer):
         rows = [["prompt", *(f"batch {batch:,}" for batch in batches)]]
         for n in inputs:
             rows.append([f"{n:,}", *(self._cell_text(at[batch, n]) for batch in batches)])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        grid = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         head = f"Which quantizer is best?  ({self.measure.title}; gain over {self.over}; chance to beat the next best)"
-        return "\n".join([head, self.context, "", *grid, "", self.assumptions])
+        return "\n".join([head, self.context, "", *aligned(rows), "", self.assumptions])
 
     def _cell_text(self, cell: Cell) -> str:
         if not cell.best:

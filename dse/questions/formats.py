@@ -9,6 +9,7 @@ import pandas as pd
 
 from dse import quantizers
 from dse.core.errors import InputError
+from dse.core.table import aligned
 from dse.model import uncertainty
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
@@ -209,13 +210,7 @@ class Formats(Answer):
             "",
         ]
         cells = [[*self.heads()], *(shown_row(one) for one in self.formats)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(SHOWN))]
-        for row in cells:
-            padded = (
-                cell.ljust(width) if name in _WORDS else cell.rjust(width)
-                for name, cell, width in zip(SHOWN, row, widths, strict=True)
-            )
-            lines.append("  " + "  ".join(padded).rstrip())
+        lines += aligned(cells, [i for i, name in enumerate(SHOWN) if name in _WORDS], indent="  ")
         told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
         return "\n".join([*lines, "", told[0], "", *told[1:]])
 

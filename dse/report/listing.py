@@ -12,6 +12,7 @@ from typing import Any
 from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
+from dse.core.table import aligned
 from dse.model import kv_layout as plan
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
@@ -60,18 +61,15 @@ def rows_text(rows: Rows) -> str:
     columns = list(rows[0])
     headings = [_READABLE.get(column, (column, ""))[0] for column in columns]
     cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(columns))]
+    widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(columns) - 1)]
     # the last column wraps at the edge of the terminal; a file or pipe gets long lines
     room = shutil.get_terminal_size((MAX_COLUMNS, 24)).columns if sys.stdout.isatty() else MAX_COLUMNS
-    room = max(room - sum(widths[:-1]) - 2 * (len(widths) - 1), MIN_LAST_COLUMN)
+    room = max(room - sum(widths) - 2 * len(widths), MIN_LAST_COLUMN)
     lines = []
-    for line in [headings, *cells]:
-        wrapped = textwrap.wrap(line[-1], room) or [""]
-        for index, part in enumerate(wrapped):
-            first = line[:-1] if index == 0 else [""] * (len(line) - 1)
-            padded = [cell.ljust(width) for cell, width in zip(first, widths, strict=False)]
-            lines.append("  ".join([*padded, part]).rstrip())
-    return "\n".join(lines)
+    for *first, last in [headings, *cells]:
+        head, *rest = textwrap.wrap(last, room) or [""]
+        lines += [[*first, head], *([*("" for _ in first), part] for part in rest)]
+    return "\n".join(aligned(lines))
 
 
 def _cell(column: str, value: Any) -> str:

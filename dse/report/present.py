@@ -5,6 +5,7 @@ from typing import Any
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.errors import show as show_value
+from dse.core.table import aligned
 from dse.model import assumptions, uncertainty
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
@@ -283,9 +284,7 @@ def operations_text(operations: list[dict[str, Any]]) -> str:
                 f"{100 * op['bandwidth_utilisation']:.3g} %",
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
+    return "\n".join(aligned(rows))
 
 
 #: fields of a workload that say how the model lies on devices

@@ -7,6 +7,7 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.table import aligned
 from dse.model.evaluate import Point
 from dse.model.formulas import serving as equations
 from dse.model.kv_layout import KvPlan
@@ -162,26 +163,13 @@ def beyond_positions(n: int, most: int) -> str:
     return f"{plural(n, 'request')} {are} longer than the {most:,} positions the model was trained for"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1) -> list[str]:
-    """Aligned columns, the first `n_left` to the left, indented."""
-    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if i < n_left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in (head, *rows)
-    ]
-
-
 def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
     """The numbers of `about` and `fitting` as a person would read them."""
     rate = found["rate_per_s"]
     lines = [f"{found['trace']}  {found['title']}", ""]
-    lines += _table(
-        ("requests", f"{found['n_requests']:,}"),
+    lines += aligned(
         [
+            ("requests", f"{found['n_requests']:,}"),
             *([("failed requests, left out", f"{found['n_failed']:,}")] if found["n_failed"] else []),
             ("from first to last arrival", units.human(found["duration_s"], "s")),
             ("mean rate", per_second(rate) if rate else "-"),
@@ -194,32 +182,38 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
                 f"{found['mean_output_squared']:,.5g} token^2",
             ),
         ],
-        n_left=2,
+        indent="  ",
     )
     lines += ["", "Lengths (tokens)"]
-    lines += _table(
-        (
-            "share of requests",
-            *(f"{row['share']:.1%}" if row["share"] == 0.999 else f"{row['share']:.0%}" for row in found["quantiles"]),
-        ),
+    shares = (f"{row['share']:.1%}" if row["share"] == 0.999 else f"{row['share']:.0%}" for row in found["quantiles"])
+    lines += aligned(
         [
-            (name, *(f"{row[column]:,}" for row in found["quantiles"]))
-            for name, column in (("prompt, at most", "input_tokens"), ("answer, at most", "output_tokens"))
+            ("share of requests", *shares),
+            *(
+                (name, *(f"{row[column]:,}" for row in found["quantiles"]))
+                for name, column in (("prompt, at most", "input_tokens"), ("answer, at most", "output_tokens"))
+            ),
         ],
+        1,
+        "  ",
     )
     lines += ["", "Batches of requests that start together (static batching)"]
-    lines += _table(
-        ("batch", "largest answer", "gain of continuous batching", "longest prompt", "padding"),
+    lines += aligned(
         [
-            (
-                f"{row['batch']:,}",
-                f"{row['largest_output_tokens']:,.0f}",
-                f"{row['batching_gain']:.2f}x",
-                f"{row['longest_input_tokens']:,.0f}",
-                f"{row['padding_factor']:.2f}x",
-            )
-            for row in found["batching"]
+            ("batch", "largest answer", "gain of continuous batching", "longest prompt", "padding"),
+            *(
+                (
+                    f"{row['batch']:,}",
+                    f"{row['largest_output_tokens']:,.0f}",
+                    f"{row['batching_gain']:.2f}x",
+                    f"{row['longest_input_tokens']:,.0f}",
+                    f"{row['padding_factor']:.2f}x",
+                )
+                for row in found["batching"]
+            ),
         ],
+        1,
+        "  ",
     )
     if fit:
         lines += [
@@ -228,28 +222,34 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
             f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})",
         ]
         lines += [present.deployment_text(fit)] if fit["n_devices"] > 1 else []
-        lines += _table(
-            (
-                "memory",
-                "requests at once",
-                "held for a request",
-                "of it empty",
-                "steady throughput",
-                "8 of 10 in",
-                "requests/s",
-            ),
+        lines += aligned(
             [
                 (
-                    _rule_text(row["rule"], fit),
-                    f"{row['n_sequences']:,}",
-                    units.human(row["held_bytes"], "B"),
-                    f"{row['waste_share']:.1%}",
-                    f"{row['throughput_tokens_per_s']:,.4g} token/s" if row["throughput_tokens_per_s"] else "-",
-                    f"{row['throughput_low']:,.4g} to {row['throughput_high']:,.4g}" if row["throughput_low"] else "-",
-                    f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-",
-                )
-                for row in fit["rules"]
+                    "memory",
+                    "requests at once",
+                    "held for a request",
+                    "of it empty",
+                    "steady throughput",
+                    "8 of 10 in",
+                    "requests/s",
+                ),
+                *(
+                    (
+                        _rule_text(row["rule"], fit),
+                        f"{row['n_sequences']:,}",
+                        units.human(row["held_bytes"], "B"),
+                        f"{row['waste_share']:.1%}",
+                        f"{row['throughput_tokens_per_s']:,.4g} token/s" if row["throughput_tokens_per_s"] else "-",
+                        f"{row['throughput_low']:,.4g} to {row['throughput_high']:,.4g}"
+                        if row["throughput_low"]
+                        else "-",
+                        f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-",
+                    )
+                    for row in fit["rules"]
+                ),
             ],
+            1,
+            "  ",
         )
         if not any(row["n_sequences"] for row in fit["rules"]):
             lines.append("  the longest request of the trace does not fit")

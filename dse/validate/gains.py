@@ -13,6 +13,7 @@ import numpy as np
 from dse.calibrate.evidence import RATES, Row, formula_of, predicted, read
 from dse.core import files
 from dse.core.errors import DseError
+from dse.core.table import aligned
 from dse.model import uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
@@ -221,7 +222,7 @@ def text(found: Sequence[Judged]) -> str:
                 *gains,
             )
         )
-    shown = _aligned(lines, 4)
+    shown = aligned(lines, 4)
     head = ("by", "group", "rows", "mean", "median", "inside", "gains", "median", "winner", "inside")
     table = [head]
     for each in errors(found):
@@ -234,7 +235,7 @@ def text(found: Sequence[Judged]) -> str:
         [
             *shown,
             "",
-            *_aligned(table, 2),
+            *aligned(table, 2),
             "",
             "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's",
             f"base, median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",
@@ -248,13 +249,3 @@ def _short(value: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
-
-
-def _aligned(lines: Sequence[Sequence[str]], n_left: int) -> list[str]:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return [
-        "  ".join(
-            cell.ljust(w) if i < n_left else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]

@@ -14,6 +14,7 @@ from dse.calibrate.host import is_suspect
 from dse.calibrate.servers import UNIT_SLIP, Row, read
 from dse.core import files, units
 from dse.core.errors import DseError, InputError
+from dse.core.table import aligned
 from dse.model import uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
@@ -257,16 +258,9 @@ def text(found: list[Judged]) -> str:
             row["kernels_mean"],
         )
         lines.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *(_percent(n) for n in numbers)))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    shown = [
-        "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
     return "\n".join(
         [
-            *(line.rstrip() for line in shown),
+            *aligned(lines, 2),
             "",
             "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: "
             "bytes",

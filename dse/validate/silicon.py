@@ -20,6 +20,7 @@ from dse.calibrate.formulas import SCALES, Problem, problem
 from dse.calibrate.solve import Floats
 from dse.calibrate.table import PACKAGE, Kind, Table, from_package
 from dse.core.errors import InputError, did_you_mean, install, show
+from dse.core.table import aligned
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import KvCode, StackSpec
@@ -274,11 +275,4 @@ def cells(row: SiliconRow) -> list[str]:
 def text(found: Silicon) -> str:
     """The table, aligned, and its notes."""
     table = [list(HEAD), *(cells(row) for row in found.rows)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i < 4 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in table
-    ]
-    return "\n".join([*(line.rstrip() for line in lines), "", *found.notes])
+    return "\n".join([*aligned(table, 4), "", *found.notes])

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core import files
+from dse.core.table import aligned
 from dse.figures.export import static as report_static
 from dse.figures.export import web_page
 from dse.figures.plot import answer
@@ -105,8 +106,6 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
         cells = [*(cell(name, row[name]) for name in columns), *(between(i, name) for name in timed)]
         cells += ["-" if chance is None else sure_text(chance)] if is_sure else []
         lines.append(["knee" if found.knee[i] else "", *cells])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    body = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     rest = len(found.table) - len(shown)
     tail = [f"... and {rest:,} more: --out writes all of them"] if rest > 0 else []
-    return "\n".join([str(found), *body, *tail])
+    return "\n".join([str(found), *aligned(lines), *tail])
