@@ -37,47 +37,23 @@ def calibrate(table: str, device: str | None, stack: str | None, out: str, kerne
     is installed. A fifth of the rows is held out to measure the error. A plot of predicted against measured times is
     written beside FILE.toml. A fit that cannot be trusted writes nothing.
     """
-    if kernel == "host":
-        from dse.calibrate import host
+    from dse.calibrate import fitters
 
-        done = host.run(table, out)
-        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else host.text(done))
-        return
-    if kernel == "implementation":
-        from dse.calibrate import implementations
-
-        done = implementations.run(table, out)
-        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else implementations.text(done))
-        return
-    if device is None:
+    fitter = fitters.of_kernel(kernel)
+    if device is None and kernel not in fitters.WITHOUT_DEVICE:
         raise InputError("--device is missing: give the device that was measured")
-    if kernel == "links":
-        from dse.calibrate import links
-
-        done = links.run(table, device, out)
-        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else links.text(done))
+    if kernel in fitters.SHIPPED:
+        done = fitter.run(table, out, device=device, stack=stack, progress=progress_bar)
+        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else fitter.text(done))
         return
-    if kernel == "served":
-        from dse.calibrate import served
-
-        done = served.run(table, device, stack, out, progress_bar)
-        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else served.text(done))
-        return
-    if kernel == "power":
-        from dse.calibrate import power
-
-        done = power.run(table, device, stack, out)
-        click.echo(json.dumps(done, indent=2, allow_nan=False) if as_json else power.text(done))
-        return
-    from dse.calibrate import write as calibrate_write
 
     def draw(outcomes: list[Any], device: str, stack: str) -> tuple[bytes, bytes]:
         from dse.figures.export import calibration  # loads plotly and matplotlib: not before the fit is good
 
         return calibration.plots(outcomes, device, stack, command_line())
 
-    found = calibrate_write.run(table, device, stack, out, progress_bar, kernel, draw)
-    click.echo(json.dumps(found, indent=2, allow_nan=False) if as_json else calibrate_write.text(found))
+    found = fitter.run(table, device, stack, out, progress_bar, kernel, draw)
+    click.echo(json.dumps(found, indent=2, allow_nan=False) if as_json else fitter.text(found))
 
 
 @click.group(short_help="Predict kernel times with calibrated parameters.")

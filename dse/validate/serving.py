@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.host import is_suspect
-from dse.calibrate.servers import UNIT_SLIP, Row, read
+from dse.calibrate.servers import UNIT_SLIP, Row, is_suspect, read
 from dse.core import files, units
 from dse.core.errors import DseError, InputError
 from dse.core.table import aligned
@@ -166,7 +165,7 @@ def predictions_csv(found: list[Judged]) -> str:
 def errors(found: list[Judged]) -> list[dict[str, Any]]:
     """Errors by group as shares: of times per token and to the first, coverage and width of the intervals.
 
-    Suspect rows (dse/calibrate/host.py says why) have groups of their own and do not count in `all`.
+    Suspect rows (dse/calibrate/servers.py says why) have groups of their own and do not count in `all`.
     """
     groups: dict[tuple[str, str], list[Judged]] = {}
     for one in found:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from calibration import server_errors
 from dse.calibrate import host
 from dse.cli.validate import validate
 from dse.core.errors import InputError, OutputError
@@ -17,7 +18,7 @@ from dse.figures.charts import servers_measured
 from dse.figures.plot import load as plot_load
 from dse.report import servers
 from dse.specs import catalog
-from dse.validate import serving, ship_serving
+from dse.validate import serving
 
 HEAD = (
     "id,backend,backend_version,model_path,system,precision,isl,osl,batch_size,tp_size,silicon_ttft_ms,"
@@ -246,15 +247,15 @@ def test_bars_end_where_they_should(judged):
 
 
 def test_errors_that_ship():
-    """What `python -m dse.validate.ship_serving` wrote: whole, and no row of a measured table."""
+    """What `python -m calibration.server_errors` wrote: whole, and no row of a measured table."""
     found = servers.table()
     assert list(found.columns[:4]) == ["by", "group", "rows", "predicted"]
     every = found[found["by"] == "all"].iloc[0]
     kinds = found[found["by"] == "kind"].set_index("group")
     assert kinds["rows"].sum() == every["rows"] > 1000
-    for by in (*serving.GROUPS, *ship_serving.LEFT_OUT):
+    for by in (*serving.GROUPS, *server_errors.LEFT_OUT):
         own = found[found["by"] == by]
-        own = own[~own["group"].isin(["dense", "mixture"])] if by in ship_serving.LEFT_OUT else own
+        own = own[~own["group"].isin(["dense", "mixture"])] if by in server_errors.LEFT_OUT else own
         assert own["rows"].sum() == every["rows"], by
     assert (found["tpot_mean"] <= found["tpot_p90"] * 2).all()
     # better than its parts and than a data sheet, of every model that was fitted
@@ -274,7 +275,7 @@ def test_left_out_intervals_are_of_other_models():
     groups = np.array(["a"] * 5 + ["b"] * 5)
     ours = np.ones(10)
     measured = np.where(groups == "a", 1.0, 2.0)
-    found = ship_serving._bounded(np.zeros(10, bool), groups, measured, ours)
+    found = server_errors._bounded(np.zeros(10, bool), groups, measured, ours)
     assert found[groups == "a", 1:].tolist() == [[2.0, 2.0]] * 5
     assert found[groups == "b", 1:].tolist() == [[1.0, 1.0]] * 5
     assert found[:, 0].tolist() == [1.0] * 10

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dse.calibrate.host import is_suspect
+from dse.calibrate.servers import is_suspect
 from dse.core import files
 from dse.figures.drawing import axes, rows, style, to_matplotlib
 from dse.figures.drawing.chart import Axis, Chart, Dash, Panel, Series

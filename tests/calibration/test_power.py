@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dse.calibrate import power
+from calibration import power
 from dse.core.errors import InputError
 from dse.specs import catalog
 
@@ -33,7 +33,7 @@ def known_lines(n=40):
 
 def test_known_energy_is_found_again_and_written(tmp_path):
     out = tmp_path / "own.toml"
-    found = power.run(table(tmp_path, known_lines()), "b200", None, str(out))
+    found = power.run(table(tmp_path, known_lines()), str(out), device="b200")
     for code, (per_byte, per_flop) in KNOWN.items():
         assert found["parameters"][f"byte.{code}"] == pytest.approx(per_byte * 1e-12, rel=0.01)
         assert found["parameters"][f"flop.{code}"] == pytest.approx(per_flop * 1e-12, rel=0.01)
@@ -58,7 +58,7 @@ def test_known_energy_is_found_again_and_written(tmp_path):
 )
 def test_bad_cells_say_where_and_what(tmp_path, line, says):
     with pytest.raises(InputError) as error:
-        power.run(table(tmp_path, [line]), "b200", None, str(tmp_path / "o.toml"))
+        power.run(table(tmp_path, [line]), str(tmp_path / "o.toml"), device="b200")
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -66,9 +66,9 @@ def test_bad_cells_say_where_and_what(tmp_path, line, says):
 def test_a_missing_column_and_too_few_rows_are_one_line(tmp_path):
     path = table(tmp_path, ["t,bf16,1000,1e9,1e9"], "table,format,latency_us,n_bytes,flops")
     with pytest.raises(InputError, match=r":1: column power_w is missing"):
-        power.run(path, "b200", None, str(tmp_path / "o.toml"))
+        power.run(path, str(tmp_path / "o.toml"), device="b200")
     with pytest.raises(InputError, match="usable rows"):
-        power.run(table(tmp_path, known_lines()[:5]), "b200", None, str(tmp_path / "o.toml"))
+        power.run(table(tmp_path, known_lines()[:5]), str(tmp_path / "o.toml"), device="b200")
 
 
 def checkout(tmp_path, power_w=None):

@@ -1,13 +1,14 @@
 """Fits of a server's own time: known numbers are found again, suspect rows do not count, a model left out is not
 seen."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dse.calibrate import host
-from dse.calibrate.host import Features
+from calibration import host
+from calibration.host import Features
 from dse.calibrate.servers import Row, read
 from dse.core import specfile
 from dse.core.errors import InputError
@@ -178,6 +179,38 @@ def test_features_of_rows(tmp_path):
     path.write_text(HEAD + "b,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,,100\n")
     with pytest.raises(InputError, match="no row has a time per output token"):
         host.features(read(str(path)))
+
+
+ROWS = [f"{i},vllm,0.16.0,{model},h100_sxm,1024,256,{8 * (i % 3 + 1)}" for i, model in enumerate(MODELS[::2] * 3)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([f"{row},9.0," for row in ROWS], "no row of dense models has silicon_ttft_ms: add the times"),
+        ([f"{row},9.0,100" for row in ROWS[::2]], "has rows of llama3.1-8b alone: give rows of two models or more"),
+        (
+            [f"{row},9.0,{9e7 if 'qwen' in row else 0.001}" for row in ROWS],
+            "the fit of vllm gives what no file may hold",
+        ),
+    ],
+)
+def test_a_table_that_no_fit_can_be_judged_by_is_one_line_and_writes_nothing(tmp_path, lines, reason):
+    path, out = tmp_path / "t.csv", tmp_path / "out"
+    path.write_text(HEAD + "\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=reason) as caught:
+        host.run(str(path), str(out))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert not out.exists()
+
+
+def test_a_table_is_fitted_into_a_file_a_stack(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(HEAD + "\n".join(f"{row},9.0,100" for row in ROWS) + "\n")
+    done = host.run(str(path), str(tmp_path / "out"))
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["vllm.toml"]
+    assert json.dumps(done, allow_nan=False)
+    assert "dense, 6 rows: seen" in host.text(done)
 
 
 def test_kernels_do_not_depend_on_the_servers_that_ship(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ class Fitted:
     unknown: tuple[str, ...]
 
 
-def run(source: str, out: str) -> dict[str, Any]:
+def run(source: str, out: str, **_: Any) -> dict[str, Any]:
     """Fit all implementations that have rows in the table, and write their files into the directory `out`.
 
     Raises InputError where none has.
@@ -64,12 +64,12 @@ def run(source: str, out: str) -> dict[str, Any]:
         names = [name for name, number in one.numbers().items() if number.kind == "measured"]
         if len(own) >= FEWEST_ROWS and names:
             fitted = fit(one, path, own, bases, names)
-            write(fitted, Path(source).name, Path(out) / path.name)
             found.append(fitted)
     if not found:
         raise InputError(
             f"{source}: no rows of an implementation with numbers to fit: see docs/explanation/implementations.md"
         )
+    files.publish(out, {one.file.name: file_of(one, Path(source).name) for one in found})
     return {"table": source, "out": out, "fits": [_plain(one) for one in found]}
 
 
@@ -167,7 +167,7 @@ def _blocks(rows: Sequence[Row]) -> list[list[Row]]:
     return [[row] for row in rows]
 
 
-def write(found: Fitted, table: str, path: Path) -> None:
+def file_of(found: Fitted, table: str) -> bytes:
     """The implementation's file with the fitted numbers in place of those that it had."""
     text = found.file.read_text()
     said = f"{table}: {found.n_rows} rows, mean error {100 * found.mean:.1f} %"
@@ -182,7 +182,7 @@ def write(found: Fitted, table: str, path: Path) -> None:
             f'kind = "measured"\n\n',
             text,
         )
-    files.write(path, (text.rstrip() + "\n").encode())
+    return (text.rstrip() + "\n").encode()
 
 
 def _plain(found: Fitted) -> dict[str, Any]:

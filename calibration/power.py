@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.calibrate import blocks, served
+from calibration import served
+from calibration.part import FittedPart
+from dse.calibrate import blocks
 from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, SEED, percent
 from dse.calibrate.solve import Floats, Space, solve
@@ -78,17 +80,12 @@ class Rows:
         return Rows(own, self.power_w[mask], self.limit_w[mask], self.tables[mask], self.shapes[mask])
 
 
-@dataclass(frozen=True)
-class PowerOutcome:
-    """Fitted energy: SI values with their ends, rows, errors of the power on rows and on tables that were left out."""
+@dataclass(frozen=True, kw_only=True)
+class FittedEnergy(FittedPart):
+    """Fitted energy; errors by "shapes", a format of keys and values, or the name of a table."""
 
-    parameters: dict[str, float]
     #: parameter -> the ends of its range
     ends: dict[str, tuple[float, float]]
-    n_points: int
-    #: "shapes", a format of keys and values, or the name of a table -> median, 90th percentile, rows
-    errors: dict[str, dict[str, float]]
-    source: str
 
     @property
     def trusted(self) -> bool:
@@ -357,7 +354,7 @@ def _errors(rows: Rows, parameters: dict[str, float]) -> dict[str, float]:
     return {"median": float(np.median(off)), "p90": float(np.quantile(off, 0.9)), "rows": len(rows)}
 
 
-def fit(rows: Rows, source: str, measured: Measured | None = None) -> PowerOutcome:
+def fit(rows: Rows, source: str, measured: Measured | None = None) -> FittedEnergy:
     """The energy of a device, judged on one shape in five that the fit did not see, and on each table left out."""
     idle_w = None if measured is None else float(np.quantile(measured.readings_w, IDLE_QUANTILE))
     shapes = np.unique(rows.shapes)
@@ -388,12 +385,13 @@ def fit(rows: Rows, source: str, measured: Measured | None = None) -> PowerOutco
             median, p90 = (float(number) for number in np.quantile(off, (0.5, 0.9)))
             found[f"kv.{code}"], ends[f"kv.{code}"] = value, (min(low, value * (1 - median)), high)
             errors[f"attention {code}"] = {"median": median, "p90": p90, "rows": len(own)}
-    return PowerOutcome(
-        {name: blocks.digits(value) for name, value in found.items()},
-        {name: (blocks.digits(low), blocks.digits(high)) for name, (low, high) in ends.items()},
-        len(rows),
-        errors,
-        source,
+    return FittedEnergy(
+        part="energy",
+        parameters={name: blocks.digits(value) for name, value in found.items()},
+        ends={name: (blocks.digits(low), blocks.digits(high)) for name, (low, high) in ends.items()},
+        n_points=len(rows),
+        errors=errors,
+        source=source,
     )
 
 
@@ -422,7 +420,7 @@ _FIELDS = {
 }
 
 
-def fields(outcome: PowerOutcome) -> dict[str, Any]:
+def fields(outcome: FittedEnergy) -> dict[str, Any]:
     """The fitted numbers as the block `energy` of a device file."""
     error = outcome.errors.get(_BELOW) or outcome.errors["shapes"]
     source = (
@@ -447,23 +445,23 @@ def with_energy(data: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "energy": {**block, **earlier}}
 
 
-def run(source: str, device_name: str, stack: str | None, out: str) -> dict[str, Any]:
+def run(source: str, out: str, *, device: str, stack: str | None = None, **_: Any) -> dict[str, Any]:
     """Fit the energy of a device and write a device file with it."""
     blocks.check_out(out)
-    device = catalog.device(device_name)
+    own = catalog.device(device)
     if source == PACKAGE or Path(source).is_dir():
-        measured = from_package(source, device, stack or "vllm")
+        measured = from_package(source, own, stack or "vllm")
         outcome = fit(measured.rows, measured.source, measured)
     else:
-        outcome = fit(from_csv(source, device), Path(source).name)
+        outcome = fit(from_csv(source, own), Path(source).name)
     if not outcome.trusted:
         raise InputError(
             f"{source}: the fit cannot be trusted, nothing is written: the median error on shapes left out is "
             f"{percent(outcome.errors['shapes']['median'])}, more than {percent(MAX_ERROR)}"
         )
-    blocks.write_device(with_energy(blocks.device_data(device_name), fields(outcome)), out)
+    blocks.write_device(with_energy(blocks.device_data(device), fields(outcome)), out)
     return {
-        "device": device.name,
+        "device": own.name,
         "table": source,
         "out": out,
         "parameters": outcome.parameters,

@@ -5,7 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dse.calibrate import evidence, implementations
+from calibration import implementations
+from dse.calibrate import evidence
 from dse.cli.calibrate import calibrate as calibrate_command
 from dse.core import specfile
 from dse.core.errors import InputError

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration.part import FittedPart
 from dse.calibrate import blocks
 from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, SEED, percent
@@ -118,16 +119,9 @@ class Rows:
         )
 
 
-@dataclass(frozen=True)
-class ServedOutcome:
-    """One fitted part of a stack: parameters in SI units, rows, and errors on rows that the fit did not see."""
-
-    part: str
-    parameters: dict[str, float]
-    n_points: int
-    #: "all", "decode", "prompt" -> mean error, 90th percentile, rows
-    errors: dict[str, dict[str, float]]
-    source: str
+@dataclass(frozen=True, kw_only=True)
+class FittedKernel(FittedPart):
+    """One fitted part of a stack; errors by "all", "decode" and "prompt"."""
 
     @property
     def trusted(self) -> bool:
@@ -142,7 +136,7 @@ class ServedOutcome:
         return judged["mean"] <= MAX_SERVED_ERROR
 
 
-def fit(device: HardwareSpec, stack: str) -> list[ServedOutcome]:
+def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
     """Every part that the package's newest tables of a device and stack give."""
     found = []
     own = device.stacks.get(stack)
@@ -428,7 +422,7 @@ def predict_s(rows: Rows, point: Floats, bandwidth: float, peak: float) -> Float
     return found
 
 
-def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
+def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> FittedKernel:
     """The fit to four fifths of the rows, with errors on the rest; decode steps and prompts weigh the same."""
     order = np.random.default_rng(SEED).permutation(len(rows.measured_s))
     n_held = max(1, len(order) // HELD_OUT_ONE_IN)
@@ -469,7 +463,7 @@ def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> ServedOutcome:
         parameters = {"launch": launch * _US, "memory_frac": memory}
     elif not part.startswith("prompt."):
         parameters = {"launch": launch * _US, "memory_frac": memory, "flops_frac": flops}
-    return ServedOutcome(part, parameters, len(places), errors, rows.source)
+    return FittedKernel(part=part, parameters=parameters, n_points=len(places), errors=errors, source=rows.source)
 
 
 def _solved(rows: Rows, counts: Floats, free: tuple[int, ...], bandwidth: float, peak: float) -> Floats:
@@ -482,7 +476,7 @@ def _solved(rows: Rows, counts: Floats, free: tuple[int, ...], bandwidth: float,
     return min(tried, key=lambda one: one[1])[0]
 
 
-def fitted(outcome: ServedOutcome) -> dict[str, Any]:
+def fitted(outcome: FittedKernel) -> dict[str, Any]:
     """One part as its block in a device file."""
     error = outcome.errors
     shown = {"decode": "decode steps", "prompt": "prompts", "long": "contexts above 8,192 tokens, left out"}
@@ -500,7 +494,7 @@ def fitted(outcome: ServedOutcome) -> dict[str, Any]:
     )
 
 
-def with_served(data: dict[str, Any], stack: str, outcomes: list[ServedOutcome]) -> dict[str, Any]:
+def with_served(data: dict[str, Any], stack: str, outcomes: list[FittedKernel]) -> dict[str, Any]:
     """The device's data with the trusted parts in its stack; those of before go."""
     stacks = {name: dict(value) for name, value in data.get("stacks", {}).items()}
     own = {name: part for name, part in stacks.get(stack, {}).items() if name not in SERVED}
@@ -512,34 +506,23 @@ def with_served(data: dict[str, Any], stack: str, outcomes: list[ServedOutcome])
 
 
 def run(
-    source: str, device_name: str, stack: str | None, out: str, progress: Callable[..., Any] | None = None
+    source: str, out: str, *, device: str, stack: str | None = None, progress: Callable[..., Any] | None = None
 ) -> dict[str, Any]:
     """Fit the served kernels of one stack, or of all of the device's, and write a device file with them."""
     if source != PACKAGE:
         raise InputError(f"{source}: kernels of whole steps are read from {PACKAGE} only: give its name")
     blocks.check_out(out)
-    device = catalog.device(device_name)
+    measured = catalog.device(device)
     names = [stack] if stack else list(catalog.servers())
-    data = blocks.device_data(device_name)
+    data = blocks.device_data(device)
     parts: list[dict[str, Any]] = []
 
     def every(stacks: Any) -> None:
         nonlocal data
         for name in stacks:
-            outcomes = fit(device, name)
+            outcomes = fit(measured, name)
             data = with_served(data, name, outcomes)
-            parts.extend(
-                {
-                    "stack": name,
-                    "part": o.part,
-                    "trusted": o.trusted,
-                    "parameters": o.parameters,
-                    "n_points": o.n_points,
-                    "errors": o.errors,
-                    "fitted_on": o.source,
-                }
-                for o in outcomes
-            )
+            parts.extend({"stack": name, **one.as_dict()} for one in outcomes)
 
     if progress is None:
         every(names)
@@ -547,9 +530,9 @@ def run(
         with progress(names, "fitting", len(names)) as bar:
             every(bar)
     if not parts:
-        raise InputError(f"{PACKAGE} has no such tables of {device.name} and {', '.join(names)}")
+        raise InputError(f"{PACKAGE} has no such tables of {measured.name} and {', '.join(names)}")
     blocks.write_device(data, out)
-    return {"device": device.name, "table": source, "out": out, "parts": parts}
+    return {"device": measured.name, "table": source, "out": out, "parts": parts}
 
 
 def text(found: dict[str, Any]) -> str:

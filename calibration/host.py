@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.calibrate.fit import percent
-from dse.calibrate.servers import UNKNOWN_RELEASE, Row, read
+from dse.calibrate.servers import UNKNOWN_RELEASE, Row, is_suspect, read
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, toml, units
-from dse.core.errors import DseError, InputError
+from dse.core.errors import DseError, InputError, clean
 from dse.model.formulas.steady import burst_wait_s
 from dse.model.steady import last_pass
 from dse.specs.device_and_model import load
@@ -42,18 +42,6 @@ LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
 FIELDS = ("layer", "sequence", "prompt", "experts_prompt", "rounds_in_step")
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
-#: rows that are no measurement of what they state: model, release, why
-SUSPECT = (
-    (
-        "deepseek-v3",
-        "1.2.0rc6.post3",
-        "half the time of 1.2.0rc6.post2 in one and the same recipe: several tokens "
-        "a step (MTP), which rows do not state",
-    ),
-    ("qwen3-235b-a22b", "0.12.0", "three times the time beside kernels of any other release: not run as graphs"),
-    ("qwen3-32b", "1.3.0rc1", "times fall and rise with the load, by a factor of five"),
-    ("qwen3-32b", "1.2.0rc6.post1", "three rows, half of their time unexplained"),
-)
 
 
 @dataclass(frozen=True)
@@ -94,12 +82,6 @@ class Features:
     def of(self, **wanted: str) -> NDArray[np.bool_]:
         """Which rows have these fields."""
         return np.array([all(getattr(row, name) == value for name, value in wanted.items()) for row in self.rows])
-
-
-def is_suspect(row: Row) -> bool:
-    """True for a row that is no measurement of what it states (SUSPECT)."""
-    name = row.spec.name if row.spec else ""
-    return any((name, row.release) == (model, release) for model, release, _ in SUSPECT)
 
 
 def features(rows: Iterable[Row]) -> Features:
@@ -336,31 +318,30 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
 LEAST_US = 0.01
 
 
-def run(source: str, out: str) -> dict[str, Any]:
-    """Fit the servers' own time to a table of whole steps and write a file a stack into the directory `out`."""
+def run(source: str, out: str, **_: Any) -> dict[str, Any]:
+    """Fit the servers' own time to a table of whole steps and write a file a stack into the directory `out`.
+
+    Raises InputError for a table that no fit can be judged by, before anything is written.
+    """
     rows = features(read(source))
-    said = f"{Path(source).name}: rows of aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0)"
-    texts = files_of(rows, said)
+    honest = np.array([not is_suspect(row) for row in rows.rows])
+    _check(source, rows.take(honest))
+    name = clean(Path(source).name, 80)
+    said = f"{name}: rows of aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0)"
+    head = f"# Written by `dse calibrate {name} --kernel host`; docs/explanation/calibration.md, Whole steps.\n"
+    texts = {stack: head + text for stack, text in files_of(rows, said).items()}
     parts = []
     for stack, text in texts.items():
-        written = (
-            f"# Written by `dse calibrate {Path(source).name} --kernel host`; "
-            "docs/explanation/calibration.md, Whole steps.\n" + text
-        )
-        spec: ServerSpec = load(specfile.parse(f"{stack}.toml", written), ServerSpec)
-        files.write(Path(out) / f"{stack}.toml", written.encode())
-        for name, fit in (("all", spec.host), *spec.releases.items()):
-            parts.append(
-                {
-                    "stack": stack,
-                    "release": name,
-                    "n_points": fit.n_points,
-                    **{field: getattr(fit, field).si for field in FIELDS},
-                }
-            )
-    seen_s, _ = fit_all(rows).predict(rows)
+        try:
+            spec: ServerSpec = load(specfile.parse(stack, text), ServerSpec)
+        except InputError as error:  # names a line of a file that there is not
+            reason = error.lines()[0].partition(": ")[2]
+            raise InputError(f"{source}: the fit of {stack} gives what no file may hold: {reason}") from error
+        for release, fit in (("all", spec.host), *spec.releases.items()):
+            numbers = {field: getattr(fit, field).si for field in FIELDS}
+            parts.append({"stack": stack, "release": release, "n_points": fit.n_points, **numbers})
+    seen_s, _seen_first_s = fit_all(rows).predict(rows)
     unseen_s, unseen_first_s = left_out(rows)
-    honest = np.array([not is_suspect(row) for row in rows.rows])
     errors = {}
     for kind, own in (("dense", honest & ~rows.is_mixture), ("mixture", honest & rows.is_mixture)):
         if own.any():
@@ -370,6 +351,7 @@ def run(source: str, out: str) -> dict[str, Any]:
                 "unseen": _error(unseen_s[own], rows.measured_s[own]),
                 "unseen_first": _error(unseen_first_s[own], rows.first_measured_s[own]),
             }
+    files.publish(out, {f"{stack}.toml": text.encode() for stack, text in texts.items()})
     return {
         "table": source,
         "out": out,
@@ -378,6 +360,19 @@ def run(source: str, out: str) -> dict[str, Any]:
         "parts": parts,
         "errors": errors,
     }
+
+
+def _check(source: str, rows: Features) -> None:
+    """Raise InputError where rows cannot say how far off a fit is on a model that it did not see."""
+    models = sorted(set(names_of(rows).tolist()))
+    if len(models) < 2:
+        only = f"has rows of {models[0]} alone" if models else "has no row that is not suspect"
+        raise InputError(f"{source}: {only}: give rows of two models or more, each left out in turn to judge the fit")
+    for kind, own in (("dense models", ~rows.is_mixture), ("mixtures of experts", rows.is_mixture)):
+        if own.any() and not np.isfinite(rows.first_measured_s[own]).any():
+            raise InputError(
+                f"{source}: no row of {kind} has silicon_ttft_ms: add the times to first token of some in that column"
+            )
 
 
 def _error(predicted: Floats, measured: Floats) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dse.calibrate import links
+from calibration import links
 from dse.cli.calibrate import calibrate as calibrate_command
 from dse.core.errors import InputError
 from dse.specs import catalog
@@ -60,7 +60,7 @@ def test_kernels_are_left_out_where_they_are_not_seen():
 
 def test_what_stands_of_nodes_is_kept_and_bad_fits_are_not_written():
     bad = {size: {"mean": 0.3, "p90": 0.5, "rows": 9} for size in ("all", "decode", "prompt")}
-    outcome = links.LinkOutcome("all_reduce", LIBRARY, 9, bad, "by hand")
+    outcome = links.FittedLink(part="all_reduce", parameters=LIBRARY, n_points=9, errors=bad, source="by hand")
     written = links.with_links({"name": "x", "links": {"node_devices": 4, "all_gather": {}}}, [outcome])
     assert written == {"name": "x", "links": {"node_devices": 4}}
     assert links.with_links({}, [])["links"]["node_devices"]["value"] == 8
@@ -110,4 +110,4 @@ def test_engines_over_several_nodes_are_left_out():
 )
 def test_what_cannot_be_fitted_is_one_line(tmp_path, source, name, out, reason):
     with pytest.raises(InputError, match=reason):
-        links.run(source, name, str(tmp_path / out))
+        links.run(source, str(tmp_path / out), device=name)

@@ -1,5 +1,5 @@
-"""Write the errors on measured servers that ship (dse/data/serving.csv): `python -m dse.validate.ship_serving
-TABLE.csv`.
+"""Write the errors on measured servers that ship (dse/data/serving.csv): `python -m
+calibration.server_errors TABLE.csv`.
 
 What `dse validate serving` says of a table, and the same for fits that saw no row of a model, or of a system. Rows of
 the table do not ship.
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.calibrate import host
-from dse.calibrate.host import Features
-from dse.calibrate.servers import read
+from calibration import host
+from calibration.host import Features
+from dse.calibrate.servers import is_suspect, read
 from dse.core import files
 from dse.core.errors import InputError
 from dse.validate import serving
 
-SHIPPED = Path(__file__).parents[1] / "data" / "serving.csv"
+SHIPPED = Path(serving.__file__).parents[1] / "data" / "serving.csv"
 #: what rows of fits that did not see a group are called in column `by`
 LEFT_OUT = ("model left out", "system left out")
 
@@ -30,7 +30,7 @@ def left_out_errors(rows: Features) -> list[dict[str, Any]]:
     An interval is that of the rows of all other groups of the kind, each left out as well. Predictions are at the
     number of requests that decoded, as measured.
     """
-    rows = rows.take(np.array([not host.is_suspect(row) for row in rows.rows]))
+    rows = rows.take(np.array([not is_suspect(row) for row in rows.rows]))
     found = []
     for by, groups in zip(LEFT_OUT, (host.names_of(rows), np.array([row.system for row in rows.rows])), strict=True):
         if len(set(groups.tolist())) < 2:

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from dse.calibrate import served, table
+from calibration import served
+from dse.calibrate import table
 from dse.cli.calibrate import calibrate as calibrate_command
 from dse.core.errors import InputError
 from dse.specs import catalog
@@ -313,9 +314,9 @@ def test_prompts_by_hand():
 
 def test_only_the_package_and_device_files(tmp_path):
     with pytest.raises(InputError, match="are read from aiconfigurator-core only"):
-        served.run("my.csv", "h100", "vllm", str(tmp_path / "x.toml"))
+        served.run("my.csv", str(tmp_path / "x.toml"), device="h100", stack="vllm")
     with pytest.raises(InputError, match=r"must end in \.toml"):
-        served.run(table.PACKAGE, "h100", "vllm", str(tmp_path / "x.json"))
+        served.run(table.PACKAGE, str(tmp_path / "x.json"), device="h100", stack="vllm")
 
 
 def _is_there():

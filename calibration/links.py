@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration.part import FittedPart
 from dse.calibrate import blocks
 from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, MAX_ERROR, WORTH, percent
@@ -68,23 +69,12 @@ class Rows:
         return Rows(self.n_devices[mask], self.n_bytes[mask], self.measured_s[mask], self.source)
 
 
-@dataclass(frozen=True)
-class LinkOutcome:
-    """One fitted table of `links`: parameters in SI units, rows, and errors on rows that each fit did not see."""
+@dataclass(frozen=True, kw_only=True)
+class FittedLink(FittedPart):
+    """One fitted table of `links`; errors by "all", "decode" and "prompt"."""
 
-    part: str
-    parameters: dict[str, float]
-    n_points: int
-    #: "all", "decode", "prompt" -> mean error, 90th percentile, rows
-    errors: dict[str, dict[str, float]]
-    source: str
     #: the most devices of a row
     n_devices: int = MEASURED_NODE_DEVICES
-
-    @property
-    def trusted(self) -> bool:
-        """False where the parameters should not be used."""
-        return self.errors["all"]["mean"] <= MAX_ERROR
 
 
 def read(device: str) -> tuple[dict[Collective, Rows], dict[str, Rows]]:
@@ -131,7 +121,7 @@ def _rows(frame: Any, name: str) -> Rows:
     return rows.take((n_bytes >= FITTED[0]) & (n_bytes <= FITTED[1]) & np.isfinite(seconds) & (seconds > 0))
 
 
-def fit(device: str, link_bytes_per_s: float) -> list[LinkOutcome]:
+def fit(device: str, link_bytes_per_s: float) -> list[FittedLink]:
     """Every collective of the package's tables of a device, and each stack's all-reduce where that improves on NCCL."""
     library, stacks = read(device)
     found = [fit_library(kind, rows, link_bytes_per_s) for kind, rows in library.items()]
@@ -139,7 +129,7 @@ def fit(device: str, link_bytes_per_s: float) -> list[LinkOutcome]:
     return [*found, *(outcome for outcome in own if outcome)]
 
 
-def fit_library(kind: Collective, rows: Rows, link_bytes_per_s: float) -> LinkOutcome:
+def fit_library(kind: Collective, rows: Rows, link_bytes_per_s: float) -> FittedLink:
     """Parameters of a library's collective."""
 
     def parameters(point: Floats) -> dict[str, float]:
@@ -159,7 +149,7 @@ def fit_library(kind: Collective, rows: Rows, link_bytes_per_s: float) -> LinkOu
     return _outcome(kind, rows, LIBRARY_SPACE, free, parameters, predict)[0]
 
 
-def fit_custom(stack: str, rows: Rows, library: dict[str, float], link_bytes_per_s: float) -> LinkOutcome | None:
+def fit_custom(stack: str, rows: Rows, library: dict[str, float], link_bytes_per_s: float) -> FittedLink | None:
     """Parameters of a stack's own all-reduce beside NCCL's; None where these rows are described as well without."""
 
     def parameters(point: Floats, with_split: bool) -> dict[str, float]:
@@ -167,7 +157,7 @@ def fit_custom(stack: str, rows: Rows, library: dict[str, float], link_bytes_per
         found = {"start": start * _US, "step": step * _US, "direct_rate": link_bytes_per_s / direct}
         return {**found, "split_rate": link_bytes_per_s / split} if with_split else found
 
-    def fitted(with_split: bool) -> tuple[LinkOutcome, float]:
+    def fitted(with_split: bool) -> tuple[FittedLink, float]:
         return _outcome(
             f"custom_all_reduce.{stack}",
             rows,
@@ -225,7 +215,7 @@ def _outcome(
     free: tuple[int, ...],
     parameters: Callable[[Floats], dict[str, float]],
     predict: Callable[[Floats, Rows], Floats],
-) -> tuple[LinkOutcome, float]:
+) -> tuple[FittedLink, float]:
     """The fit to all rows, with errors on every fifth row by fits to the others; and its loss."""
     fold = np.arange(len(rows.n_bytes)) % HELD_OUT_ONE_IN
     off = np.empty(len(fold))
@@ -241,7 +231,10 @@ def _outcome(
     }
     rounded = {name: float(f"{value:.4g}") for name, value in parameters(point).items()}
     most = int(rows.n_devices.max())
-    return LinkOutcome(part, rounded, len(fold), errors, rows.source, most), _loss(predict(point, rows), rows)
+    fitted_link = FittedLink(
+        part=part, parameters=rounded, n_points=len(fold), errors=errors, source=rows.source, n_devices=most
+    )
+    return fitted_link, _loss(predict(point, rows), rows)
 
 
 def _best(rows: Rows, space: Space, free: tuple[int, ...], predict: Callable[[Floats, Rows], Floats]) -> Floats:
@@ -257,7 +250,7 @@ def _best(rows: Rows, space: Space, free: tuple[int, ...], predict: Callable[[Fl
 _UNITS = {"rate_growth": "1", "chunk_share": "1", "rate": "GB/s", "direct_rate": "GB/s", "split_rate": "GB/s"}
 
 
-def fitted(outcome: LinkOutcome) -> dict[str, Any]:
+def fitted(outcome: FittedLink) -> dict[str, Any]:
     """One part as its block in a device file."""
     error = outcome.errors
     errors = {"held_out_error": error["all"]["mean"]}
@@ -272,7 +265,7 @@ def fitted(outcome: LinkOutcome) -> dict[str, Any]:
     )
 
 
-def with_links(data: dict[str, Any], outcomes: list[LinkOutcome]) -> dict[str, Any]:
+def with_links(data: dict[str, Any], outcomes: list[FittedLink]) -> dict[str, Any]:
     """The device's data with the trusted fits as `links`; what stands there of nodes is kept."""
     node = {
         "value": max((outcome.n_devices for outcome in outcomes), default=MEASURED_NODE_DEVICES),
@@ -292,28 +285,17 @@ def with_links(data: dict[str, Any], outcomes: list[LinkOutcome]) -> dict[str, A
     return {**data, "links": links}
 
 
-def run(source: str, device_name: str, out: str) -> dict[str, Any]:
+def run(source: str, out: str, *, device: str, **_: Any) -> dict[str, Any]:
     """Fit the collectives of the package to the device's form and write a device file with them."""
     if source != PACKAGE:
         raise InputError(f"{source}: collectives are read from {PACKAGE} only: give its name")
     blocks.check_out(out)
-    device = catalog.device(device_name)
-    if device.link_bandwidth is None:
-        raise InputError(f"device {device.name} has no link_bandwidth: add it to its file")
-    outcomes = fit(device.name, device.link_bandwidth.si)
-    blocks.write_device(with_links(blocks.device_data(device_name), outcomes), out)
-    parts = [
-        {
-            "part": o.part,
-            "trusted": o.trusted,
-            "parameters": o.parameters,
-            "n_points": o.n_points,
-            "errors": o.errors,
-            "fitted_on": o.source,
-        }
-        for o in outcomes
-    ]
-    return {"device": device.name, "table": source, "out": out, "parts": parts}
+    measured = catalog.device(device)
+    if measured.link_bandwidth is None:
+        raise InputError(f"device {measured.name} has no link_bandwidth: add it to its file")
+    outcomes = fit(measured.name, measured.link_bandwidth.si)
+    blocks.write_device(with_links(blocks.device_data(device), outcomes), out)
+    return {"device": measured.name, "table": source, "out": out, "parts": [one.as_dict() for one in outcomes]}
 
 
 def text(found: dict[str, Any]) -> str:
