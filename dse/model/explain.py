@@ -78,9 +78,8 @@ def explained(point: Point) -> tuple[dict[str, Any], dict[str, Step]]:
 
 def _declared(entry: Result, facts: Facts) -> Step | None:
     """The explanation that a result declares for a design; None where its formula explains it."""
-    how = next((how for how in entry.how if how.where(facts)), None)
+    how = entry.explain(facts)
     if how is None:
         return None
-    equation, source = (text if isinstance(text, str) else text(facts) for text in (how.equation, how.source))
-    value = how.value(facts) if how.value else facts.results[entry.name]
-    return Step(entry.name, value, entry.unit, equation, source, how.terms(facts))
+    value = how.value if how.has_value else facts.results[entry.name]
+    return Step(entry.name, value, entry.unit, how.equation, how.source, how.terms)

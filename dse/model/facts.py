@@ -28,6 +28,7 @@ from dse.model.measured import how_measured
 from dse.model.operations import DECODE, PREFILL, Operation, decode_operations, prompt_operations, total_of
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
 from dse.model.records import MATERIALISED, Design, Tensor
+from dse.model.results.declare import How, how
 from dse.model.steady import Pass, last_pass
 from dse.model.step import (
     Experts,
@@ -153,9 +154,10 @@ class Facts:
         model = self.plan.model
         return model.activation_elements if model.layer_elements is None else model.layer_elements
 
-    def measured(self, name: str) -> tuple[str, str, dict[str, Any]]:
-        """Where a measured number of the quantizers comes from, its source, and the numbers behind it."""
-        return how_measured(self.plan, self.results[name])
+    def measured(self, name: str) -> How:
+        """Where a measured number of the quantizers comes from."""
+        rule, source, numbers = how_measured(self.plan, self.results[name])
+        return how(rule, source, **numbers)
 
     def server_source(self, *names: str, named: bool = False) -> str:
         """Sources of some numbers of the server, with their names."""

@@ -12,6 +12,7 @@ from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
+from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.model.ring import RING_UNITS
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -365,21 +366,6 @@ def _assumptions_text(found: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-#: formula parameters that come straight from a device field
-_DEVICE_TERMS = {
-    "bandwidth_bytes_per_s": "memory_bandwidth",
-    "peak_flops_per_s": "peak_flops",
-    "board_power_w": "board_power",
-    "energy_per_byte": "energy_per_byte",
-    "energy_per_flop": "energy_per_flop",
-    "idle_power_w": "idle_power",
-    "usd_per_hour": "usd_per_hour",
-    "memory_capacity_bytes": "memory_capacity",
-    "kernel_launch_s": "kernel_launch",
-    "reported_bytes": "reported_memory",
-}
-
-
 def explain(name: str, point: Point) -> dict[str, Any]:
     """The formula behind one result: equation, substituted values, and the sources of the constants in them.
 
@@ -402,7 +388,7 @@ def explain(name: str, point: Point) -> dict[str, Any]:
         terms = []
         for term, value in step.terms.items():
             source = None
-            if field := _DEVICE_TERMS.get(term):
+            if field := DEVICE_PARAMETERS.get(term):
                 quantity: Quantity | None = getattr(device, field)
                 if term == "peak_flops_per_s" and value != device.peak_flops.si:  # products of 8 bits
                     quantity = device.product_peak(units.BITS_PER_BYTE)

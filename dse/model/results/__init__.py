@@ -4,11 +4,11 @@ from dse.core import units
 from dse.model.results import bits, identity, memory, sure, throughput, times
 from dse.model.results.declare import FLAG, WHOLE, Line, Result, Results
 
-_TOPICS = (identity, bits, memory, times, throughput, sure)
+_TOPICS = tuple(each.topic for each in (identity, bits, memory, times, throughput, sure))
 #: every result by name, in the order of tables
-RESULTS: dict[str, Result] = {result.name: result for topic in _TOPICS for result in topic.RESULTS}
+RESULTS: dict[str, Result] = {result.name: result for topic in _TOPICS for result in topic.results}
 #: steps on the way to results, which explanations show
-STEPS: dict[str, Result] = {step.name: step for topic in (bits, times) for step in topic.STEPS}
+STEPS: dict[str, Result] = {step.name: step for topic in _TOPICS for step in topic.steps}
 #: unit by name
 RESULT_UNITS = {name: result.unit for name, result in RESULTS.items()}
 #: whole numbers (missing where nothing fits or nothing limits), and yes/no

@@ -1,13 +1,15 @@
-"""The records by which a result is declared: its line in a point's text, how it is explained, and the result itself."""
+"""How a result is declared: a function of its name that explains it, under what texts and tables say of it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dse.core.compiling import Formula
 
 if TYPE_CHECKING:
     from dse.model.facts import Facts
+
+    Explain = Callable[[Facts], "How | None"]
 
 #: the results of a point by name
 Results = Mapping[str, Any]
@@ -16,15 +18,15 @@ Results = Mapping[str, Any]
 NAME, FLAG, WHOLE, NUMBER, NAMES = "name", "flag", "whole", "number", "names"
 
 #: intervals of a result over what is predicted: that of times per token, its inverse, that of prompts, of energy
-PER_TOKEN, RATES, PROMPTS, ENERGY = "per token", "rate", "prompts", "energy"
+PER_TOKEN, RATES, PROMPTS, ENERGY = "per token", "rates", "prompts", "energy"
 
 #: sections of a point's text
 SECTIONS = ("Memory", "Bits per element", "Time", "Throughput")
-#: sections that follow them: what was measured of the quantizers, and intervals of the results
+#: sections that follow them: measurements of the quantizers, and intervals of the results
 MEASURED, INTERVALS = "Measured on", "How sure"
 
 
-def always(_: Any) -> bool:
+def always(_: Results) -> bool:
     """Hold for every design."""
     return True
 
@@ -39,61 +41,90 @@ def of_host(results: Results) -> bool:
     return bool(results["host_s"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """A line of a point's text: its section, its place there, its words, and the designs that show it."""
+class Line(NamedTuple):
+    """A line of a point's text: section, place there, words ("": the title), and the designs that show it."""
 
     section: str
     place: int
-    #: "" for the title
     words: str = ""
     shown: Callable[[Results], bool] = always
 
 
-@dataclass(frozen=True, kw_only=True)
-class How:
-    """How a result comes about: equation, source, and the numbers that went in."""
-
-    equation: "str | Callable[[Facts], str]"
-    source: "str | Callable[[Facts], str]"
-    terms: "Callable[[Facts], Mapping[str, Any]]" = lambda _: {}
-    #: designs that this explanation is for
-    where: "Callable[[Facts], bool]" = always
-    #: the number that is explained, where it is not the result itself
-    value: "Callable[[Facts], Any] | None" = None
-
-
-def by(
-    formula: Formula,
-    terms: "Callable[[Facts], Mapping[str, Any]]",
-    where: "Callable[[Facts], bool]" = always,
-    value: "Callable[[Facts], Any] | None" = None,
-) -> How:
-    """Explain a result by the equation and source of a formula."""
-    return How(equation=formula.equation, source=formula.source, terms=terms, where=where, value=value)
-
-
 @dataclass(frozen=True)
-class Result:
-    """A named result of a design, in base units; or, outside RESULTS, a step on the way to one.
+class How:
+    """How a number comes about: equation, source, and the numbers that went in; of a step its value, too."""
 
-    `title`: the words on an axis or above a column; no two are the same.
-    """
+    equation: str
+    source: str
+    terms: Mapping[str, Any]
+    value: Any = None
+    has_value: bool = False
+
+    def giving(self, value: Any) -> "How":
+        """The same of a number that is not the result of its name."""
+        return replace(self, value=value, has_value=True)
+
+
+def how(equation: str, source: str, /, **terms: Any) -> How:
+    """Explain a number by an equation."""
+    return How(equation, source, terms)
+
+
+def by(formula: Formula, /, **terms: Any) -> How:
+    """Explain a number by the equation and source of a formula."""
+    return How(formula.equation, formula.source, terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A named result of a design, in base units; or a step on the way to one."""
 
     name: str
     #: base unit; "" for names and yes/no
     unit: str
     dtype: str
+    #: the words on an axis or above a column; no two are the same
     title: str = ""
     #: the lines of a point's text that show it
     lines: tuple[Line, ...] = ()
-    #: unit of figures, where it is not the usual one of the base unit
-    figure_unit: str = ""
     #: numbers of a device that its formulas read; none: it depends on the model and the workload alone
     reads: tuple[str, ...] = ()
     #: the interval of its value over what is predicted
     interval: str = ""
+    #: unit of figures, where it is not the usual one of the base unit
+    figure_unit: str = ""
     #: of what a design is asked for with: how its value is chosen
     chosen: str = ""
-    #: explanations, of which the first that holds counts; the formula of its name explains a result without
-    how: tuple[How, ...] = ()
+    #: its explanation for a design; None where the formula of its name explains it
+    explain: "Explain" = lambda _: None
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Results of one topic, in the order of tables, and steps on the way to them."""
+
+    #: True where they are times, which a design has that holds one request at least
+    of_times: bool = False
+    results: list[Result] = field(default_factory=list)
+    steps: list[Result] = field(default_factory=list)
+
+    def add(self, name: str, unit: str, dtype: str, title: str, *lines: Line, **more: Any) -> None:
+        """Declare a result that its formula explains, or that is given."""
+        self.results.append(Result(name=name, unit=unit, dtype=dtype, title=title, lines=lines, **more))
+
+    def result(
+        self, unit: str, dtype: str, title: str, *lines: Line, reads: tuple[str, ...] = (), **more: str
+    ) -> "Callable[[Explain], None]":
+        """Declare the result of the function's name, which the function explains."""
+        return lambda explain: self.add(
+            explain.__name__, unit, dtype, title, *lines, reads=reads, explain=self._where(explain), **more
+        )
+
+    def step(self, unit: str) -> "Callable[[Explain], None]":
+        """Declare a step on the way to results, which the function explains."""
+        return lambda explain: self.steps.append(
+            Result(name=explain.__name__, unit=unit, dtype=NUMBER, explain=self._where(explain))
+        )
+
+    def _where(self, explain: "Explain") -> "Explain":
+        return (lambda at: explain(at) if at.fits else None) if self.of_times else explain

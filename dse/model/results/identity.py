@@ -1,7 +1,12 @@
 """What a design is: device, model, quantizers, the fields of its workload, and the paths that were chosen."""
 
-from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, How, Result
+from typing import TYPE_CHECKING
+
+from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, How, Topic, how
 from dse.specs import workload
+
+if TYPE_CHECKING:
+    from dse.model.facts import Facts
 
 _KIND_RULE = "as given; auto: calibrated where the device has kernels of a stack, else ideal"
 _SERVER_RULE = "as given, else the server's; none as papers count memory"
@@ -16,38 +21,44 @@ _CHOSEN = {
 }
 #: fields of a workload that stand before the others: they say what times mean
 _FIRST = ("model_kind", "stack", "tokens")
+_DTYPES = {workload.WHOLE: WHOLE, workload.SHARE: NUMBER, workload.SWITCH: FLAG}
 
+topic = Topic()
 
-def _field(name: str) -> Result:
-    """Declare a field of a workload as a result."""
+for name, title in (
+    ("device", "device"),
+    ("model", "model"),
+    ("quantizer", "quantizer"),
+    ("key_quantizer", "quantizer of keys"),
+    ("value_quantizer", "quantizer of values"),
+):
+    topic.add(name, "", NAME, title, chosen="given")
+
+for name in (*_FIRST, *(name for name, asked in workload.ASKED.items() if asked.title and name not in _FIRST)):
     asked = workload.ASKED[name]
-    dtypes = {workload.WHOLE: WHOLE, workload.SHARE: NUMBER, workload.SWITCH: FLAG}
-    dtype = dtypes.get(asked.kind, WHOLE if asked.unit else NAME)
-    figure_unit = "%" if asked.kind == workload.SHARE else ""
-    return Result(name, asked.unit, dtype, asked.title, figure_unit=figure_unit, chosen=_CHOSEN.get(name, "given"))
-
-
-def _path(side: str) -> Result:
-    """Declare where keys or values are dequantized."""
-    how = How(
-        equation=lambda at: (
-            f"--dequant-path, else the rule of {at.device.name} for {at.quantizers[side].family.name}; "
-            "none where nothing is packed"
-        ),
-        source="docs/explanation/model.md, Dequantisation",
+    topic.add(
+        name,
+        asked.unit,
+        _DTYPES.get(asked.kind, WHOLE if asked.unit else NAME),
+        asked.title,
+        figure_unit="%" if asked.kind == workload.SHARE else "",
+        chosen=_CHOSEN.get(name, "given"),
     )
-    return Result(f"{side}_dequant_path", "", NAME, f"unpacking of {side}s", how=(how,))
+
+topic.add("n_devices", "device", WHOLE, "devices")
 
 
-RESULTS = (
-    Result("device", "", NAME, "device", chosen="given"),
-    Result("model", "", NAME, "model", chosen="given"),
-    Result("quantizer", "", NAME, "quantizer", chosen="given"),
-    Result("key_quantizer", "", NAME, "quantizer of keys", chosen="given"),
-    Result("value_quantizer", "", NAME, "quantizer of values", chosen="given"),
-    *(_field(name) for name in _FIRST),
-    *(_field(name) for name, asked in workload.ASKED.items() if asked.title and name not in _FIRST),
-    Result("n_devices", "device", WHOLE, "devices"),
-    _path("key"),
-    _path("value"),
-)
+def _path(at: "Facts", side: str) -> How:
+    family = at.quantizers[side].family.name
+    rule = f"--dequant-path, else the rule of {at.device.name} for {family}; none where nothing is packed"
+    return how(rule, "docs/explanation/model.md, Dequantisation")
+
+
+@topic.result("", NAME, "unpacking of keys")
+def key_dequant_path(at: "Facts") -> How:
+    return _path(at, "key")
+
+
+@topic.result("", NAME, "unpacking of values")
+def value_dequant_path(at: "Facts") -> How:
+    return _path(at, "value")

@@ -36,3 +36,17 @@ BYTES = (
 )
 FLOPS = ("energy_per_flop", "energy_per_flop_fp8", "energy_per_flop_fp4")
 BUSY = (*MEMORY, *BANDWIDTH, *STACK, *RATES, "n_cores", "token_policy")
+
+#: parameters of formulas that are numbers of a device
+DEVICE_PARAMETERS = {
+    "bandwidth_bytes_per_s": "memory_bandwidth",
+    "peak_flops_per_s": "peak_flops",
+    "board_power_w": "board_power",
+    "energy_per_byte": "energy_per_byte",
+    "energy_per_flop": "energy_per_flop",
+    "idle_power_w": "idle_power",
+    "usd_per_hour": "usd_per_hour",
+    "memory_capacity_bytes": "memory_capacity",
+    "kernel_launch_s": "kernel_launch",
+    "reported_bytes": "reported_memory",
+}

@@ -1,9 +1,8 @@
 """How sure a design's results are: measured over predicted, and the assumed numbers behind them."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dse.model.results.declare import NAMES, NUMBER, How, Result
+from dse.model.results.declare import NAMES, NUMBER, How, Topic, how
 from dse.model.results.reads import KERNELS, STACK
 
 if TYPE_CHECKING:
@@ -11,57 +10,38 @@ if TYPE_CHECKING:
 
 _HOW_SURE = "docs/explanation/model.md, How sure"
 
-
-def _ratio(
-    name: str,
-    title: str,
-    equation: "str | Callable[[Facts], str]",
-    reads: tuple[str, ...],
-    source: "str | Callable[[Facts], str]" = _HOW_SURE,
-) -> tuple[Result, Result]:
-    """Declare both ends of a ratio."""
-    how = How(equation=equation, source=source)
-    low, high = (
-        Result(f"{name}_{end}", "1", NUMBER, f"{title}, {end}", reads=reads, how=(how,)) for end in ("low", "high")
-    )
-    return low, high
+topic = Topic()
 
 
-_RANGE = "the range of the device's file over its value"
+def _of_energy(at: "Facts") -> How:
+    return how("the range of the device's file over its value", _HOW_SURE)
 
-RESULTS = (
-    *_ratio("byte_energy", "measured over predicted energy of bytes", _RANGE, ("energy_per_byte",)),
-    *_ratio("flop_energy", "measured over predicted energy of operations", _RANGE, ("energy_per_flop",)),
-    *_ratio(
-        "token_time",
-        "measured over predicted time per token",
-        lambda at: f"measured over predicted: {at.sure.tokens.why}",
-        STACK,
-    ),
-    *_ratio(
-        "first_time",
-        "measured over predicted time of prompts",
-        lambda at: f"measured over predicted: {at.sure.first.why}",
-        STACK,
-    ),
-    *_ratio(
-        "unpack_rate",
-        "unpacking rate over what is taken",
-        "the end of the range over the rate itself; of several kernels the widest",
-        KERNELS,
-        lambda at: at.implementations or "docs/explanation/implementations.md",
-    ),
-    Result(
-        "assumptions",
-        "",
-        NAMES,
-        "assumed numbers",
-        how=(
-            How(
-                equation="numbers of kind `assumed` among those behind this result",
-                source=lambda at: f"dse show {at.device.name}",
-                terms=lambda at: at.reasons(),
-            ),
-        ),
-    ),
-)
+
+def _of_tokens(at: "Facts") -> How:
+    return how(f"measured over predicted: {at.sure.tokens.why}", _HOW_SURE)
+
+
+def _of_prompts(at: "Facts") -> How:
+    return how(f"measured over predicted: {at.sure.first.why}", _HOW_SURE)
+
+
+def _of_kernels(at: "Facts") -> How:
+    rule = "the end of the range over the rate itself; of several kernels the widest"
+    return how(rule, at.implementations or "docs/explanation/implementations.md")
+
+
+for name, title, reads, explain in (
+    ("byte_energy", "measured over predicted energy of bytes", ("energy_per_byte",), _of_energy),
+    ("flop_energy", "measured over predicted energy of operations", ("energy_per_flop",), _of_energy),
+    ("token_time", "measured over predicted time per token", STACK, _of_tokens),
+    ("first_time", "measured over predicted time of prompts", STACK, _of_prompts),
+    ("unpack_rate", "unpacking rate over what is taken", KERNELS, _of_kernels),
+):
+    for end in ("low", "high"):
+        topic.add(f"{name}_{end}", "1", NUMBER, f"{title}, {end}", reads=reads, explain=explain)
+
+
+@topic.result("", NAMES, "assumed numbers")
+def assumptions(at: "Facts") -> How:
+    rule = "numbers of kind `assumed` among those behind this result"
+    return how(rule, f"dse show {at.device.name}", **at.reasons())
