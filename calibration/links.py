@@ -25,7 +25,8 @@ from dse.core.compiling import array
 from dse.core.errors import InputError
 from dse.model.formulas.collectives import collective_s
 from dse.specs import catalog
-from dse.specs.links import COLLECTIVES, Collective, LinkTerms, library_terms, with_custom
+from dse.specs.collectives import LinkTerms, library_terms, with_custom
+from dse.specs.links import COLLECTIVES, Collective
 
 #: tables name what we call all_to_all without underscores
 _NAMES: dict[Collective, str] = {"all_to_all": "alltoall"}

@@ -7,8 +7,9 @@ from dse.core.errors import InputError
 from dse.model import kv_layout
 from dse.model.kv_layout import KvPlan
 from dse.model.records import Deployment, Exchange
-from dse.specs import deployment, links
+from dse.specs import collectives, deployment
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.links import Collective
 from dse.specs.workload import Workload
 
 #: bytes of an activation that devices exchange
@@ -74,7 +75,7 @@ def deployment_of(work: Workload) -> Deployment:
 
 def exchanges(
     device: HardwareSpec, rank: ModelSpec, work: Workload, stack_name: str | None
-) -> Iterator[tuple[str, Exchange, links.LinkTerms]]:
+) -> Iterator[tuple[str, Exchange, collectives.LinkTerms]]:
     """What the devices exchange in a pass of all layers, by name, with what its times rest on.
 
     tp: an all-reduce after attention and one after the feed-forward of each layer, one of the embeddings, and the
@@ -92,9 +93,9 @@ def exchanges(
     tp, n_layers, row = work.tp, rank.n_layers, VALUE_BYTES * rank.hidden_size
 
     def exchange(
-        name: str, kind: links.Collective, n_devices: int, n_per_pass: int, token_bytes: int, in_prompt: bool = True
-    ) -> tuple[str, Exchange, links.LinkTerms]:
-        found = links.terms(device, kind, n_devices, stack_name)
+        name: str, kind: Collective, n_devices: int, n_per_pass: int, token_bytes: int, in_prompt: bool = True
+    ) -> tuple[str, Exchange, collectives.LinkTerms]:
+        found = collectives.terms(device, kind, n_devices, stack_name)
         return name, Exchange(n_per_pass, token_bytes, int(in_prompt), *found[:6]), found
 
     if tp > 1 and not work.dp_attention:
@@ -113,10 +114,10 @@ def exchanges(
         yield exchange("queries", "all_gather", work.dcp, n_layers, queries, in_prompt=False)
         yield exchange("shared tokens", "reduce_scatter", work.dcp, n_layers, queries, in_prompt=False)
     if work.pp > 1:
-        found = links.send_terms(device, work.n_devices)
+        found = collectives.send_terms(device, work.n_devices)
         yield "stages", Exchange(work.pp - 1, row, 1, *found[:6]), found
 
 
 def rests_on_assumed_links(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> bool:
     """True where a time of an exchange was not measured."""
-    return any(found.kind == links.ASSUMED for *_, found in exchanges(device, plan.model, work, stack_name))
+    return any(found.kind == collectives.ASSUMED for *_, found in exchanges(device, plan.model, work, stack_name))

@@ -10,7 +10,7 @@ from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
 from dse.questions.common import Answer, sure_text
-from dse.specs import deployment, links
+from dse.specs import collectives, deployment
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_DEVICES, Workload
 
@@ -129,7 +129,7 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     """
     note = ""
     if most is None:
-        most, lacks = links.most_devices(device, MOST_DEVICES)
+        most, lacks = collectives.most_devices(device, MOST_DEVICES)
         note = f"Up to {most} {'devices' if most > 1 else 'device'}: {lacks}." if lacks else ""
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
@@ -144,7 +144,7 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
             try:
                 found.append(evaluate.evaluate(device, plan, asked))
             except InputError as error:
-                allowed, lacks = links.most_devices(device, most)
+                allowed, lacks = collectives.most_devices(device, most)
                 raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
     found.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
     question = (

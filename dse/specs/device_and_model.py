@@ -25,7 +25,7 @@ from dse.core.errors import MAX_PROBLEMS, SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.quantizers import FAMILIES
 from dse.quantizers.base import Path
-from dse.specs import links as link_specs
+from dse.specs import links, stack
 from dse.specs.links import LinksSpec
 from dse.specs.quantity import (
     ASSUMED,
@@ -60,7 +60,7 @@ from dse.specs.quantity import (
     VocabTokens,
     with_source,
 )
-from dse.specs.stack import Spec, StackName, StackSpec, StateCode, keys_at
+from dse.specs.stack import Spec, StackName, StackSpec, StateCode
 
 __all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
 
@@ -564,9 +564,9 @@ def load(document: Document, model: type[BaseModel]) -> Any:
 
     def known(prefix: KeyPath) -> list[str]:
         if len(prefix) > 1 and prefix[0] == "stacks":
-            return keys_at(prefix[1:])
+            return stack.keys_at(prefix[1:])
         if prefix and prefix[0] == "links":
-            return link_specs.keys_at(prefix[1:])
+            return links.keys_at(prefix[1:])
         if prefix and prefix[0] == "layers":
             return list(LayerKV.model_fields)
         if prefix and hasattr(model, "keys_of"):

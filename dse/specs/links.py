@@ -1,22 +1,13 @@
-"""What devices take to exchange tensors: fitted parameters of collectives, and what is assumed where none were fitted.
+"""How devices are joined, as a device file says it: nodes, and fitted parameters of collectives."""
 
-A tensor's bytes are counted whole: what each device holds before an all-reduce, a reduce-scatter or an all-to-all, and
-after an all-gather. `terms` turns parameters, the number of devices and the stack into the arguments of
-`collective_s` (dse/model/formulas/collectives.py).
-"""
-
-import math
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from dse.core.errors import InputError, did_you_mean, show
-from dse.specs.quantity import ASSUMED, Bandwidth, Devices, Quantity, Seconds, quantity
+from dse.specs.quantity import Bandwidth, Devices, Quantity, Seconds, quantity
 from dse.specs.stack import ErrorShare, Fit, Spec, StackName
 
 if TYPE_CHECKING:
-    from dse.specs.device_and_model import HardwareSpec
-
     Exponent: TypeAlias = Quantity
     ChunkShare: TypeAlias = Quantity
 else:
@@ -25,12 +16,6 @@ else:
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
-
-#: where no collective was measured: round numbers near those of NCCL's all-reduce on A100, H100, H200 and B200 (start
-#: 4.4 to 8.3 us, step 1.6 to 2.5 us, two devices at 0.69 to 0.73 of the link, chunk_share 0.50 to 0.66)
-ASSUMED_START_S, ASSUMED_STEP_S, ASSUMED_LINK_SHARE, ASSUMED_CHUNK_SHARE = 6e-6, 2e-6, 0.7, 0.6
-#: one exchange between nodes over a network; assumed
-INTER_NODE_START_S = 10e-6
 
 
 class LinkFit(Fit):
@@ -87,145 +72,6 @@ class LinksSpec(Spec):
         """Everything that was fitted, by its place in the file."""
         found: dict[str, LinkFit] = {kind: fit for kind in COLLECTIVES if (fit := getattr(self, kind))}
         return {**found, **{f"custom_all_reduce.{name}": fit for name, fit in self.custom_all_reduce.items()}}
-
-
-class LinkTerms(NamedTuple):
-    """Arguments of `collective_s` but for the bytes, in SI units, and what they rest on; rate 0: no such kernel."""
-
-    start_s: float
-    bytes_per_s: float
-    chunk_share: float
-    direct_start_s: float = 0.0
-    direct_bytes_per_s: float = 0.0
-    split_bytes_per_s: float = 0.0
-    kind: Literal["measured", "assumed"] = "measured"
-    source: str = ""
-
-
-def sent_share(kind: Collective, n_devices: int) -> float:
-    """Bytes that each device of a ring sends per byte of the tensor: 2 (n - 1) / n to all-reduce, half of it else.
-
-    Bandwidth-optimal collectives: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009) 117.
-    """
-    return (2 if kind == "all_reduce" else 1) * (n_devices - 1) / n_devices
-
-
-def library_terms(
-    kind: Collective, n_devices: int, start_s: float, step_s: float, rate: float, growth: float, chunk_share: float
-) -> LinkTerms:
-    """Arguments of `collective_s` for a library's collective; parameters as in LibraryFit, in SI units."""
-    rate_of_n = rate * (n_devices / 2) ** growth
-    return LinkTerms(start_s + step_s * (n_devices - 1), rate_of_n / sent_share(kind, n_devices), chunk_share)
-
-
-def with_custom(
-    terms: LinkTerms, n_devices: int, start_s: float, step_s: float, direct_rate: float, split_rate: float
-) -> LinkTerms:
-    """`terms` of an all-reduce with an engine's own kernels beside them; parameters as in CustomFit, 0: no split."""
-    return terms._replace(
-        direct_start_s=start_s + step_s * (n_devices - 1),
-        direct_bytes_per_s=direct_rate / (n_devices - 1),
-        split_bytes_per_s=split_rate / sent_share("all_reduce", n_devices),
-    )
-
-
-def terms(device: "HardwareSpec", kind: Collective, n_devices: int, stack: str | None = None) -> LinkTerms:
-    """Arguments of `collective_s` for a collective of `n_devices` devices under a software stack.
-
-    Measured where the device has a fit, inside a node; else assumed from its bandwidths. One device exchanges nothing:
-    0 s. A stack without kernels of its own, or none, takes the library's. Raises InputError where a bandwidth is
-    missing.
-    """
-    if kind not in COLLECTIVES:
-        raise InputError(f"collective = {show(kind)}: is not known: {did_you_mean(kind, COLLECTIVES)}")
-    if n_devices < 1:
-        raise InputError(f"devices = {show(n_devices)}: must be a whole number from 1")
-    if n_devices == 1:
-        return LinkTerms(0.0, math.inf, 0.0, source="one device exchanges nothing")
-    links = device.links
-    if links and n_devices > links.node_devices.count:
-        return _between_nodes(device, links, kind, n_devices)
-    fit: LibraryFit | None = getattr(links, kind) if links else None
-    if links is None or fit is None:
-        return _assumed(device, kind, n_devices)
-    found = library_terms(
-        kind, n_devices, fit.start.si, fit.step.si, fit.rate.si, fit.rate_growth.si, fit.chunk_share.si
-    )._replace(source=fit.fitted_on)
-    custom = links.custom_all_reduce.get(stack) if stack and kind == "all_reduce" else None
-    if custom is None:
-        return found
-    split_rate = custom.split_rate.si if custom.split_rate else 0.0
-    own = with_custom(found, n_devices, custom.start.si, custom.step.si, custom.direct_rate.si, split_rate)
-    return own._replace(source=f"{custom.fitted_on}; {fit.fitted_on}")
-
-
-def send_terms(device: "HardwareSpec", n_devices: int) -> LinkTerms:
-    """Arguments of `collective_s` for a tensor that one device sends to the next; assumed.
-
-    Between nodes where `n_devices` are more than a node has. Raises InputError where the bandwidth is missing.
-    """
-    links, bandwidth, start_s = device.links, device.link_bandwidth, ASSUMED_START_S
-    if links and n_devices > links.node_devices.count:
-        bandwidth, start_s = _inter_node(device, links, n_devices), INTER_NODE_START_S
-    if bandwidth is None:
-        raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
-    source = "assumed: a start, and the bytes at the bandwidth of the link"
-    return LinkTerms(start_s, bandwidth.si, 0.0, kind=ASSUMED, source=source)
-
-
-def most_devices(device: "HardwareSpec", most: int) -> tuple[int, str]:
-    """How many devices, up to `most`, the device's file lets share work in every way, and what it lacks for one more
-    ("": nothing)."""
-    for n_devices in range(2, most + 1):
-        try:
-            for kind in COLLECTIVES:
-                terms(device, kind, n_devices)
-            send_terms(device, n_devices)
-        except InputError as error:
-            return n_devices - 1, str(error)
-    return most, ""
-
-
-def _assumed(device: "HardwareSpec", kind: Collective, n_devices: int) -> LinkTerms:
-    """A ring over the device's link. Raises InputError where it has none."""
-    if device.link_bandwidth is None:
-        raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
-    rate = ASSUMED_LINK_SHARE * device.link_bandwidth.si
-    found = library_terms(kind, n_devices, ASSUMED_START_S, ASSUMED_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
-    source = "assumed: a ring at 0.7 of link_bandwidth, start 6 us and 2 us a device, as on measured devices"
-    return found._replace(kind=ASSUMED, source=source)
-
-
-def _inter_node(device: "HardwareSpec", links: LinksSpec, n_devices: int) -> Bandwidth:
-    """The bandwidth between nodes. Raises InputError where the file has none for so many devices."""
-    if links.inter_node_bandwidth is None:
-        count = links.node_devices.count
-        raise InputError(
-            f"device {device.name} has {count} device{'s' if count > 1 else ''} a node, not {n_devices}: add "
-            "links.inter_node_bandwidth to its file"
-        )
-    return links.inter_node_bandwidth
-
-
-def _between_nodes(device: "HardwareSpec", links: LinksSpec, kind: Collective, n_devices: int) -> LinkTerms:
-    """Inside each node as there, then between nodes: every device with its peers, for its part of the tensor."""
-    between = _inter_node(device, links, n_devices)
-    in_node = links.node_devices.count
-    n_nodes = -(-n_devices // in_node)
-    inside = terms(device, kind, in_node) if in_node > 1 else LinkTerms(0.0, math.inf, 0.0)
-    # an all-to-all sends to each device its own part; else the devices of a node share what nodes exchange
-    stays, leaves = 1.0, sent_share(kind, n_nodes) / in_node
-    if kind == "all_to_all":
-        stays, leaves = in_node / n_devices, (n_devices - in_node) / n_devices
-    per_byte_s = stays / inside.bytes_per_s + leaves / between.si
-    exchanges = (2 if kind == "all_reduce" else 1) * (n_nodes - 1)
-    return LinkTerms(
-        inside.start_s + exchanges * INTER_NODE_START_S,
-        1 / per_byte_s,
-        inside.chunk_share,
-        kind=ASSUMED,
-        source=f"assumed: as inside a node, then {n_nodes} nodes over links.inter_node_bandwidth, 10 us an exchange",
-    )
 
 
 def keys_at(path: tuple[str | int, ...]) -> list[str]:

@@ -9,7 +9,8 @@ from dse.core import specfile
 from dse.core.errors import InputError, SpecError
 from dse.model.formulas.collectives import collective_s, direct_all_reduce_s, library_collective_s, split_all_reduce_s
 from dse.specs import catalog
-from dse.specs.links import COLLECTIVES, LinkTerms, sent_share, terms
+from dse.specs.collectives import LinkTerms, sent_share, terms
+from dse.specs.links import COLLECTIVES
 
 MEASURED = ("a100-80gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "l40s", "rtx-pro-6000")
 #: round numbers, so that the expected values below can be followed on paper

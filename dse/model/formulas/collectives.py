@@ -1,8 +1,8 @@
 """Time of a collective between devices: the library's rings, and the kernels that engines use for small messages.
 
 The form, what it was fitted on and its errors are in docs/explanation/calibration.md. Parameters for a number of
-devices come from `dse.specs.links.terms`, which folds what each device sends into rates of whole tensors. A rate of 0
-stands for no such kernel. Nothing falls when a message grows.
+devices come from `dse.specs.collectives.terms`, which folds what each device sends into rates of whole tensors. A rate
+of 0 stands for no such kernel. Nothing falls when a message grows.
 """
 
 from math import sqrt
