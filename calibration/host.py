@@ -99,7 +99,12 @@ def features(rows: Iterable[Row]) -> Features:
             own_s = run.wave.host_s + point.terms.host_s / output
             explained = run.wave.decode_step_s + run.wave.prefill_s / output - own_s
             last = last_pass(
-                point.design, point.made, point.terms, float(row.concurrency), float(max(point.max_batch, 1))
+                point.design,
+                point.made,
+                point.terms,
+                float(row.concurrency),
+                float(max(point.max_batch, 1)),
+                point.sums,
             )
             first = last.first_s - last.burst_wait_s - point.design.stack.host_prompt_s
             places = last.n_places / point.design.deployment.n_groups

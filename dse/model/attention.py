@@ -8,7 +8,7 @@ cores and what engines hide depend on how many there are.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dse.core.compiling import compilable
 from dse.model.formulas import attention, calibrated, generation, scheduling
@@ -43,6 +43,20 @@ class Sums(NamedTuple):
     unpack_busy_s: float
     quantize_busy_s: float
     copies_s: float
+
+
+NO_SUMS = Sums(
+    attention_s=0.0,
+    fixed_s=0.0,
+    read_s=0.0,
+    compute_s=0.0,
+    unit_s=0.0,
+    unpack_s=0.0,
+    quantize_s=0.0,
+    unpack_busy_s=0.0,
+    quantize_busy_s=0.0,
+    copies_s=0.0,
+)
 
 
 class Quantising(NamedTuple):
@@ -371,6 +385,28 @@ def sums_of(design: Design, made: Generation, n_sequences: int) -> Sums:
     if design.stack.has_attention:
         return measured_sums(design, made, n_sequences, packed)
     return ideal_sums(design, made, n_sequences, packed)
+
+
+class KnownSums(NamedTuple):
+    """`sums_of` by the number of sequences, made when first asked for: many batches ask for the same."""
+
+    by_n: list[Sums]
+    #: 1 where it is known; an array in compiled code, else a list
+    known: Any
+
+    @classmethod
+    def up_to(cls, n_sequences: int) -> "KnownSums":
+        """Room for numbers up to `n_sequences`, none of them known."""
+        return cls([NO_SUMS] * (n_sequences + 1), [0] * (n_sequences + 1))
+
+
+@compilable
+def known_sums(design: Design, made: Generation, same_from: int, n_sequences: int, sums: KnownSums) -> Sums:
+    """`sums_of`, kept in `sums`: from `same_from` sequences on all are alike."""
+    n = min(n_sequences, same_from)
+    if sums.known[n] == 0:
+        sums.by_n[n], sums.known[n] = sums_of(design, made, n), 1
+    return sums.by_n[n]
 
 
 @compilable

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from dse.core import units
 from dse.core.errors import LimitError
 from dse.model import assumptions, capacity, implementations, kv_bytes, memory_unit, peak_memory, uncertainty
+from dse.model.attention import KnownSums
 from dse.model.batch import (
     BOUNDS,
     Bounds,
@@ -45,7 +46,7 @@ from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
 from dse.model.stacks import stack_of, stack_text
 from dse.model.steady import Steady, steady_of
-from dse.model.step import Run, Terms, Wave, one_prompt_s, run_of, terms_of
+from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
 from dse.specs.implementation import ENDS
@@ -75,6 +76,14 @@ NO_TIMES: dict[str, Any] = {
 _OPEN = tuple(f.name for f in fields(Workload) if f.name not in ("batch", "input_tokens", "output_tokens"))
 
 
+class ByLengths(NamedTuple):
+    """Of a design with its lengths, whatever its batch; sums are those over the steps of one sequence."""
+
+    made: Generation
+    terms: Terms
+    sums: KnownSums
+
+
 @dataclass(frozen=True)
 class Lowered:
     """A device, a model and what is asked of them but for batch and lengths: laid out, and as numbers."""
@@ -87,8 +96,8 @@ class Lowered:
     design: Design
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
-    #: generations by the lengths of prompt and output
-    made: dict[tuple[int, int], Generation] = field(default_factory=dict, compare=False, repr=False)
+    #: by the lengths of prompt and output
+    by_lengths: dict[tuple[int, int], "ByLengths"] = field(default_factory=dict, compare=False, repr=False)
     #: what others make of it, by name
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -171,24 +180,35 @@ class Point:
         self.design: Design = lowered.design._replace(input_tokens=work.input_tokens, output_tokens=work.output_tokens)
 
     @cached_property
-    def made(self) -> Generation:
-        """What one sequence stores, reads and quantises over the generation. Raises LimitError for too many groups."""
-        lengths, known = (self.work.input_tokens, self.work.output_tokens), self.lowered.made
+    def _by_lengths(self) -> ByLengths:
+        """What all batches share. Raises LimitError for too many groups."""
+        lengths, known = (self.work.input_tokens, self.work.output_tokens), self.lowered.by_lengths
         if lengths not in known:
+            made = generation_of(self.design)
+            if len(made.pieces) > MAX_PIECES:
+                raise LimitError(
+                    f"output = {self.work.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
+                )
             if len(known) >= MAX_KNOWN:
                 known.clear()
-            known[lengths] = generation_of(self.design)
-        made = known[lengths]
-        if len(made.pieces) > MAX_PIECES:
-            raise LimitError(
-                f"output = {self.work.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
-            )
-        return made
+            terms = terms_of(self.design, made)
+            known[lengths] = ByLengths(made, terms, KnownSums.up_to(terms.same_from))
+        return known[lengths]
 
-    @cached_property
+    @property
+    def made(self) -> Generation:
+        """What one sequence stores, reads and quantizes over the generation. Raises LimitError for too many groups."""
+        return self._by_lengths.made
+
+    @property
     def terms(self) -> Terms:
         """What the times of all numbers of sequences share."""
-        return terms_of(self.design, self.made)
+        return self._by_lengths.terms
+
+    @property
+    def sums(self) -> KnownSums:
+        """The sums over the steps of one sequence, by how many run together."""
+        return self._by_lengths.sums
 
     @cached_property
     def unit(self) -> int:
@@ -270,8 +290,7 @@ class Point:
         """`n_sequences` that run together, whether or not they fit: what one device does for its part of them."""
         split = self.design.deployment
         n = int(micro_batch(n_sequences, split.n_groups, split.n_in_flight))
-        run: Run = run_of(self.design, self.made, self.terms, n)
-        return run
+        return known_run(self.design, self.made, self.terms, n, self.sums)
 
     @cached_property
     def waves(self) -> capacity.Waves:
@@ -350,7 +369,7 @@ class Point:
         )
         alone_s, step_s = one_prompt_s(design, self.terms), run.wave.decode_step_s
         served, waits = served_of(design, waves.running, waves.n_waves), waits_of(design, alone_s, step_s)
-        steady = steady_of(design, self.made, self.terms, float(self.work.batch), float(self.max_batch))
+        steady = steady_of(design, self.made, self.terms, float(self.work.batch), float(self.max_batch), self.sums)
         parts = (run.wave, waits, steady, self.totals, spent, served)
         numbers = {name: number for part in parts for name, number in part._asdict().items()}
         return {

@@ -107,7 +107,7 @@ class Facts:
     def steady(self) -> Pass:
         """The steady server."""
         batch, most = float(self.work.batch), float(self.point.max_batch)
-        return last_pass(self.design, self.made, self.terms, batch, most)  # type: ignore[no-any-return]
+        return last_pass(self.design, self.made, self.terms, batch, most, self.point.sums)
 
     @cached_property
     def one_prompt_s(self) -> float:

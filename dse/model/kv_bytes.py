@@ -266,8 +266,9 @@ def sequence_bits(design: Design, limits: Limits, n_tokens: int) -> int:
     """Bits of one sequence of `n_tokens`, page padding included; none where no cache is kept."""
     total = 0
     if design.load.has_cache:
+        entered = entered_tokens(limits, n_tokens)
         for g in design.tensors:
-            kept = stored_tokens(g, limits, n_tokens)
+            kept = kv_cache.kept_tokens(entered, window_of(g, limits))
             padding = padding_bits(g, kept, design.load.page_tokens)
             total += g.n_stored_layers * (bits_of(g, kept) + kept * g.index_bits + padding)
     return total

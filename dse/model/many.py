@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dse.core.compiling import compilable, inlined, registered, sources
 from dse.model import capacity
 from dse.model import evaluate as model
-from dse.model.attention import Sums, sums_of
+from dse.model.attention import NO_SUMS, KnownSums, Sums, known_sums
 from dse.model.batch import (
     BOUNDS,
     CAPACITY,
@@ -182,8 +182,7 @@ class Room(NamedTuple):
     row: Floats
     less: Floats
     totals: Floats
-    by_n: list[Sums]
-    known: States
+    sums: KnownSums
 
 
 class Places(NamedTuple):
@@ -321,7 +320,7 @@ def _fill_exchanges(row: Floats, m: int, exchanges: Sequence[Exchange], prefix: 
 @compilable
 def _fill_waves(row: Floats, m: int, case: Prepared, room: Room) -> None:
     """All times of the waves of the sequences in `row`."""
-    design, terms, by_n, known, running = case.design, case.terms, room.by_n, room.known, GIVEN.together
+    design, terms, running = case.design, case.terms, GIVEN.together
     n_groups, n_in_flight = design.deployment.n_groups, design.deployment.n_in_flight
     for i in range(m):
         row[running + i] = deployment.micro_batch(row[GIVEN.running + i], n_groups, n_in_flight)
@@ -353,15 +352,13 @@ def _fill_waves(row: Floats, m: int, case: Prepared, room: Room) -> None:
         for i in range(m):
             n_few += 1 if row[running + i] < same_from else 0
     if n_few == 0:
-        if known[same_from] == 0:
-            by_n[same_from], known[same_from] = sums_of(design, case.made, same_from), 1
-        _fill_alike(row, m, by_n[same_from], product_peak(design, same_from), terms)
+        alike = known_sums(design, case.made, same_from, same_from, room.sums)
+        _fill_alike(row, m, alike, product_peak(design, same_from), terms)
         return
     for i in range(m):
         n = min(int(row[running + i]), same_from)
-        if known[n] == 0:
-            by_n[n], known[n] = sums_of(design, case.made, n), 1
-        _fill_wave(row, i, by_n[n], product_peak(design, n), terms, terms.has_gemm, terms.quantises)
+        sums = known_sums(design, case.made, same_from, n, room.sums)
+        _fill_wave(row, i, sums, product_peak(design, n), terms, terms.has_gemm, terms.quantises)
 
 
 @compilable
@@ -537,11 +534,11 @@ def _fill_waits(case: Prepared, row: Floats, found: Found, first: int, m: int) -
 
 
 @compilable
-def _fill_steady(case: Prepared, most: int, row: Floats, found: Found, first: int, m: int) -> None:
+def _fill_steady(case: Prepared, most: int, room: Room, found: Found, first: int, m: int) -> None:
     """Columns of a steady server."""
     places, columns = found.places.floats, found.floats
     for i in range(m):
-        steady = steady_of(case.design, case.made, case.terms, row[GIVEN.batch + i], float(most))
+        steady = steady_of(case.design, case.made, case.terms, room.row[GIVEN.batch + i], float(most), room.sums)
         for at in range(len(steady)):
             if places[OF_STEADY + at] >= 0:
                 columns[places[OF_STEADY + at], first + i] = steady[at]
@@ -581,7 +578,7 @@ def _fill_runs(case: Prepared, room: Room, found: Found, first: int, m: int, wan
     """Columns that need the whole run of each point: what binds, utilisation, energy by parts, cost of a request."""
     design, made, terms, row = case.design, case.made, case.terms, room.row
     places, floats, codes = found.places, found.floats, found.codes
-    run = _run_at(case, row, 0, room.by_n)
+    run = _run_at(case, row, 0, room.sums.by_n)
     wants_parts = wants_spent or _any(places.codes, BOUND + 1, len(places.codes))
     for i in range(m):
         batch = row[GIVEN.batch + i]
@@ -589,7 +586,7 @@ def _fill_runs(case: Prepared, room: Room, found: Found, first: int, m: int, wan
             codes[places.codes[BOUND], first + i] = CAPACITY
             continue
         if row[GIVEN.together + i] != run.n:  # of batches that wait for room, as many run
-            run = _run_at(case, row, i, room.by_n)
+            run = _run_at(case, row, i, room.sums.by_n)
         bounds = bounds_of(design, run, row[GIVEN.running + i], batch)
         for at in range(len(places.codes)):
             if places.codes[at] >= 0:
@@ -601,7 +598,7 @@ def _fill_runs(case: Prepared, room: Room, found: Found, first: int, m: int, wan
         )
         smaller = run
         if waves.n_smaller > 0:
-            smaller = _run_at(case, room.less, i, room.by_n)
+            smaller = _run_at(case, room.less, i, room.sums.by_n)
         spent = spent_of(design, made, terms, run, smaller, waves, batch, room.totals[i])
         for at in range(len(spent)):
             place = places.floats[OF_SPENT + at]
@@ -627,19 +624,8 @@ def _nothing_runs(found: Found, first: int, m: int) -> None:
 @compilable
 def _room_for(n_keys: int) -> Room:
     """Arrays to work in; sums are kept apart for fewer than `n_keys` numbers of sequences."""
-    nothing = Sums(
-        attention_s=0.0,
-        fixed_s=0.0,
-        read_s=0.0,
-        compute_s=0.0,
-        unit_s=0.0,
-        unpack_s=0.0,
-        quantize_s=0.0,
-        unpack_busy_s=0.0,
-        quantize_busy_s=0.0,
-        copies_s=0.0,
-    )
-    return Room(np.zeros(N_ROW), np.zeros(N_ROW), np.zeros(N_TOTAL), [nothing], np.zeros(n_keys, np.int8))
+    sums = KnownSums([NO_SUMS], np.zeros(n_keys, np.int8))
+    return Room(np.zeros(N_ROW), np.zeros(N_ROW), np.zeros(N_TOTAL), sums)
 
 
 @compilable
@@ -713,14 +699,14 @@ def evaluate_points(points: PointColumns, tables: Tables, n_keys: int, found: Fo
                     exact = len(made.pieces) <= MAX_PIECES
             if exact:
                 case = Prepared(design, made, terms_of(design, made))
-                room.known[:] = 0
+                room.sums.known[:] = 0
                 known_case = case.terms.same_from < n_keys
         last, last_device = first, device
         if not exact or not known_case or not _fits_int64(case, most_batch):
             state[first:begin] = LEFT
             continue
-        while len(room.by_n) <= case.terms.same_from:
-            room.by_n.append(room.by_n[0])
+        while len(room.sums.by_n) <= case.terms.same_from:
+            room.sums.by_n.append(room.sums.by_n[0])
         free_bytes = capacity.free_bytes(case.design)
         most = capacity.max_batch(case.design, case.made, free_bytes * unit_of(case.design))
         if wants_sizes:
@@ -740,7 +726,7 @@ def evaluate_points(points: PointColumns, tables: Tables, n_keys: int, found: Fo
         if wants_waits:
             _fill_waits(case, room.row, found, first, m)
         if wants_steady:
-            _fill_steady(case, most, room.row, found, first, m)
+            _fill_steady(case, most, room, found, first, m)
         if wants_runs:
             _fill_runs(case, room, found, first, m, wants_spent)
 
@@ -816,9 +802,9 @@ def scan_points(first: int, last: int, points: PointColumns, tables: Tables, n_k
         at_once[k] = 0
         if most == 0:
             continue
-        room.known[:] = 0
-        while len(room.by_n) <= case.terms.same_from:
-            room.by_n.append(room.by_n[0])
+        room.sums.known[:] = 0
+        while len(room.sums.by_n) <= case.terms.same_from:
+            room.sums.by_n.append(room.sums.by_n[0])
         for begin in range(0, len(batch), ROW):
             m = min(ROW, len(batch) - begin)
             for i in range(m):

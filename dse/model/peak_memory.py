@@ -26,6 +26,8 @@ from dse.model.records import MATERIALISED, Design, Policy
 MAX_CONTEXT_TOKENS = 2**40
 #: what `longest_context` gives where there is no limit
 NO_CONTEXT_LIMIT = -1
+#: straight lines that a search for the longest context draws before it halves
+MAX_GUESSES = 8
 #: whole numbers below are exact as int64 with room for sums
 WIDE = 2**61
 
@@ -138,6 +140,19 @@ def _add_regime(
 
 
 @compilable
+def packing_period(design: Design) -> int:
+    """Tokens after which pages and packing events stand to each other as before."""
+    period = design.load.page_tokens
+    for g in design.tensors:
+        if g.step_tokens > 1:
+            a, b = period, g.step_tokens
+            while b:
+                a, b = b, a % b
+            period = period // a * g.step_tokens
+    return period
+
+
+@compilable
 def peak_lengths(design: Design, limits: Limits, prefix_tokens: int, first: int, last: int) -> list[int]:
     """Lengths in first..last among which n sequences that grow together are largest, for any n; some twice.
 
@@ -146,14 +161,7 @@ def peak_lengths(design: Design, limits: Limits, prefix_tokens: int, first: int,
     length is the end of a regime, or lies at most one period before it, just before a group is packed; where pages
     are counted, at a page's first token.
     """
-    lengths = [first]
-    period = design.load.page_tokens
-    for g in design.tensors:
-        if g.step_tokens > 1:
-            a, b = period, g.step_tokens
-            while b:
-                a, b = b, a % b
-            period = period // a * g.step_tokens
+    lengths, period = [first], packing_period(design)
     _add_regime(lengths, design, limits, period, first, last, last)
     kept = limits.prompt_kept_tokens
     _add_regime(lengths, design, limits, period, first, last, kept)
@@ -174,30 +182,23 @@ def peak_lengths(design: Design, limits: Limits, prefix_tokens: int, first: int,
 
 
 @compilable
-def _needed(design: Design, limits: Limits, prefix_tokens: int, first: int, last: int, n_sequences: int) -> int:
-    """Most that `n_sequences` need while they grow together from `first` to `last` tokens."""
-    most = 0
-    for n_tokens in peak_lengths(design, limits, prefix_tokens, first, last):
-        size = size_at(design, limits, prefix_tokens, n_tokens)
+def _needed(design: Design, limits: Limits, n_sequences: int, known: int, last: int) -> int:
+    """Most that `n_sequences` need while they grow together beyond `known` tokens to `last`."""
+    most, prefix_tokens = 0, shared_prefix_tokens(design, limits)
+    lengths = peak_lengths(design, limits, prefix_tokens, known, last)
+    for i in range(1, len(lengths)):
+        size = size_at(design, limits, prefix_tokens, lengths[i])
         most = max(most, size.shared + n_sequences * size.own)
     return most
 
 
 @compilable
-def needed_up_to(design: Design, n_sequences: int, n_tokens: int) -> int:
-    """Most that `n_sequences` need on their way to `n_tokens`.
-
-    Where a token policy follows the prompt, the prompt is what the output leaves of `n_tokens`, and the way begins at
-    its end; else at the first token.
-    """
-    first = 1
-    if follows_prompt(design.policy):
-        first = max(n_tokens - design.output_tokens, 1)
-        limits = limits_for(design.policy, first)
-    else:
-        limits = limits_for(design.policy, design.input_tokens)
-    prefix_tokens = shared_prefix_tokens(design, limits)
-    return _needed(design, limits, prefix_tokens, first, n_tokens, n_sequences)
+def _needed_after_prompt(design: Design, n_sequences: int, n_tokens: int) -> int:
+    """Most that `n_sequences` need up to `n_tokens`, of which the output leaves the prompt that a policy follows."""
+    first = max(n_tokens - design.output_tokens, 1)
+    limits = limits_for(design.policy, first)
+    at_first = _needed(design, limits, n_sequences, first, first)
+    return max(at_first, _needed(design, limits, n_sequences, first, n_tokens)) if n_tokens > first else at_first
 
 
 @compilable
@@ -215,28 +216,23 @@ def longest_context(design: Design, free: int, n_sequences: int) -> int:
     `NO_CONTEXT_LIMIT` where all up to `MAX_CONTEXT_TOKENS` fit. Where a policy follows the prompt, what is needed may
     fall with the length: then the first doubling that does not fit bounds the search.
     """
-    low, high = 1, MAX_CONTEXT_TOKENS + 1
-    at_low = needed_up_to(design, n_sequences, low)
-    if at_low > free:
+    if not follows_prompt(design.policy):
+        return _longest_where_it_grows(design, limits_for(design.policy, design.input_tokens), free, n_sequences)
+    if _needed_after_prompt(design, n_sequences, 1) > free:
         return 0
-    if follows_prompt(design.policy):
-        high = 2
-        while high <= MAX_CONTEXT_TOKENS and needed_up_to(design, n_sequences, high) <= free:
-            high *= 2
-        if high > MAX_CONTEXT_TOKENS:
-            return NO_CONTEXT_LIMIT
-        low = high // 2
-    else:
-        if is_bounded(design) and needed_up_to(design, n_sequences, MAX_CONTEXT_TOKENS) <= free:
-            return NO_CONTEXT_LIMIT
-        low, high = _bracket(design, free, n_sequences, at_low)
+    high = 2
+    while high <= MAX_CONTEXT_TOKENS and _needed_after_prompt(design, n_sequences, high) <= free:
+        high *= 2
+    if high > MAX_CONTEXT_TOKENS:
+        return NO_CONTEXT_LIMIT
+    low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        if needed_up_to(design, n_sequences, middle) <= free:
+        if _needed_after_prompt(design, n_sequences, middle) <= free:
             low = middle
         else:
             high = middle
-    return NO_CONTEXT_LIMIT if low == MAX_CONTEXT_TOKENS else low
+    return low
 
 
 @compilable
@@ -265,32 +261,43 @@ def most_bits(design: Design, n_tokens: int) -> float:
 
 
 @compilable
-def _bracket(design: Design, free: int, n_sequences: int, at_one: int) -> tuple[int, int]:
-    """A context that fits and the next guess that does not, where what is needed never falls.
+def _longest_where_it_grows(design: Design, limits: Limits, free: int, n_sequences: int) -> int:
+    """`longest_context` where what is needed never falls, so that only what lies beyond a context that fits is asked.
 
-    Memory is nearly a straight line of the length, so each guess is where a line through the last two would meet
-    `free`. Guesses beyond twice of what fits are made only where int64 holds what they need.
+    Memory is nearly a straight line of the length, a whole number of packing periods apart quite: each guess is where a
+    line through the last two would meet `free`. Guesses beyond twice of what fits are made only where int64 holds what
+    they need.
     """
-    low, high, at_low = 1, MAX_CONTEXT_TOKENS + 1, at_one
+    low, high, at_low, period = 1, MAX_CONTEXT_TOKENS + 1, _needed(design, limits, n_sequences, 1, 1), 1
+    if at_low > free:
+        return 0
+    if is_bounded(design) and _needed(design, limits, n_sequences, 1, MAX_CONTEXT_TOKENS) <= free:
+        return NO_CONTEXT_LIMIT
     guess = design.input_tokens + design.output_tokens
-    for _ in range(6):
-        if guess <= low or guess >= high:
-            break
+    for _ in range(MAX_GUESSES):
         if n_sequences * most_bits(design, guess) >= WIDE:
             guess = min(guess, 2 * low)
-        needed = needed_up_to(design, n_sequences, guess)
+        needed = max(at_low, _needed(design, limits, n_sequences, low, guess))
         rate = (needed - at_low) / (guess - low)
         if needed <= free:
-            low, at_low = guess, needed
+            low, at_low, period = guess, needed, packing_period(design)
         else:
             high = guess
-        room = min(max((free - at_low) / max(rate, 1.0), 1.0), 2.0**41)
-        guess = min(low + int(room), high - 1)
-    step = 1
+        room = int(min((free - at_low) / max(rate, 1.0), 2.0**41)) // period * period
+        guess = min(low + room, high - 1)
+        if guess == low:
+            break
+    step = period
     while low + step < high and low < MAX_CONTEXT_TOKENS:
-        if needed_up_to(design, n_sequences, low + step) <= free:
+        if _needed(design, limits, n_sequences, low, low + step) <= free:
             low += step
             step = min(2 * step, low)
         else:
             high = low + step
-    return low, high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _needed(design, limits, n_sequences, low, middle) <= free:
+            low = middle
+        else:
+            high = middle
+    return NO_CONTEXT_LIMIT if low == MAX_CONTEXT_TOKENS else low

@@ -8,10 +8,11 @@ times; for the first of these requests stay in step, and their prompts queue.
 from typing import NamedTuple
 
 from dse.core.compiling import compilable
+from dse.model.attention import KnownSums
 from dse.model.formulas import deployment, steady
 from dse.model.generation import Generation
 from dse.model.records import Design
-from dse.model.step import Terms, one_prompt_s, run_of
+from dse.model.step import Terms, known_run, one_prompt_s
 
 #: passes of the fixed point between how many decode and how long a prompt takes; a third changes less than 1 %
 N_PASSES = 2
@@ -46,11 +47,13 @@ class Pass(NamedTuple):
 
 
 @compilable
-def _pass_of(design: Design, made: Generation, terms: Terms, batch: float, places: float, decoding: float) -> Pass:
+def _pass_of(
+    design: Design, made: Generation, terms: Terms, batch: float, places: float, decoding: float, sums: KnownSums
+) -> Pass:
     """The pass in which `decoding` of the `places` requests decode, of `batch` that ask."""
     n_steps, split = float(design.output_tokens), design.deployment
     n = int(deployment.micro_batch(max(int(decoding + 0.5), 1), split.n_groups, split.n_in_flight))
-    wave, stack = run_of(design, made, terms, n).wave, design.stack
+    wave, stack = known_run(design, made, terms, n, sums).wave, design.stack
     token_s = steady.shared_token_s(wave.decode_step_s, wave.prefill_s, n_steps)
     prompt_s, decode_s = one_prompt_s(design, terms) + stack.host_prompt_s, n_steps * token_s
     burst_s = steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n, stack.rounds_in_step, design.load.rounds)
@@ -72,17 +75,17 @@ def _pass_of(design: Design, made: Generation, terms: Terms, batch: float, place
 
 
 @compilable
-def last_pass(design: Design, made: Generation, terms: Terms, batch: float, most: float) -> Pass:
+def last_pass(design: Design, made: Generation, terms: Terms, batch: float, most: float, sums: KnownSums) -> Pass:
     """The last pass for `batch` requests at any time, of which `most` >= 1 fit."""
     places = float(min(batch, most))
-    found = _pass_of(design, made, terms, batch, places, places)
+    found = _pass_of(design, made, terms, batch, places, places, sums)
     for _ in range(1, N_PASSES):
-        found = _pass_of(design, made, terms, batch, places, found.decoding)
+        found = _pass_of(design, made, terms, batch, places, found.decoding, sums)
     return found
 
 
 @compilable
-def steady_of(design: Design, made: Generation, terms: Terms, batch: float, most: float) -> Steady:
+def steady_of(design: Design, made: Generation, terms: Terms, batch: float, most: float, sums: KnownSums) -> Steady:
     """`batch` requests at any time, of which `most` >= 1 fit."""
-    found = last_pass(design, made, terms, batch, most)
+    found = last_pass(design, made, terms, batch, most, sums)
     return Steady(found.token_s, found.first_s, found.decoding)

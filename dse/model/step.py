@@ -7,7 +7,16 @@ that a sweep over batches compiles to vectors.
 from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
-from dse.model.attention import Sums, peak_flops, quantising, reached_bandwidth, same_from, sums_of
+from dse.model.attention import (
+    KnownSums,
+    Sums,
+    known_sums,
+    peak_flops,
+    quantising,
+    reached_bandwidth,
+    same_from,
+    sums_of,
+)
 from dse.model.energy import added_s, joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.formulas import (
     attention,
@@ -628,9 +637,22 @@ def run_of(design: Design, made: Generation, terms: Terms, n: int) -> Run:
     """`n` sequences that pass the devices together (`micro_batch`), with their KV cache or without."""
     if design.load.has_cache == 0:
         return uncached_run(design, terms, n)
+    return run_with(design, terms, n, sums_of(design, made, n))
+
+
+@compilable
+def known_run(design: Design, made: Generation, terms: Terms, n: int, sums: KnownSums) -> Run:
+    """`run_of`, with sums over the steps that are made once."""
+    if design.load.has_cache == 0:
+        return uncached_run(design, terms, n)
+    return run_with(design, terms, n, known_sums(design, made, terms.same_from, n, sums))
+
+
+@compilable
+def run_with(design: Design, terms: Terms, n: int, sums: Sums) -> Run:
+    """The run of `n` sequences with a KV cache, whose sums over the steps are `sums` each."""
     prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
-    touched, sums = share_touched(design, n), sums_of(design, made, n)
-    prompts_touch = share_touched(design, prompt_tokens)
+    touched, prompts_touch = share_touched(design, n), share_touched(design, prompt_tokens)
     given = Given(
         read_s=weight_read_s(design, touched),
         prompt_read_s=weight_read_s(design, prompts_touch),
