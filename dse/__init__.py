@@ -9,8 +9,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-#: the one place: pyproject.toml reads it here
-__version__ = "0.2.0"
+from dse.core.version import VERSION
+
+__version__ = VERSION
 
 _FUNCTIONS = (
     "Workload",

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from dse import __version__
 from dse.cli.calibrate import calibrate, predict
 from dse.cli.device import device
 from dse.cli.docs import docs
@@ -36,6 +35,7 @@ from dse.cli.traffic import traffic
 from dse.cli.validate import validate
 from dse.core import interrupt
 from dse.core.errors import DseError, InputError, OutputError, clean, did_you_mean, show
+from dse.core.version import VERSION
 
 
 class _Commands(click.Group):
@@ -52,7 +52,7 @@ class _Commands(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="dse")
+@click.version_option(VERSION, prog_name="dse")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """KV-cache quantization design-space exploration.

@@ -16,9 +16,10 @@ from typing import Any, Literal, cast
 import numpy as np
 import pandas as pd
 
-from dse import __version__, quantizers
+from dse import quantizers
 from dse.core import files, units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.version import VERSION
 from dse.measure import mixed_solve
 from dse.measure.mixed_solve import Choice, Numbers
 from dse.measure.parts import SUMMARY, TABLE
@@ -381,7 +382,7 @@ def to_toml(mixed: Mixed, command: str) -> bytes:
     found = mixed.summary()
     text = {name: json.dumps(found[name], ensure_ascii=False) for name in ("model", "source", "objective", "asked")}
     lines = [
-        f"# A quantizer for the keys and values of each layer: --quantizer plan:FILE. Written by dse {__version__}.",
+        f"# A quantizer for the keys and values of each layer: --quantizer plan:FILE. Written by dse {VERSION}.",
         "# " + "".join(c if c.isprintable() else "?" for c in command),
         "",
         "format = 1",

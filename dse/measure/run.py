@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dse import __version__
 from dse.core import files
 from dse.core.errors import InputError, show
+from dse.core.version import VERSION
 from dse.measure import MAX_BYTES
 from dse.measure import errors as measure_errors
 from dse.measure import kernels as measure
@@ -119,7 +119,7 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
         lengths = contexts(asked.contexts, layers, of)
         sha256 = measure.sha256(path)
         identity = {
-            "dse": __version__,
+            "dse": VERSION,
             "dump": sha256,
             "contexts": lengths,
             "queries": asked.n_queries,

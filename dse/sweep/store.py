@@ -23,9 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import dse
 from dse.core import files
 from dse.core.errors import BusyError, InputError, OutputError, clean, show
+from dse.core.version import VERSION
 from dse.sweep.points import CODES
 from dse.sweep.spec import Sweep
 
@@ -134,7 +134,7 @@ def code_sha256() -> str:
     The packages of RESULTS_FROM, and no others: commands, figures and pages change no result. Nor does `__pycache__`,
     where compiled code is kept.
     """
-    folder, digest = Path(dse.__file__).parent, hashlib.sha256()
+    folder, digest = Path(__file__).parents[1], hashlib.sha256()
     paths = [path for name in RESULTS_FROM for path in (folder / name).rglob("*.*") if "__pycache__" not in path.parts]
     for path in filter(Path.is_file, sorted(paths)):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
@@ -148,7 +148,7 @@ def header(sweep: Sweep) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "spec_sha256": sweep.sha256,
-        "dse": dse.__version__,
+        "dse": VERSION,
         "pyarrow": pyarrow.__version__,
         "code": code_sha256(),
         "title": sweep.title,

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import dse
-from dse import __version__, quantizers
+from dse import quantizers
 from dse.core.errors import MAX_LINE, InputError, clean
+from dse.core.version import VERSION
 from dse.quantizers import layered
 from dse.quantizers.base import Family
 from dse.sweep import conditions as sweep_where
@@ -38,7 +39,7 @@ _KINDS = (".py", ".toml", ".csv", ".json", ".npz")
 def versions() -> dict[str, str]:
     """What decides the bytes of a part: versions, machine, and a hash of all formulas and data."""
     return {
-        "dse": __version__,
+        "dse": VERSION,
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: metadata.version(name) for name in PACKAGES},
         "machine": platform.machine(),

@@ -226,7 +226,7 @@ def test_a_disk_that_is_full(cluster, small, whole, tmp_path, monkeypatch):
 @pytest.fixture
 def newer(monkeypatch):
     """This process has other versions than the workers."""
-    monkeypatch.setattr(sweep_worker, "__version__", "9.9")
+    monkeypatch.setattr(sweep_worker, "VERSION", "9.9")
     monkeypatch.setattr(sweep_worker, "_formulas", lambda: "0" * 64)
     sweep_worker.versions.cache_clear()
     yield

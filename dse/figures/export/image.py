@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 import pandas as pd
 
-from dse import __version__
 from dse.core import files
 from dse.core.errors import InputError, clean, did_you_mean, show
+from dse.core.version import VERSION
 from dse.figures.drawing import fit, page_layout, to_matplotlib
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import REPORT, Page
@@ -78,7 +78,7 @@ def size_text(chart: Chart, page: Page) -> str:
 
 def metadata(chart: Chart, format: str, made_by: str) -> dict[str, str]:
     """Metadata of an image under the names that its format knows."""
-    notes, tool = " ".join(chart.notes), f"dse {__version__}"
+    notes, tool = " ".join(chart.notes), f"dse {VERSION}"
     if format == "pdf":
         return {"Title": chart.title, "Subject": f"Made by: {made_by}", "Keywords": notes, "Creator": tool}
     own = {"Software": tool} if format == "png" else {"Creator": tool}
@@ -92,7 +92,7 @@ def parquet(table: pd.DataFrame, made_by: str = "") -> bytes:
 
     arrow = pa.Table.from_pandas(table, preserve_index=False)
     fields = [field.with_metadata({"unit": RESULT_UNITS.get(field.name, "")}) for field in arrow.schema]
-    about = {"made_by": made_by, "dse_version": __version__} if made_by else {}
+    about = {"made_by": made_by, "dse_version": VERSION} if made_by else {}
     buffer = io.BytesIO()
     pq.write_table(arrow.cast(pa.schema(fields, metadata={**(arrow.schema.metadata or {}), **about})), buffer)
     return buffer.getvalue()

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from dse import __version__
+from dse.core.version import VERSION
 from dse.figures.drawing import to_plotly
 from dse.figures.drawing.chart import Chart
 
@@ -43,7 +43,7 @@ def _templates(package: str) -> Any:
         lstrip_blocks=True,
     )
     found.globals |= {  # scripts of plotly are the one thing that is not escaped
-        "version": __version__,
+        "version": VERSION,
         "js_beside": False,
         "plotly_js": lambda: trusted(plotly_js()),
         "fragment": lambda chart, div_id: trusted(fragment(chart, div_id)),

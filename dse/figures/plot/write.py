@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from dse import __version__
 from dse.core import files
 from dse.core.errors import InputError, show
+from dse.core.version import VERSION
 from dse.figures import FIGURES
 from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Chart
@@ -78,7 +78,7 @@ def _about_csv(chart: Chart, table: pd.DataFrame, out: str, made_by: str) -> byt
         "title": chart.title,
         "notes": list(chart.notes),
         "made_by": made_by,
-        "dse_version": __version__,
+        "dse_version": VERSION,
         "tableSchema": {"columns": columns},
     }
     return (json.dumps(about, indent=1) + "\n").encode()

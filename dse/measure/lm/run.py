@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from dse import __version__, quantizers
+from dse import quantizers
 from dse.core.errors import InputError
+from dse.core.version import VERSION
 from dse.measure.kernels import Progress
 from dse.measure.lm import caches as kv
 from dse.measure.lm import weights
@@ -65,7 +66,7 @@ def run(
         for spec in specs:
             kv.caches(spec, model, known[model.name])
     shapes = [(model.name, model.n_params, float(model.embedding.sum())) for model in loaded]
-    identity = {"dse": __version__, "perplexity": [list(map(str, shape)) for shape in shapes], "asked": list(asked)}
+    identity = {"dse": VERSION, "perplexity": [list(map(str, shape)) for shape in shapes], "asked": list(asked)}
     with opened(out, identity) if out is not None else contextlib.nullcontext() as store:
         steps = [(i, model, spec) for i, model in enumerate(loaded) for spec in specs]
         scores, bench = [], _Benches(loaded, known, asked)

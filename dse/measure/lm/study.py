@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dse import __version__
 from dse.core import files
+from dse.core.version import VERSION
 from dse.measure.kernels import Progress
 from dse.measure.lm import caches as kv
 from dse.measure.lm import weights
@@ -96,7 +96,7 @@ def run(
     about = {
         "model": model.name,
         "weights_sha256": sha256(source),
-        "dse": __version__,
+        "dse": VERSION,
         "n_windows": n_windows,
         "n_tokens": n_tokens,
     }
