@@ -490,7 +490,7 @@ def test_same_bytes_in_other_processes(tmp_path):
 
 
 def test_a_directory_is_stamped_by_sources_and_not_by_what_was_compiled_of_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_store.dse, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(sweep_store, "__file__", str(tmp_path / "sweep" / "store.py"))
     (tmp_path / "model" / "__pycache__").mkdir(parents=True)
     source, kept = tmp_path / "model" / "step.py", tmp_path / "model" / "__pycache__" / "step.run-1.py311.nbi"
     source.write_text("a = 1\n")
