@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from calibration.part import FittedPart
 from dse.calibrate import blocks
-from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, MAX_ERROR, WORTH, percent
 from dse.calibrate.solve import Floats, Space, solve
-from dse.calibrate.table import PACKAGE
+from dse.calibrate.table import PACKAGE, newest, package_folder
 from dse.calibrate.write import cited
 from dse.core import units
 from dse.core.compiling import array
@@ -83,7 +82,7 @@ def read(device: str) -> tuple[dict[Collective, Rows], dict[str, Rows]]:
 
     NCCL was measured on the devices of a node. Rows of engines on more devices, so over several nodes, are left out.
     """
-    folder = calibrate_table.package_folder(device) / "comm"
+    folder = package_folder(device) / "comm"
     library = _frame(folder / "nccl", "nccl_perf.parquet")
     if library is None:
         raise InputError(f"{PACKAGE} has no table of collectives of {device}")
@@ -100,7 +99,7 @@ def read(device: str) -> tuple[dict[Collective, Rows], dict[str, Rows]]:
 
 
 def _frame(folder: Path, name: str) -> Any:
-    path = calibrate_table.newest(folder, name)
+    path = newest(folder, name)
     if path is None:
         return None
     import pandas as pd

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from calibration import served
 from calibration.part import FittedPart
 from dse.calibrate import blocks
-from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, SEED, percent
 from dse.calibrate.solve import Floats, Space, solve
-from dse.calibrate.table import PACKAGE
+from dse.calibrate.table import PACKAGE, number, package_folder, rows_of
 from dse.calibrate.write import cited
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
@@ -119,14 +118,14 @@ def from_csv(path: str, device: HardwareSpec) -> Rows:
     Columns: format (bf16, fp8, fp4), latency_us, power_w, n_bytes, flops, and table if there are several. Raises
     InputError with file, line and column.
     """
-    header, lines, cells = calibrate_table.rows_of(path, f"the path of a .csv file, or {PACKAGE}")
+    header, lines, cells = rows_of(path, f"the path of a .csv file, or {PACKAGE}")
     for name in ("format", *COLUMNS):
         if name not in header:
             raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
     found = {
         name: np.array(
             [
-                calibrate_table.number(path, line, name, row[header.index(name)], high, False)
+                number(path, line, name, row[header.index(name)], high, False)
                 for line, row in zip(lines, cells, strict=True)
             ]
         )
@@ -188,7 +187,7 @@ def from_package(source: str, device: HardwareSpec, stack: str) -> Measured:
     `source` is the package's name, or the folder `systems/data` of a checkout of it, whose tables of older releases
     have power where the package has none. Raises InputError where no table of the device and stack has a power.
     """
-    folder = calibrate_table.package_folder(device.name)
+    folder = package_folder(device.name)
     if source != PACKAGE:
         folder = Path(source) / folder.name
         if not folder.is_dir():

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from calibration.part import FittedPart
 from dse.calibrate import blocks
-from dse.calibrate import table as calibrate_table
 from dse.calibrate.fit import HELD_OUT_ONE_IN, SEED, percent
 from dse.calibrate.solve import Floats, Space, solve
-from dse.calibrate.table import PACKAGE
+from dse.calibrate.table import PACKAGE, newest, package_folder
 from dse.calibrate.write import cited
 from dse.core import units
 from dse.core.compiling import array, elementwise
@@ -155,7 +154,7 @@ def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
 def _parts(device: HardwareSpec, stack: str, known: Mapping[WeightCode, GemmFit]) -> list[tuple[str, Rows, float]]:
     """(place in the stack, rows, peak rate) of everything measured; `known` are the products of the device's file,
     which sparse layers were measured with."""
-    folder, found = calibrate_table.package_folder(device.name), []
+    folder, found = package_folder(device.name), []
     cache = device.l2_cache.si if device.l2_cache else 0.0
     frame = _frame(folder / "gemm" / stack, "gemm_perf.parquet")
     codes: WeightCode
@@ -192,7 +191,7 @@ def _parts(device: HardwareSpec, stack: str, known: Mapping[WeightCode, GemmFit]
 
 
 def _frame(folder: Path, name: str) -> Any:
-    path = calibrate_table.newest(folder, name)
+    path = newest(folder, name)
     return None if path is None else frame_of(path)
 
 

@@ -12,13 +12,11 @@ import numpy as np
 import pandas as pd
 
 from dse.calibrate import blocks
-from dse.calibrate import fit as calibrate
-from dse.calibrate import table as calibrate_table
-from dse.calibrate.fit import Outcome, percent
 from dse.calibrate.formulas import ATTENTION_SPACE, MICROSECOND, arguments, predict_s
-from dse.calibrate.table import PACKAGE, Table
+from dse.calibrate.table import PACKAGE, TIME, Table, from_package, read
 from dse.core import files, units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.fit import Outcome, check_units, choose, fit, percent
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import KvCode, StackSpec
@@ -40,10 +38,10 @@ def load(source: str, device: HardwareSpec, stack: str | None, kind: str = "atte
     """The rows to fit and the stack's name: from a CSV file, or from the package where `source` is its name."""
     if source == PACKAGE:
         name = stack or "vllm"
-        return calibrate_table.from_package(device.name, name, "gemm" if kind == "gemm" else "attention"), name
-    table = calibrate_table.read(source)
+        return from_package(device.name, name, "gemm" if kind == "gemm" else "attention"), name
+    table = read(source)
     _check_device(table, device)
-    return calibrate.choose(table, stack)
+    return choose(table, stack)
 
 
 def _check_device(table: Table, device: HardwareSpec) -> None:
@@ -136,7 +134,7 @@ def run(
     device = catalog.device(device_name)
     table, name = load(source, device, stack, kind)
     _check_name(name)
-    outcomes = calibrate.fit(table, device, name, progress)
+    outcomes = fit(table, device, name, progress)
     good = [outcome for outcome in outcomes if outcome.trusted]
     if not good:
         reasons = "; ".join(f"{outcome.part}: {', '.join(outcome.problems)}" for outcome in outcomes)
@@ -260,11 +258,11 @@ def predict(source: str, device_name: str, stack_name: str, out: str) -> dict[st
     """Write the table with a column of predicted microseconds, from memory and not from a cache."""
     device = catalog.device(device_name)
     stack = _stack(device, stack_name)
-    table = calibrate_table.read(source, timed=False)
-    if calibrate_table.TIME in table.header:  # times are not needed here, but where they are given they must be right
-        place = table.header.index(calibrate_table.TIME)
+    table = read(source, timed=False)
+    if TIME in table.header:  # times are not needed here, but where they are given they must be right
+        place = table.header.index(TIME)
         if any(row[place].strip() for row in table.cells):
-            calibrate.check_units(calibrate_table.read(source), device)
+            check_units(read(source), device)
     if table.kind != "attention":
         raise InputError(f"{source}:1: column kv_len_tokens is missing: give a table of decode attention")
     fixed = arguments(table, device)

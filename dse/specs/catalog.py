@@ -8,8 +8,8 @@ from pathlib import Path
 import hwspecs
 from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
-from dse.specs import device_and_model as specs
 from dse.specs import device_names, model_file, model_names
+from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.stack import ServerSpec
 
@@ -47,7 +47,7 @@ def model_files() -> dict[str, Path]:
 @cache
 def servers() -> dict[str, ServerSpec]:
     """Serving software that was measured whole, by name."""
-    return {path.stem: specs.load(specfile.read(path), ServerSpec) for path in sorted(_STACKS.glob("*.toml"))}
+    return {path.stem: load(specfile.read(path), ServerSpec) for path in sorted(_STACKS.glob("*.toml"))}
 
 
 def implementation_folder() -> Path:
@@ -58,7 +58,7 @@ def implementation_folder() -> Path:
 @cache
 def implementations() -> tuple[Implementation, ...]:
     """All implementations of quantised caches, by name."""
-    found = [specs.load(specfile.read(path), Implementation) for path in sorted(_IMPLEMENTATIONS.glob("*.toml"))]
+    found = [load(specfile.read(path), Implementation) for path in sorted(_IMPLEMENTATIONS.glob("*.toml"))]
     return tuple(sorted(found, key=lambda one: (one.name, one.methods)))
 
 
@@ -84,7 +84,7 @@ def known_implementation(asked: str) -> None:
         )
 
 
-def implementation(device: specs.HardwareSpec, family: str, stack: str | None, asked: str) -> Implementation | None:
+def implementation(device: HardwareSpec, family: str, stack: str | None, asked: str) -> Implementation | None:
     """What runs a quantizer family on a device: as asked, else as the device says, else what its stack has.
 
     `asked` is "", NAME (any case), or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges)
@@ -178,11 +178,11 @@ def shipped_device(path: Path) -> specfile.Document:
 
 
 @cache
-def _shipped_device(path: Path) -> specs.HardwareSpec:
+def _shipped_device(path: Path) -> HardwareSpec:
     return device_from(shipped_device(path))
 
 
-def device(name: str) -> specs.HardwareSpec:
+def device(name: str) -> HardwareSpec:
     """The device of that name, as people write it, or in that file; `NAME:FIELD=VALUE,...` changes numbers of it.
 
     A changed number is `assumed`, its source the text itself. Raises InputError or SpecError.
@@ -194,17 +194,17 @@ def device(name: str) -> specs.HardwareSpec:
     return _shipped_device(found) if isinstance(found, Path) else device_from(specfile.read(found))
 
 
-def _changed(base: str, changes: str) -> specs.HardwareSpec:
+def _changed(base: str, changes: str) -> HardwareSpec:
     found = _find_device(base)
     return changed(shipped_device(found) if isinstance(found, Path) else specfile.read(found), base, changes)
 
 
-def changed(document: specfile.Document, base: str, changes: str) -> specs.HardwareSpec:
+def changed(document: specfile.Document, base: str, changes: str) -> HardwareSpec:
     """A device with numbers given on the spot, in the short form of files: usable_frac=0.9, memory_bandwidth=3 TB/s.
 
     `base` names the document in messages and sources. Raises InputError or SpecError.
     """
-    data, parts = dict(specs.flat(document.data)), []
+    data, parts = dict(flat(document.data)), []
     for change in changes.split(","):
         field, equals, value = (part.strip() for part in change.partition("="))
         if not equals or not value:
@@ -222,13 +222,13 @@ def changed(document: specfile.Document, base: str, changes: str) -> specs.Hardw
     return device_from(document).model_copy(update=fields)  # what the driver reports follows
 
 
-def device_from(document: specfile.Document) -> specs.HardwareSpec:
+def device_from(document: specfile.Document) -> HardwareSpec:
     """The device that a file describes."""
-    spec: specs.HardwareSpec = specs.load(document, specs.HardwareSpec)
+    spec: HardwareSpec = load(document, HardwareSpec)
     if spec.stacks_of is None:
         return spec
     other = device_files().get(spec.stacks_of.lower())
-    stacks = specs.load(shipped_device(other), specs.HardwareSpec).stacks if other else {}
+    stacks = load(shipped_device(other), HardwareSpec).stacks if other else {}
     if not stacks:
         known = ", ".join(name for name, path in device_files().items() if "stacks" in shipped_device(path).data)
         raise InputError(
@@ -238,7 +238,7 @@ def device_from(document: specfile.Document) -> specs.HardwareSpec:
 
 
 @cache
-def _shipped_model(path: Path) -> specs.ModelSpec:
+def _shipped_model(path: Path) -> ModelSpec:
     return model_from(specfile.read(path))
 
 
@@ -252,7 +252,7 @@ def shipped_model_file(name: str) -> Path | None:
     return files[meant] if meant else None
 
 
-def model(name: str) -> specs.ModelSpec:
+def model(name: str) -> ModelSpec:
     """The model of that name, as people write it, or in that model file or config.json.
 
     Raises InputError or SpecError.
@@ -269,14 +269,14 @@ def model(name: str) -> specs.ModelSpec:
     raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")
 
 
-def model_from(document: specfile.Document) -> specs.ModelSpec:
+def model_from(document: specfile.Document) -> ModelSpec:
     """The model that a file describes: our own formats, or a Hugging Face config.json."""
-    from dse.specs.huggingface import config as hf_config
+    from dse.specs.huggingface import config
 
-    if hf_config.looks_like_config(document.data):
-        return hf_config.from_document(document)
-    kind = model_file.CountedModelFile if model_file.looks_counted(document.data) else specs.ModelFile
-    found: specs.ModelSpec = specs.load(document, kind).to_model()
+    if config.looks_like_config(document.data):
+        return config.from_document(document)
+    kind = model_file.CountedModelFile if model_file.looks_counted(document.data) else ModelFile
+    found: ModelSpec = load(document, kind).to_model()
     return found
 
 

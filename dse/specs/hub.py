@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from dse.core import specfile
 from dse.core.errors import InputError, show
-from dse.specs.huggingface import config as hf_config
+from dse.specs.huggingface import config
 
 CONFIG = "config.json"
 HUB = "https://huggingface.co"
@@ -93,8 +93,8 @@ def is_repository(name: str) -> bool:
 
 def _document(path: str, text: str) -> specfile.Document:
     document = specfile.parse(path, text, is_json=True)
-    if not hf_config.looks_like_config(document.data):
-        raise InputError(f"{path}: is no configuration of a model: it has no {', no '.join(hf_config.MARKS[:4])}")
+    if not config.looks_like_config(document.data):
+        raise InputError(f"{path}: is no configuration of a model: it has no {', no '.join(config.MARKS[:4])}")
     return document
 
 

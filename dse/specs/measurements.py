@@ -16,8 +16,7 @@ from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.quantizers import skipping
 from dse.quantizers.base import N_SHALLOW_LAYERS, Measured, QuantizerSpec, TensorShape
-from dse.specs import device_and_model as specs
-from dse.specs import oaken_grid as measurements_grid
+from dse.specs import device_and_model, oaken_grid
 
 SHIPPED = "kv_sample.measured.json"
 #: counts that a measurement may carry
@@ -135,7 +134,7 @@ def looks_like_measurement(data: Mapping[str, object]) -> bool:
 
 def of(document: specfile.Document) -> MeasurementFile:
     """The measurements of a document. Raises InputError or SpecError, which name the line, field and value."""
-    found: MeasurementFile = specs.load(document, MeasurementFile)
+    found: MeasurementFile = device_and_model.load(document, MeasurementFile)
     path = document.path
     names: set[str] = set()
     for method in found.methods:
@@ -202,7 +201,7 @@ class Bits:
         if skipping.layers_of(spec):
             return self._skipping(spec)
         found = attach(spec, self.file or _shipped(), use_bits)
-        return found if found.measured or self.file else measurements_grid.attach(spec, use_bits)
+        return found if found.measured or self.file else oaken_grid.attach(spec, use_bits)
 
     def _skipping(self, spec: QuantizerSpec) -> QuantizerSpec:
         """A quantizer that keeps layers in 16 bits, with what was measured of the others, and of both together."""

@@ -54,7 +54,7 @@ def parse(text: str) -> WeightFormat:
     return found
 
 
-def of(weights: str | None, weights_bits: int, activation_bits: int) -> WeightFormat:
+def weight_format(weights: str | None, weights_bits: int, activation_bits: int) -> WeightFormat:
     """The format that a workload asks for: by name, else by the bits of weights and activations."""
     if weights is not None:
         return parse(weights)

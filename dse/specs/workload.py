@@ -10,8 +10,7 @@ from typing import Any, Literal, get_args
 from dse.core.errors import InputError, show
 from dse.quantizers.base import Path
 from dse.specs.tokens import TokenPolicy, parse
-from dse.specs.weights import WeightFormat
-from dse.specs.weights import of as weight_format_of
+from dse.specs.weights import WeightFormat, weight_format
 
 #: largest batch, prompt and output that the tool accepts: generous, and far below where float64 loses integers
 MAX_BATCH = 2**24
@@ -456,7 +455,7 @@ class Workload:
     @property
     def weight_format(self) -> WeightFormat:
         """How the weights are stored and multiplied."""
-        return weight_format_of(self.weights, self.weights_bits, self.activation_bits)
+        return weight_format(self.weights, self.weights_bits, self.activation_bits)
 
     @property
     def n_devices(self) -> int:

@@ -73,12 +73,12 @@ def test_names_are_those_of_servers():
     ("bits", "activations", "code"), [(16, 16, "bf16"), (8, 8, "fp8"), (8, 16, "int8"), (4, 16, "int4")]
 )
 def test_bits_without_a_name_count_no_scales(bits, activations, code):
-    found = weights.of(None, bits, activations)
+    found = weights.weight_format(None, bits, activations)
     assert (found.dense_eighths, found.expert_eighths) == (8 * bits, 8 * bits)
     assert {found.dense_code, found.expert_code} == {code}
 
 
 def test_a_name_goes_before_bits():
-    assert weights.of("nvfp4", 16, 16) is weights.FORMATS["nvfp4"]
+    assert weights.weight_format("nvfp4", 16, 16) is weights.FORMATS["nvfp4"]
     with pytest.raises(InputError, match="leave out --weights-bits"):
         Workload(1, 16, 16, weights="fp8", weights_bits=8, activation_bits=8)

@@ -13,8 +13,7 @@ from typing import Any
 from dse.core.errors import MAX_PROBLEMS, InputError, SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.specs.device_and_model import LayerKV, ModelSpec
-from dse.specs.huggingface import layers
-from dse.specs.huggingface import parameters as hf_params
+from dse.specs.huggingface import layers, parameters
 from dse.specs.huggingface.keys import (
     HARMLESS,
     HIDDEN,
@@ -50,8 +49,8 @@ ASSUMED_LIKE: ContextVar[str] = ContextVar("ASSUMED_LIKE", default="")
 
 def check_like(model_type: str) -> str:
     """A model type to read unknown ones as. Raises InputError."""
-    if model_type and model_type not in hf_params.RULES:
-        near = did_you_mean(model_type, list(hf_params.RULES))
+    if model_type and model_type not in parameters.RULES:
+        near = did_you_mean(model_type, list(parameters.RULES))
         raise InputError(f"assume-like = {show(model_type)}: is no model_type that is known: {near}")
     return model_type
 
@@ -66,11 +65,11 @@ def from_document(document: Document) -> ModelSpec:
     transformers library and the published files of the models in tests/golden/hf_configs.
     """
     keys = Keys(document)
-    own_type = hf_params.read_model_type(keys, ASSUMED_LIKE.get())
-    is_known = own_type in hf_params.RULES or not own_type
+    own_type = parameters.read_model_type(keys, ASSUMED_LIKE.get())
+    is_known = own_type in parameters.RULES or not own_type
     like = "" if is_known else ASSUMED_LIKE.get()
     model_type = like or own_type
-    rules = hf_params.read_rules(keys, model_type)
+    rules = parameters.read_rules(keys, model_type)
     keys.defaults = rules.defaults
     hidden = keys.whole(HIDDEN, 1, MAX_HIDDEN, required=True, same=True) or 0
     vocab = keys.whole(VOCAB, 1, 2**24, required=True) or 0
@@ -78,11 +77,11 @@ def from_document(document: Document) -> ModelSpec:
     n_layers = len(given.mixers) if given else keys.whole(LAYERS, 1, MAX_LAYERS, required=True, same=True) or 0
     mixers = given.mixers if given else layers.read(keys, rules, model_type, n_layers, hidden)
     misread = NOTHING in mixers and bool(keys.problems)
-    ffn = given.ffn if given else hf_params.read_ffn(keys, rules, model_type, n_layers, hidden)
-    experts = hf_params.read_experts(keys, rules, model_type, n_layers, ffn, given.experts if given else None)
+    ffn = given.ffn if given else parameters.read_ffn(keys, rules, model_type, n_layers, hidden)
+    experts = parameters.read_experts(keys, rules, model_type, n_layers, ffn, given.experts if given else None)
     embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
-    tied = hf_params.read_tied(keys, rules)
-    extra = hf_params.read_extra(keys, rules, model_type, n_layers, hidden)
+    tied = parameters.read_tied(keys, rules)
+    extra = parameters.read_extra(keys, rules, model_type, n_layers, hidden)
     shape = Shape(rules, hidden, vocab, mixers, ffn, experts, embedding, tied, extra)
     q_heads = max(keys.per_layer(Q_HEADS, 1 if given else n_layers, 1, MAX_DIM), default=1)
     positions = keys.whole(POSITIONS, 1, MAX_TOKENS)
@@ -97,7 +96,7 @@ def from_document(document: Document) -> ModelSpec:
         raise SpecError(dict.fromkeys(keys.problems))
     if len({mixer.parameters for mixer in mixers}) > 1 and isinstance(keys.get(keys.name_of(Q_HEADS)), list):
         keys.note(f"{keys.name_of(Q_HEADS)} varies by layer: the largest is shown")
-    dense, routed = hf_params.count(shape)
+    dense, routed = parameters.count(shape)
     name = _name(document.path) + (f"-as-{like}" if like else "")
     return ModelSpec(
         name=name,
@@ -113,8 +112,8 @@ def from_document(document: Document) -> ModelSpec:
         expert_parameters=routed,
         n_experts=experts.n if routed and experts else 1,
         n_active_experts=experts.active if routed and experts else 1,
-        activation_elements=hf_params.activation_elements(shape),
-        layer_elements=hf_params.layer_elements(shape),
+        activation_elements=parameters.activation_elements(shape),
+        layer_elements=parameters.layer_elements(shape),
         max_position_tokens=positions,
         notes=tuple(keys.notes),
     )
