@@ -1,4 +1,4 @@
-"""Fit what servers do beside kernels, by stack and release, to whole measured steps: after kernels, and few numbers.
+"""Fit the time of servers beside kernels, by stack and release, to whole measured steps.
 
 A measured time per output token is a decode step of the requests that decode, their part of the prompts that come in,
 and `layer * n_layers + sequence * n`. The two are fitted for all stacks together: a fit of each stack alone errs more
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.calibrate.fit import percent
-from dse.calibrate.servers import UNKNOWN_RELEASE, Row, is_suspect, read
+from dse.calibrate.servers import UNKNOWN_RELEASE, ServerRow, is_suspect, read
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError, clean
@@ -46,9 +46,9 @@ TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 @dataclass(frozen=True)
 class Features:
-    """What rows say of a server's own time; `counts` times the numbers of a server make up what is left."""
+    """Rows as a fit takes them; `counts` times the numbers of a server make up what kernels leave."""
 
-    rows: list[Row]
+    rows: list[ServerRow]
     #: seconds that kernels, exchanges and prompts explain, and what was measured
     explained_s: Floats
     #: of it, the prompts
@@ -80,12 +80,12 @@ class Features:
         )
 
     def of(self, **wanted: str) -> NDArray[np.bool_]:
-        """Which rows have these fields."""
+        """Mark the rows with these fields."""
         return np.array([all(getattr(row, name) == value for name, value in wanted.items()) for row in self.rows])
 
 
-def features(rows: Iterable[Row]) -> Features:
-    """What kernels explain of each row that has a time per output token, at the requests that decoded in it."""
+def features(rows: Iterable[ServerRow]) -> Features:
+    """Split the time of each row that has one into what kernels explain and the rest, at the requests that decoded."""
     kept, numbers = [], []
     for row in rows:
         if row.tpot_s is None or row.reason or row.work is None or row.spec is None:
@@ -387,7 +387,7 @@ def _error(predicted: Floats, measured: Floats) -> dict[str, float]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """What `dse calibrate --kernel host` says."""
+    """The report of `dse calibrate --kernel host`."""
     lines = [f"{found['rows']:,} rows of {found['table']}, {found['suspect']} of them left out as suspect", ""]
     lines.append(
         f"{'stack':<8}{'release':<18}{'layer':>8}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'in step':>9}{'rows':>7}"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from dse.calibrate.evidence import RATES, Row, formula_of, predicted, read
+from dse.calibrate.evidence import RATES, EvidenceRow, formula_of, predicted, read
 from dse.core import files, specfile
 from dse.core.errors import DseError, InputError
 from dse.specs import catalog
@@ -79,14 +79,14 @@ def shipped() -> list[tuple[Implementation, Path]]:
     return [(load(specfile.read(path), Implementation), path) for path in sorted(folder.glob("*.toml"))]
 
 
-def _differs_in_kv(row: Row, base: Row) -> bool:
+def _differs_in_kv(row: EvidenceRow, base: EvidenceRow) -> bool:
     """True where nothing but how keys and values are stored tells a row from its base."""
     return row.quantity == base.quantity and all(
         row.cells.get(name) == base.cells.get(name) for name in ("weights", "activations", "batch")
     )
 
 
-def runs(row: Row, one: Implementation) -> bool:
+def runs(row: EvidenceRow, one: Implementation) -> bool:
     """True for rows whose keys and values the implementation runs."""
     try:
         plan = row.point(batch=1).plan
@@ -98,18 +98,20 @@ def runs(row: Row, one: Implementation) -> bool:
     )
 
 
-def fit(one: Implementation, path: Path, rows: Sequence[Row], bases: dict[str, Row], names: Sequence[str]) -> Fitted:
+def fit(
+    one: Implementation, path: Path, rows: Sequence[EvidenceRow], bases: dict[str, EvidenceRow], names: Sequence[str]
+) -> Fitted:
     """The numbers `names` of an implementation, all rows together, with what leaving out blocks of rows makes of it."""
     against = {row.id: predicted(bases[row.id]) for row in rows if row.id in bases}
 
-    def errors(logs: Floats, some: Sequence[Row]) -> Floats:
+    def errors(logs: Floats, some: Sequence[EvidenceRow]) -> Floats:
         values = dict(zip(names, np.exp(logs), strict=True))
         asked = f"{one.name}:" + ",".join(f"{name}={value:.9g}" for name, value in values.items())
         return np.array([_error(row, predicted(row, implementation=asked), bases, against) for row in some])
 
     start = np.log([one.numbers()[name].value for name in names])
 
-    def solved(some: Sequence[Row]) -> Floats:
+    def solved(some: Sequence[EvidenceRow]) -> Floats:
         limits = np.log([LIMITS[name] for name in names]).T
         found = least_squares(
             lambda x: errors(x, some),
@@ -149,7 +151,7 @@ LIMITS = {
 }
 
 
-def _error(row: Row, value: float, bases: dict[str, Row], against: dict[str, float]) -> float:
+def _error(row: EvidenceRow, value: float, bases: dict[str, EvidenceRow], against: dict[str, float]) -> float:
     """Logarithm of predicted over measured: of the gain over the base of its group where it has one."""
     base = bases.get(row.id)
     if base is None:
@@ -158,7 +160,7 @@ def _error(row: Row, value: float, bases: dict[str, Row], against: dict[str, flo
     return better * float(np.log(value / against[row.id] / (row.value / base.value)))
 
 
-def _blocks(rows: Sequence[Row]) -> list[list[Row]]:
+def _blocks(rows: Sequence[EvidenceRow]) -> list[list[EvidenceRow]]:
     """Rows that are left out together: of one model, else of one batch and quantity."""
     for key in (lambda row: row.cells["model"], lambda row: (row.cells["kv"], row.cells.get("batch"))):
         names = list(dict.fromkeys(map(key, rows)))
@@ -198,7 +200,7 @@ def _plain(found: Fitted) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """What `dse calibrate --kernel implementation` says."""
+    """The report of `dse calibrate --kernel implementation`."""
     lines = []
     for one in found["fits"]:
         numbers = ", ".join(

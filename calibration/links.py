@@ -56,7 +56,7 @@ CUSTOM_SPACE = Space(
 
 
 @dataclass(frozen=True)
-class Rows:
+class LinkRows:
     """Measured collectives of one kind: devices, bytes of the tensor, seconds; and who measured what."""
 
     n_devices: NDArray[np.int64]
@@ -64,9 +64,9 @@ class Rows:
     measured_s: Floats
     source: str
 
-    def take(self, mask: NDArray[np.bool_]) -> "Rows":
+    def take(self, mask: NDArray[np.bool_]) -> "LinkRows":
         """The rows where `mask` is true."""
-        return Rows(self.n_devices[mask], self.n_bytes[mask], self.measured_s[mask], self.source)
+        return LinkRows(self.n_devices[mask], self.n_bytes[mask], self.measured_s[mask], self.source)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class FittedLink(FittedPart):
     n_devices: int = MEASURED_NODE_DEVICES
 
 
-def read(device: str) -> tuple[dict[Collective, Rows], dict[str, Rows]]:
+def read(device: str) -> tuple[dict[Collective, LinkRows], dict[str, LinkRows]]:
     """NCCL's collectives, and each stack's all-reduce, from the newest tables of the installed package.
 
     NCCL was measured on the devices of a node. Rows of engines on more devices, so over several nodes, are left out.
@@ -110,14 +110,14 @@ def _frame(folder: Path, name: str) -> Any:
         raise InputError(f"{path}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
 
 
-def _rows(frame: Any, name: str) -> Rows:
+def _rows(frame: Any, name: str) -> LinkRows:
     """Rows of one table, its sizes in elements and its times in milliseconds."""
     frame = frame.sort_values(["num_gpus", "message_size"])
     n_bytes = frame["message_size"].to_numpy(float) * ELEMENT_BYTES
     seconds = frame["latency"].to_numpy(float) * units.to_base(1, "ms")
     first = frame.iloc[0]
     source = ", ".join((cited(), str(first["device"]), f"{name} {first['version']}"))
-    rows = Rows(frame["num_gpus"].to_numpy(int), n_bytes, seconds, source)
+    rows = LinkRows(frame["num_gpus"].to_numpy(int), n_bytes, seconds, source)
     return rows.take((n_bytes >= FITTED[0]) & (n_bytes <= FITTED[1]) & np.isfinite(seconds) & (seconds > 0))
 
 
@@ -129,7 +129,7 @@ def fit(device: str, link_bytes_per_s: float) -> list[FittedLink]:
     return [*found, *(outcome for outcome in own if outcome)]
 
 
-def fit_library(kind: Collective, rows: Rows, link_bytes_per_s: float) -> FittedLink:
+def fit_library(kind: Collective, rows: LinkRows, link_bytes_per_s: float) -> FittedLink:
     """Parameters of a library's collective."""
 
     def parameters(point: Floats) -> dict[str, float]:
@@ -142,14 +142,14 @@ def fit_library(kind: Collective, rows: Rows, link_bytes_per_s: float) -> Fitted
             "chunk_share": chunks,
         }
 
-    def predict(point: Floats, rows: Rows) -> Floats:
+    def predict(point: Floats, rows: LinkRows) -> Floats:
         return predict_library(kind, parameters(point), rows)
 
     free = tuple(range(len(LIBRARY_SPACE.names)))
     return _outcome(kind, rows, LIBRARY_SPACE, free, parameters, predict)[0]
 
 
-def fit_custom(stack: str, rows: Rows, library: dict[str, float], link_bytes_per_s: float) -> FittedLink | None:
+def fit_custom(stack: str, rows: LinkRows, library: dict[str, float], link_bytes_per_s: float) -> FittedLink | None:
     """Parameters of a stack's own all-reduce beside NCCL's; None where these rows are described as well without."""
 
     def parameters(point: Floats, with_split: bool) -> dict[str, float]:
@@ -174,12 +174,12 @@ def fit_custom(stack: str, rows: Rows, library: dict[str, float], link_bytes_per
     return best if loss < (1 - WORTH) * without else None
 
 
-def predict_library(kind: Collective, parameters: dict[str, float], rows: Rows) -> Floats:
+def predict_library(kind: Collective, parameters: dict[str, float], rows: LinkRows) -> Floats:
     """Seconds of every row by a library's collective."""
     return _predict([_library(kind, parameters, n) for n in rows.n_devices.tolist()], rows)
 
 
-def predict_custom(parameters: dict[str, float], library: dict[str, float], rows: Rows) -> Floats:
+def predict_custom(parameters: dict[str, float], library: dict[str, float], rows: LinkRows) -> Floats:
     """Seconds of every row's all-reduce by the faster of a stack's own kernels and the library."""
     p = parameters
     return _predict(
@@ -197,24 +197,24 @@ def _library(kind: Collective, p: dict[str, float], n_devices: int) -> LinkTerms
     return library_terms(kind, n_devices, p["start"], p["step"], p["rate"], p["rate_growth"], p["chunk_share"])
 
 
-def _predict(terms: list[LinkTerms], rows: Rows) -> Floats:
+def _predict(terms: list[LinkTerms], rows: LinkRows) -> Floats:
     columns = np.array([term[:6] for term in terms], dtype=float).T
     found: Floats = array(collective_s)(rows.n_bytes, *columns)
     return found
 
 
-def _loss(predicted: Floats, rows: Rows) -> float:
+def _loss(predicted: Floats, rows: LinkRows) -> float:
     """Mean absolute log error."""
     return float(np.abs(np.log(predicted / rows.measured_s)).mean())
 
 
 def _outcome(
     part: str,
-    rows: Rows,
+    rows: LinkRows,
     space: Space,
     free: tuple[int, ...],
     parameters: Callable[[Floats], dict[str, float]],
-    predict: Callable[[Floats, Rows], Floats],
+    predict: Callable[[Floats, LinkRows], Floats],
 ) -> tuple[FittedLink, float]:
     """The fit to all rows, with errors on every fifth row by fits to the others; and its loss."""
     fold = np.arange(len(rows.n_bytes)) % HELD_OUT_ONE_IN
@@ -237,7 +237,7 @@ def _outcome(
     return fitted_link, _loss(predict(point, rows), rows)
 
 
-def _best(rows: Rows, space: Space, free: tuple[int, ...], predict: Callable[[Floats, Rows], Floats]) -> Floats:
+def _best(rows: LinkRows, space: Space, free: tuple[int, ...], predict: Callable[[Floats, LinkRows], Floats]) -> Floats:
     """The best point from three starts."""
     starts = [space.usual * np.resize(factors, len(space.usual)) for factors in ((1.0,), (0.5, 1.0, 2.0), (2.0, 0.5))]
     weights = np.ones(len(rows.n_bytes))
@@ -299,7 +299,7 @@ def run(source: str, out: str, *, device: str, **_: Any) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """What `dse calibrate --kernel links` says."""
+    """The report of `dse calibrate --kernel links`."""
     lines = [f"{found['device']}  collectives  from {found['table']}"]
     for part in found["parts"]:
         lines += ["", f"{part['part']}: {part['n_points']} rows fitted, each held out once"]

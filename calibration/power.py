@@ -61,7 +61,7 @@ _SCALE = {"idle": 100.0, "byte": 100e-12, "flop": 0.5e-12}
 
 
 @dataclass(frozen=True)
-class Rows:
+class PowerRows:
     """Kernels whose power was measured: rates by format, W, the board's limit; which table and shape each is of."""
 
     rates: dict[str, Floats]
@@ -73,10 +73,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.power_w)
 
-    def take(self, mask: NDArray[Any]) -> "Rows":
+    def take(self, mask: NDArray[Any]) -> "PowerRows":
         """The rows where `mask` is true, or at its places."""
         own = {name: values[mask] for name, values in self.rates.items()}
-        return Rows(own, self.power_w[mask], self.limit_w[mask], self.tables[mask], self.shapes[mask])
+        return PowerRows(own, self.power_w[mask], self.limit_w[mask], self.tables[mask], self.shapes[mask])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +92,8 @@ class FittedEnergy(FittedPart):
         return self.errors["shapes"]["median"] <= MAX_ERROR
 
 
-def _joined(parts: list[Rows]) -> Rows:
-    return Rows(
+def _joined(parts: list[PowerRows]) -> PowerRows:
+    return PowerRows(
         {name: np.concatenate([part.rates[name] for part in parts]) for name in parts[0].rates},
         np.concatenate([part.power_w for part in parts]),
         np.concatenate([part.limit_w for part in parts]),
@@ -112,7 +112,7 @@ def _check_power(place: str, values: Floats) -> None:
         )
 
 
-def from_csv(path: str, device: HardwareSpec) -> Rows:
+def from_csv(path: str, device: HardwareSpec) -> PowerRows:
     """Rows of a CSV file, whose readings are taken to be steady.
 
     Columns: format (bf16, fp8, fp4), latency_us, power_w, n_bytes, flops, and table if there are several. Raises
@@ -140,7 +140,7 @@ def from_csv(path: str, device: HardwareSpec) -> Rows:
     tables = np.array(["" if place is None else row[place].strip() for row in cells])
     shapes = np.array([hash(pair) for pair in zip(found["n_bytes"], found["flops"], strict=True)])
     limit = device.board_power.si if device.board_power else np.inf
-    rows = Rows(
+    rows = PowerRows(
         _rates(formats, found["n_bytes"] / seconds, found["flops"] / seconds),
         found["power_w"],
         np.full(len(seconds), limit),
@@ -159,11 +159,11 @@ def _rates(formats: NDArray[np.str_], of_bytes: Floats, of_flops: Floats) -> dic
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the tables of a device have: steady rows, decode attention by format with seconds of a kernel, readings."""
+class PowerTables:
+    """Tables of a device: steady rows, decode attention by format with seconds of a kernel, readings."""
 
-    rows: Rows
-    attention: dict[str, tuple[Rows, Floats]]
+    rows: PowerRows
+    attention: dict[str, tuple[PowerRows, Floats]]
     readings_w: Floats
     source: str
 
@@ -181,7 +181,7 @@ _SHAPE = {
 }
 
 
-def from_package(source: str, device: HardwareSpec, stack: str) -> Measured:
+def from_package(source: str, device: HardwareSpec, stack: str) -> PowerTables:
     """The rows of a device and stack that have a power.
 
     `source` is the package's name, or the folder `systems/data` of a checkout of it, whose tables of older releases
@@ -193,7 +193,7 @@ def from_package(source: str, device: HardwareSpec, stack: str) -> Measured:
         if not folder.is_dir():
             raise InputError(f"{source}: has no folder {folder.name}: give {PACKAGE}, a .csv file, or systems/data")
     steady, readings, named = [], [], ""
-    attention: dict[str, tuple[Rows, Floats]] = {}
+    attention: dict[str, tuple[PowerRows, Floats]] = {}
     for kind, name in _TABLES:
         for path in sorted((folder / kind / stack).glob(f"*/{name}")):
             frame = served.frame_of(path)
@@ -215,7 +215,7 @@ def from_package(source: str, device: HardwareSpec, stack: str) -> Measured:
     if not steady:
         raise InputError(f"{source} has no table of {device.name} and {stack} with a column power: give a CSV file")
     origin = f"{cited() if source == PACKAGE else _CHECKOUT}, {named}"
-    return Measured(_joined(steady), attention, np.concatenate(readings), origin)
+    return PowerTables(_joined(steady), attention, np.concatenate(readings), origin)
 
 
 def _settled(power_w: Floats) -> NDArray[np.bool_]:
@@ -248,7 +248,7 @@ def _works(kind: str, frame: Any) -> Iterator[tuple[str, NDArray[np.bool_], Floa
 
 def _of_format(
     part: Any, kind: str, code: str, flops: Floats, n_bytes: Floats, ops: str, device: HardwareSpec
-) -> tuple[Rows, Floats, NDArray[np.bool_]]:
+) -> tuple[PowerRows, Floats, NDArray[np.bool_]]:
     """Rows of one format of a table, their seconds, and which of them keep memory or cores busy, from memory."""
     seconds = part["latency"].to_numpy(float) * units.to_base(1, "ms")
     nothing = np.zeros(len(part))
@@ -260,15 +260,15 @@ def _of_format(
     busy = (of_memory <= 1) & (of_cores <= 1) & (np.maximum(of_memory, of_cores) >= BUSY)
     shapes = part.groupby(_SHAPE[kind], sort=True).ngroup().to_numpy(np.int64)
     power, limit = (part[name].to_numpy(float) for name in ("power", "power_limit"))
-    return Rows(rates, power, limit, np.full(len(part), kind), shapes), seconds, busy
+    return PowerRows(rates, power, limit, np.full(len(part), kind), shapes), seconds, busy
 
 
-def power_w(rows: Rows, parameters: dict[str, float]) -> Floats:
+def power_w(rows: PowerRows, parameters: dict[str, float]) -> Floats:
     """Power of every row (W) by its rates, not above the board's limit."""
     return np.minimum(_demand(rows, parameters), rows.limit_w)
 
 
-def _demand(rows: Rows, parameters: dict[str, float]) -> Floats:
+def _demand(rows: PowerRows, parameters: dict[str, float]) -> Floats:
     found = np.full(len(rows), parameters["idle"])
     for name, rate in rows.rates.items():
         if name in parameters:
@@ -276,7 +276,7 @@ def _demand(rows: Rows, parameters: dict[str, float]) -> Floats:
     return found
 
 
-def solved(rows: Rows, idle_w: float | None) -> dict[str, float]:
+def solved(rows: PowerRows, idle_w: float | None) -> dict[str, float]:
     """The energy that fits the rows best, SI; formats with few rows have none. `idle_w` None: fitted too.
 
     At the limit as below it: a time that the limit stretched is the one that was measured. Every table and format
@@ -297,7 +297,7 @@ def solved(rows: Rows, idle_w: float | None) -> dict[str, float]:
 
 
 def share_of_reading(seconds: Floats) -> Floats:
-    """Which share of the mean reading of a run of kernels of so many seconds is theirs; the rest ran before.
+    """The share of a mean reading that a run of so many seconds makes up; the rest ran before.
 
     A reading is the mean of the last second, so during a run of T <= 1 s its share grows from 0 to T: half of T.
     """
@@ -305,7 +305,7 @@ def share_of_reading(seconds: Floats) -> Floats:
 
 
 def solved_attention(
-    rows: Rows, seconds: Floats, code: str, known: dict[str, float]
+    rows: PowerRows, seconds: Floats, code: str, known: dict[str, float]
 ) -> tuple[float, float, tuple[float, float], Floats]:
     """J a byte of keys and values in one format, W of what ran before, the range of the first, predicted readings (W).
 
@@ -337,8 +337,8 @@ def solved_attention(
     return value, float(point[1]) * _SCALE["idle"], (min(low, value), max(high, value)), predict(point)
 
 
-def _counts(rows: Rows) -> Floats:
-    """How much each row counts: every table, format and busier part the same, rows of like power together."""
+def _counts(rows: PowerRows) -> Floats:
+    """Weights of rows: every table, format and busier part the same, rows of like power together."""
     code = np.zeros(len(rows), int)
     for place, name in enumerate(sorted(rows.rates)):
         code = np.where(rows.rates[name] > 0, code + (place + 1) * 100, code)
@@ -348,12 +348,12 @@ def _counts(rows: Rows) -> Floats:
     return counts / counts.mean()
 
 
-def _errors(rows: Rows, parameters: dict[str, float]) -> dict[str, float]:
+def _errors(rows: PowerRows, parameters: dict[str, float]) -> dict[str, float]:
     off = np.abs(power_w(rows, parameters) / rows.power_w - 1)
     return {"median": float(np.median(off)), "p90": float(np.quantile(off, 0.9)), "rows": len(rows)}
 
 
-def fit(rows: Rows, source: str, measured: Measured | None = None) -> FittedEnergy:
+def fit(rows: PowerRows, source: str, measured: PowerTables | None = None) -> FittedEnergy:
     """The energy of a device, judged on one shape in five that the fit did not see, and on each table left out."""
     idle_w = None if measured is None else float(np.quantile(measured.readings_w, IDLE_QUANTILE))
     shapes = np.unique(rows.shapes)
@@ -394,7 +394,7 @@ def fit(rows: Rows, source: str, measured: Measured | None = None) -> FittedEner
     )
 
 
-def _decides(rows: Rows, name: str, found: dict[str, float]) -> bool:
+def _decides(rows: PowerRows, name: str, found: dict[str, float]) -> bool:
     """True where enough rows draw most of their power for one term: others leave it open."""
     if name not in rows.rates or name not in found:
         return False
@@ -472,7 +472,7 @@ def run(source: str, out: str, *, device: str, stack: str | None = None, **_: An
 
 
 def text(found: dict[str, Any]) -> str:
-    """What `dse calibrate --kernel power` says."""
+    """The report of `dse calibrate --kernel power`."""
     lines = [f"{found['device']}  energy  from {found['table']}  {found['n_points']:,} rows", ""]
     for name, value in found["parameters"].items():
         kind, _, code = name.partition(".")

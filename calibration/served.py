@@ -90,7 +90,7 @@ CONVOLUTION, RECURRENCE, STATE_BYTES, CONV_BYTES = "causal_conv1d_update", "fuse
 
 
 class Module(NamedTuple):
-    """What rows of whole layers have beside attention: seconds of their products as these were fitted, bytes of their
+    """Rows of whole layers beside attention: seconds of their products as these were fitted, bytes of their
     index, the tokens of a sequence that are chosen from (0 without a choice), and the context."""
 
     products_s: Floats
@@ -100,7 +100,7 @@ class Module(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class KernelRows:
     """Measured kernels of one part: operations, bytes moved, seconds; rows of decode steps, and who measured what."""
 
     flops: Floats
@@ -110,10 +110,10 @@ class Rows:
     source: str
     module: "Module | None" = None
 
-    def take(self, mask: NDArray[Any]) -> "Rows":
+    def take(self, mask: NDArray[Any]) -> "KernelRows":
         """The rows where `mask` is true, or at its places."""
         module = self.module and Module(*(column[mask] for column in self.module))
-        return Rows(
+        return KernelRows(
             self.flops[mask], self.n_bytes[mask], self.measured_s[mask], self.is_decode[mask], self.source, module
         )
 
@@ -143,7 +143,7 @@ def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
     for part, rows, peak in _parts(device, stack, own.products if own else {}):
         outcome = _fit(part, rows, device.memory_bandwidth.si, peak)
         if part.startswith("products.") and launch_s is not None:
-            # rows of narrow formats start their quantising too, eagerly; in a graph a product starts as 16-bit ones do
+            # rows of narrow formats start their quantizing too, eagerly; in a graph a product starts as 16-bit ones do
             outcome.parameters["launch"] = launch_s
         elif part == "products.bf16":
             launch_s = outcome.parameters["launch"]
@@ -151,7 +151,9 @@ def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
     return found
 
 
-def _parts(device: HardwareSpec, stack: str, known: Mapping[WeightCode, GemmFit]) -> list[tuple[str, Rows, float]]:
+def _parts(
+    device: HardwareSpec, stack: str, known: Mapping[WeightCode, GemmFit]
+) -> list[tuple[str, KernelRows, float]]:
     """(place in the stack, rows, peak rate) of everything measured; `known` are the products of the device's file,
     which sparse layers were measured with."""
     folder, found = package_folder(device.name), []
@@ -225,7 +227,7 @@ def _flashinfer(folder: Path) -> Any:
     return every[every["kernel_source"].str.contains(SHARED)]
 
 
-def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any) -> Rows | None:
+def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any) -> KernelRows | None:
     """Rows of one table, its times in milliseconds; None where there are too few."""
     seconds = frame["latency"].to_numpy(float) * units.to_base(1, "ms")
     keep = np.asarray(keep & np.isfinite(seconds) & (seconds > 0))
@@ -233,10 +235,10 @@ def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any)
         return None
     first = frame.iloc[0]
     source = ", ".join((cited(), str(first["device"]), f"{str(first['framework']).lower()} {first['version']}"))
-    return Rows(flops, n_bytes, seconds, np.asarray(is_decode), source).take(keep)
+    return KernelRows(flops, n_bytes, seconds, np.asarray(is_decode), source).take(keep)
 
 
-def _products(frame: Any, code: WeightCode, cache: float) -> Rows | None:
+def _products(frame: Any, code: WeightCode, cache: float) -> KernelRows | None:
     """Products whose weights no cache holds, of decode steps and of prompts; of several kernels the fastest."""
     frame = frame[frame["gemm_dtype"].isin(_FORMATS[code][0])]
     if not len(frame):
@@ -257,7 +259,7 @@ def product_work(frame: Any, code: WeightCode) -> tuple[Floats, Floats, Floats]:
     return 2 * m * n * k, weight_bytes + m * k * of_activation + 2 * m * n, weight_bytes
 
 
-def _experts(frame: Any, code: WeightCode, cache: float) -> Rows | None:
+def _experts(frame: Any, code: WeightCode, cache: float) -> KernelRows | None:
     """Grouped products of gated experts; weights read are those of the experts that tokens are expected to choose."""
     frame = frame[frame["moe_dtype"].isin(_FORMATS[code][0])]
     if code == "mxfp4":
@@ -288,7 +290,7 @@ def expert_work(frame: Any, code: WeightCode) -> tuple[Floats, Floats, Floats]:
     return 2 * one * pairs, weight_bytes + 2 * pairs * (2 * hidden + 3 * inner / tp), weight_bytes
 
 
-def _latent(frame: Any, stored: LatentCode) -> Rows | None:
+def _latent(frame: Any, stored: LatentCode) -> KernelRows | None:
     """Decode attention of latent heads, keys and values larger than a cache."""
     frame = frame[frame["kv_cache_dtype"] == ("fp8" if stored == "fp8" else "bfloat16")]
     if not len(frame):
@@ -300,7 +302,7 @@ def _latent(frame: Any, stored: LatentCode) -> Rows | None:
     return _rows(frame, flops, kv_bytes + 2 * batch * heads * LATENT_SCORE, everything, everything)
 
 
-def _states(frame: Any, cache: float) -> Rows | None:
+def _states(frame: Any, cache: float) -> KernelRows | None:
     """Decode updates of constant states: the short convolution and the recurrence, one after the other.
 
     The recurrence of a row is the kernel that runs after a convolution of its own (those that fuse both are other
@@ -325,11 +327,11 @@ def _states(frame: Any, cache: float) -> Rows | None:
 
 def _sparse(
     frame: Any, kind: str, is_fp8: bool, device: HardwareSpec, known: Mapping[WeightCode, GemmFit]
-) -> Rows | None:
+) -> KernelRows | None:
     """Decode steps of whole layers that read chosen or compressed tokens: their products with the weights, known from
     `known`, then the index, the choice and attention.
 
-    Layers with 16-bit weights where there are any: others start the quantising of activations too. `flops` and
+    Layers with 16-bit weights where there are any: others start the quantizing of activations too. `flops` and
     `n_bytes` are those of attention over what is read, queries and outputs included.
     """
     frame = frame[frame["op_name"].str.endswith("_skip_indexer") == (kind == "dsa_shared")]
@@ -388,7 +390,7 @@ def sparse_layer(kind: str, model: str, heads: int) -> Mixer:
     return Latent(6144, heads, 2048, 512, 192, 64, 256, index=Index(2048, 32, 128, own=own)).mixer()
 
 
-def _prompts(frame: Any, head_dim: int) -> Rows | None:
+def _prompts(frame: Any, head_dim: int) -> KernelRows | None:
     """Causal attention over whole prompts: half of the products."""
     if "window_size" in frame:
         frame = frame[frame["window_size"] == 0]
@@ -409,7 +411,7 @@ def prompt_flops(frame: Any) -> Floats:
     return found
 
 
-def predict_s(rows: Rows, point: Floats, bandwidth: float, peak: float) -> Floats:
+def predict_s(rows: KernelRows, point: Floats, bandwidth: float, peak: float) -> Floats:
     """Seconds of every row at a point of SPACE."""
     launch, memory, flops, index, choice = point
     found: Floats = array(gemm_s)(rows.flops, rows.n_bytes, launch * _US, 1 / flops, 1 / memory, peak, bandwidth)
@@ -421,7 +423,7 @@ def predict_s(rows: Rows, point: Floats, bandwidth: float, peak: float) -> Float
     return found
 
 
-def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> FittedKernel:
+def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float) -> FittedKernel:
     """The fit to four fifths of the rows, with errors on the rest; decode steps and prompts weigh the same."""
     order = np.random.default_rng(SEED).permutation(len(rows.measured_s))
     n_held = max(1, len(order) // HELD_OUT_ONE_IN)
@@ -465,7 +467,7 @@ def _fit(part: str, rows: Rows, bandwidth: float, peak: float) -> FittedKernel:
     return FittedKernel(part=part, parameters=parameters, n_points=len(places), errors=errors, source=rows.source)
 
 
-def _solved(rows: Rows, counts: Floats, free: tuple[int, ...], bandwidth: float, peak: float) -> Floats:
+def _solved(rows: KernelRows, counts: Floats, free: tuple[int, ...], bandwidth: float, peak: float) -> Floats:
     """The point of SPACE that predicts the rows best, of three starts."""
     starts = [SPACE.usual * (*factors, 1.0, 1.0) for factors in ((1.0, 1.0, 1.0), (5.0, 1.0, 2.0), (0.5, 1.5, 1.0))]
     tried = [
@@ -535,7 +537,7 @@ def run(
 
 
 def text(found: dict[str, Any]) -> str:
-    """What `dse calibrate --kernel served` says."""
+    """The report of `dse calibrate --kernel served`."""
     lines = [f"{found['device']}  kernels of whole steps  from {found['table']}", ""]
     lines.append(
         f"{'stack':<8}{'part':<20}{'launch':>9}{'memory':>8}{'flops':>8}{'decode':>9}{'prompts':>9}{'rows':>7}"

@@ -1,4 +1,4 @@
-"""Tables of published measurements of quantised KV: each row a design point and a number that somebody printed of it.
+"""Tables of published measurements of quantized KV: each row a design point and a number that somebody printed of it.
 
 Columns: `id, device, model, kv, stack, quantity, value, unit`, and where they apply `n_devices, weights, activations,
 batch, input_tokens, output_tokens, cls, group, is_base, note`. Rows of one `group` were measured on one machine; gains
@@ -77,7 +77,7 @@ WEIGHTS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class EvidenceRow:
     """One printed number, and the design that it is of."""
 
     id: str
@@ -109,13 +109,13 @@ class Row:
         return Point(device, kv_layout.build(self.model, quantizer, quantizer), replace(self.work, **changes))
 
 
-def read(path: str) -> list[Row]:
+def read(path: str) -> list[EvidenceRow]:
     """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
     header, lines, cells = rows_of(path)
     for name in NEEDED:
         if name not in header:
             raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
-    found: list[Row] = []
+    found: list[EvidenceRow] = []
     seen: set[str] = set()
     for line, values in zip(lines, cells, strict=True):
         said = {name: cell.strip() for name, cell in zip(header, values, strict=True)}
@@ -131,12 +131,12 @@ def read(path: str) -> list[Row]:
     return found
 
 
-def _row(path: str, line: int, cells: dict[str, str]) -> Row:
+def _row(path: str, line: int, cells: dict[str, str]) -> EvidenceRow:
     value = number(path, line, "value", cells["value"], MAX_VALUE, False)
     base = cells.get("is_base", "")
     if base not in ("", "0", "1"):
         raise InputError(f"{path}:{line}: is_base = {show(base)}: must be 0 or 1")
-    row = Row(
+    row = EvidenceRow(
         cells["id"],
         line,
         cells.get("group", ""),
@@ -153,7 +153,7 @@ def _row(path: str, line: int, cells: dict[str, str]) -> Row:
         return replace(row, reason=str(error))
 
 
-def _described(row: Row, path: str) -> Row:
+def _described(row: EvidenceRow, path: str) -> EvidenceRow:
     """The row with its design. Raises DseError for what is not known."""
     cells = row.cells
     device, marks = _device(cells["device"])
@@ -186,7 +186,7 @@ def _described(row: Row, path: str) -> Row:
     return replace(row, device=device, model=model, kv=kv, work=work, is_open=is_open, marks=marks)
 
 
-def _check_unit(row: Row) -> None:
+def _check_unit(row: EvidenceRow) -> None:
     """Raises InputError for a quantity that is not known, or a unit that is none of it."""
     formula = formula_of(row.quantity)[0]
     own = OWN_UNITS.get(formula, TIMES)
@@ -285,12 +285,12 @@ def _weights(cells: Mapping[str, str], model: ModelSpec) -> dict[str, Any]:
     return WEIGHTS[named]
 
 
-def _roomy(point: Point, row: Row, **changes: Any) -> Point:
+def _roomy(point: Point, row: EvidenceRow, **changes: Any) -> Point:
     """The point, in memory for all of its batch: a server ran it all the same."""
     return point if point.max_batch >= point.work.batch else row.point(device=roomy(point.device), **changes)
 
 
-def _largest(row: Row, **changes: Any) -> int:
+def _largest(row: EvidenceRow, **changes: Any) -> int:
     """The largest batch whose prompts run at once, all their activations live, as far as the table's authors went."""
     assert row.device is not None
     assert row.work is not None
@@ -306,7 +306,7 @@ def _largest(row: Row, **changes: Any) -> int:
     return low
 
 
-def _static(row: Row, **changes: Any) -> float:
+def _static(row: EvidenceRow, **changes: Any) -> float:
     """Tokens a second of one batch, prompt included: as large as fits where the table does not say."""
     if row.is_open:
         changes["batch"] = max(_largest(row, **changes), 1)
@@ -316,7 +316,7 @@ def _static(row: Row, **changes: Any) -> float:
     return float(_roomy(point, row, **changes).results["throughput_tokens_per_s"])
 
 
-def _unlimited(row: Row, **changes: Any) -> float:
+def _unlimited(row: EvidenceRow, **changes: Any) -> float:
     """Tokens a second of a server that never waits for requests."""
     batch = max(min(row.point(**changes).max_batch, MOST_AT_ONCE), 1)
     results = row.point(batch=batch, **changes).results
@@ -325,7 +325,7 @@ def _unlimited(row: Row, **changes: Any) -> float:
     return float(results["decoding_requests"] / results["steady_tpot_s"])
 
 
-def _at_once(row: Row, **changes: Any) -> float:
+def _at_once(row: EvidenceRow, **changes: Any) -> float:
     """Tokens a second of requests that start together and end one by one: steps as many as the longest has, at the mean
     number of requests that still run."""
     assert row.work is not None
@@ -341,24 +341,24 @@ def _at_once(row: Row, **changes: Any) -> float:
     return n * mean / (first.prefill_s + longest * running.decode_step_s)
 
 
-def _step(row: Row, **changes: Any) -> float:
+def _step(row: EvidenceRow, **changes: Any) -> float:
     """Seconds of a decode step."""
     return float(_roomy(row.point(**changes), row, **changes).results["decode_step_s"])
 
 
-def _first(row: Row, **changes: Any) -> float:
+def _first(row: EvidenceRow, **changes: Any) -> float:
     """Seconds to the first token."""
     return float(_roomy(row.point(**changes), row, **changes).results["ttft_s"])
 
 
-def _slope(row: Row, **changes: Any) -> float:
+def _slope(row: EvidenceRow, **changes: Any) -> float:
     """Seconds that a token of context adds to a step."""
     low, high = 2**13, 2**17
     ends = [_step(row, **{**changes, "input_tokens": n, "output_tokens": 1}) for n in (low, high)]
     return (ends[1] - ends[0]) / (high - low)
 
 
-def _one_layer(row: Row, **changes: Any) -> float:
+def _one_layer(row: EvidenceRow, **changes: Any) -> float:
     """Seconds of decode attention of the one layer."""
     assert row.work is not None
     changes = {"output_tokens": 1, "memory": "paper", **changes}
@@ -366,7 +366,7 @@ def _one_layer(row: Row, **changes: Any) -> float:
     return float(results["attention_s"] + results["dequantize_s"])
 
 
-def _product(row: Row, **changes: Any) -> float:
+def _product(row: EvidenceRow, **changes: Any) -> float:
     """Seconds of one matrix product, N and K as its model's name says, M the batch."""
     sides = _PRODUCT.fullmatch(row.cells["model"])
     if not sides:
@@ -392,17 +392,17 @@ def _product(row: Row, **changes: Any) -> float:
     )
 
 
-def _pool(row: Row, **changes: Any) -> float:
+def _pool(row: EvidenceRow, **changes: Any) -> float:
     """KV tokens that a server has room for."""
     return float(row.point(**changes).results["kv_pool_tokens"])
 
 
-def _best_batch(row: Row, **changes: Any) -> float:
+def _best_batch(row: EvidenceRow, **changes: Any) -> float:
     """Requests of the largest batch."""
     return float(_largest(row, **changes))
 
 
-def _fails(row: Row, **changes: Any) -> float:
+def _fails(row: EvidenceRow, **changes: Any) -> float:
     """1 where not one request fits."""
     return float(not row.point(**changes).max_batch)
 
@@ -439,7 +439,7 @@ OWN_UNITS: dict[Callable[..., float], tuple[str, ...]] = {
 
 
 def formula_of(quantity: str) -> tuple[Callable[..., float], str]:
-    """What computes a quantity as tables name it, and which errors it has. Raises InputError for one not known."""
+    """The formula of a quantity as tables name it, and the errors it has. Raises InputError for an unknown one."""
     for start, formula, kind in QUANTITIES:
         if quantity.startswith(start):
             return formula, kind
@@ -447,8 +447,8 @@ def formula_of(quantity: str) -> tuple[Callable[..., float], str]:
     raise InputError(f"quantity = {show(quantity)}: is not known: {known}")
 
 
-def predicted(row: Row, **changes: Any) -> float:
-    """What is predicted of a row, in its unit. Raises DseError where nothing can be."""
+def predicted(row: EvidenceRow, **changes: Any) -> float:
+    """Predict a row, in its unit. Raises DseError where that cannot be done."""
     if row.reason:
         raise InputError(row.reason)
     return formula_of(row.quantity)[0](row, **changes) / UNITS[row.unit]

@@ -120,7 +120,7 @@ def _left_out(table: Table, mask: Mask, reason: str) -> list[dict[str, Any]]:
 
 
 def split(n_rows: int) -> Mask:
-    """Which of so many rows are held out of the fit: the same ones every time."""
+    """Mark the rows that are held out of the fit: the same ones every time."""
     held = np.zeros(n_rows, bool)
     order = np.random.default_rng(SEED).permutation(n_rows)
     held[order[: max(1, n_rows // HELD_OUT_ONE_IN)]] = True

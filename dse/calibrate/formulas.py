@@ -51,7 +51,7 @@ GEMM_SPACE = Space(
 
 @dataclass(frozen=True)
 class Problem:
-    """What a table gives the formula, per row, and the device's own numbers. `fixed` are the arguments but for
+    """Rows of a table as arguments of the formula, with the device's own numbers. `fixed` are the arguments but for
     parameters; `in_cache` marks rows whose data the last-level cache holds."""
 
     kind: str

@@ -78,7 +78,7 @@ SUSPECT = (
 
 
 @dataclass(frozen=True)
-class Row:
+class ServerRow:
     """One measured server: what was asked of it, and its times in seconds; None where none was measured."""
 
     id: str
@@ -113,19 +113,19 @@ class Row:
         )
 
 
-def is_suspect(row: Row) -> bool:
+def is_suspect(row: ServerRow) -> bool:
     """True for a row that is no measurement of what it states (SUSPECT)."""
     name = row.spec.name if row.spec else ""
     return any((name, row.release) == (model, release) for model, release, _ in SUSPECT)
 
 
-def read(path: str) -> list[Row]:
+def read(path: str) -> list[ServerRow]:
     """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
     header, lines, cells = rows_of(path)
     for name in NEEDED:
         if name not in header:
             raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
-    found: list[Row] = []
+    found: list[ServerRow] = []
     seen = set()
     for line, values in zip(lines, cells, strict=True):
         said = {name: _said(cell) for name, cell in zip(header, values, strict=True)}
@@ -140,11 +140,11 @@ def read(path: str) -> list[Row]:
 
 
 def _said(cell: str) -> str:
-    """What a cell says; "" for nothing, or for the nan that tables write there."""
+    """The text of a cell; "" for nothing, or for the nan that tables write there."""
     return "" if cell.strip().lower() == "nan" else cell.strip()
 
 
-def _row(path: str, line: int, cells: dict[str, str]) -> Row:
+def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
     """One row; what is known of nothing becomes its reason."""
     place = f"{path}:{line}"
     whole = {name: int(number(path, line, name, cells[name], high, True)) for name, high in NEEDED.items() if high}
@@ -196,10 +196,10 @@ def _row(path: str, line: int, cells: dict[str, str]) -> Row:
             max_num_seqs=max(concurrency - 1, 1) if stack == RESERVING and not is_x else None,
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
-        row = Row(*given, device, spec, work, kv, times[0], times[1], "", marks)
+        row = ServerRow(*given, device, spec, work, kv, times[0], times[1], "", marks)
         return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))
     except DseError as error:
-        return Row(*given, None, None, None, "fp16", times[0], times[1], str(error))
+        return ServerRow(*given, None, None, None, "fp16", times[0], times[1], str(error))
 
 
 def _split(path: str, line: int, name: str, cell: str) -> int:
@@ -219,7 +219,7 @@ def _devices(split: dict[str, int]) -> tuple[int, int, int]:
     return tp, n_groups, ep if tp * n_groups % ep == 0 and tp * n_groups > 1 else 1
 
 
-def _share(path: str, cells: dict[str, str], row: Row) -> float:
+def _share(path: str, cells: dict[str, str], row: ServerRow) -> float:
     """Share of the memory for the server: as a column says, else the usual one, or more where weights fill that."""
     told = cells.get("gpu_memory_utilization", "")
     if told:
@@ -240,7 +240,7 @@ def _device(system: str) -> HardwareSpec:
 
 
 def _kv(given: str, precision: str, is_inferencex: bool) -> str:
-    """How keys and values are stored: as a column kv_cache_dtype says, in an engine's words or this tool's, else FP8 in
+    """Storage of keys and values: as a column kv_cache_dtype says, in an engine's words or this tool's, else FP8 in
     InferenceX's recipes, else 16 bits. Raises InputError for a type that no quantizer here stores."""
     if not given:
         return "fp8" if is_inferencex and precision in ("fp8", "fp4") else "fp16"

@@ -66,7 +66,7 @@ def solve(
         return np.concatenate((off, math.sqrt(PRIOR) * (values - usual) / scale))
 
     def loss(z: Floats) -> Floats:
-        """Of squares over HUBER squared, and its derivatives: Huber's for rows, the square itself for the pull."""
+        """The loss of squares over HUBER squared, with derivatives: Huber's for rows, the square for the pull."""
         far = is_row & (z > 1)
         root = np.sqrt(np.where(far, z, 1.0))
         return counts * np.array((np.where(far, 2 * root - 1, z), 1 / root, np.where(far, -0.5 / root**3, 0.0)))

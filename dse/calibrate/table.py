@@ -196,7 +196,7 @@ def read(path: str, timed: bool = True) -> Table:
 
 
 def _kv_codes(path: str, lines: list[int], names: NDArray[np.str_]) -> tuple[NDArray[np.str_], Floats]:
-    """What kernels differ by, and nominal bits, of every row."""
+    """The kernel code and the nominal bits of every row."""
     for line, name in zip(lines, names, strict=True):
         if name.lower() not in KV_DTYPES:
             known = did_you_mean(str(name), KV_DTYPES)

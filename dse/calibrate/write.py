@@ -1,4 +1,4 @@
-"""What calibration leaves behind: a device file with the fitted stack, a plot, a table with predictions, the words."""
+"""Write the results of a calibration: a device file with the fitted stack, a plot, its points, a report."""
 
 import csv
 import io
@@ -189,7 +189,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
 
 
 def points(outcomes: list[Outcome], device: str, stack: str) -> pd.DataFrame:
-    """What the plot draws: a row per measured time, with the predicted one and whether the fit did not see it."""
+    """Points of the plot: a row per measured time, with the predicted one and whether it was held out."""
     return pd.concat(
         [
             pd.DataFrame(
@@ -209,7 +209,7 @@ def points(outcomes: list[Outcome], device: str, stack: str) -> pd.DataFrame:
 
 
 def text(found: dict[str, Any]) -> str:
-    """What `dse calibrate` says."""
+    """The report of `dse calibrate`."""
     lines = [f"{found['device']}  stack {found['stack']}  from {found['table']}"]
     for part in found["parts"]:
         lines += ["", f"{part['part']}: {part['n_points']:,} rows fitted, {part['n_held_out']:,} held out"]

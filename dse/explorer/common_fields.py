@@ -126,7 +126,7 @@ _KINDS: dict[str, Kind] = {
 YES, NO = "yes", "no"
 
 
-def _field_of(asked: workload.Asked, here: Mapping[str, Any]) -> Field:
+def _field_of(asked: workload.WorkloadField, here: Mapping[str, Any]) -> Field:
     """A field of a workload as a page asks for it."""
     is_switch, is_share = asked.kind == workload.SWITCH, asked.kind == workload.SHARE
     choices = (YES, NO) if is_switch else asked.choices

@@ -17,7 +17,7 @@ from dse.measure.kernels import Side
 from dse.measure.source import About, axes
 from dse.model.formulas import effective_bits
 from dse.quantizers import QuantizerSpec
-from dse.specs.measurements import OutputError
+from dse.specs.measurements import AttentionSums
 
 #: the sums of a tensor, and those of attention, in a row
 TENSOR_SUMS = ("squared_error", "squared_signal", "squared_seen", "product")
@@ -215,7 +215,7 @@ def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def outputs(sums: Mapping[str, Mapping[str, Any]]) -> dict[Side, OutputError]:
+def outputs(sums: Mapping[str, Mapping[str, Any]]) -> dict[Side, AttentionSums]:
     """What each side's quantising does to the attention output of a layer, from the pooled sums of its sides; {} where
     attention was not measured."""
     if "both" not in sums or sums["key"].get("squared_output") is None:
@@ -223,7 +223,7 @@ def outputs(sums: Mapping[str, Mapping[str, Any]]) -> dict[Side, OutputError]:
     both = sums["both"]["squared_output_error"]
     sides: tuple[Side, ...] = ("key", "value")
     return {
-        side: OutputError(
+        side: AttentionSums(
             squared=sums[side]["squared_output"],
             squared_error=sums[side]["squared_output_error"],
             squared_error_both=both,

@@ -1,1 +1,1 @@
-"""What a user asks for: devices, language models, token policies, workloads, measured numbers."""
+"""Specifications that a user names or writes: devices, language models, token policies, workloads, measured numbers."""

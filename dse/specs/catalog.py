@@ -57,14 +57,14 @@ def implementation_folder() -> Path:
 
 @cache
 def implementations() -> tuple[Implementation, ...]:
-    """All implementations of quantised caches, by name."""
+    """All implementations of quantized caches, by name."""
     found = [load(specfile.read(path), Implementation) for path in sorted(_IMPLEMENTATIONS.glob("*.toml"))]
     return tuple(sorted(found, key=lambda one: (one.name, one.methods)))
 
 
 @cache
 def generic_implementation() -> Implementation:
-    """What is taken to run a quantizer of which no kernel is known on a GPU."""
+    """The implementation assumed for a quantizer without a known GPU kernel."""
     return next(one for one in implementations() if one.name == GENERIC)
 
 
@@ -85,7 +85,7 @@ def known_implementation(asked: str) -> None:
 
 
 def implementation(device: HardwareSpec, family: str, stack: str | None, asked: str) -> Implementation | None:
-    """What runs a quantizer family on a device: as asked, else as the device says, else what its stack has.
+    """Choose the implementation of a quantizer family on a device: as asked, else as its file says, else of the stack.
 
     `asked` is "", NAME (any case), or one of both with `:slowest`, `:fastest` (all numbers at that end of their ranges)
     or `:FIELD=VALUE,...` behind. On a GPU of which no kernel is known the generic one; None on what is no GPU. Raises
@@ -143,7 +143,7 @@ def _is_path(name: str) -> bool:
 
 
 def _file_like(name: str) -> str:
-    """Of a path that is not there: the file that has this name but for capitals and a missing ending; else ""."""
+    """The existing file that a mistyped path means, but for capitals and a missing ending; else ""."""
     folder, wanted = os.path.split(name)
     if not wanted or os.path.exists(name):
         return ""

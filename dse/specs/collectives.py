@@ -105,8 +105,7 @@ def send_terms(device: HardwareSpec, n_devices: int) -> LinkTerms:
 
 
 def most_devices(device: HardwareSpec, most: int) -> tuple[int, str]:
-    """How many devices, up to `most`, the device's file lets share work in every way, and what it lacks for one more
-    ("": nothing)."""
+    """Count the devices, up to `most`, that can share work in every way, and say what the file lacks for one more."""
     for n_devices in range(2, most + 1):
         try:
             for kind in COLLECTIVES:

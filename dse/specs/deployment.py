@@ -1,4 +1,4 @@
-"""How a model lies on several devices, and what one of them has of it.
+"""The layout of a model on several devices, and the part that one of them has.
 
 Every layer is split over `tp` devices, and the layers over `pp` stages of such devices. Where `dp_attention` is asked
 for, each of the `tp` devices attends to requests of its own; where `dcp` is, those that would hold copies of the same
@@ -74,7 +74,7 @@ def check(model: ModelSpec, work: Workload) -> None:
 
 
 def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
-    """What one of the `tp` devices has of the model, of all stages together.
+    """The part of the model that one of the `tp` devices has, over all stages.
 
     KV heads are split until there is one a device, then copied with the weights that make them; latent (MLA) heads are
     copied, and heads of constant states are split. With `dp_attention` all of attention is on every device. The rest of

@@ -1,4 +1,4 @@
-"""What a device and a language model are: pydantic models with units, bounds and sources.
+"""Devices and language models as pydantic models: numbers with units, bounds and sources.
 
 A number in a file is `{ value = 2.0e12, unit = "B/s", source = "Oaken, Table 1", kind = "datasheet" }`, or, in a
 user's own file, the short text `"3.35 TB/s"` (its source is then the file and its kind "assumed"). Inside the
@@ -227,7 +227,7 @@ class HardwareSpec(Spec):
         return found
 
     def format_peak_name(self, code: str) -> str:
-        """Which peak rate that is: of the narrowest operations that the device has for the format; weights alone in
+        """The field of that rate: of the narrowest operations that the device has for the format; weights alone in
         fewer bits are multiplied in 16."""
         if code == "nvfp4" and self.peak_flops_fp4:
             return "peak_flops_fp4"
@@ -236,14 +236,14 @@ class HardwareSpec(Spec):
         return "peak_flops"
 
     def path_of(self, family: str) -> Path:
-        """How a quantizer family is unpacked here: as the device says, else as GPUs do (and Oaken by its engine)."""
+        """The path that dequantizes a family: as the device says, else as GPUs do (and Oaken by its engine)."""
         given = self.dequant_path.get(family) or self.dequant_path.get("default")
         if given:
             return given
         return "engine" if family == "oaken" and self.engine_rate else GPU_PATHS.get(family, "fused")
 
     def rate(self, path: str) -> Quantity:
-        """Elements per second that a dequantisation path unpacks or packs; one is assumed where none is given."""
+        """Elements per second that a path dequantizes or quantizes; assumed where the file gives none."""
         given = self.engine_rate if path == "engine" else self.fused_rate
         if given is not None:
             return given
@@ -299,7 +299,7 @@ def flat(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class LayerKV(BaseModel):
-    """What `n_layers` equal layers keep of a request. `window` is None where a token sees all before it.
+    """The cache of a request in `n_layers` equal layers. `window` is None where a token sees all before it.
 
     MLA is one head whose key is the cached latent and rope part and whose value is empty. `stored` is False
     where a layer reads the cache of an earlier one. Layers of a constant state (Mamba-2, gated delta rule, KDA) have
@@ -354,9 +354,9 @@ class LayerKV(BaseModel):
 
     @property
     def sparse_kind(self) -> str:
-        """Which kernels read the layer, where not those of all tokens: of DeepSeek-V4's compressed caches with an index
-        ("csa") or without ("hca"), of MiniMax's blocks ("msa"), of DeepSeek's tokens ("dsa") or of those that another
-        layer chose ("dsa_shared"); "" for others."""
+        """The kernels that read the layer, where not those of all tokens: of DeepSeek-V4's compressed caches with an
+        index ("csa") or without ("hca"), of MiniMax's blocks ("msa"), of DeepSeek's tokens ("dsa") or of those that
+        another layer chose ("dsa_shared"); "" for others."""
         if self.tokens_per_entry > 1:
             return "csa" if self.index_bits else "hca"
         if self.read_limit_tokens is None:
@@ -367,7 +367,7 @@ class LayerKV(BaseModel):
 
 
 def order_problem(layers: Sequence[LayerKV]) -> str:
-    """What is wrong with layers in this order; nothing where all is well."""
+    """The rule that layers in this order break; "" where they break none."""
     with_heads = [layer for layer in layers if layer.key_dim]
     if not with_heads and not any(layer.state_bytes for layer in layers):
         return "one of them or more must have heads or a state"

@@ -70,7 +70,7 @@ def _checked(field: str, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Borrowed:
-    """What a device file takes of a shipped device: fields with their values, whose fitted kernels, and warnings."""
+    """Fields that a device file takes from a shipped device, the owner of its fitted kernels, and warnings."""
 
     name: str
     fields: dict[str, Any]
@@ -79,7 +79,7 @@ class Borrowed:
 
 
 def borrow(name: str, given: dict[str, Quantity]) -> Borrowed:
-    """What a device with the `given` numbers takes of the shipped device `name`. Raises InputError."""
+    """Borrow from the shipped device `name` what the `given` numbers leave open. Raises InputError."""
     files = catalog.device_files()
     if name.strip().lower() not in files:
         raise InputError(f"like = {show(name)}: must be a shipped device: {did_you_mean(name, files)}")

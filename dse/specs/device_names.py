@@ -88,8 +88,7 @@ def _by_plain_name(shipped: tuple[str, ...]) -> dict[str, str]:
 
 
 def near(name: str, shipped: tuple[str, ...]) -> str:
-    """What to say of an unknown name: the devices that go on as it does, or are one letter away, all of them; else what
-    `did_you_mean` finds."""
+    """A hint for an unknown name: all devices that continue it or are one letter away, else those of `did_you_mean`."""
     by_plain, asked = _by_plain_name(shipped), (name.strip().lower(), plain(name))
     longer = [one for one in shipped if len(asked[1]) >= MIN_START and plain(one).startswith(asked[1])]
     whole = {one: one for one in shipped} | by_plain

@@ -208,7 +208,7 @@ def _reason(error: Any) -> str:
 
 
 def _within(seconds: float, work: Callable[[], _Answer]) -> _Answer:
-    """What `work` gives. Raises TimeoutError where it takes longer, and whatever `work` raises.
+    """Run `work` within a time limit. Raises TimeoutError, and whatever `work` raises.
 
     A socket's own time-out starts anew with each byte, and looking up a host has none.
     """

@@ -1,4 +1,4 @@
-"""How a stack's release runs a quantised cache: what its code does, and rates fitted to measurements.
+"""Kernels by which a release of a stack runs a quantized cache, with rates fitted to measurements.
 
 A method (dse/quantizers) says bits and error; an implementation of it says what its kernels take. A file each under
 hwspecs/implementations; docs/explanation/implementations.md has the form, the fits and what cannot be told apart.
@@ -120,7 +120,7 @@ class Implementation(Spec):
         return {name: number for name in BOUNDS if (number := getattr(self, name)) is not None}
 
     def at(self, end: str) -> "Implementation":
-        """The same with every number at the slow or the fast end of its range."""
+        """A copy with every number at the slow or the fast end of its range."""
         changed = {}
         for name, number in self.numbers().items():
             is_low = (end == SLOWEST) != (name == "launch")
@@ -128,7 +128,7 @@ class Implementation(Spec):
         return self.model_copy(update={**changed, "name": f"{self.name}:{end}"})
 
     def with_number(self, name: str, value: float) -> "Implementation":
-        """The same with one number given on the spot, in the unit of its file.
+        """A copy with one number given on the spot, in the unit of its file.
 
         Raises KeyError for one that it has not, ValueError with what is allowed for a value out of bounds.
         """
@@ -165,7 +165,7 @@ class Implementation(Spec):
         return any(foreign or number.kind == "assumed" for number in self.numbers().values())
 
     def rate_text(self) -> str:
-        """What its kernels reach, with ranges, in a line."""
+        """The rates of its kernels, with ranges, in a line."""
         said = [
             f"{name} {number.value:g} {number.unit} ({number.low:g} to {number.high:g}, {number.kind})".replace(
                 " 1 ", " "

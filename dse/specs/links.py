@@ -1,4 +1,4 @@
-"""How devices are joined, as a device file says it: nodes, and fitted parameters of collectives."""
+"""Links between devices as a device file describes them: nodes, and fitted parameters of collectives."""
 
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -55,7 +55,7 @@ class CustomFit(LinkFit):
 
 
 class LinksSpec(Spec):
-    """How devices of a node, and nodes, are joined, and how long collectives take."""
+    """Links inside a node and between nodes, and the fitted times of collectives."""
 
     #: devices that `link_bandwidth` joins
     node_devices: Devices

@@ -1,4 +1,4 @@
-"""How a reader wants a figure drawn: title, size, texts, legend, notes. One declaration gives options and fields.
+"""The look of a figure: title, size, texts, legend, notes. One declaration gives options and fields.
 
 `dse.figures.export.look` applies it to a chart.
 """
@@ -11,8 +11,8 @@ from dse.core.errors import InputError, did_you_mean, show
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How a field of a look is asked for.
+class LookField:
+    """One field of a look: its option and its label.
 
     `option` is its name on the command line, without dashes (of a switch, what turns it off), `label` its name beside
     a figure. `choices` maps a value to what the explorer calls it; numbers lie between `low` and `high`, texts have
@@ -44,12 +44,12 @@ class Asked:
 
 
 def _asked(default: Any, *given: Any, **more: Any) -> Any:
-    return field(default=default, metadata={"asked": Asked(*given, **more)})
+    return field(default=default, metadata={"asked": LookField(*given, **more)})
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a reader says of a figure; None leaves it as its chart, or its size, has it."""
+    """Choices for a figure; None keeps what its chart, or its size, has."""
 
     preset: str = _asked(
         "paper",
@@ -119,7 +119,7 @@ class Look:
 
     @property
     def options(self) -> str:
-        """What differs from the default, as options of `dse plot`."""
+        """Options of `dse plot` for what differs from the default."""
         import shlex
 
         words: list[str] = []
@@ -132,4 +132,4 @@ class Look:
 
 
 #: field of a look -> how it is asked for
-ASKED: dict[str, Asked] = {one.name: one.metadata["asked"] for one in fields(Look)}
+ASKED: dict[str, LookField] = {one.name: one.metadata["asked"] for one in fields(Look)}

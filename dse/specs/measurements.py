@@ -29,18 +29,18 @@ class _Entry(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
-class OutputError(_Entry):
-    """Sums over queries and heads of a layer: what its quantised keys and values do to the attention output."""
+class AttentionSums(_Entry):
+    """Sums over queries and heads of a layer: what its quantized keys and values do to the attention output."""
 
     #: of the exact output
     squared: Amount
-    #: of the error with this side alone quantised, and with both sides by this quantizer
+    #: of the error with this side alone quantized, and with both sides by this quantizer
     squared_error: Amount
     squared_error_both: Amount
 
 
 class TensorMeasurement(_Entry):
-    """Keys or values of one layer, quantised: what they take, and how far off they come back."""
+    """Keys or values of one layer, quantized: the bytes they take, and their error."""
 
     name: str = Field(max_length=200)
     layer: Count
@@ -60,7 +60,7 @@ class TensorMeasurement(_Entry):
     squared_signal: Amount
     max_abs_error: Amount
     #: of `dse measure`
-    output: OutputError | None = None
+    output: AttentionSums | None = None
 
     @property
     def mse(self) -> float | None:
@@ -106,7 +106,7 @@ class MethodMeasurement(_Entry):
 
 
 class Data(_Entry):
-    """What was quantised."""
+    """The data that was quantized."""
 
     name: str = Field(max_length=200)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
@@ -214,7 +214,7 @@ class Bits:
         return replace(found, by_depth={n_layers: measured})
 
     def required(self, text: str) -> QuantizerSpec:
-        """The same, where what is packed must have been measured if bits are to be. Raises InputError."""
+        """Attach measurements, which must be there where bits come from them. Raises InputError."""
         spec = self.quantizer(text)
         for side in {side.name for sides in spec.layers for side in sides}:
             self.required(side)
@@ -258,7 +258,7 @@ def attach(spec: QuantizerSpec, file: MeasurementFile, use_bits: bool) -> Quanti
 
 
 def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, Measured]:
-    """What the methods of a plan by layer gave, each in its own layers; empty unless the file has them all.
+    """Measurements of a plan by layer, each method in its own layers; empty unless the file has them all.
 
     FP16 and BF16 need no measurement. The attention output's error of a layer is its method's where one packs both
     sides; of two methods the squares are added, as if their errors were independent.
@@ -292,8 +292,8 @@ def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, Measured]:
 
 
 def _exact(tensor: TensorMeasurement) -> TensorMeasurement:
-    """The same tensor stored in 16 bits: nothing is packed, nothing is lost."""
-    output = tensor.output and OutputError(squared=tensor.output.squared, squared_error=0.0, squared_error_both=0.0)
+    """The tensor as stored in 16 bits: nothing is quantized, nothing is lost."""
+    output = tensor.output and AttentionSums(squared=tensor.output.squared, squared_error=0.0, squared_error_both=0.0)
     bits = units.FP16_BITS * tensor.n_elements
     return tensor.model_copy(
         update={

@@ -91,7 +91,7 @@ ALSO = {
 
 
 def plain(name: str) -> str:
-    """What of a name says the shape, written in one way; numbers stay apart: Llama-3.1-70B-Instruct -> llama3-1-70b."""
+    """The words of a name that say the shape, spelled one way: Llama-3.1-70B-Instruct -> llama3-1-70b."""
     words = [word for word in re.split(r"[\s._-]+", name.strip().rpartition("/")[2].lower()) if word]
     kept = [
         word

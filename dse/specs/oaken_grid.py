@@ -31,18 +31,18 @@ FIELDS = (
 )
 
 
-class Row(NamedTuple):
-    """Keys or values of all layers, quantised with one set of parameters, and how many of them were outliers."""
+class GridRow(NamedTuple):
+    """Keys or values of all layers, quantized with one set of parameters, and how many of them were outliers."""
 
     measured: Measured
     outlier_share: Fraction
 
 
 @cache
-def _rows() -> dict[str, dict[str, Row]]:
+def _rows() -> dict[str, dict[str, GridRow]]:
     """Rows by canonical name of the quantizer and side."""
     text = (resources.files("dse.data") / SHIPPED).read_text()
-    found: dict[str, dict[str, Row]] = {}
+    found: dict[str, dict[str, GridRow]] = {}
     for line in csv.DictReader(text.splitlines()):
         n_elements, squared = int(line["n_elements"]), float(line["squared_output"])
         measured = Measured(
@@ -57,7 +57,7 @@ def _rows() -> dict[str, dict[str, Row]]:
             math.sqrt(float(line["squared_output_error_both"]) / squared),
         )
         share = Fraction(int(line["n_outliers"]), n_elements)
-        found.setdefault(line["quantizer"], {})[line["which"]] = Row(measured, share)
+        found.setdefault(line["quantizer"], {})[line["which"]] = GridRow(measured, share)
     return found
 
 

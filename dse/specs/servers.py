@@ -1,4 +1,4 @@
-"""What a server keeps of the memory beside weights and the KV cache, by software stack, each number with its source.
+"""Memory that a server keeps beside weights and the KV cache, by software stack, each number with its source.
 
 `dse point ... --explain free_bytes` shows them in use; docs/explanation/model.md, Memory of a server, has the rules.
 """

@@ -1,4 +1,4 @@
-"""What a software stack reaches on a device: fitted parameters of its kernels, each with what it was fitted on."""
+"""Fitted parameters of the kernels of a software stack on a device, each with the rows it was fitted on."""
 
 import re
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ def _inside(annotation: Any) -> tuple[Any, ...]:
 
 
 class Fit(FittedBlock):
-    """How good a set of parameters is: rows fitted, mean error on rows held out, and where the rows come from.
+    """The quality of fitted parameters: rows fitted, mean error on rows held out, and where the rows come from.
 
     Errors are shares (0.05 is 5 %). `serving_error` and `serving_p90` (mean and 90th percentile) count only the rows
     that serving is made of; see docs/explanation/calibration.md.
@@ -94,7 +94,7 @@ class AttentionFit(Fit):
 
 
 class PackedFit(Fit):
-    """What changes where keys and values are stored in fewer bits: the launch, and what a core unpacks."""
+    """Changes where keys and values have fewer bits: the launch, and the elements that a core dequantizes."""
 
     launch: Seconds
     core_rate: ElementRate | None = None
@@ -109,14 +109,14 @@ class GemmFit(Fit):
 
 
 class StateFit(Fit):
-    """What the kernels of a layer reach that update constant states in a decode step: reads and writes of them all."""
+    """Kernels of a layer that update constant states in a decode step, reading and writing them all."""
 
     launch: Seconds
     memory_frac: Share
 
 
 class SparseFit(GemmFit):
-    """What a layer needs that reads chosen or compressed tokens: its index, the choice, and attention, one by one."""
+    """A layer that reads chosen or compressed tokens: its index, the choice, and attention, one by one."""
 
     #: share of the peak bandwidth at which the index of all tokens is read; none: the layer has no index of its own
     index_frac: Share | None = None
@@ -141,12 +141,12 @@ class Spread(Spec):
 
 
 class HostFit(FittedBlock):
-    """What a server does in a step beside the kernels that are modelled: small kernels, scheduling, sampling.
+    """Time of a server in a step beside the modeled kernels: small kernels, scheduling, sampling.
 
     Fitted to whole measured steps, after kernels and exchanges (docs/explanation/calibration.md, Whole steps).
     """
 
-    #: norms, rotations, activations, quantising and other small kernels of a layer
+    #: norms, rotations, activations, quantizing and other small kernels of a layer
     layer: Seconds
     #: the host's work for each sequence
     sequence: Seconds
@@ -162,7 +162,7 @@ class HostFit(FittedBlock):
 
 
 class MaterialisedFit(Fit):
-    """How code runs that writes an FP16 copy of the cache before it multiplies: starts of its kernels, and traffic."""
+    """Code that writes an FP16 copy of the cache before it multiplies: starts of its kernels, and traffic."""
 
     #: all kernels that unpack the keys, or the values, of one layer
     launch: Seconds
@@ -215,7 +215,7 @@ class StackSpec(Spec):
         return {**found, **{f"kv.{code}": fit for code, fit in self.kv.items()}}
 
     def codes(self) -> list[KvCode]:
-        """How keys and values may be stored for `attention_terms` to know."""
+        """Storage of keys and values that `attention_terms` knows."""
         return ["fp16", *self.kv] if self.attention else []
 
     def attention_terms(self, code: KvCode = "fp16") -> dict[str, float]:

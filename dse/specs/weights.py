@@ -10,7 +10,7 @@ EIGHTHS = 8
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How the weights of a checkpoint are stored: those outside the routed experts, and those of the experts.
+    """Storage of the weights of a checkpoint: those outside the routed experts, and those of the experts.
 
     `*_eighths`: bits of a parameter times 8, scales included. `*_code`: which measured products run with them
     (`dse.specs.stack.WeightCode`), "" where none does.

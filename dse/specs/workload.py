@@ -1,4 +1,4 @@
-"""What is asked of a design: batch, lengths, admission, weight bits. Checked once, on entry.
+"""The workload of a design: batch, lengths, admission, weight bits. Checked once, on entry.
 
 Each field is declared once: options of commands, axes of sweeps, fields of pages and columns of results come from it.
 """
@@ -28,8 +28,8 @@ WHOLE, SHARE, SWITCH, CHOICE, NAME = "whole", "share", "switch", "choice", "name
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is said of a field of a workload, wherever it is asked for or shown."""
+class WorkloadField:
+    """One field of a workload, as options, pages and columns show it."""
 
     #: without dashes; messages name it
     option: str
@@ -76,7 +76,7 @@ class Asked:
 
 def _asked(default: Any, option: str, kind: str, title: str, label: str, help: str, **more: Any) -> Any:
     return dataclasses.field(
-        default=default, metadata={"asked": Asked(option, kind, title, label, help, default, **more)}
+        default=default, metadata={"asked": WorkloadField(option, kind, title, label, help, default, **more)}
     )
 
 
@@ -449,12 +449,12 @@ class Workload:
 
     @property
     def token_policy(self) -> TokenPolicy:
-        """Which tokens are stored and read."""
+        """The policy that says which tokens are stored and read."""
         return parse(self.tokens)
 
     @property
     def weight_format(self) -> WeightFormat:
-        """How the weights are stored and multiplied."""
+        """The format in which weights are stored and multiplied."""
         return weight_format(self.weights, self.weights_bits, self.activation_bits)
 
     @property
@@ -463,16 +463,16 @@ class Workload:
         return self.tp * self.pp
 
     def devices_text(self, device: str) -> str:
-        """How a line names the devices: 8 x H200; one by its name alone."""
+        """The devices in a line: 8 x H200; one by its name alone."""
         return f"{self.n_devices:,} x {device}" if self.n_devices > 1 else device
 
     @property
     def weights_text(self) -> str:
-        """How a line names the weights: fp8 weights, or by their bits."""
+        """The weights in a line: fp8 weights, or their bits."""
         return f"{self.weights or f'{self.weights_bits}-bit'} weights"
 
     def ways(self) -> list[str]:
-        """How the model is split over devices and its weights are stored, where not the default: tp 8, fp8 weights."""
+        """The split over devices and the weights in a line, where not the default: tp 8, fp8 weights."""
         split = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(self, name) > 1]
         return [*split, *([self.weights_text] if self.weights or self.weights_bits != 16 else [])]
 
@@ -492,4 +492,4 @@ DEPLOYMENT = ("tp", "pp", "pp_batches", "ep", "expert_skew", "dp_attention", "dc
 #: fields that say how memory is counted
 MEMORY = ("memory", "gpu_memory_utilization", "prompt_budget_tokens")
 #: fields of a workload by name, in the order in which it takes them
-ASKED: dict[str, Asked] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}
+ASKED: dict[str, WorkloadField] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.evidence import RATES, Row, formula_of, predicted, read
+from dse.calibrate.evidence import RATES, EvidenceRow, formula_of, predicted, read
 from dse.core import files
 from dse.core.errors import DseError
 from dse.core.table import aligned
@@ -32,7 +32,7 @@ MARKED = ("stacks_of", "nearest_kernels", "nearest_format", "implementation", "n
 class Judged:
     """A row and what is predicted of it, in the row's unit; None where nothing is, for a `reason`."""
 
-    row: Row
+    row: EvidenceRow
     value: float | None = None
     low: float = math.nan
     high: float = math.nan
@@ -44,7 +44,7 @@ class Judged:
     marks: str = ""
 
 
-def judge(row: Row) -> Judged:
+def judge(row: EvidenceRow) -> Judged:
     """The prediction of a row by itself, with its interval."""
     try:
         value, kind = predicted(row), formula_of(row.quantity)[1] if not row.reason else ""
@@ -61,7 +61,7 @@ def judge(row: Row) -> Judged:
         return Judged(row, reason=str(error))
 
 
-def _ends(row: Row, value: float) -> Interval:
+def _ends(row: EvidenceRow, value: float) -> Interval:
     """By which factors a prediction moves inside the range of its implementation's numbers."""
     point = row.point(batch=1)
     if not any(g.implementation and g.implementation.numbers() for g in point.plan.groups):
@@ -115,7 +115,7 @@ def _with_gain(one: Judged, base: Judged) -> Judged:
     return replace(one, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
 
 
-def _unsure(first: Row, second: Row, times: Sequence[float]) -> float:
+def _unsure(first: EvidenceRow, second: EvidenceRow, times: Sequence[float]) -> float:
     """How much of two times does not err alike: their attention over keys and values, and the rest's difference."""
     parts = []
     for row, time in zip((first, second), times, strict=True):

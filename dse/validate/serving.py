@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.servers import UNIT_SLIP, Row, is_suspect, read
+from dse.calibrate.servers import UNIT_SLIP, ServerRow, is_suspect, read
 from dse.core import files, units
 from dse.core.errors import DseError, InputError
 from dse.core.table import aligned
@@ -41,7 +41,7 @@ _MS = units.to_base(1, "ms")
 class Judged:
     """One row and what was predicted of it, in seconds; None where nothing could be."""
 
-    row: Row
+    row: ServerRow
     tpot_s: tuple[float, float, float] | None
     ttft_s: tuple[float, float, float] | None
     #: what else would have been said: bytes over bandwidth and operations over the peak; kernels alone
@@ -58,7 +58,7 @@ class Judged:
         return "mixture" if self.row.spec and self.row.spec.n_experts > 1 else "dense"
 
 
-def judge(row: Row) -> Judged:
+def judge(row: ServerRow) -> Judged:
     """The prediction of a row."""
     nothing = (None, None, None, None)
     if row.reason:
@@ -91,7 +91,7 @@ def _marks(point: Point) -> str:
     return "; ".join(f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED)
 
 
-def _naive_s(row: Row) -> float:
+def _naive_s(row: ServerRow) -> float:
     """A decode step of all requests at peak rates."""
     ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper", "max_num_seqs": None}
     found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]

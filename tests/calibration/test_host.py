@@ -9,7 +9,7 @@ import pytest
 
 from calibration import host
 from calibration.host import Features
-from dse.calibrate.servers import Row, read
+from dse.calibrate.servers import ServerRow, read
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.specs import catalog
@@ -29,7 +29,7 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
     for i in range(n):
         spec = catalog.model(models[i % len(models)])
         stack, release = releases[i // len(models) % len(releases)].split()
-        row = Row(
+        row = ServerRow(
             f"r{i}", i + 2, spec.name, "h100_sxm", stack, release, "bf16", 8, 1, None, spec, None, "fp16", 1.0, 1.0, ""
         )
         rows.append(row)

@@ -21,13 +21,13 @@ CUSTOM = {"start": 3e-6, "step": 0.1e-6, "direct_rate": 280e9, "split_rate": 260
 def rows(predict, noise=0.02, seed=1):
     """Sizes from 512 B to 1 GiB on 2, 4 and 8 devices, times as `predict` says with some noise."""
     n_devices, n_bytes = (grid.ravel() for grid in np.meshgrid([2, 4, 8], 2.0 ** np.arange(9, 31), indexing="ij"))
-    blank = links.Rows(n_devices, n_bytes, np.ones(len(n_bytes)), "by hand")
+    blank = links.LinkRows(n_devices, n_bytes, np.ones(len(n_bytes)), "by hand")
     off = 1 + noise * np.random.default_rng(seed).standard_normal(len(n_bytes))
-    return links.Rows(n_devices, n_bytes, predict(blank) * off, "by hand")
+    return links.LinkRows(n_devices, n_bytes, predict(blank) * off, "by hand")
 
 
 def test_predictions_by_hand():
-    one = links.Rows(np.array([8]), np.array([1e6]), np.ones(1), "by hand")
+    one = links.LinkRows(np.array([8]), np.array([1e6]), np.ones(1), "by hand")
     # 5 us + 7 * 1.5 us = 15.5 us; 1.75 MB at 320 GB/s * sqrt(2) = 3.867 us; 1.2 * sqrt(15.5 * 3.867) = 9.291 us
     assert 1e6 * links.predict_library("all_reduce", LIBRARY, one)[0] == pytest.approx(28.658, abs=1e-3)
     # direct: 3.7 us + 7 MB at 280 GB/s = 28.7 us; split: 7.4 us + 1.75 MB at 260 GB/s = 14.131 us

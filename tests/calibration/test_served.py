@@ -99,7 +99,7 @@ def test_known_parameters_are_found_again():
 def test_what_errs_too_much_is_not_written():
     rng = np.random.default_rng(1)
     rows = served._products(products(), "bf16", 0.0)
-    wild = served.Rows(
+    wild = served.KernelRows(
         rows.flops,
         rows.n_bytes,
         rows.measured_s * np.exp(rng.standard_normal(len(rows.flops))),

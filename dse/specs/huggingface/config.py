@@ -179,7 +179,7 @@ def _not_understood(keys: Keys) -> None:
 
 
 def _runs(mixers: list[Mixer]) -> tuple[LayerKV, ...]:
-    """What layers keep in their order, equal neighbours joined."""
+    """The caches of layers in their order, equal neighbors joined."""
     found = []
     for caches, run in groupby(mixer.caches for mixer in mixers):
         n_layers = len(list(run))

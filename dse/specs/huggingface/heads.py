@@ -1,4 +1,4 @@
-"""How many heads keys and values have, how many channels, and how far back each layer looks."""
+"""Read the heads of keys and values, their channels, and the window of each layer."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def head_dims(keys: Keys, hidden: int, q_heads: list[int], apart: bool = False) 
 
 
 def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state: list[bool]) -> list[int | None]:
-    """How many past tokens each layer keeps; None where it keeps all, or a constant state."""
+    """Past tokens that each layer keeps; None where it keeps all, or a constant state."""
     everything: list[int | None] = [None] * n_layers
     chunk = keys.whole(["attention_chunk_size"], 1, MAX_TOKENS)
     asked = keys.flag("use_sliding_window")

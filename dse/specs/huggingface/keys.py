@@ -121,7 +121,7 @@ class Keys:
         return None
 
     def name_of(self, names: list[str]) -> str:
-        """Which of several names the file uses; the first if none."""
+        """The one of several names that the file uses; the first if none."""
         found = self.find(names)
         return found[0] if found else names[0]
 

@@ -45,7 +45,7 @@ class Blocks:
 
 
 def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) -> list[Mixer]:
-    """What mixes the tokens in each layer. Problems go to `keys`."""
+    """Read the mixer of every layer. Problems go to `keys`."""
     q_heads = keys.per_layer(Q_HEADS, n_layers, 1, MAX_DIM)
     if model_type in COMPRESSED:
         return _compressed(keys, n_layers, hidden, q_heads)
@@ -368,7 +368,7 @@ def _nemotron_nas(keys: Keys, rules: Rules, hidden: int) -> Blocks:
 
 
 def _problem_of_block(block: Any, q_heads: int) -> str:
-    """What of a layer of Nemotron-NAS is not understood."""
+    """The part of a Nemotron-NAS layer that is not understood."""
     if not isinstance(block, dict) or not all(isinstance(block.get(part), dict) for part in ("attention", "ffn")):
         return "must have the tables attention and ffn"
     attention, ffn = block["attention"], block["ffn"]

@@ -1,4 +1,4 @@
-"""What mixes the tokens of one layer: attention with heads, over a latent or a compressed cache, or a constant state.
+"""Mixers of the tokens of one layer: attention with heads, over a latent or a compressed cache, or a constant state.
 
 Each function gives what a layer keeps of a request and how many parameters it has. The rules are those of the
 published models' code; tests/specs/test_huggingface.py and test_architectures.py check them against published counts.
@@ -31,7 +31,7 @@ class Mixer:
     inner_elements: int
 
     def reading_earlier(self) -> "Mixer":
-        """The same layer where it reads the cache of an earlier one."""
+        """A copy of the layer that reads the cache of an earlier one."""
         return replace(self, caches=tuple(one.model_copy(update={"stored": False}) for one in self.caches))
 
 
@@ -41,7 +41,7 @@ NOTHING = Mixer((LayerKV(n_layers=1),), 0, 0)
 
 @dataclass(frozen=True)
 class Index:
-    """What chooses the tokens that are read: of `heads` for a query and one key of `dim` for a token."""
+    """The index that chooses tokens to read: `heads` for a query and one key of `dim` for a token."""
 
     read_tokens: int
     heads: int

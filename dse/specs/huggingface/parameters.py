@@ -24,7 +24,7 @@ FFN_WIDTH = ["intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_
 
 @dataclass(frozen=True)
 class Rules:
-    """What `model_type` alone decides. Norms count parameters per channel: 1 weight, 2 weight and bias, 0 none."""
+    """Rules by `model_type` alone. Norms count parameters per channel: 1 weight, 2 weight and bias, 0 none."""
 
     gated: bool = True
     norm: int = 1
@@ -324,7 +324,7 @@ def read_experts(
 
 
 def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
-    """Which layers route to experts: each rule of a key that is present takes layers away."""
+    """Mark the layers that route to experts: each rule of a key that is present takes layers away."""
     chosen = [True] * n_layers
     first = keys.whole(["first_k_dense_replace", "moe_layer_start_index"], 0, 10_000, 0) or 0
     for i in range(min(first, n_layers)):
@@ -419,7 +419,7 @@ def activation_elements(shape: Shape) -> int:
 
 
 def layer_elements(shape: Shape) -> int:
-    """The same without the output head."""
+    """Elements live at once in the widest operation of a layer, without the output head."""
     inner = []
     gates = 2 if shape.rules.gated else 1
     for layer, width in enumerate(shape.ffn):

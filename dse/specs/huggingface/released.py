@@ -1,4 +1,4 @@
-"""Which format of `--weights` counts weights as the quantization_config of a config.json has them."""
+"""Match the quantization_config of a config.json to a format of `--weights`."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _KEPT = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules"
 
 
 def note(config: Any, has_own_experts: bool) -> str:
-    """What to tell of a quantization_config, which counts for nothing; `has_own_experts`: another key says how experts
-    are stored."""
+    """A note on a quantization_config, which is not counted; `has_own_experts`: another key gives the storage of
+    experts."""
     name = "" if has_own_experts or not isinstance(config, Mapping) else _format(config)
     if not name:
         return "quantization_config ignored: weights count 16 bits unless --weights says otherwise"
