@@ -1,19 +1,18 @@
 """Design-space exploration of KV-cache quantization for LLM serving.
 
 The functions of dse/api.py are what scripts and notebooks use: `dse.formats`, `dse.evaluate`, `dse.grid`, `dse.sweep`,
-`dse.front`, `dse.crossover`, `dse.need`, `dse.sensitivity`, `dse.best_map`, `dse.plot`, ...
+`dse.front`, `dse.crossover`, `dse.need`, `dse.sensitivity`, `dse.best_map`, `dse.plot`, ... They are loaded when first
+used, so that `import dse` takes no time; `__init__.pyi` tells editors their signatures.
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import Any
 
 from dse.core.version import VERSION
 
 __version__ = VERSION
 
-_FUNCTIONS = (
+__all__ = [
     "Workload",
     "best_map",
     "check",
@@ -26,6 +25,7 @@ _FUNCTIONS = (
     "formats",
     "front",
     "grid",
+    "lab",
     "load",
     "model",
     "need",
@@ -39,39 +39,22 @@ _FUNCTIONS = (
     "simulate",
     "sweep",
     "units",
-)
-#: those that a package has the name of
-_PACKAGES = ("model", "report", "sweep")
+]
+
+# packages that share their name with a function are imported before it: the import system then leaves the name alone
+for _name in ("model", "operations", "report", "sweep"):
+    importlib.import_module(f"dse.{_name}")
+    del globals()[_name]
 
 
-class _Called(ModuleType):
-    """A package that has the name of a function of the public face: it can be called as that."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """What the function of the same name in dse/api.py returns."""
-        return getattr(importlib.import_module("dse.api"), self.__name__.rpartition(".")[2])(*args, **options)
-
-
-class _Face(ModuleType):
-    """This package: its functions are loaded when they are first used, so that `import dse` takes no time."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Make callable the packages that the import system puts here under the name of a function."""
-        if name in _PACKAGES and isinstance(value, ModuleType):
-            value.__class__ = _Called
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        """A function of dse/api.py; the package of that name where there is one."""
-        if name not in _FUNCTIONS:
-            raise AttributeError(f"module 'dse' has no attribute {name!r}")
-        if name in _PACKAGES:
-            return importlib.import_module(f"dse.{name}")
-        return getattr(importlib.import_module("dse.api"), name)
-
-    def __dir__(self) -> list[str]:
-        """The public names, and those that every module has."""
-        return sorted({*(name for name in super().__dir__() if name.startswith("__")), *_FUNCTIONS})
+def __getattr__(name: str) -> Any:
+    """Load a public function when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'dse' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module("dse.api"), name)
+    return value
 
 
-sys.modules[__name__].__class__ = _Face
+def __dir__() -> list[str]:
+    """The public names, and those that every module has."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

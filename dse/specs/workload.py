@@ -491,5 +491,7 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 DEPLOYMENT = ("tp", "pp", "pp_batches", "ep", "expert_skew", "dp_attention", "dcp")
 #: fields that say how memory is counted
 MEMORY = ("memory", "gpu_memory_utilization", "prompt_budget_tokens")
+#: fields that say how times are modelled
+TIMING = ("model_kind", "stack", "implementation", "strict_kernels")
 #: fields of a workload by name, in the order in which it takes them
 ASKED: dict[str, WorkloadField] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}

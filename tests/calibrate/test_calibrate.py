@@ -14,8 +14,7 @@ from dse.calibrate import fit as calibrate
 from dse.calibrate import solve
 from dse.calibrate import table as calibrate_table
 from dse.calibrate import write as calibrate_write
-from dse.cli.calibrate import calibrate as calibrate_command
-from dse.cli.calibrate import predict as predict_command
+from dse.cli.main import cli
 from dse.core import specfile, units
 from dse.core.errors import InputError, SpecError
 from dse.model import stacks
@@ -26,6 +25,8 @@ from dse.specs.workload import Workload
 TRUE = {"launch": 11e-6, "split": 4e-6, "per_unit": 3.5e-6, "memory_frac": 0.85, "core_rate": 0.0, "layout_copy": 0.0}
 HEADER = "gpu,framework,framework_version,batch,n_q_heads,n_kv_heads,head_dim,kv_len_tokens,kv_dtype,latency_us"
 H100 = {"n_cores": 132, "bandwidth": 3.35e12, "flops": 989e12}
+
+CALIBRATE, PREDICT = cli.commands["calibrate"], cli.commands["predict"]
 
 
 def naive_attention_s(batch, q, kv, dim, length, bits, true, chip, launch=None, core_rate=None):
@@ -301,7 +302,7 @@ def run(command, *args):
 
 def test_calibrate_writes_a_device_that_predicts(tmp_path):
     path, out = table(tmp_path, rows(120, 12) + rows(60, 13, code="fp8", core_rate=20e9)), tmp_path / "mine.toml"
-    result = run(calibrate_command, path, "--device", "h100", "--stack", "mine", "--out", out)
+    result = run(CALIBRATE, path, "--device", "h100", "--stack", "mine", "--out", out)
     assert result.exit_code == 0, result.output
     assert "held out" in result.output
     device = catalog.device(str(out))
@@ -312,7 +313,7 @@ def test_calibrate_writes_a_device_that_predicts(tmp_path):
     assert (tmp_path / "mine.html").stat().st_size > 10_000
     assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
     wanted = tmp_path / "predicted.csv"
-    result = run(predict_command, "attention", path, "--device", out, "--stack", "mine", "--out", wanted)
+    result = run(PREDICT, "attention", path, "--device", out, "--stack", "mine", "--out", wanted)
     assert result.exit_code == 0, result.output
     lines = wanted.read_text().splitlines()
     assert lines[0] == HEADER + ",predicted_us"
@@ -322,9 +323,7 @@ def test_calibrate_writes_a_device_that_predicts(tmp_path):
 
 
 def test_calibrate_prints_json(tmp_path):
-    result = run(
-        calibrate_command, table(tmp_path, rows(50, 14)), "--device", "h100", "--out", tmp_path / "o.toml", "--json"
-    )
+    result = run(CALIBRATE, table(tmp_path, rows(50, 14)), "--device", "h100", "--out", tmp_path / "o.toml", "--json")
     found = json.loads(result.stdout)
     assert found["stack"] == "vllm"
     assert found["parts"][0]["parameters"]["launch"] == pytest.approx(11e-6, rel=0.1)
@@ -341,7 +340,7 @@ def test_json_devices_and_short_numbers_are_kept(tmp_path):
     }
     (tmp_path / "d.json").write_text(json.dumps(device))
     out = tmp_path / "out.toml"
-    result = run(calibrate_command, table(tmp_path, rows(60, 15)), "--device", tmp_path / "d.json", "--out", out)
+    result = run(CALIBRATE, table(tmp_path, rows(60, 15)), "--device", tmp_path / "d.json", "--out", out)
     assert result.exit_code == 0, result.exception
     assert catalog.device(str(out)).path_of("nqkv") == "fused"
 
@@ -364,7 +363,7 @@ def noisy(n):
 def test_a_fit_that_cannot_be_trusted_writes_nothing(tmp_path, lines, message):
     out = tmp_path / "kept.toml"
     out.write_text("kept")
-    result = run(calibrate_command, table(tmp_path, lines), "--device", "h100", "--out", out)
+    result = run(CALIBRATE, table(tmp_path, lines), "--device", "h100", "--out", out)
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
     assert len(result.exception.lines()) == 1
@@ -410,7 +409,7 @@ GOOD = "H100-SXM5,vllm,1.0,64,32,8,128,4096,bfloat16,500"
 )
 def test_bad_input_is_one_line_with_file_row_and_column(tmp_path, lines, header, place, reason):
     path = table(tmp_path, lines, header)
-    result = run(calibrate_command, path, "--device", "h100", "--out", tmp_path / "o.toml")
+    result = run(CALIBRATE, path, "--device", "h100", "--out", tmp_path / "o.toml")
     assert isinstance(result.exception, InputError), result.output
     (line,) = result.exception.lines()
     assert "t.csv" in line
@@ -422,7 +421,7 @@ def test_bad_input_is_one_line_with_file_row_and_column(tmp_path, lines, header,
 @pytest.mark.parametrize(("measured", "device"), [("NVIDIA GB200", "B200"), ("NVIDIA B300 SXM6 AC", "GB300")])
 def test_a_name_inside_another_is_another_device(tmp_path, measured, device):
     path = table(tmp_path, [GOOD.replace("H100-SXM5", measured)] * 9)
-    result = run(calibrate_command, path, "--device", device, "--out", tmp_path / "o.toml")
+    result = run(CALIBRATE, path, "--device", device, "--out", tmp_path / "o.toml")
     assert isinstance(result.exception, InputError)
     assert f"the device is {device}: give the device that was measured" in str(result.exception)
 
@@ -452,25 +451,25 @@ def test_other_wrong_words(tmp_path):
         (("--device", "h100", "--stack", "My stack", "--out", tmp_path / "o.toml"), "lower-case"),
         (("--device", "oaken-hbm", "--out", tmp_path / "o.toml"), "has no n_cores"),
     ):
-        result = run(calibrate_command, path, *args)
+        result = run(CALIBRATE, path, *args)
         assert isinstance(result.exception, InputError)
         assert reason in str(result.exception)
-    result = run(predict_command, "attention", path, "--device", "h100", "--stack", "vlm", "--out", tmp_path / "p.csv")
+    result = run(PREDICT, "attention", path, "--device", "h100", "--stack", "vlm", "--out", tmp_path / "p.csv")
     assert "did you mean vllm" in str(result.exception)
-    result = run(predict_command, "attention", path, "--device", "oaken-hbm", "--out", tmp_path / "p.csv")
+    result = run(PREDICT, "attention", path, "--device", "oaken-hbm", "--out", tmp_path / "p.csv")
     assert isinstance(result.exception, InputError)
 
 
 def test_predictions_need_parameters_for_every_row(tmp_path):
     path = table(tmp_path, [GOOD, GOOD.replace("bfloat16", "int4")])
-    result = run(predict_command, "attention", path, "--device", "h100", "--out", tmp_path / "p.csv")
+    result = run(PREDICT, "attention", path, "--device", "h100", "--out", tmp_path / "p.csv")
     assert ":3: kv_dtype" in str(result.exception)
 
 
 def test_predictions_quote_what_a_spreadsheet_would_run(tmp_path):
     header = "note,batch,n_q_heads,n_kv_heads,head_dim,kv_len_tokens,kv_dtype"
     path = table(tmp_path, ["=cmd(),1,8,8,128,100,bf16", "-5,1,8,8,128,100,bf16"], header)
-    result = run(predict_command, "attention", path, "--device", "a100-80gb", "--out", tmp_path / "p.csv")
+    result = run(PREDICT, "attention", path, "--device", "a100-80gb", "--out", tmp_path / "p.csv")
     assert result.exit_code == 0
     first, second = (tmp_path / "p.csv").read_text().splitlines()[1:]
     assert first.startswith("'=cmd(),1,")
@@ -593,7 +592,7 @@ def test_shipped_parameters_come_from_the_package():
 
 def test_without_the_package_the_way_to_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "aiconfigurator_core", None)
-    result = run(calibrate_command, "aiconfigurator-core", "--device", "h100", "--out", tmp_path / "o.toml")
+    result = run(CALIBRATE, "aiconfigurator-core", "--device", "h100", "--out", tmp_path / "o.toml")
     assert "pip install 'kv-dse[calibrate]'" in str(result.exception)
 
 

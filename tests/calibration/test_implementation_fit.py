@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from calibration import implementations
 from dse.calibrate import evidence
-from dse.cli.calibrate import calibrate as calibrate_command
+from dse.cli.main import cli
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.specs import catalog
@@ -73,7 +73,7 @@ def test_two_numbers_come_back_from_times_of_kernels(tmp_path):
     """Decode attention of one layer at three lengths, with and without groups, made with 20 elements and 12 us."""
     table = made(tmp_path / "t.csv", list(kernels()), "bitdecoding:elements_per_cycle=20,launch=12")
     result = CliRunner().invoke(
-        calibrate_command,
+        cli.commands["calibrate"],
         [table, "--kernel", "implementation", "--out", str(tmp_path / "out"), "--json"],
         catch_exceptions=False,
     )

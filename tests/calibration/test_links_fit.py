@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from calibration import links
-from dse.cli.calibrate import calibrate as calibrate_command
+from dse.cli.main import cli
 from dse.core.errors import InputError
 from dse.specs import catalog
 
@@ -72,7 +72,7 @@ def test_what_stands_of_nodes_is_kept_and_bad_fits_are_not_written():
 def test_shipped_links_come_from_the_package(tmp_path):
     out = tmp_path / "h100.toml"
     arguments = ["aiconfigurator-core", "--device", "h100", "--kernel", "links", "--out", str(out), "--json"]
-    result = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(cli.commands["calibrate"], arguments, catch_exceptions=False)
     assert json.loads(result.output)["device"] == "H100"
     again, shipped = catalog.device(str(out)), catalog.device("h100")
     assert again.stacks == shipped.stacks

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from calibration import served
 from dse.calibrate import table
-from dse.cli.calibrate import calibrate as calibrate_command
+from dse.cli.main import cli
 from dse.core.errors import InputError
 from dse.specs import catalog
 from dse.specs.stack import SERVED, WeightCode
@@ -341,7 +341,7 @@ def test_shipped_kernels_come_from_the_package(tmp_path):
         str(out),
         "--json",
     ]
-    result = CliRunner().invoke(calibrate_command, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(cli.commands["calibrate"], arguments, catch_exceptions=False)
     parts = json.loads(result.output)["parts"]
     assert {part["part"] for part in parts} >= {"products.bf16", "products.fp8", "experts.fp8_block", "prompt.d128"}
     again, shipped = (catalog.device(name).stacks["sglang"] for name in (str(out), "h100"))

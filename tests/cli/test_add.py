@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dse.cli import device as device_cli
+from dse.cli import commands
 from dse.cli import main as cli
 from dse.model import kv_layout
+from dse.operations.catalog import numbers
+from dse.operations.declare import flag_name, option_of
 from dse.quantizers import parse
 from dse.specs import catalog, device_file
 from dse.specs.device_and_model import HardwareSpec
@@ -186,15 +188,15 @@ def test_the_commands_of_the_docs_run(run):
 
 
 def test_each_number_reaches_its_field(run):
-    options = [word for one in device_cli._NUMBERS for word in (f"--{one.option}", one.example)]
+    options = [word for one in numbers() for word in (f"--{flag_name(one)}", option_of(one).example)]
     code, _, err = run("device", "add", "all", *options, "--datasheet", 'Data "sheet", 2026')
     assert (code, err) == (0, "")
     found = catalog.device("all.toml")
-    for one in device_cli._NUMBERS:
-        number = getattr(found, one.field)
-        assert f"{number.value:g} {number.unit}".removesuffix(" core") == one.example
+    for one in numbers():
+        number = getattr(found, one.name)
+        assert f"{number.value:g} {number.unit}".removesuffix(" core") == option_of(one).example
         assert (number.source, number.kind) == ('Data "sheet", 2026', "datasheet")
-    needed = {one.field for one in device_cli._NUMBERS if device_file.is_needed(one.field)}
+    needed = {one.name for one in numbers() if device_file.is_needed(one.name)}
     assert needed == {name for name, field in HardwareSpec.model_fields.items() if field.is_required()} - {"name"}
 
 
@@ -321,7 +323,7 @@ def test_unusual_numbers_and_names_are_warned_of(run):
 
 
 def test_a_terminal_is_asked(monkeypatch):
-    monkeypatch.setattr(device_cli, "_is_terminal", lambda: True)
+    monkeypatch.setattr(commands, "_is_terminal", lambda: True)
     answers = "\nlots\n80 XB\n80 GB\n3.35 TB/s\n-1 TFLOP/s\n989 TFLOP/s\n"
     done = CliRunner().invoke(cli.cli, ["device", "add", "Asked", "--power", "700 W", "--like", "h100"], input=answers)
     assert done.exit_code == 0, done.output
@@ -336,7 +338,7 @@ def test_a_terminal_is_asked(monkeypatch):
 
 
 def test_who_answers_nothing_more_writes_nothing(monkeypatch):
-    monkeypatch.setattr(device_cli, "_is_terminal", lambda: True)
+    monkeypatch.setattr(commands, "_is_terminal", lambda: True)
     done = CliRunner().invoke(cli.cli, ["device", "add", "asked"], input="80 GB\n")
     assert done.exit_code == 1
     assert not list(Path().glob("*.toml"))

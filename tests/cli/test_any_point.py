@@ -12,6 +12,7 @@ from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.figures.export import static as report_static
 from dse.model import evaluate
+from dse.report import page
 from dse.report import throughput as report
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -170,7 +171,7 @@ def run(asked, capsys):
 @pytest.mark.parametrize("command", DRAWN_COMMANDS)
 def test_every_command_answers_or_says_why(command, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(report, "REPORT", {})  # figures of any table: tests/figures
-    monkeypatch.setattr("dse.report.page.REPORT", {})
+    monkeypatch.setattr(page, "REPORT", {})
     monkeypatch.setattr(report_static.Painter, "images", lambda *_: {})
     options = dict(leaves(cli.cli))[command]
     n_answered = n_drawn = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dse import quantizers
-from dse.cli.options import MAX_AT_WORK, _at_work
+from dse.cli.commands import MAX_AT_WORK, _at_work
 from dse.measure.dumps import Tensor
 from dse.measure.kernels import Layer
 from dse.measure.lm.study_points import Point

@@ -116,7 +116,7 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
         ([*CROSS, "--out", ""], "out = ''"),
         (["ask", "need", "speed", *LLAMA, "--throughput", "1"], "need 'speed'"),
         (NEED, "give one of --throughput (token/s) and --step-ms"),
-        ([*NEED, "--throughput", "nan"], "throughput = nan"),
+        ([*NEED, "--throughput", "nan"], "throughput = 'nan': must be a number"),
         ([*NEED, "--throughput", "abc"], "abc"),
         ([*SENSITIVITY, "--range", "nothing=1:2"], "range = 'nothing=1:2'"),
         ([*MAP, "--quantizers", "fp16,fp16"], "names one twice"),

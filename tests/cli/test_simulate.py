@@ -285,7 +285,7 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
         (("--requests", "1.5"), "requests = '1.5': must be a whole number"),
         (("--prompt-batch", "x"), "prompt-batch = 'x'"),
         (("--weights-bits", "x"), "weights-bits = 'x'"),
-        (("--chunk", "0"), "chunk = 0: must be a whole number from 1"),
+        (("--chunk", "0", "--batching", "chunked"), "chunk = 0: must be a whole number from 1"),
         (("--batching", "dynamic"), "batching = 'dynamic': must be one of static, continuous, chunked"),
         (("--admission", "lazy"), "admission = 'lazy'"),
         (("--batch", "0"), "batch = 0"),

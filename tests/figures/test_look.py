@@ -8,8 +8,8 @@ from dataclasses import replace
 import PIL.Image as pil
 import pytest
 
-from dse.cli import looks as cli_looks
-from dse.cli.plot import plot
+from dse.cli import commands
+from dse.cli.main import cli
 from dse.core.errors import InputError, LimitError
 from dse.explorer import figure, request
 from dse.figures.charts import design_bars
@@ -149,7 +149,7 @@ def test_what_no_figure_can_have_is_one_line(lines, wrong, line):
 
 
 def test_options_and_fields_come_from_one_declaration():
-    options = {option.opts[0] for option in plot.params}
+    options = {option.opts[0] for option in cli.commands["plot"].params}
     assert {f"--{asked.option}" for asked in ASKED.values()} <= options
     assert all(asked.label and asked.help.endswith(".") for asked in ASKED.values())
     assert set(look.SIZES) == set(ASKED["preset"].choices)
@@ -178,7 +178,7 @@ def test_options_of_the_command_draw_the_look(run, lines, monkeypatch, tmp_path)
     code, _, error = run("plot", "roofline", tmp_path, "--out", tmp_path / "f.pdf", "--font", "0")
     assert (code, error.count("\n")) == (2, 1)
     assert "font = 0: must be 4 to 60 (pt)" in error
-    assert cli_looks.look_of({asked.option.replace("-", "_"): None for asked in ASKED.values()}).shows_title
+    assert commands.look_of(dict.fromkeys(ASKED)).shows_title
     assert not (tmp_path / "f.csv").exists()
 
 

@@ -153,7 +153,7 @@ def test_skew_counts_the_busiest_device_of_the_experts():
 
 def test_ideal_links_without_starts_divide_the_time(monkeypatch):
     """No starts, no exchange: tp devices take 1 / tp of the time, while KV heads and all else divide."""
-    monkeypatch.setattr("dse.model.deployed.exchanges", lambda *_: iter(()))
+    monkeypatch.setattr(deployed, "exchanges", lambda *_: iter(()))
     device = catalog.device("h100").model_copy(
         update={"memory_capacity": HUGE, "kernel_launch": Quantity(value=0, unit="us", source="test", kind="assumed")}
     )

@@ -6,6 +6,7 @@ import pytest
 
 import dse
 from dse.core.errors import InputError
+from dse.operations.shared import layout
 from dse.questions import load
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths, steady
@@ -20,7 +21,7 @@ def answer():
 
 
 def test_a_load_is_a_share_of_what_a_full_server_serves(answer):
-    device, plan, work = catalog.device("h200"), dse.api._plan("qwen3-32b", "fp8", "fp8"), dse.Workload(**ASKED)
+    device, plan, work = catalog.device("h200"), layout("qwen3-32b", "fp8", "fp8"), dse.Workload(**ASKED)
     full = steady(device, plan, work, FixedLengths(8192, 1024))["requests_per_s"]
     assert answer.full_requests_per_s == full
     row = answer.rows[3]

@@ -21,7 +21,7 @@ from dse.figures.export import static as report_static
 from dse.questions import systems, tables
 from dse.report import formats as report_formats
 from dse.report import gains as report_gains
-from dse.report import present
+from dse.report import page, present
 from dse.report import throughput as report
 from dse.specs.workload import Workload
 from dse.sweep import sweeps as sweep
@@ -106,7 +106,7 @@ def test_a_report_without_that_answer_says_why(monkeypatch: pytest.MonkeyPatch):
     def refused(*_, **__):
         raise InputError("not this one")
 
-    monkeypatch.setattr("dse.report.formats.formats", refused)
+    monkeypatch.setattr(report_formats, "formats", refused)
     asked = report.ask(**_SMALL)
     assert report_formats.answer(asked, ["a100-80gb"], ["llama2-7b"], has_input=False) == (None, "not this one")
 
@@ -139,7 +139,7 @@ def test_summary_speedup(written: Path):
 
 def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report, "REPORT", {"bit_ledger": FIGURES["bit_ledger"]})
-    monkeypatch.setattr("dse.report.page.REPORT", {"bit_ledger": FIGURES["bit_ledger"]})
+    monkeypatch.setattr(page, "REPORT", {"bit_ledger": FIGURES["bit_ledger"]})
     seen: dict[str, list[str]] = {}
 
     @contextlib.contextmanager
@@ -301,20 +301,20 @@ def test_a_case_that_cannot_be_told_is_named():
 
 def test_presets(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "REPORT", {})
-    monkeypatch.setattr("dse.report.page.REPORT", {})
+    monkeypatch.setattr(page, "REPORT", {})
     monkeypatch.setattr(report_static.Painter, "images", lambda *_: {})
     monkeypatch.setattr(systems, "TODAY_DEVICES", ("h200",))
     monkeypatch.setattr(systems, "TODAY_MODELS", ("qwen3-32b",))
     seen = []
     monkeypatch.setattr(tables, "build", lambda request, _: seen.append(request) or {"results": _results(request)})
-    page = Path(report.write(str(tmp_path / "today"), static="matplotlib")).read_text()
-    assert page.index("Which KV-cache format pays?") < page.index("throughput against capacity")
-    assert "fp8 keys and values pay in 1 of 1 cases" in page
-    assert "Which system serves" not in page
+    today = Path(report.write(str(tmp_path / "today"), static="matplotlib")).read_text()
+    assert today.index("Which KV-cache format pays?") < today.index("throughput against capacity")
+    assert "fp8 keys and values pay in 1 of 1 cases" in today
+    assert "Which system serves" not in today
     assert (seen[0].memory, seen[0].is_default) == (None, False)
-    page = Path(report.write(str(tmp_path / "oaken"), preset="oaken", static="matplotlib")).read_text()
-    assert "--preset oaken" in page
-    assert "Which KV-cache format pays?" not in page
+    oaken = Path(report.write(str(tmp_path / "oaken"), preset="oaken", static="matplotlib")).read_text()
+    assert "--preset oaken" in oaken
+    assert "Which KV-cache format pays?" not in oaken
     assert (seen[1].systems, seen[1].memory, seen[1].is_default) == (systems.DEFAULT, "paper", True)
     with pytest.raises(InputError, match="preset = 'oakn'"):
         report.write(str(tmp_path / "x"), preset="oakn")

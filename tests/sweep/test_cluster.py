@@ -184,17 +184,17 @@ def test_ctrl_c(cluster, small, whole, tmp_path, monkeypatch, capsys):
     address = cluster[0].scheduler_address
 
     @contextlib.contextmanager
-    def interrupting(n_points):
+    def interrupting(console, n_points):
         def progress(done, of):
             if done >= 24:
                 raise KeyboardInterrupt
 
         yield progress
 
-    from dse.cli import sweep as cli_sweep
+    from dse.operations import sweeps
 
     with monkeypatch.context() as patch:
-        patch.setattr(cli_sweep, "_bar", interrupting)
+        patch.setattr(sweeps, "_bar", interrupting)
         status, _, err = run(capsys, "sweep", "spec.json", "--out", "out", "--scheduler", address)
     assert status == 130
     assert err == f"stopped: finished parts are kept: `dse sweep spec.json --out out --scheduler {address}` goes on\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dse.model
+import dse
 from dse.core import compiling
 from dse.core.errors import DseError
 from dse.model import operations
@@ -244,7 +244,7 @@ def test_compiled_code_depends_on_every_source_it_is_made_of(monkeypatch):
 
 def test_compiled_code_is_the_same_whatever_was_imported():
     """Or each command would compile for itself. Here every formula is imported, there those of a sweep."""
-    for module in pkgutil.walk_packages(dse.model.__path__, "dse.model."):
+    for module in pkgutil.walk_packages(importlib.import_module("dse.model").__path__, "dse.model."):
         importlib.import_module(module.name)
     files = {Path(function.__code__.co_filename) for function in compiling._FUNCTIONS}
     assert len(files) > 30

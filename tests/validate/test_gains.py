@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 from dse.calibrate.evidence import Row
 from dse.cli import main as cli
-from dse.cli.validate import validate
 from dse.core import files
 from dse.core.errors import InputError
 from dse.validate import gains
 from dse.validate.gains import Judged
 from factories import assert_one_line
+
+VALIDATE = cli.cli.commands["validate"]
 
 HEAD = "id,device,model,weights,kv,stack,batch,input_tokens,output_tokens,quantity,value,unit,cls,group,is_base"
 RATE, STEP = "output throughput,{},token/s", "time per output token,{},ms"
@@ -91,7 +92,7 @@ def test_predictions_have_these_columns(tmp_path):
     out = tmp_path / "out"
     path = tmp_path / "t.csv"
     path.write_text("\n".join([HEAD, line("b", "FP16", 800, is_base=1), line("q", "FP8", 900)]) + "\n")
-    done = CliRunner().invoke(validate, ["gains", str(path), "--out", str(out)], catch_exceptions=False)
+    done = CliRunner().invoke(VALIDATE, ["gains", str(path), "--out", str(out)], catch_exceptions=False)
     assert done.exit_code == 0
     lines = (out / "predictions.csv").read_text().splitlines()
     assert lines[0] == "id,predicted,low,high,gain,gain_low,gain_high,reason,marks"
@@ -103,7 +104,7 @@ def test_predictions_have_these_columns(tmp_path):
         ("class", "c", 2),
         ("stack", "vLLM 0.7.3", 2),
     ]
-    told = CliRunner().invoke(validate, ["gains", str(path), "--out", str(out), "--json"], catch_exceptions=False)
+    told = CliRunner().invoke(VALIDATE, ["gains", str(path), "--out", str(out), "--json"], catch_exceptions=False)
     assert json.loads(told.output) == errors
 
 

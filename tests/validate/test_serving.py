@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from calibration import server_errors
 from dse.calibrate import host
-from dse.cli.validate import validate
+from dse.cli.main import cli
 from dse.core.errors import InputError, OutputError
 from dse.figures import FIGURES
 from dse.figures.charts import servers_measured
@@ -19,6 +19,8 @@ from dse.figures.plot import load as plot_load
 from dse.report import servers
 from dse.specs import catalog
 from dse.validate import serving
+
+VALIDATE = cli.commands["validate"]
 
 HEAD = (
     "id,backend,backend_version,model_path,system,precision,isl,osl,batch_size,tp_size,silicon_ttft_ms,"
@@ -49,7 +51,7 @@ def judged(table):
 @pytest.fixture(scope="module")
 def written(table, tmp_path_factory):
     out = tmp_path_factory.mktemp("judged") / "out"
-    done = CliRunner().invoke(validate, ["serving", str(table), "--out", str(out)], catch_exceptions=False)
+    done = CliRunner().invoke(VALIDATE, ["serving", str(table), "--out", str(out)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "mixture" in done.output
     return out
@@ -171,7 +173,7 @@ def test_times_in_another_unit_are_refused(tmp_path, factor, unit):
     path = tmp_path / "t.csv"
     lines = [row.rsplit(",", 1) for row in ROWS[:3]]
     path.write_text(HEAD + "\n".join(f"{rest},{float(time) * factor:g}" for rest, time in lines) + "\n")
-    done = CliRunner().invoke(validate, ["serving", str(path), "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(VALIDATE, ["serving", str(path), "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, InputError)
     problem = str(done.exception)
     assert problem.startswith(f"{path}:2: silicon_tpot_ms = {9.5 * factor:g}: is ")
@@ -211,7 +213,7 @@ def test_marks_say_what_was_not_measured(tmp_path):
 
 def test_a_directory_that_cannot_be_is_said_before_anything_is_predicted(table, monkeypatch):
     monkeypatch.setattr(serving, "run", lambda *_: pytest.fail("predicted"))
-    done = CliRunner().invoke(validate, ["serving", str(table), "--out", str(table)])
+    done = CliRunner().invoke(VALIDATE, ["serving", str(table), "--out", str(table)])
     assert isinstance(done.exception, OutputError)
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from dse.calibrate import fit as calibrate
 from dse.calibrate.table import PACKAGE, Table
-from dse.cli.validate import validate as command
+from dse.cli.main import cli
 from dse.core.errors import InputError
 from dse.figures import FIGURES
 from dse.figures.charts import claims_published, predicted_measured
@@ -57,7 +57,7 @@ def bare(monkeypatch):
 
 
 def run(*words):
-    return CliRunner().invoke(command, words)
+    return CliRunner().invoke(cli.commands["validate"], words)
 
 
 def test_no_verdict_changed_since_the_release():

@@ -5,6 +5,8 @@ than none. Where the file is silent the rule applied is written into the notes o
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import groupby
 from pathlib import Path
@@ -53,6 +55,16 @@ def check_like(model_type: str) -> str:
         near = did_you_mean(model_type, list(parameters.RULES))
         raise InputError(f"assume-like = {show(model_type)}: is no model_type that is known: {near}")
     return model_type
+
+
+@contextmanager
+def assumed_like(model_type: str) -> Iterator[None]:
+    """Read files of unknown model types as this one inside the block. Raises InputError."""
+    token = ASSUMED_LIKE.set(check_like(model_type))
+    try:
+        yield
+    finally:
+        ASSUMED_LIKE.reset(token)
 
 
 def from_document(document: Document) -> ModelSpec:

@@ -1,0 +1,1031 @@
+"""Design-space exploration of KV-cache quantization for LLM serving."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from dse.core import errors as errors
+from dse.core import units as units
+from dse.model.results import Result
+from dse.operations.dumps import LabResult
+from dse.operations.shared import Device, Model, Quantizer
+from dse.quantizers import QuantizerSpec
+from dse.questions.best_map import BestMap
+from dse.questions.crossing import Crossing
+from dse.questions.devices import Devices
+from dse.questions.formats import Formats
+from dse.questions.load import Load
+from dse.questions.need import Need, NeedBits
+from dse.questions.sensitivity import Sensitivity
+from dse.serving.steady_state import Batching
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.workload import Workload as Workload
+from dse.sweep.pareto.designs import DesignFront
+from dse.sweep.run import Stored
+
+__all__ = [
+    "Workload",
+    "best_map",
+    "check",
+    "claims",
+    "crossover",
+    "device",
+    "devices",
+    "errors",
+    "evaluate",
+    "formats",
+    "front",
+    "grid",
+    "lab",
+    "load",
+    "model",
+    "need",
+    "operations",
+    "plot",
+    "quantizer",
+    "report",
+    "report_table",
+    "results",
+    "sensitivity",
+    "simulate",
+    "sweep",
+    "units",
+]
+__version__: str
+results: dict[str, Result]
+
+def best_map(
+    device: Device,
+    model: Model,
+    quantizers: Sequence[Quantizer] | None = None,
+    workload: Workload | None = None,
+    *,
+    measure: str = "throughput",
+    batches: Sequence[int] | None = None,
+    inputs: Sequence[int] | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> BestMap:
+    """Map the best of several quantizers over batch and prompt length, and its gain over FP16. Ties name all.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizers: Quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    measure: What must be best.
+    batches: Batches; default: powers of two from 1 to 256.
+    inputs: Prompt tokens; default: powers of two from 256 to 32,768.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The best quantizer of each cell.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "fp8"], batches=[1, 256], inputs=[512, 8192])
+    >>> found.table()["best"].tolist()
+    ['fp16', 'fp8', 'fp8', 'fp8']
+    """
+
+def check(file: str | Path) -> str:
+    """Say all that is wrong with a device file, a model file or a plan by layer.
+
+    file: A name or a file.
+
+    Returns: A text: every number with its source. A bad file raises SpecError, whose `lines()` have its problems.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> dse.check("h100").splitlines()[0]
+    'device H100: no problem found'
+    """
+
+def claims(prefix: str = "") -> pd.DataFrame:
+    """Compute what the papers print: claims whose id begins with `prefix`, a row each.
+
+    prefix: The first letters of the claims' ids; default: all claims.
+
+    Returns: A table with a row a claim.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> dse.claims("text-attn-MHA-70b-4k")[["unit", "published", "ours", "verdict"]].values.tolist()
+    [['GiB', '5.0', 10.0, 'erratum']]
+    """
+
+def crossover(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    against: Quantizer = "fp16",
+    measure: str = "throughput",
+    batches: Sequence[int] | None = None,
+    inputs: Sequence[int] | None = None,
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Crossing:
+    """Find the batch (at each prompt length) and the prompt length (at each batch) from which a quantizer pays.
+
+    Every batch is decided and every prompt length, whole numbers. Where it pays the reason is named: a faster step, or
+    only capacity (a step is no faster, more requests run at once). A step time counts where the whole batch runs.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    against: The quantizer to compare with.
+    measure: What must be better.
+    batches: Batches to search prompts at; batches are searched up to the largest.
+    inputs: Prompts to search batches at; prompts are searched up to the largest.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: Where the quantizer pays along batches and prompts.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.crossover("h100", "llama2-13b", "nqkv", batches=[8], inputs=[512], dequant_path="fused")
+    >>> [(run.first, run.last, run.verdict) for run in found.from_batch[0].runs]
+    [(1, 6, 'no'), (7, 8, 'speed')]
+    """
+
+def device(name: str | Path) -> HardwareSpec:
+    """A shipped device, or one from a TOML file; numbers change on the spot.
+
+    >>> dse.device("h100").memory_bandwidth.si
+    3350000000000.0
+    >>> dse.device("h100:memory_bandwidth=4 TB/s").memory_bandwidth.si
+    4000000000000.0
+
+    Raises InputError for a name that is not known, SpecError for a file that is not right.
+    """
+
+def devices(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    most: int | None = None,
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Devices:
+    """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
+
+    A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    most: Devices at most; default: 16, or fewer where the device's file says so.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: Every split, and the fewest devices that hold the whole batch.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
+    4
+    """
+
+def evaluate(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> dict[str, Any]:
+    """Everything about one design point: memory, time, throughput, and what binds.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: Every result by name, in SI base units; None for what does not apply.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
+    >>> found["max_batch"], round(found["throughput_tokens_per_s"])
+    (146, 1318)
+    """
+
+def formats(
+    device: Device,
+    model: Model,
+    formats: Sequence[str] | None = None,
+    workload: Workload | None = None,
+    *,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Formats:
+    """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
+
+    A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
+    let more requests run at once buy room. Formats without a known kernel are left out, unless they are named.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    formats: Formats to compare with 16 bits; default: all whose kernels the device and stack have, or
+        code of papers.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: Memory, time, error and energy of each format, with intervals.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.formats("h200", "qwen3-32b", ["fp8", "qserve"], batch=64, input_tokens=8192, admission="paged")
+    >>> [(one.name, one.verdict) for one in found.formats]
+    [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'room')]
+    """
+
+def front(
+    designs: pd.DataFrame | Stored | str | Path,
+    maximize: Sequence[str] = (),
+    minimize: Sequence[str] = (),
+    by: Sequence[str] = (),
+    at_most: Sequence[str] = (),
+    at_least: Sequence[str] = (),
+    *,
+    drop_missing: bool = False,
+    objectives: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
+) -> DesignFront:
+    """Find the Pareto front of a sweep's directory, of any size, or of a .csv or .parquet TABLE.
+
+    A design is on the front when no other is at least as good in every objective and better in one. Designs that do
+    not fit (column feasible) are not considered. A knee is the design closest to being best in everything.
+
+    `--maximize throughput_tokens_per_s --at-most measured_error=0.2` is the fastest design at that error; --at-most and
+    --at-least may be given several times. A design without a value in such a column does not count.
+
+    designs: A table, a handle on a sweep, its directory, or a .csv or .parquet file.
+    maximize: Columns of which more is better.
+    minimize: Columns of which less is better.
+    by: A front for each value of these columns.
+    at_most: Only designs with at most N, in base units, in column C.
+    at_least: Only designs with at least N, in base units, in column C.
+    drop_missing: Leave out designs whose objectives are unknown.
+    objectives: Both senses at once, as in {"power_w": "min"}, in the order of a figure's axes.
+    units: Base units of columns of your own.
+
+    Returns: The front: its `table` has the designs, `only(COLUMN=VALUE)` takes one of several fronts.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> table = dse.sweep({"device": ["a100-80gb", "h100"], "model": "llama2-13b", "batch": [16, 64]})
+    >>> dse.front(table, maximize=["throughput_tokens_per_s"]).table["device"].tolist()
+    ['H100']
+    """
+
+def grid(
+    device: Device | Iterable[Device],
+    model: Model | Iterable[Model],
+    quantizer: Quantizer | Iterable[Quantizer] = "fp16",
+    **asked: Any,
+) -> pd.DataFrame:
+    """All results of several designs, a row each: as `evaluate`, with a list wherever more than one is meant.
+
+    Every combination is a row, the last list varies fastest. Designs that do not fit stay, with their reason.
+    `sweep` is for millions of designs, a few columns each.
+
+    >>> table = dse.grid(["a100-80gb", "h100"], "llama2-13b", ["fp16", "qserve"], batch=[16, 256])
+    >>> table.groupby("device")["max_batch"].max().to_dict()
+    {'A100-80GB': 110, 'H100': 110}
+
+    Raises InputError and SpecError for names and values, LimitError for more than a million designs.
+    """
+
+def lab(
+    *,
+    source: str | None = None,
+    method: str,
+    layer: int | None = None,
+    side: Literal["key", "value"] = "key",
+    head: int = 0,
+    first: int = 0,
+    heads: int | None = None,
+    nonfinite: str = "raise",
+) -> LabResult:
+    """Inspect one quantizer on a KV dump (default: the synthetic sample that ships), as tables for `dse plot`.
+
+    Bits an element by part (bits.csv), errors by layer and head (errors.csv), and of one head the histogram with the
+    quantizer's thresholds (histogram.csv) and the first 256 tokens before and after (values.csv). Oaken's thresholds
+    are profiled on the dump itself; of many quantizers, at all context lengths: `dse measure`.
+
+    method: A quantizer with parameters, such as kivi:bits=2.
+    layer: Layer whose values are shown; default: the first.
+    side: Keys or values.
+    head: Head whose values are shown.
+    first: First token of the map of values.
+    heads: Heads of tensors [tokens, channels].
+    nonfinite: What to do with NaN and infinities: refuse, or take them as 0 and +-65504.
+
+    Returns: The quantizer on the dump: `measured` and `view`.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> lab = dse.lab("kivi:bits=2")
+    >>> lab.measured.ledger["part"].tolist()[:1], lab.view.before.shape
+    (['packed'], (256, 128))
+    """
+
+def load(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    loads: Sequence[float] | None = None,
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Load:
+    """Predict time per output token and to the first of requests that come at random, at shares of the full rate.
+
+    In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    loads: Shares of what a full server serves; default: ten from 0.05 to 0.9.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: TPOT and TTFT at fractions of the saturated request rate.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> waits = dse.load("h200", "qwen3-32b", "fp8", batch=64, input_tokens=8192, admission="paged")
+    >>> waits.at(0.5)["tpot_s"] < waits.at(0.55)["tpot_s"]
+    True
+    """
+
+def model(name: str | Path) -> ModelSpec:
+    """A shipped language model, or one from a `config.json` or TOML file.
+
+    >>> dse.model("llama2-13b").parameters
+    13015864320
+
+    Raises InputError for a name that is not known, SpecError for a file that is not right.
+    """
+
+def need(
+    what: str,
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    throughput: float | None = None,
+    step_ms: float | None = None,
+    quantizers: Sequence[Quantizer] | None = None,
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Need | NeedBits:
+    """Find the smallest bandwidth, capacity or peak FLOP/s of a device that meets a target, and what stops a smaller.
+
+    All else is as the device has it. `need bits` names the quantizer with most stored bits that meets the target: how
+    far the cache must be compressed. Where no value does, that is the answer, with what stands in the way.
+
+    what: bandwidth, capacity, flops, bits
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    throughput: Target: at least so many token/s.
+    step_ms: Target: a decode step of the whole batch in at most so many ms.
+    quantizers: For bits: quantizers to choose from; default: those of `ask formats`.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The number, or the quantizer, that meets the target.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
+    >>> dse.units.human(found.value, found.unit)
+    '9.407 TB/s'
+    >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
+    'nvfp4'
+    """
+
+def operations(
+    device: Device,
+    model: Model,
+    quantizers: Sequence[Quantizer] = ("fp16",),
+    workload: Workload | None = None,
+    *,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> pd.DataFrame:
+    """The operations of a decode step under each quantizer, and where the roofline lets them run; a row each.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizers: KV quantizers with parameters.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: A table with a row an operation and quantizer.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.operations("a100-80gb", "llama2-13b", ["fp16", "qserve"], batch=64)
+    >>> found[found["operation"] == "attention"]["quantizer"].unique().tolist()
+    ['fp16', 'qserve']
+    """
+
+def plot(source: Any, kind: str | None = None) -> Any:
+    """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
+
+    >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
+    >>> len(dse.plot(table, "throughput_batch").data) > 0
+    True
+
+    Raises InputError for a kind that is not known, a table that lacks its columns, and what has no figure.
+    """
+
+def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpec:
+    """A KV quantizer with its options, and with its errors as measured on the shipped sample.
+
+    `measurements` is a file of `dse measure` or `dse quantize`, whose data then stand for the sample.
+
+    >>> dse.quantizer("kivi:bits=2").name
+    'kivi'
+    >>> dse.quantizer("kivi:bits=4,group=64").name
+    'kivi:bits=4,group=64'
+
+    Raises InputError with what is allowed.
+    """
+
+def report(
+    out: str = "report",
+    *,
+    preset: str = "today",
+    devices: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
+    batches: Sequence[int] | None = None,
+    tokens: Sequence[str] | None = None,
+    workload: Workload | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> str:
+    """Write the throughput-versus-capacity report: one HTML page, the table behind it, every figure.
+
+    out: Directory to write into.
+    preset: Where no device is named: models and GPUs of today, or the systems and models of Oaken's
+        Figure 11.
+    devices: Devices (names or files); default: the preset's.
+    models: Models (names or files); default: the preset's.
+    quantizers: KV quantizers; default: those each device is evaluated with.
+    batches: Batch sizes; default: 16,32,64,128,256.
+    tokens: Token policies of `fewer tokens against fewer bits` (`dse list tokens`).
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The path of the page.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+    """
+
+def report_table(
+    name: str,
+    *,
+    devices: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
+    batches: Sequence[int] | None = None,
+    tokens: Sequence[str] | None = None,
+    workload: Workload | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> pd.DataFrame:
+    """Compute one table of the report by its name, such as "results" or "roofline"; a wrong one is answered with all.
+
+    By default of the systems and models of the Oaken paper.
+
+    name: The table's name.
+    devices: Devices (names or files); default: the preset's.
+    models: Models (names or files); default: the preset's.
+    quantizers: KV quantizers; default: those each device is evaluated with.
+    batches: Batch sizes; default: 16,32,64,128,256.
+    tokens: Token policies of `fewer tokens against fewer bits` (`dse list tokens`).
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The table.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> table = dse.report_table("results", devices=["lpu-hbm"], models=["llama2-13b"], batches=[16, 64])
+    >>> table["system"].unique().tolist()
+    ['LPU-HBM FP16']
+    """
+
+def sensitivity(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    against: Quantizer | None = None,
+    measure: str = "throughput",
+    ranges: Sequence[str] = (),
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Sensitivity:
+    """Vary every number of the device that a result rests on inside its range, one at a time.
+
+    Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
+    as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
+    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    against: A second quantizer on the same device: does the better one change?
+    measure: The result.
+    ranges: A range of your own: x0.5:x2, 1TB/s:2TB/s.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The effect of each number on the result, or on which design wins.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
+    ('qserve', ['fused_rate'])
+    """
+
+def simulate(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    trace: str | Path | None = None,
+    rate: float | str | None = None,
+    n_requests: int | None = None,
+    batching: Batching = "continuous",
+    chunk_tokens: int = 512,
+    prompt_step_tokens: int = 2048,
+    seed: int = 1,
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int = 1,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] = "reserve",
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float = 0.9,
+    prompt_budget_tokens: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> dict[str, Any]:
+    """Serve requests step by step, seeded: throughput, time to first token, time per output token, queueing, memory.
+
+    A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
+    out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.
+
+    The first token is known when the prompt is computed. Arrivals that are drawn are scaled to the rate asked for.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    trace: Whose lengths (and arrivals); default: all alike.
+    rate: Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals
+        (a shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all
+        at once without one.
+    n_requests: How many; default: 10,000, or all of a FILE.
+    batching: Until the longest answer ends; replaced at once; with prompts in chunks.
+    chunk_tokens: Tokens of a step of chunked batching.
+    prompt_step_tokens: Tokens up to which whole prompts share a step; a longer one has its own.
+    seed: Of lengths and arrivals.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
+        that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.simulate("h200", "qwen3-32b", "fp8", trace="azure-conv", rate="50%", n_requests=200)
+    >>> found["n_requests"], found["ttft_s"]["p50"] < found["ttft_s"]["p99"]
+    (200, True)
+    """
+
+def sweep(
+    axes: Mapping[str, Any] | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    threads: int | None = None,
+    keep: Literal["all", "front"] = "all",
+    maximize: Sequence[str] = (),
+    minimize: Sequence[str] = (),
+    by: Sequence[str] = (),
+    at_most: Sequence[str] = (),
+    at_least: Sequence[str] = (),
+    drop_missing: bool = False,
+    scheduler: str | None = None,
+    insecure_scheduler: bool = False,
+    limits: bool = True,
+    max_points: int | None = None,
+) -> pd.DataFrame | Stored:
+    """Evaluate all points of the sweep in FILE (TOML; notebooks/sweep.toml is an example) into DIR.
+
+    Stop it at any time, by Ctrl-C, a kill or a power cut: the same command goes on where it stopped, and the files are
+    the same, byte for byte. `dse pareto DIR` finds the best designs in them. `--keep front --maximize A --minimize B`
+    stores these alone, for sweeps of which the rows would not fit.
+
+    axes: Names with values or ranges, a whole specification with "axes", "where" and "keep", or its
+        file.
+    out: Directory of the result; one that was begun by this sweep is finished.
+    threads: Threads; default: one a core. The files do not depend on it.
+    keep: Rows that are stored: all, or only the designs that no other beats.
+    maximize: With --keep front: columns of which more is better.
+    minimize: With --keep front: columns of which less is better.
+    by: With --keep front: a front for each value of these columns.
+    at_most: With --keep front: only designs with at most N in C.
+    at_least: With --keep front: only designs with at least N in C.
+    drop_missing: With --keep front: leave out designs whose objectives are unknown.
+    scheduler: Run on a Dask cluster: tcp://HOST:PORT, tls://HOST:PORT, or local:WORKERS to start one
+        here.
+    insecure_scheduler: Allow tcp:// to another machine, on a network you trust.
+    limits: False: start whatever the number of points and the disk.
+    max_points: Points of a table at most; default: 1,000,000.
+
+    Returns: A table of the results; with `out` a handle on the Parquet files, which can be resumed.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> table = dse.sweep({"device": "h100", "model": "llama3.1-8b", "quantizer": ["fp16", "fp8"], "batch": [1, 64]})
+    >>> table.shape[0]
+    4
+    """

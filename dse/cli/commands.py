@@ -1,0 +1,233 @@
+"""The click command of an operation, made from its declaration."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import click
+
+from dse.core import interrupt
+from dse.core.errors import InputError, clean, show
+from dse.operations.declare import (
+    FLAG,
+    NUMBER,
+    SHARE,
+    TEXT,
+    WHOLE,
+    Console,
+    Kind,
+    Operation,
+    Option,
+    WorkOptions,
+    fields_of,
+    flag_name,
+    help_of,
+    is_required,
+    option_of,
+    work_field,
+)
+from dse.specs import look, workload
+
+#: letters beside a progress bar
+MAX_AT_WORK = 60
+
+
+class Text(click.ParamType):
+    """A text that becomes the value of a field; InputError names the option where it cannot."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.name = "number" if kind is WHOLE else "share" if kind is SHARE else "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value of the text; a default is a value already."""
+        if not isinstance(value, str):
+            return value
+        return self.kind.parse(param.opts[0].removeprefix("--") if param and param.opts else "value", value)
+
+
+def command_of(cls: type[Operation]) -> click.Command:
+    """The command that runs an operation and prints its result."""
+    params: list[click.Parameter] = []
+    for field in fields_of(cls):
+        form = option_of(field)
+        if not form.in_command:
+            continue
+        if "work" in field.metadata:
+            params += [_work_option(name, field.metadata["work"]) for name in field.metadata["work"].names]
+        elif "look" in field.metadata:
+            params += [_look_option(name) for name in look.ASKED]
+        elif form.is_argument:
+            params.append(_argument(field, form))
+        else:
+            params.append(_option(field, form))
+    name = cls.words.rpartition(" ")[2]
+    return click.Command(
+        name, params=params, callback=partial(start, cls), help=help_of(cls), short_help=cls.short or None
+    )
+
+
+def _argument(field: dataclasses.Field[Any], form: Option) -> click.Argument:
+    more: dict[str, Any] = {"nargs": -1} if form.is_repeated else {}
+    if not is_required(field):
+        more |= {"default": field.default}
+    return click.Argument([field.name], required=is_required(field), metavar=form.metavar, **more)
+
+
+def _option(field: dataclasses.Field[Any], form: Option) -> click.Option:
+    names = [f"--{flag_name(field)}", *form.also, field.name]
+    if form.kind is FLAG:
+        return click.Option(names, is_flag=True, help=form.help)
+    default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+    is_open = is_required(field) or field.default in (None, ())
+    more: dict[str, Any] = {} if is_open else {"default": default, "show_default": form.shows_default}
+    return click.Option(
+        names,
+        type=click.Choice(form.choices) if form.choices else None if form.kind is TEXT else Text(form.kind),
+        required=is_required(field),
+        multiple=form.is_repeated,
+        metavar=form.metavar,
+        help=form.help or None,
+        **more,
+    )
+
+
+def _work_option(name: str, options: WorkOptions) -> click.Option:
+    """The option of a field of a workload."""
+    asked, default = workload.ASKED[name], options.default(name)
+    given: dict[str, Any] = {
+        "default": default,
+        "help": options.helps.get(name, asked.help),
+        "hidden": name in options.hidden,
+    }
+    if asked.kind == workload.SWITCH:
+        return click.Option([f"--{asked.option}/--no-{asked.option}", name], **given)
+    is_whole = asked.kind == workload.WHOLE or (asked.kind == workload.CHOICE and isinstance(asked.default, int))
+    if is_whole:
+        given["type"] = Text(WHOLE)
+    elif asked.kind == workload.SHARE:
+        given["type"] = Text(SHARE)
+    if not is_whole:
+        given["metavar"] = asked.metavar or "|".join(map(str, asked.choices))
+    return click.Option([f"--{asked.option}", name], show_default=default is not None, **given)
+
+
+def _look_option(name: str) -> click.Option:
+    """The option of a field of a look, by its own name; a switch is given to turn it off."""
+    asked, default = look.ASKED[name], getattr(look.Look, name)
+    given: dict[str, Any] = {"default": default, "show_default": default is not None}
+    if asked.kind == "switch":
+        given = {"is_flag": True}
+    elif asked.kind == "number":
+        given |= {"type": Text(NUMBER), "metavar": asked.unit.upper()}
+    else:
+        given["metavar"] = "|".join(asked.choices) or "TEXT"
+    return click.Option([f"--{asked.option}", name], help=asked.help, **given)
+
+
+def look_of(given: dict[str, Any]) -> look.Look:
+    """The look that the values of its options ask for. Nothing is checked yet."""
+    values: dict[str, Any] = {name: given.pop(name) for name in look.ASKED}
+    for name, asked in look.ASKED.items():
+        if asked.kind == "switch":
+            values[name] = not values[name]
+    return look.Look(**values)
+
+
+def start(cls: type[Operation], **given: Any) -> None:
+    """Run an operation with the values of its options, print the result, leave with its status."""
+    field = work_field(cls)
+    if field is not None:
+        options: WorkOptions = field.metadata["work"]
+        given[field.name] = workload.Workload(**options.fixed, **{name: given.pop(name) for name in options.names})
+    for each in fields_of(cls):
+        if "look" in each.metadata:
+            given[each.name] = look_of(given)
+    asked = cls(**{name: value for name, value in given.items() if value is not None})
+    if problem := asked.lacking():
+        raise InputError(problem)
+    _refuse(asked.unused())
+    console = Console(
+        progress=progress_bar,
+        say=partial(click.echo, err=True),
+        show=click.echo,
+        if_stopped=lambda line: interrupt.words(clean(line, 300)),
+        ask=_ask if _is_terminal() else None,
+        command=command_line(),
+    )
+    with asked.context():
+        outcome = asked.run(console)
+        written = asked.written(outcome, console)
+        if getattr(asked, "as_json", False):
+            text = json.dumps(asked.document(outcome), indent=cls.indent, allow_nan=False)
+        else:
+            text = asked.text(outcome)
+    for line in filter(None, (text, *written)):
+        click.echo(line)
+    if status := asked.status(outcome):
+        click.get_current_context().exit(status)
+
+
+def _refuse(reasons: dict[str, str]) -> None:
+    """Refuse an option that was given and has no effect. Raises InputError."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in reasons and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            option = parameter.opts[0].removeprefix("--")
+            raise InputError(f"{option} = {show(context.params[name])}: has no effect {reasons[name]}: leave it out")
+
+
+def command_line() -> str:
+    """The command that runs, as it would be typed again."""
+    context = click.get_current_context(silent=True)
+    args = context.find_root().obj if context else None
+    words = args if isinstance(args, list) else [word for word in sys.argv[1:] if word != "--debug"]
+    return shlex.join(["dse", *words])
+
+
+def _is_terminal() -> bool:
+    """True where somebody can answer."""
+    return sys.stdin.isatty()
+
+
+def _ask(question: str, checked: Callable[[str], Any]) -> Any:
+    """The answer of who sits at the terminal, asked again until `checked` takes it."""
+
+    def value(text: str) -> Any:
+        try:
+            return checked(text)
+        except InputError as error:
+            raise click.BadParameter(error.lines()[0]) from None
+
+    # on standard error: what is printed may be read by a program
+    return click.prompt(question, value_proc=value, err=True)
+
+
+def progress_bar(items: Iterable[Any], label: str, length: int) -> Any:
+    """A progress bar on the terminal; nothing where standard error is not one."""
+    return click.progressbar(
+        items,
+        length=length,
+        label=label,
+        hidden=not sys.stderr.isatty(),
+        file=sys.stderr,
+        show_pos=True,
+        item_show_func=_at_work,
+    )
+
+
+def _at_work(item: Any) -> str:
+    """The words of a progress bar for an item: its name, or the names of a tuple's parts; "" where it has none."""
+    if isinstance(item, tuple):
+        return " ".join(filter(None, map(_at_work, item)))[:MAX_AT_WORK]
+    name = getattr(item, "name", None)
+    if not isinstance(name, str):  # what is made to be read has a __str__ of its own
+        name = str(item) if type(item).__str__ is not object.__str__ else ""
+    return name[:MAX_AT_WORK]

@@ -1,0 +1,1 @@
+"""Operations: frozen dataclasses from which commands, functions and printed texts are derived."""

@@ -1,0 +1,93 @@
+"""Fits of a device's kernel parameters to measured times, and predictions by them: calibrate, predict attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dse.core.errors import InputError
+from dse.operations.declare import SILENT, Console, argument, operation, option
+from dse.operations.shared import Printed, json_option
+
+KERNELS = ("attention", "gemm", "links", "served", "host", "implementation", "power")
+
+
+@operation("calibrate", "Fit a device's kernel parameters to measured times.")
+class CalibrateDevice(Printed):
+    """Fit a device's kernel parameters to a TABLE of measured times, and write a device file with them.
+
+    TABLE is a CSV file (docs/explanation/calibration.md has the columns), or `aiconfigurator-core` where that package
+    is installed. A fifth of the rows is held out to measure the error. A plot of predicted against measured times is
+    written beside FILE.toml. A fit that cannot be trusted writes nothing.
+    """
+
+    table: str = argument()
+    device: str | None = option(
+        None, "The device that was measured; not for host and implementation.", metavar="NAME|FILE"
+    )
+    stack: str | None = option(None, "Software stack, such as vllm; default: the one the table names.", metavar="NAME")
+    out: str = option(
+        help="Device file to write, with the fitted stack in it; for host and implementation a directory.",
+        metavar="FILE.toml|DIR",
+    )
+    kernel: str = option(
+        "attention",
+        "What to read from aiconfigurator-core (links: collectives; served: products by "
+        "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
+        "table; implementation: published measurements of quantized KV; power: J a byte and an operation, "
+        "idle power.",
+        choices=KERNELS,
+    )
+    as_json: bool = json_option("Print parameters and errors as JSON, in SI units.")
+
+    def run(self, console: Console = SILENT) -> Any:
+        """The parameters and their errors."""
+        from dse.calibrate import fitters
+
+        fitter = fitters.of_kernel(self.kernel)
+        if self.device is None and self.kernel not in fitters.WITHOUT_DEVICE:
+            raise InputError("--device is missing: give the device that was measured")
+        if self.kernel in fitters.SHIPPED:
+            return fitter.run(self.table, self.out, device=self.device, stack=self.stack, progress=console.progress)
+
+        def draw(outcomes: Sequence[Any], device: str, stack: str) -> tuple[bytes, bytes]:
+            from dse.figures.export import calibration  # loads plotly and matplotlib: not before the fit is good
+
+            return calibration.plots(list(outcomes), device, stack, console.command)
+
+        return fitter.run(self.table, self.device, self.stack, self.out, console.progress, self.kernel, draw)
+
+    def text(self, outcome: Any) -> str:
+        """The fit as people read it."""
+        from dse.calibrate import fitters
+
+        return str(fitters.of_kernel(self.kernel).text(outcome))
+
+    def document(self, outcome: Any) -> Any:
+        """The parameters and errors."""
+        return outcome
+
+
+@operation("predict attention", "Add predicted_us to a table of decode attention.", indent=None)
+class PredictAttention(Printed):
+    """Write TABLE with a column predicted_us: one layer's decode attention, keys and values read from memory."""
+
+    table: str = argument()
+    device: str = option(help="Device with calibrated stacks.", metavar="NAME|FILE")
+    stack: str = option("vllm", "Which of its stacks.", metavar="NAME")
+    out: str = option(help="CSV file to write.", metavar="FILE.csv")
+    as_json: bool = json_option("Print what was written as JSON.")
+
+    def run(self, console: Console = SILENT) -> dict[str, Any]:
+        """The file, and its number of rows."""
+        from dse.calibrate import write
+
+        return write.predict(self.table, self.device, self.stack, self.out)
+
+    def text(self, outcome: dict[str, Any]) -> str:
+        """The file and its rows."""
+        return f"predictions: {outcome['out']} ({outcome['rows']:,} rows)"
+
+    def document(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """The file and its rows."""
+        return outcome

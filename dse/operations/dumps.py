@@ -1,0 +1,607 @@
+"""Work on real keys and values: quantize, thresholds, measure, synthesize, lab, mix, study."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dse.core.errors import InputError, clean, show
+from dse.measure import MAX_BYTES
+from dse.operations.declare import (
+    FLAG,
+    NAMES,
+    NUMBER,
+    NUMBERS,
+    SILENT,
+    WHOLE,
+    Console,
+    Operation,
+    argument,
+    operation,
+    option,
+)
+from dse.operations.shared import Printed, json_option, one_of, several, static_option
+
+if TYPE_CHECKING:
+    from dse.measure.lab import Held, How, Measured, View
+    from dse.measure.mixed_plan import Mixed
+    from dse.measure.run import Found
+    from dse.measure.synthetic import Recipe
+    from dse.quantizers import QuantizerSpec
+    from dse.specs.measurements import MeasurementFile
+
+#: problems that --check prints
+MAX_LINES = 20
+
+
+def nonfinite_option() -> Any:
+    """The field that says what NaN and infinities are taken as."""
+    return option(
+        "raise", "What to do with NaN and infinities: refuse, or take them as 0 and +-65504.", metavar="raise|replace"
+    )
+
+
+def heads_option(default: int | None = None) -> Any:
+    """The field of the heads of tensors that do not say them."""
+    return option(default, "Heads of tensors [tokens, channels].", WHOLE)
+
+
+def size_option(help: str = "Largest size of all tensors of a file.") -> Any:
+    """The field of the largest size that is read."""
+    return option(MAX_BYTES, help, WHOLE, unit="B")
+
+
+@operation("quantize", "Quantize a KV dump bit-exactly: bits and errors.")
+class QuantizeDump(Printed):
+    """Quantize the keys and values of a KV dump bit-exactly (.npz, .npy, .safetensors; FP16, BF16, FP32).
+
+    Shows, per tensor, stored and effective bits, mean squared and largest error and signal-to-noise ratio. Tensors are
+    [tokens, channels] or [batch, heads, tokens, head_dim] and named like layer0.key, layer0.value. With --out, the
+    packed buffers and a measurement file for `dse point --measurements` are written.
+    """
+
+    file: str = argument()
+    methods: Sequence[str] = option(
+        help="Quantizer with parameters, as for `dse point`; may be given several times.",
+        name="method",
+        metavar="Q",
+        is_repeated=True,
+    )
+    thresholds: str | None = option(None, "Oaken's thresholds, from `dse thresholds`.", metavar="T.toml")
+    heads: int = heads_option(1)
+    nonfinite: str = nonfinite_option()
+    out: str | None = option(None, "Directory for the packed buffers and measurement.json.", metavar="DIR")
+    synthetic: bool = option(False, "Mark the measurement as one of synthetic data.", FLAG)
+    max_bytes: int = size_option()
+    as_json: bool = json_option("Print the measurement as JSON.")
+
+    def run(self, console: Console = SILENT) -> MeasurementFile:
+        """The bits and errors of each tensor."""
+        from dse.measure import dump
+
+        return dump.run(
+            self.file,
+            several(self.methods),
+            self.thresholds,
+            self.heads,
+            self.nonfinite,
+            self.out,
+            self.synthetic,
+            self.max_bytes,
+            progress=console.bar,
+        )
+
+    def text(self, outcome: MeasurementFile) -> str:
+        """A table of the tensors, and the files written."""
+        from dse.measure import dump
+
+        return dump.text(outcome, self.out)
+
+    def document(self, outcome: MeasurementFile) -> Any:
+        """The measurement file."""
+        import json
+
+        from dse.specs import measurements
+
+        return json.loads(measurements.to_json(outcome))
+
+
+@operation("thresholds", "Profile Oaken's thresholds from KV dumps.", indent=None)
+class ProfileThresholds(Printed):
+    """Profile Oaken's thresholds (its offline step) from KV dumps, each one run; averaged per layer."""
+
+    files: Sequence[str] = argument(is_repeated=True)
+    out: str = option(help="File to write the thresholds to.", metavar="T.toml")
+    shares: str = option("4/90/6", "Shares of the groups in percent, outermost first.", metavar="A/B/C")
+    model: str = option("", "The model that the dumps come from, for the record.", shows_default=False)
+    max_bytes: int = size_option()
+    as_json: bool = json_option("Print the thresholds as JSON.")
+
+    def run(self, console: Console = SILENT) -> dict[str, Any]:
+        """The thresholds of each layer."""
+        from dse.measure import dump
+
+        files = several(self.files)
+        return dump.profile_to(files, self.out, self.shares, self.model, self.max_bytes, progress=console.bar)
+
+    def text(self, outcome: dict[str, Any]) -> str:
+        """The file and what it is averaged over."""
+        counts = f"{outcome['n_layers']} layers, {outcome['n_runs']} runs, {outcome['n_elements']:,} elements"
+        return f"thresholds: {self.out}\n  {counts}"
+
+    def document(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """The thresholds."""
+        return outcome
+
+
+@operation("measure", "Errors and bits of quantizers on a KV dump.", indent=None)
+class MeasureDump(Printed):
+    """Measure what quantizers do to the keys and values of a KV dump, and to attention over them.
+
+    For each layer, head and context length: signal-to-noise ratio, mean squared and largest error, cosine, error of the
+    attention output, attention moved; stored bits of the packed bytes. Writes a table (Parquet), measurement.json for
+    `--measurements`, a summary and figures into DIR. Stop it at any time: the same command goes on. Reads a layer at a
+    time, so that dumps larger than memory will do. docs/reference/dumps.md says what a dump is.
+
+    lm:mha and lm:gqa are the keys, values and queries of the language models that ship.
+
+    With --perplexity: perplexity and greedy continuations of the small language models that ship, under every method,
+    through its streaming cache; docs/explanation/language_model.md says how. With --out it goes on where it was
+    stopped.
+    """
+
+    source: str | None = argument(None)
+    perplexity: bool = option(False, "Perplexity of the language models that ship, without SOURCE.", FLAG)
+    models: Sequence[str] | None = option(
+        None, "With --perplexity: mha, gqa or .safetensors files; default: both.", NAMES, metavar="A,B"
+    )
+    methods: Sequence[str] | None = option(
+        None, "Quantizers with parameters, as for `dse point`.", NAMES, metavar="A,B"
+    )
+    out: str | None = option(
+        None, "Directory of the results; one that was begun the same way is finished.", metavar="DIR"
+    )
+    only_check: bool = option(False, "Say what SOURCE holds and lacks, and stop.", FLAG, name="check")
+    thresholds: str | None = option(None, "Oaken's thresholds, from `dse thresholds`.", metavar="T.toml")
+    contexts: str | None = option(
+        None, "Context lengths; default: powers of two from 64, and the whole.", metavar="A,B"
+    )
+    queries: int = option(16, "Queries of each head that attention is measured with; 0: no attention.", WHOLE)
+    query_places: str = option(
+        "last",
+        "Where they stand: at the end, as in generation, or over the context, as in a prompt.",
+        metavar="last|spread",
+    )
+    seed: int = option(0, "Of queries drawn where none were dumped.", WHOLE)
+    model: str = option("", "The model that the dump comes from, for the record.", shows_default=False)
+    rope: str | None = option(
+        None, "Keys and queries after or before RoPE; none: no RoPE.", metavar="after|before|none"
+    )
+    rope_theta: float | None = option(None, "Base of RoPE, for keys before it.", NUMBER, metavar="N")
+    heads: int | None = heads_option()
+    nonfinite: str = nonfinite_option()
+    partial: bool = option(False, "Take a dump that lacks layers, keys or values.", FLAG)
+    synthetic: bool = option(False, "Mark the measurement as one of synthetic data.", FLAG)
+    max_bytes: int = size_option("Largest size of one layer.")
+    static: str = static_option()
+    as_json: bool = json_option("Print the summary as JSON.")
+
+    def unused(self) -> dict[str, str]:
+        """Perplexity needs models and methods alone."""
+        from dataclasses import fields
+
+        used = ("perplexity", "models", "methods", "out", "as_json")
+        others = [field.name for field in fields(self) if field.name not in used]
+        return dict.fromkeys(others, "with --perplexity") if self.perplexity else {"models": "without --perplexity"}
+
+    def run(self, console: Console = SILENT) -> Any:
+        """The table of the measurement, what a check found, or the scores of language models."""
+        if self.perplexity:
+            return self._perplexity(console)
+        if self.source is None:
+            raise InputError(
+                "SOURCE is missing: give a KV dump (docs/reference/dumps.md), or --perplexity for the models that ship"
+            )
+        with ExitStack() as stack:
+            source = self.source
+            if source.startswith("lm:"):
+                from dse.measure.lm import kv_dump
+
+                source = str(kv_dump.write(source, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+            return self._measured(source, console)
+
+    def _measured(self, source: str, console: Console) -> Found | dict[str, Any]:
+        from dse.figures.export import static
+        from dse.measure import run
+
+        asked = run.Asked(
+            thresholds=self.thresholds,
+            contexts=self.contexts,
+            n_heads=self.heads,
+            nonfinite=self.nonfinite,
+            n_queries=self.queries,
+            query_places=self.query_places,
+            seed=self.seed,
+            model=self.model,
+            rope=self.rope,
+            theta=self.rope_theta,
+            synthetic=self.synthetic,
+            partial=self.partial,
+            max_bytes=self.max_bytes,
+        )
+        if self.only_check:
+            return run.check(source, asked, console.bar)
+        if not self.methods:
+            raise InputError("--methods is missing: name quantizers, such as --methods nqkv,kivi:bits=2")
+        if self.out is None:
+            raise InputError("--out is missing: see dse measure --help")
+        static.check(self.static)
+        console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
+        return run.run(source, several(self.methods), self.out, asked, console.bar)
+
+    def _perplexity(self, console: Console) -> list[dict[str, Any]]:
+        """A row a language model and method."""
+        from dse.measure.lm import run
+
+        kept = f"finished rows are kept in {self.out}: the same command goes on" if self.out else "--out DIR keeps rows"
+        console.if_stopped(f"stopped: {kept}")
+        models, methods = (several(names or ()) for names in (self.models, self.methods))
+        return run.rows(run.run(models, methods, self.out, console.bar))
+
+    def written(self, outcome: Any, console: Console) -> list[str]:
+        """Draw the figures of a measurement."""
+        if self.perplexity or self.only_check:
+            return []
+        from dse.figures.export import measurement
+        from dse.measure import run
+
+        page = measurement.write(outcome, console.command, self.static)
+        if self.as_json:
+            return []
+        before = f"{outcome.n_before:,} parts were there already, checked against their hashes"
+        used = f"for design points and sweeps: --measurements {outcome.folder / run.MEASUREMENT}"
+        return [*([before] if outcome.n_before else []), f"measured: {page}", used]
+
+    def text(self, outcome: Any) -> str:
+        """The measurement, the check or the scores as people read them."""
+        from dse.measure import table
+        from dse.measure.lm import run
+        from dse.report import listing
+
+        if self.perplexity:
+            return listing.rows_text(run.readable(outcome))
+        return _check_text(outcome) if self.only_check else table.text(outcome.summary)
+
+    def document(self, outcome: Any) -> Any:
+        """The summary, the check or the scores."""
+        return outcome if self.perplexity or self.only_check else outcome.summary
+
+    def status(self, outcome: Any) -> int:
+        """Bad input where a checked dump cannot be measured."""
+        return InputError.exit_status if self.only_check and not self.perplexity and outcome["problems"] else 0
+
+
+def _check_text(found: dict[str, Any]) -> str:
+    """The contents of a dump, and what it lacks."""
+    shape = "x".join(str(found[name]) for name in ("batch", "n_heads", "n_tokens", "head_dim"))
+    marks = [
+        found["model"] or "no model name",
+        f"RoPE: {found['rope'] or 'not said'}",
+        "synthetic" if found["synthetic"] else "",
+    ]
+    counts = (found["n_layers"], found["n_key_layers"], found["n_value_layers"], found["n_query_layers"])
+    lines = [
+        clean(f"{found['file']}: {', '.join(mark for mark in marks if mark)}", 300),
+        "  holds: {} layers: keys of {}, values of {}, queries of {}".format(*counts)
+        + (f"; [batch x heads x tokens x head_dim] = {shape}" if found["batch"] else "")
+        + f"; {', '.join(found['dtypes'])}; {found['n_bytes']:,} bytes",
+    ]
+    for name in ("lacks", "problems"):
+        label = "problem" if name == "problems" else name
+        lines += [clean(f"  {label}: {text}", 300) for text in found[name][:MAX_LINES]]
+    if len(found["problems"]) > MAX_LINES:
+        lines.append(f"  and {len(found['problems']) - MAX_LINES:,} more problems: --json has all")
+    return "\n".join(lines if found["problems"] else [*lines, "  ready to measure"])
+
+
+@operation("synthesize", "Write a synthetic KV dump, for tests and what-ifs.", indent=None)
+class SynthesizeDump(Printed):
+    """Write a synthetic KV dump: ranges by layer, outlier channels, attention sinks, heavy tails, seeded.
+
+    For tests and for what-ifs ("what if outliers doubled?"): every number is assumed, and the dump says of itself that
+    it is synthetic, so that tables and figures of `dse measure` do.
+    """
+
+    out: str = option(help="The dump: .npz or .safetensors.", metavar="FILE")
+    layers: int = option(4, kind=WHOLE)
+    heads: int = option(2, kind=WHOLE)
+    tokens: int = option(320, kind=WHOLE)
+    head_dim: int = option(128, kind=WHOLE)
+    seed: int = option(2025, kind=WHOLE)
+    key_ranges: Sequence[float] = option(
+        (), "Size of keys, one number or one a layer; default: growing.", NUMBERS, metavar="A,B"
+    )
+    value_ranges: Sequence[float] = option(
+        (), "Size of values, one number or one a layer; default: growing.", NUMBERS, metavar="A,B"
+    )
+    outlier_channels: int | None = option(None, "Key channels of a head with an offset; default: one in 32.", WHOLE)
+    outlier_offset: float = option(6.0, "That offset, in deviations.", NUMBER, metavar="N")
+    sinks: int = option(4, "Tokens of low norm, the first two and others.", WHOLE)
+    sink_key: float = option(0.1, "Size of their keys.", NUMBER, metavar="N")
+    sink_value: float = option(0.3, "Size of their values.", NUMBER, metavar="N")
+    tails: float = option(2.0, "Weight of the tails; 0: a bell.", NUMBER, metavar="N")
+    queries: int = option(0, "Queries of the last tokens.", WHOLE)
+    sink_pull: float = option(
+        0.0, "Attention scores of sinks above those of other tokens, in nats.", NUMBER, metavar="N", unit="nat"
+    )
+    as_json: bool = json_option("Print what was written as JSON.")
+
+    def run(self, console: Console = SILENT) -> Recipe:
+        """The recipe of the dump that was written."""
+        from dse.measure import synthetic_file
+        from dse.measure.synthetic import Recipe
+
+        recipe = Recipe(
+            n_layers=self.layers,
+            n_heads=self.heads,
+            n_tokens=self.tokens,
+            head_dim=self.head_dim,
+            seed=self.seed,
+            key_ranges=tuple(self.key_ranges),
+            value_ranges=tuple(self.value_ranges),
+            n_outlier_channels=self.outlier_channels,
+            outlier_offset=self.outlier_offset,
+            n_sinks=self.sinks,
+            sink_key=self.sink_key,
+            sink_value=self.sink_value,
+            tails=self.tails,
+            n_queries=self.queries,
+            sink_pull=self.sink_pull,
+        )
+        synthetic_file.write(self.out, recipe, console.bar)
+        return recipe
+
+    def text(self, outcome: Recipe) -> str:
+        """The file and its recipe."""
+        return f"synthetic dump: {self.out} ({outcome.text()})"
+
+    def document(self, outcome: Recipe) -> dict[str, Any]:
+        """The file, its size and its recipe."""
+        from dse.measure import synthetic_file
+
+        return {"out": self.out, "n_bytes": synthetic_file.size(outcome), **synthetic_file.about(outcome)}
+
+
+@dataclass(frozen=True)
+class LabResult:
+    """One quantizer on a dump: `measured` has bits and errors of all of it, `view` one head before and after."""
+
+    held: Held
+    spec: QuantizerSpec
+    how: How
+    #: layer, side, head, first token and number of tokens of the view
+    place: tuple[int, Any, int, int, int]
+
+    @cached_property
+    def measured(self) -> Measured:
+        """Bits by part, and errors by layer and head."""
+        from dse.measure import lab
+
+        return lab.measured(self.held, self.spec, self.how)
+
+    @cached_property
+    def view(self) -> View:
+        """The values of one head before and after, and their histogram."""
+        from dse.measure import lab
+
+        return lab.view(self.held, self.spec, self.how, *self.place)
+
+
+@operation("lab", "One quantizer on a KV dump: bits, errors by head, a head's values.", function="lab", indent=None)
+class InspectQuantizer(Printed):
+    """Inspect one quantizer on a KV dump (default: the synthetic sample that ships), as tables for `dse plot`.
+
+    Bits an element by part (bits.csv), errors by layer and head (errors.csv), and of one head the histogram with the
+    quantizer's thresholds (histogram.csv) and the first 256 tokens before and after (values.csv). Oaken's thresholds
+    are profiled on the dump itself; of many quantizers, at all context lengths: `dse measure`.
+
+    >>> lab = dse.lab("kivi:bits=2")
+    >>> lab.measured.ledger["part"].tolist()[:1], lab.view.before.shape
+    (['packed'], (256, 128))
+    """
+
+    source: str | None = argument(None)
+    method: str = option(help="A quantizer with parameters, such as kivi:bits=2.", metavar="Q")
+    out: str | None = option(None, "Directory of the tables.", metavar="DIR", in_python=False)
+    layer: int | None = option(None, "Layer whose values are shown; default: the first.", WHOLE)
+    side: Literal["key", "value"] = option("key", "Keys or values.", metavar="key|value", is_said=True)
+    head: int = option(0, "Head whose values are shown.", WHOLE, is_said=True)
+    first: int = option(0, "First token of the map of values.", WHOLE, is_said=True)
+    error: str = option(
+        "sqnr_db", "Error of the map of layers and heads.", metavar="sqnr_db|mse|output_error|...", in_python=False
+    )
+    heads: int | None = heads_option()
+    nonfinite: str = nonfinite_option()
+    as_json: bool = json_option("Print what was written as JSON.")
+
+    def lacking(self) -> str:
+        """A command writes tables."""
+        return "" if self.out is not None else "--out is missing: see dse lab --help"
+
+    def run(self, console: Console = SILENT) -> LabResult:
+        """The quantizer on the dump: `measured` and `view`."""
+        from dse import quantizers
+        from dse.figures.export import lab as tables
+        from dse.measure import kernels, lab
+
+        tables.check(self.side, self.error)
+        one_of("nonfinite", self.nonfinite, ("raise", "replace"))
+        spec = quantizers.parse(self.method)
+        if spec.family.name not in kernels.RUN:
+            raise InputError(f"method = {show(self.method)}: has no kernel; known: {', '.join(kernels.RUN)}")
+        how = lab.How(self.heads, self.nonfinite)
+        held = lab.sample() if self.source is None else lab.hold(self.source, how=how)
+        layer = held.indices[0] if self.layer is None else self.layer
+        return LabResult(held, spec, how, (layer, self.side, self.head, self.first, tables.MAX_TOKENS))
+
+    def _paths(self, outcome: LabResult) -> list[Path]:
+        from dse.figures.export import lab
+
+        held, (layer, side, head, _, _) = outcome.held, outcome.place
+        data = held.name + (", synthetic data" if held.about.synthetic else "")
+        place = f"{outcome.spec.name}, layer {layer:,}, head {head:,}, {side}s"
+        view = outcome.view  # what a dump lacks is said before all of it is measured
+        return lab.write(str(self.out), outcome.measured, view, place, side, self.error, data, lab.MAX_CHANNELS)
+
+    def text(self, outcome: LabResult) -> str:
+        """The tables, and which figures are drawn of each."""
+        from dse.figures.export import lab
+
+        return "\n".join(f"{path} (dse plot {' or '.join(lab.KINDS[path.stem])})" for path in self._paths(outcome))
+
+    def document(self, outcome: LabResult) -> dict[str, Any]:
+        """The quantizer and its tables."""
+        return {"method": outcome.spec.name, "tables": [str(path) for path in self._paths(outcome)]}
+
+
+@operation("mix", "A quantizer for each layer, from measured errors and a budget.", indent=1)
+class MixLayers(Printed):
+    """Choose a quantizer for the keys and the values of each layer, so that the total error is least in a budget.
+
+    DIR is the --out of `dse measure`. Exact, by dynamic programming. Squared errors relative to the signal of their
+    layer are added over layers and sides, as if they were independent. The plan is a file that `dse point`, `dse ask`
+    and `dse sweep` take as a quantizer: --quantizer plan:FILE.toml, on one device or on several (--tp 4).
+    """
+
+    source: str = argument(metavar="DIR|TABLE")
+    budget_bits: str | None = option(
+        None, "Most stored bits an element, mean over layers, keys and values.", metavar="N", unit="bit"
+    )
+    budget_bytes: int | None = option(None, "Or most bytes of all measured keys and values.", WHOLE, unit="B")
+    max_error: str | None = option(
+        None, "Or the other way round: fewest bits at a relative error of at most E.", metavar="E"
+    )
+    methods: Sequence[str] | None = option(
+        None, "Methods to choose from; default: all measured ones, and fp16.", NAMES, metavar="A,B"
+    )
+    objective: str | None = option(
+        None,
+        "Error of the attention output (default where measured) or of keys and values.",
+        metavar="output_error|mse",
+    )
+    context_tokens: int | None = option(
+        None, "Measured context whose errors and bits count; default: the longest.", WHOLE, name="context", unit="token"
+    )
+    out: str | None = option(None, "The plan, for --quantizer plan:FILE.toml.", metavar="FILE.toml")
+    figure: str | None = option(
+        None,
+        "Error against bits of all plans: .pdf, .svg, .png, .html; .csv for `dse plot mixed_plans`.",
+        metavar="FILE",
+    )
+    as_json: bool = json_option("Print the plan as JSON.")
+
+    def run(self, console: Console = SILENT) -> Mixed:
+        """The plan that is best within the budget, with all plans along the way."""
+        from dse.measure import mixed_plan
+
+        given = {"budget-bits": self.budget_bits, "budget-bytes": self.budget_bytes, "max-error": self.max_error}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) != 1:
+            raise InputError("give one of --budget-bits, --budget-bytes and --max-error: what the plan has to keep to")
+        self._check_figure()
+        if self.out is not None and not self.out.lower().endswith(".toml"):
+            raise InputError(f"out = {show(self.out)}: must end in .toml")
+        limit = _positive(named[0], str(given[named[0]]))
+        methods = None if self.methods is None else several(self.methods)
+        errors = mixed_plan.load(self.source, methods, self.objective, self.context_tokens)
+        if self.max_error is not None:
+            return mixed_plan.least_bits(errors, limit, f"error {limit:g}")
+        if self.budget_bytes is not None:
+            return mixed_plan.least_error(errors, 8 * limit, f"{self.budget_bytes:,} bytes")
+        return mixed_plan.least_error(errors, mixed_plan.budget_bits(errors, limit), f"{limit:g} bits an element")
+
+    def _check_figure(self) -> None:
+        from dse.figures.export import image
+
+        if self.figure and self.figure.rpartition(".")[2].lower() not in image.FORMATS:
+            raise InputError(f"figure = {show(self.figure)}: must end in one of {', '.join(image.FORMATS)}")
+
+    def written(self, outcome: Mixed, console: Console) -> list[str]:
+        """Write the plan and its figure."""
+        from dse.core import files
+        from dse.measure import mixed_plan
+
+        drawn = self._drawn(outcome, console.command) if self.figure else {}
+        if self.out is not None:
+            mixed_plan.write(outcome, self.out, console.command)
+        for path, content in drawn.items():
+            files.write(path, content)
+        names = {"plan": self.out, "figure": self.figure}
+        return [] if self.as_json else [f"{name}: {path}" for name, path in names.items() if path]
+
+    def _drawn(self, outcome: Mixed, made_by: str) -> dict[Path, bytes]:
+        """The figure's file; of a table also what its figure says beside it."""
+        from dse.figures.export import image
+        from dse.figures import source as beside
+        from dse.figures.plot import answer
+
+        source, path = answer.source_of(outcome), Path(str(self.figure))
+        ending = path.name.rpartition(".")[2].lower()
+        drawn = {path: image.export(answer.chart_of(outcome), ending, made_by, source.table)}
+        if ending in ("csv", "parquet"):
+            drawn[path.parent / f"{path.stem}{beside.BESIDE}"] = beside.beside(source.about)
+        return drawn
+
+    def text(self, outcome: Mixed) -> str:
+        """The plan as people read it."""
+        from dse.measure import mixed_plan
+
+        return mixed_plan.text(outcome.summary())
+
+    def document(self, outcome: Mixed) -> dict[str, Any]:
+        """The plan, and the files."""
+        return {**outcome.summary(), "out": self.out, "figure": self.figure}
+
+
+def _positive(name: str, text: str) -> float:
+    """A number from 0 on in ASCII digits. Raises InputError naming the option."""
+    import re
+
+    if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{0,15})?(e-?[0-9]{1,2})?", text, re.ASCII):
+        raise InputError(f"{name} = {show(text)}: must be a number from 0 on, such as 4.5")
+    return float(text)
+
+
+@operation("study", "The papers' observations and experiments on a language model.")
+class StudyModel(Operation):
+    """Look at a language model's own keys and values as the papers did, and repeat their experiments on it.
+
+    MODEL: mha, gqa or a .safetensors file. Writes MODEL.study.csv (ranges, outlier channels, normality, sinks;
+    perplexity by Oaken's groups and texts, NQKV's blocks, KIVI's axes, SinkQ's sizes, sinks and layers) and
+    MODEL.study.json (command, SHA-256 of the weights). Stop it at any time: the same command goes on.
+    """
+
+    model: str = argument()
+    out: str = option(help="Directory of the table; one that was begun is finished.", metavar="DIR")
+    windows: int = option(24, "Windows of held-out text that are scored.", WHOLE)
+    tokens: int = option(512, "Tokens of a window; its later half is scored.", WHOLE, unit="token")
+
+    def run(self, console: Console = SILENT) -> Path:
+        """The table of the study."""
+        from dse.measure.lm import study
+
+        if not 1 <= self.windows <= 1000:
+            raise InputError(f"windows = {self.windows}: must be 1 to 1,000")
+        if not 320 <= self.tokens <= 4096:
+            raise InputError(f"tokens = {self.tokens}: must be 320 to 4,096, more than the 300 that may be sinks")
+        console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
+        return study.run(self.model, self.out, console.command, console.bar, self.windows, self.tokens)
+
+    def text(self, outcome: Path) -> str:
+        """The file that was written."""
+        return f"studied: {outcome}"

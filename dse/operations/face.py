@@ -1,0 +1,161 @@
+"""The functions of `import dse`, made from the declarations of operations."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from dse.core.errors import InputError, did_you_mean, show
+from dse.operations.declare import Operation, WorkOptions, fields_of, help_of, is_required, option_of, work_field
+from dse.specs.workload import ASKED, Workload
+
+#: fields of a workload that a printed command or script says even at their defaults
+SAID = ("batch", "input_tokens", "output_tokens", "admission", "weights_bits")
+#: letters of a line of a printed script
+WIDTH = 100
+
+
+def function_of(cls: type[Operation]) -> Callable[..., Any]:
+    """The Python function of an operation: its fields are the parameters, those of its workload among them."""
+    signature = signature_of(cls)
+
+    def call(*args: Any, **given: Any) -> Any:
+        asked = asked_of(cls, signature, args, given)
+        return asked.value(asked.run())
+
+    call.__name__ = call.__qualname__ = cls.function
+    call.__doc__ = doc_of(cls)
+    call.__module__ = "dse.api"
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    return call
+
+
+def python_fields(cls: type[Operation]) -> dict[str, dataclasses.Field[Any]]:
+    """The fields that are parameters in Python, those that may be given by place first."""
+    known = {field.name: field for field in fields_of(cls) if option_of(field).in_python}
+    return {name: known[name] for name in (*cls.positional, *(name for name in known if name not in cls.positional))}
+
+
+def work_names(cls: type[Operation]) -> tuple[str, ...]:
+    """Fields of the workload that are parameters in Python: all but those that the operation searches."""
+    field = work_field(cls)
+    if field is None:
+        return ()
+    options: WorkOptions = field.metadata["work"]
+    return tuple(name for name in ASKED if name not in options.searched) if options.takes_all else options.names
+
+
+def signature_of(cls: type[Operation]) -> inspect.Signature:
+    """The signature of the Python function of an operation."""
+    parameters = []
+    for name, field in python_fields(cls).items():
+        is_work = "work" in field.metadata
+        default = inspect.Parameter.empty if is_required(field) else None if is_work else field.default
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if name in cls.positional else inspect.Parameter.KEYWORD_ONLY
+        annotation = "Workload | None" if is_work else field.type
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+    types = {field.name: field for field in dataclasses.fields(Workload)}
+    parameters += [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=ASKED[name].default, annotation=_type_text(types[name].type)
+        )
+        for name in work_names(cls)
+    ]
+    return inspect.Signature(parameters, return_annotation=result_of(cls).__annotations__["return"])
+
+
+def result_of(cls: type[Operation]) -> Callable[..., Any]:
+    """The method whose result the Python function returns."""
+    return cls.run if cls.value is Operation.value else cls.value
+
+
+def _type_text(annotation: Any) -> str:
+    if isinstance(annotation, type):
+        return "None" if annotation is type(None) else annotation.__name__
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(_type_text, get_args(annotation)))
+    return str(annotation).replace("typing.", "")
+
+
+def asked_of(
+    cls: type[Operation], signature: inspect.Signature, args: tuple[Any, ...], given: dict[str, Any]
+) -> Operation:
+    """The operation that a call asks for. Raises InputError for names and values."""
+    field = work_field(cls)
+    searched = field.metadata["work"].searched if field else {}
+    for name in given:
+        if name in searched:
+            raise InputError(f"{name}: is what the question searches: give {searched[name]}")
+        if name not in signature.parameters:
+            raise InputError(f"unknown {show(name)}: {did_you_mean(name, signature.parameters)}")
+    values = {name: value for name, value in signature.bind(*args, **given).arguments.items() if value is not None}
+    of_work = {name: given[name] for name in given if name in work_names(cls)}
+    values = {name: value for name, value in values.items() if name not in of_work}
+    if field is not None and of_work:
+        if field.name in values:
+            raise InputError(f"{field.name}: cannot stand beside {show(next(iter(of_work)))}: give one of both")
+        values[field.name] = Workload(**of_work)
+    asked = cls(**values)
+    for name, why in asked.unused().items():
+        if name in values or name in of_work:
+            raise InputError(f"{name} = {show(values.get(name, of_work.get(name)))}: has no effect {why}: leave it out")
+    return asked
+
+
+def doc_of(cls: type[Operation]) -> str:
+    """The text of the function: what the operation does, its parameters, what it returns, an example."""
+    text = inspect.getdoc(cls) or ""
+    example = text[len(help_of(cls)) :].strip()
+    lines = [help_of(cls), ""]
+    for name, field in python_fields(cls).items():
+        if help := option_of(field).help or _own_help(name, field):
+            lines += textwrap.wrap(f"{name}: {help}", WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    if work_names(cls):
+        lines.append("Further parameters are the fields of `Workload`, in place of one.")
+    lines += ["", f"Returns: {inspect.getdoc(result_of(cls)) or ''}".replace("\n", " ")]
+    lines += ["Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed."]
+    return "\n".join([*lines, "", example] if example else lines)
+
+
+def _own_help(name: str, field: dataclasses.Field[Any]) -> str:
+    if "work" in field.metadata:
+        return "Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`."
+    return (option_of(field).metavar or "").replace("|", ", ")
+
+
+def python_of(asked: Operation, said: Iterable[str] = SAID) -> str:
+    """A script with `import dse` alone that ends with `result`, what the operation returns."""
+    return f"import dse\n\nresult = {call_of(asked, said)}"
+
+
+def call_of(asked: Operation, said: Iterable[str] = SAID) -> str:
+    """The call of the function that asks for an operation."""
+    text = textwrap.fill(
+        ", ".join(_arguments(asked, tuple(said))), WIDTH, break_long_words=False, break_on_hyphens=False
+    )
+    return f"dse.{asked.function}(\n{textwrap.indent(text, '    ')},\n)"
+
+
+def _arguments(asked: Operation, said: tuple[str, ...]) -> Iterator[str]:
+    cls, by_place = type(asked), True
+    for name, field in python_fields(cls).items():
+        value = getattr(asked, name)
+        if "work" in field.metadata:
+            continue
+        if not is_required(field) and value == field.default and not option_of(field).is_said:
+            by_place = by_place and name not in cls.positional
+            continue
+        text = repr(list(value)) if isinstance(value, tuple) else repr(value)
+        yield text if by_place and name in cls.positional else f"{name}={text}"
+    field_of_work = work_field(cls)
+    if field_of_work is not None:
+        workload: Workload = getattr(asked, field_of_work.name)
+        for name in work_names(cls):
+            value = getattr(workload, name)
+            if name in said or value != ASKED[name].default:
+                yield f"{name}={value!r}"

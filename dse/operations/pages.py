@@ -1,0 +1,168 @@
+"""The report, and figures of any table: report, plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dse.core.errors import InputError, show
+from dse.operations.declare import (
+    FLAG,
+    NAMES,
+    SILENT,
+    WHOLES,
+    Console,
+    Operation,
+    argument,
+    look,
+    operation,
+    option,
+    work,
+)
+from dse.operations.shared import Sourced, json_option, several, static_option
+from dse.specs.look import ASKED as LOOKS
+from dse.specs.look import Look
+from dse.specs.workload import DEPLOYMENT, TIMING, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@operation()
+class AsksReport(Sourced):
+    """The systems, models and batches of a report."""
+
+    devices: Sequence[str] | None = option(
+        None, "Devices (names or files); default: the preset's.", NAMES, metavar="A,B"
+    )
+    models: Sequence[str] | None = option(None, "Models (names or files); default: the preset's.", NAMES, metavar="A,B")
+    quantizers: Sequence[str] | None = option(
+        None, "KV quantizers; default: those each device is evaluated with.", NAMES, metavar="A,B"
+    )
+    batches: Sequence[int] | None = option(None, "Batch sizes; default: 16,32,64,128,256.", WHOLES, metavar="16,32")
+    tokens: Sequence[str] | None = option(
+        None, "Token policies of `fewer tokens against fewer bits` (`dse list tokens`).", NAMES, metavar="A,B"
+    )
+    workload: Workload = work(only=("input_tokens", "output_tokens", *DEPLOYMENT, *TIMING), takes_all=False)
+
+    def asked(self) -> dict[str, Any]:
+        """The request as the report takes it."""
+        names = ("devices", "models", "quantizers", "batches", "tokens")
+        given = {name: None if getattr(self, name) is None else several(getattr(self, name)) for name in names}
+        fields = ("input_tokens", "output_tokens", *DEPLOYMENT, *TIMING)
+        return {
+            **given,
+            **{name: getattr(self.workload, name) for name in fields},
+            "bits": self.bits,
+            "measurements": self.measurements,
+        }
+
+
+@operation("report", "Write the throughput-versus-capacity report.", function="report", positional=("out",))
+class WriteReport(AsksReport):
+    """Write the throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
+
+    out: str = option("report", "Directory to write into.", metavar="DIR")
+    preset: str = option(
+        "today",
+        "Where no device is named: models and GPUs of today, or the systems and models of Oaken's Figure 11.",
+        metavar="today|oaken",
+    )
+    static: str = static_option("What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.")
+
+    def run(self, console: Console = SILENT) -> str:
+        """The path of the page."""
+        from dse.report import throughput
+
+        return throughput.write(
+            self.out, static=self.static, progress=console.progress, preset=self.preset, **self.asked()
+        )
+
+    def text(self, outcome: str) -> str:
+        """The page."""
+        return f"report: {outcome}"
+
+
+@operation(function="report_table", positional=("name",))
+class TabulateReport(AsksReport):
+    """Compute one table of the report by its name, such as "results" or "roofline"; a wrong one is answered with all.
+
+    By default of the systems and models of the Oaken paper.
+
+    >>> table = dse.report_table("results", devices=["lpu-hbm"], models=["llama2-13b"], batches=[16, 64])
+    >>> table["system"].unique().tolist()
+    ['LPU-HBM FP16']
+    """
+
+    name: str = argument(help="The table's name.")
+
+    def run(self, console: Console = SILENT) -> pd.DataFrame:
+        """The table."""
+        from dse.questions import tables
+        from dse.report import throughput
+
+        asked = self.asked()
+        deployment = {name: asked.pop(name) for name in (*DEPLOYMENT, "implementation", "strict_kernels")}
+        return tables.one(self.name, throughput.ask(**asked, deployment=deployment))
+
+
+@operation("plot", "Any figure for a paper or a slide, or its table.")
+class DrawFigure(Operation):
+    """Draw the figure KIND of what another command wrote: sized for a column of a paper or for a slide.
+
+    DIR is the --out of that command, TABLE a CSV or Parquet file with the figure's columns (a directory of `dse sweep`
+    will do where it keeps them). PDF holds its fonts, SVG draws letters as paths; both, PNG and Parquet say in
+    their metadata which command and version made them, HTML beneath the figure, CSV in FILE-metadata.json beside it.
+    `dse plot` alone lists the figures.
+    """
+
+    kind: str | None = argument(None)
+    source: str | None = argument(None, metavar="DIR|TABLE")
+    out: str | None = option(None, "File to write: .pdf, .svg, .png, .html, .csv or .parquet.", metavar="FILE")
+    look: Look = look()
+    only: Sequence[str] = option((), "Rows to draw, such as model=llama2-13b.", metavar="COLUMN=A,B", is_repeated=True)
+    as_list: bool = option(
+        False, "Every figure: what it shows, which command writes its table.", FLAG, name="list", in_python=False
+    )
+    as_json: bool = json_option("The list as JSON.")
+
+    @property
+    def is_list(self) -> bool:
+        """True where the figures are to be listed."""
+        return self.kind is None or self.as_list or (self.kind == "list" and self.source is None)
+
+    def unused(self) -> dict[str, str]:
+        """Only a list is JSON, and a table has no look."""
+        from dse.figures.plot import write
+
+        if self.is_list or self.kind is None or self.out is None:
+            return {} if self.is_list else {"as_json": "without --list"}
+        write.how_to(self.kind)  # an unknown one is said first
+        ending, words = write.ending(self.out), ("title", "x_label", "y_label")
+        unsized = [] if ending in write.SIZED else [name for name in LOOKS if ending != "html" or name not in words]
+        return {"as_json": "without --list", **dict.fromkeys(unsized, f"in .{ending}")}
+
+    def run(self, console: Console = SILENT) -> Any:
+        """The files that were written, or the figures that there are."""
+        from dse.figures.plot import write
+
+        if self.is_list or self.kind is None:
+            return write.listing()
+        how = write.how_to(self.kind)
+        if self.source is None:
+            raise InputError(f"DIR or TABLE is missing: {how}")
+        if self.out is None:
+            raise InputError("--out is missing: name a file that ends in .pdf, .svg, .png, .html, .csv or .parquet")
+        if self.look.title is not None and not self.look.shows_title:
+            raise InputError(f"title = {show(self.look.title)}: has no effect with --no-title: leave one out")
+        return write.write(self.kind, self.source, self.out, console.command, self.look, several(self.only))
+
+    def text(self, outcome: Any) -> str:
+        """The files or the figures."""
+        from dse.figures.plot import write
+
+        return write.listing_text() if self.is_list else "\n".join(outcome)
+
+    def document(self, outcome: Any) -> Any:
+        """The figures."""
+        return outcome

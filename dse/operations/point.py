@@ -1,0 +1,140 @@
+"""One design point: all of its results, the operations of its decode step, and what explains a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dse.core.errors import InputError, show
+from dse.operations.declare import FLAG, SILENT, Console, Operation, operation, option, work
+from dse.operations.shared import (
+    Device,
+    Model,
+    OnDesign,
+    Printed,
+    Quantizer,
+    device_option,
+    hardware,
+    json_option,
+    layout,
+    model_option,
+    several,
+)
+from dse.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from dse.model.evaluate import Point
+
+
+@operation(
+    "point",
+    "Everything about one design point.",
+    function="evaluate",
+    positional=("device", "model", "quantizer", "workload"),
+)
+class EvaluatePoint(OnDesign, Printed):
+    """Everything about one design point: memory, time, throughput, and what binds.
+
+    >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
+    >>> found["max_batch"], round(found["throughput_tokens_per_s"])
+    (146, 1318)
+    """
+
+    as_json: bool = json_option("Print every result as JSON, in SI base units.")
+    explain: str | None = option(
+        None, "Show the formula, values and sources behind one result.", metavar="NAME", in_python=False
+    )
+    operations: bool = option(
+        False, "Show what each operation takes, and its shares of the peak rates.", FLAG, in_python=False
+    )
+    out: str | None = option(
+        None, "Write the result and the operations of a decode step as tables.", metavar="DIR", in_python=False
+    )
+
+    def run(self, console: Console = SILENT) -> Point:
+        """Every result by name, in SI base units; None for what does not apply."""
+        from dse.model.evaluate import Point
+
+        if self.out is not None and self.explain is not None:
+            raise InputError(f"out = {show(self.out)}: has no effect with --explain: leave it out")
+        spec, plan = self.hardware(), self.plan()
+        self.workload.refuse_idle()
+        return Point(spec, plan, self.workload)
+
+    def value(self, outcome: Point) -> dict[str, Any]:
+        """Every result by name, in SI base units; None for what does not apply."""
+        return outcome.results
+
+    def written(self, outcome: Point, console: Console) -> list[str]:
+        """Write the tables where a directory is given."""
+        if self.out is None:
+            return []
+        from dse.figures.export import point
+
+        point.write(self.out, outcome.device, outcome.plan, self.workload, outcome.results)
+        return [] if self.as_json else [f"\ntables: {self.out} (dse plot design_memory, design_step, operations)"]
+
+    def text(self, outcome: Point) -> str:
+        """The report of the point, or the explanation of one result."""
+        from dse.report import present
+
+        if self.explain is not None:
+            return present.explanation_text(present.explain(self.explain, outcome))
+        text = present.point_text(
+            outcome.results,
+            outcome.device,
+            outcome.plan,
+            present.bit_ledger(outcome),
+            str(self.device),
+            self._with_room(outcome),
+            present.kernels(outcome),
+        )
+        return f"{text}\n\nOperations\n{present.operations_text(outcome.operations())}" if self.operations else text
+
+    def document(self, outcome: Point) -> Any:
+        """Every result, its interval, the bits by part, the operations, and what a larger memory would give."""
+        from dse.model import evaluate, uncertainty
+        from dse.report import present
+
+        if self.explain is not None:
+            return present.explain(self.explain, outcome)
+        room = self._with_room(outcome)
+        return {
+            **outcome.results,
+            "intervals": uncertainty.as_numbers(outcome.results, outcome.stack),
+            "bit_ledger": present.bit_ledger(outcome),
+            "operations": outcome.operations(),
+            "with_room": room and {name: room[name] for name in evaluate.ROOM_RESULTS},
+            "kernels": present.kernels(outcome),
+        }
+
+    def _with_room(self, point: Point) -> dict[str, Any] | None:
+        """Results where all requests fit."""
+        from dse.model import evaluate
+
+        return evaluate.with_room(point.device, point.plan, self.workload, point.results)
+
+
+@operation(function="operations", positional=("device", "model", "quantizers", "workload"))
+class TabulateOperations(Operation):
+    """The operations of a decode step under each quantizer, and where the roofline lets them run; a row each.
+
+    >>> found = dse.operations("a100-80gb", "llama2-13b", ["fp16", "qserve"], batch=64)
+    >>> found[found["operation"] == "attention"]["quantizer"].unique().tolist()
+    ['fp16', 'qserve']
+    """
+
+    device: Device = device_option()
+    model: Model = model_option()
+    quantizers: Sequence[Quantizer] = option(("fp16",), "KV quantizers with parameters.", is_said=True)
+    workload: Workload = work()
+
+    def run(self, console: Console = SILENT) -> pd.DataFrame:
+        """A table with a row an operation and quantizer."""
+        from dse.questions.operations import decode_step
+
+        plans = [layout(self.model, name, name) for name in several(self.quantizers)]
+        return decode_step(hardware(self.device), plans, self.workload)

@@ -1,0 +1,303 @@
+"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, map, load, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dse.core.errors import InputError
+from dse.operations.declare import (
+    NAMES,
+    NUMBER,
+    SHARES,
+    SILENT,
+    WHOLE,
+    WHOLES,
+    Console,
+    argument,
+    operation,
+    option,
+    work,
+)
+from dse.operations.shared import Drawn, OnDesign, OnDevice, Printed, Quantizer, Sourced, several
+from dse.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from dse.questions.best_map import BestMap
+    from dse.questions.common import Design
+    from dse.questions.crossing import Crossing
+    from dse.questions.devices import Devices
+    from dse.questions.formats import Formats
+    from dse.questions.load import Load
+    from dse.questions.need import Need, NeedBits
+    from dse.questions.sensitivity import Sensitivity
+
+#: what a crossover and a map search over, in place of one batch and one prompt
+SEARCHED = {"batch": "batches", "input_tokens": "inputs"}
+
+
+@operation(
+    "ask formats",
+    "Which KV format pays here: memory, time, error, energy of each over 16 bits.",
+    function="formats",
+    positional=("device", "model", "formats", "workload"),
+)
+class CompareFormats(OnDevice, Sourced, Drawn):
+    """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
+
+    A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
+    let more requests run at once buy room. Formats without a known kernel are left out, unless they are named.
+
+    >>> found = dse.formats("h200", "qwen3-32b", ["fp8", "qserve"], batch=64, input_tokens=8192, admission="paged")
+    >>> [(one.name, one.verdict) for one in found.formats]
+    [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'room')]
+    """
+
+    formats: Sequence[str] | None = option(
+        None,
+        "Formats to compare with 16 bits; default: all whose kernels the device and stack have, or code of papers.",
+        NAMES,
+        metavar="A,B",
+    )
+    workload: Workload = work()
+
+    def run(self, console: Console = SILENT) -> Formats:
+        """Memory, time, error and energy of each format, with intervals."""
+        from dse.questions.formats import formats
+        from dse.specs.measurements import bits_from
+
+        spec, lm, source = self.hardware(), self.language_model(), bits_from(self.bits, self.measurements)
+        names = None if self.formats is None else several(self.formats)
+        return formats(spec, lm, self.workload, names, source, console.progress)
+
+
+@operation(
+    "ask cross",
+    "From which batch and prompt on does a quantizer pay?",
+    function="crossover",
+    positional=("device", "model", "quantizer", "workload"),
+)
+class FindCrossover(OnDesign, Drawn):
+    """Find the batch (at each prompt length) and the prompt length (at each batch) from which a quantizer pays.
+
+    Every batch is decided and every prompt length, whole numbers. Where it pays the reason is named: a faster step, or
+    only capacity (a step is no faster, more requests run at once). A step time counts where the whole batch runs.
+
+    >>> found = dse.crossover("h100", "llama2-13b", "nqkv", batches=[8], inputs=[512], dequant_path="fused")
+    >>> [(run.first, run.last, run.verdict) for run in found.from_batch[0].runs]
+    [(1, 6, 'no'), (7, 8, 'speed')]
+    """
+
+    against: Quantizer = option("fp16", "The quantizer to compare with.", metavar="Q", is_said=True)
+    measure: str = option("throughput", "What must be better.", metavar="throughput|step", is_said=True)
+    batches: Sequence[int] | None = option(
+        None, "Batches to search prompts at; batches are searched up to the largest.", WHOLES, metavar="1,16"
+    )
+    inputs: Sequence[int] | None = option(
+        None, "Prompts to search batches at; prompts are searched up to the largest.", WHOLES, metavar="512,8192"
+    )
+    workload: Workload = work(searched=SEARCHED)
+
+    def run(self, console: Console = SILENT) -> Crossing:
+        """Where the quantizer pays along batches and prompts."""
+        from dse.questions import common, crossing
+
+        return crossing.crossing(
+            self.design(),
+            self.design_of(self.device, self.model, self.against),
+            self.workload,
+            common.measure(self.measure, crossing.MEASURES),
+            crossing.BATCHES if self.batches is None else list(self.batches),
+            crossing.INPUTS if self.inputs is None else list(self.inputs),
+            console.progress,
+        )
+
+
+@operation(
+    "ask need",
+    "The smallest device number, or the most bits, that meets a target.",
+    function="need",
+    positional=("what", "device", "model", "quantizer", "workload"),
+)
+class FindNeed(OnDesign, Drawn):
+    """Find the smallest bandwidth, capacity or peak FLOP/s of a device that meets a target, and what stops a smaller.
+
+    All else is as the device has it. `need bits` names the quantizer with most stored bits that meets the target: how
+    far the cache must be compressed. Where no value does, that is the answer, with what stands in the way.
+
+    >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
+    >>> dse.units.human(found.value, found.unit)
+    '9.407 TB/s'
+    >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
+    'nvfp4'
+    """
+
+    what: str = argument(metavar="bandwidth|capacity|flops|bits")
+    throughput: float | None = option(None, "Target: at least so many token/s.", NUMBER, metavar="X", unit="token/s")
+    step_ms: float | None = option(
+        None, "Target: a decode step of the whole batch in at most so many ms.", NUMBER, metavar="X", unit="ms"
+    )
+    quantizers: Sequence[Quantizer] | None = option(
+        None, "For bits: quantizers to choose from; default: those of `ask formats`.", NAMES, metavar="A,B"
+    )
+
+    def unused(self) -> dict[str, str]:
+        """Bits are chosen among quantizers, a number of the device is sought for one."""
+        if self.what != "bits":
+            return {"quantizers": f"on {self.what}, which is of one quantizer"}
+        return dict.fromkeys(("quantizer", "key_quantizer", "value_quantizer"), "on bits, which has quantizers")
+
+    def run(self, console: Console = SILENT) -> Need | NeedBits:
+        """The number, or the quantizer, that meets the target."""
+        from dse.questions import need
+
+        goal = need.target(self.throughput, self.step_ms)
+        if self.what != "bits":
+            return need.smallest(self.design(), self.workload, self.what, goal, console.progress)
+        if self.bits == "measured" and self.quantizers is None:
+            raise InputError("bits = measured: not every family is measured: name some with --quantizers")
+        return need.most_bits(self._candidates(), self.workload, goal, console.progress)
+
+    def _candidates(self) -> list[Design]:
+        from dse.questions import need
+        from dse.specs.measurements import bits_from
+
+        if self.quantizers is not None:
+            return [self.design_of(self.device, self.model, name) for name in several(self.quantizers)]
+        source = bits_from(self.bits, self.measurements)
+        return need.candidates(self.hardware(), self.language_model(), self.workload, source)
+
+
+@operation(
+    "ask sensitivity",
+    "Which assumption moves a result, or which design wins?",
+    function="sensitivity",
+    positional=("device", "model", "quantizer", "workload"),
+)
+class VaryAssumptions(OnDesign, Drawn):
+    """Vary every number of the device that a result rests on inside its range, one at a time.
+
+    Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
+    as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
+    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
+
+    >>> found = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
+    ('qserve', ['fused_rate'])
+    """
+
+    against: Quantizer | None = option(
+        None, "A second quantizer on the same device: does the better one change?", metavar="Q"
+    )
+    measure: str = option("throughput", "The result.", metavar="throughput|step|energy|cost", is_said=True)
+    ranges: Sequence[str] = option(
+        (), "A range of your own: x0.5:x2, 1TB/s:2TB/s.", name="range", metavar="NAME=LOW:HIGH", is_repeated=True
+    )
+
+    def run(self, console: Console = SILENT) -> Sensitivity:
+        """The effect of each number on the result, or on which design wins."""
+        from dse.questions import common, sensitivity
+
+        one = self.design()
+        other = None if self.against is None else self.design_of(self.device, self.model, self.against)
+        counted = []
+        if self.bits == "closed":
+            counted = [sensitivity.with_measured_bits(each, self.measurements) for each in (one, other) if each]
+        measure, ranges = common.measure(self.measure), several(self.ranges)
+        return sensitivity.sensitivity(one, self.workload, measure, other, ranges, console.progress, counted)
+
+
+@operation(
+    "ask map",
+    "The best quantizer over batch and prompt length.",
+    function="best_map",
+    positional=("device", "model", "quantizers", "workload"),
+)
+class MapBest(OnDevice, Sourced, Drawn):
+    """Map the best of several quantizers over batch and prompt length, and its gain over FP16. Ties name all.
+
+    >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "fp8"], batches=[1, 256], inputs=[512, 8192])
+    >>> found.table()["best"].tolist()
+    ['fp16', 'fp8', 'fp8', 'fp8']
+    """
+
+    quantizers: Sequence[Quantizer] | None = option(
+        None, "Quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.", NAMES, metavar="A,B"
+    )
+    measure: str = option("throughput", "What must be best.", metavar="throughput|step|energy|cost", is_said=True)
+    batches: Sequence[int] | None = option(
+        None, "Batches; default: powers of two from 1 to 256.", WHOLES, metavar="1,16"
+    )
+    inputs: Sequence[int] | None = option(
+        None, "Prompt tokens; default: powers of two from 256 to 32,768.", WHOLES, metavar="512,8192"
+    )
+    workload: Workload = work(searched=SEARCHED)
+
+    def run(self, console: Console = SILENT) -> BestMap:
+        """The best quantizer of each cell."""
+        from dse.questions import best_map, common
+
+        names = best_map.QUANTIZERS if self.quantizers is None else several(self.quantizers)
+        return best_map.best_map(
+            [self.design_of(self.device, self.model, name) for name in names],
+            self.workload,
+            common.measure(self.measure),
+            best_map.BATCHES if self.batches is None else list(self.batches),
+            best_map.INPUTS if self.inputs is None else list(self.inputs),
+            console.progress,
+        )
+
+
+@operation(
+    "ask load",
+    "What do requests wait as more of them come a second?",
+    function="load",
+    positional=("device", "model", "quantizer", "workload"),
+)
+class PredictLoad(OnDesign, Drawn):
+    """Predict time per output token and to the first of requests that come at random, at shares of the full rate.
+
+    In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
+
+    >>> waits = dse.load("h200", "qwen3-32b", "fp8", batch=64, input_tokens=8192, admission="paged")
+    >>> waits.at(0.5)["tpot_s"] < waits.at(0.55)["tpot_s"]
+    True
+    """
+
+    loads: Sequence[float] | None = option(
+        None, "Shares of what a full server serves; default: ten from 0.05 to 0.9.", SHARES, metavar="0.2,0.8"
+    )
+
+    def run(self, console: Console = SILENT) -> Load:
+        """TPOT and TTFT at fractions of the saturated request rate."""
+        from dse.questions import load
+
+        loads = load.LOADS if self.loads is None else list(self.loads)
+        return load.under_load(self.hardware(), self.plan(), self.workload, loads)
+
+
+@operation(
+    "ask devices",
+    "How many devices does a batch need, and how split?",
+    function="devices",
+    positional=("device", "model", "quantizer", "workload"),
+)
+class SplitOverDevices(OnDesign, Printed):
+    """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
+
+    A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
+
+    >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
+    4
+    """
+
+    most: int | None = option(
+        None, "Devices at most; default: 16, or fewer where the device's file says so.", WHOLE, unit="device"
+    )
+    workload: Workload = work(searched=dict.fromkeys(("tp", "pp", "pp_batches"), "most"))
+
+    def run(self, console: Console = SILENT) -> Devices:
+        """Every split, and the fewest devices that hold the whole batch."""
+        from dse.questions.devices import devices
+
+        return devices(self.hardware(), self.plan(), self.workload, self.most)

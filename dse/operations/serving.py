@@ -1,0 +1,275 @@
+"""Requests one by one, traces, and a ring of devices: simulate, traffic, ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dse.core.errors import InputError
+from dse.operations.declare import SILENT, WHOLE, WHOLES, Console, argument, operation, option, work
+from dse.operations.shared import (
+    AssumesLike,
+    Device,
+    Model,
+    OnDesign,
+    Printed,
+    Quantized,
+    Quantizer,
+    device_option,
+    hardware,
+    json_option,
+    layout,
+    model_option,
+    quantizer_option,
+    several,
+)
+from dse.specs.workload import ASKED, DEPLOYMENT, MEMORY, TIMING, Workload
+
+if TYPE_CHECKING:
+    from dse.serving.simulator import Simulation
+    from dse.serving.steady_state import Batching
+    from dse.specs.device_and_model import ModelSpec
+
+
+@operation(
+    "simulate",
+    "Serve a trace or a rate of requests, step by step.",
+    function="simulate",
+    positional=("device", "model", "quantizer", "workload"),
+)
+class SimulateServing(OnDesign, Printed):
+    """Serve requests step by step, seeded: throughput, time to first token, time per output token, queueing, memory.
+
+    A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
+    out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.
+
+    The first token is known when the prompt is computed. Arrivals that are drawn are scaled to the rate asked for.
+
+    >>> found = dse.simulate("h200", "qwen3-32b", "fp8", trace="azure-conv", rate="50%", n_requests=200)
+    >>> found["n_requests"], found["ttft_s"]["p50"] < found["ttft_s"]["p99"]
+    (200, True)
+    """
+
+    trace: str | Path | None = option(
+        None, "Whose lengths (and arrivals); default: all alike.", metavar="azure-conv|azure-code|FILE"
+    )
+    rate: float | str | None = option(
+        None,
+        "Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals (a "
+        "shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all at once "
+        "without one.",
+        metavar="R|70%|trace|full",
+    )
+    n_requests: int | None = option(
+        None, "How many; default: 10,000, or all of a FILE.", WHOLE, name="requests", metavar="N"
+    )
+    batching: Batching = option(
+        "continuous",
+        "Until the longest answer ends; replaced at once; with prompts in chunks.",
+        metavar="static|continuous|chunked",
+    )
+    chunk_tokens: int = option(512, "Tokens of a step of chunked batching.", WHOLE, name="chunk", unit="token")
+    prompt_step_tokens: int = option(
+        2048,
+        "Tokens up to which whole prompts share a step; a longer one has its own.",
+        WHOLE,
+        name="prompt-batch",
+        unit="token",
+    )
+    seed: int = option(1, "Of lengths and arrivals.", WHOLE)
+    workload: Workload = work(
+        only=(
+            "input_tokens",
+            "output_tokens",
+            "batch",
+            "admission",
+            "page_tokens",
+            "weights_bits",
+            "weights",
+            "activation_bits",
+            "dequant_path",
+            *MEMORY,
+            *DEPLOYMENT,
+            *TIMING,
+        ),
+        defaults={"batch": 256, "output_tokens": 256, "admission": "paged"},
+        helps={
+            "input_tokens": "Prompt tokens, without --trace.",
+            "output_tokens": "Generated tokens, without --trace.",
+            "batch": "Most requests that run at once.",
+            "admission": "Memory held from the start, or page by page; static batching reserves.",
+        },
+    )
+    as_json: bool = json_option("Print every number as JSON, in SI base units.")
+    out: str | None = option(None, "Write tables, JSON and the figures there.", metavar="DIR", in_python=False)
+
+    def unused(self) -> dict[str, str]:
+        """A trace has its own lengths, static batching reserves memory, and only chunked batching has chunks."""
+        unused = {"chunk_tokens": "without --batching chunked"}
+        if self.batching == "chunked":
+            unused = {"prompt_step_tokens": "with --batching chunked"}
+        if self.trace is not None:
+            unused |= dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
+        if self.batching == "static":
+            unused |= {"page_tokens": "with --batching static, which reserves memory"}
+            if self.workload.admission == "paged":
+                unused |= {"admission": "with --batching static, which reserves memory"}
+        elif self.workload.admission == "reserve":
+            unused |= {"page_tokens": "with --admission reserve"}
+        return unused
+
+    def run(self, console: Console = SILENT) -> tuple[dict[str, Any], Simulation]:
+        """Serve the requests: the numbers of the run, and the run itself."""
+        from dse.core import files
+        from dse.report import simulation
+        from dse.serving import simulator
+        from dse.serving.arrivals import Traffic
+
+        self.workload.refuse_idle()
+        n_requests = 1 if self.n_requests is None else self.n_requests
+        simulator.check(self.workload, n_requests, self.batching, self.chunk_tokens, self.prompt_step_tokens)
+        spec, plan = self.hardware(), self.plan()
+        if self.out is not None:
+            files.prepare(self.out)
+        trace, rate = (None if value is None else str(value) for value in (self.trace, self.rate))
+        return simulation.serve(
+            spec,
+            plan,
+            self.workload,
+            Traffic(trace, rate, self.n_requests, self.seed),
+            self.batching,
+            self.chunk_tokens,
+            console.progress,
+            self.prompt_step_tokens,
+        )
+
+    def value(self, outcome: tuple[dict[str, Any], Simulation]) -> dict[str, Any]:
+        """Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units."""
+        return outcome[0]
+
+    def written(self, outcome: tuple[dict[str, Any], Simulation], console: Console) -> list[str]:
+        """Write tables, JSON and figures where a directory is given."""
+        from dse.report import simulation
+
+        paths = simulation.write(self.out, *outcome, console.command) if self.out is not None else []
+        return [] if self.as_json else [f"wrote {path}" for path in paths]
+
+    def text(self, outcome: tuple[dict[str, Any], Simulation]) -> str:
+        """The run as people read it."""
+        from dse.report import simulation
+
+        return simulation.text(outcome[0])
+
+    def document(self, outcome: tuple[dict[str, Any], Simulation]) -> dict[str, Any]:
+        """The numbers as they are."""
+        return outcome[0]
+
+
+@operation("traffic", "What a request trace is made of, and what of it fits.")
+class DescribeTraffic(AssumesLike, Quantized, Printed):
+    """Describe a trace of requests: rate, lengths, moments, what batches of unequal requests cost.
+
+    FILE is a CSV file of Azure's schema (TIMESTAMP, ContextTokens, GeneratedTokens) or BurstGPT's (Timestamp, Request
+    tokens, Response tokens; rows without tokens failed and are left out), of any size. With --device and --model: how
+    many of its requests fit at once with the longest length reserved for each, its own final length, or paged memory,
+    and the requests and tokens per second of so many in steady state.
+    """
+
+    trace: str = argument(metavar="azure-conv|azure-code|FILE")
+    device: Device | None = device_option(None, "Device name or .toml file; with --model: what fits.")
+    model: Model | None = model_option(None)
+    max_tokens: int | None = option(
+        None,
+        "Length reserved for each request; default: the model's longest, at least the trace's.",
+        WHOLE,
+        metavar="N",
+        unit="token",
+    )
+    batches: Sequence[int] | None = option(
+        None, "Batch sizes; default: 16,32,64,128.", WHOLES, name="batch", metavar="16,32"
+    )
+    workload: Workload = work(
+        only=("weights_bits", "weights", "page_tokens", "dequant_path", *MEMORY, *DEPLOYMENT, *TIMING),
+        fixed={"admission": "paged"},
+    )
+    as_json: bool = json_option("Print every number as JSON, in SI base units.")
+
+    def unused(self) -> dict[str, str]:
+        """Without a device nothing is laid out."""
+        names = ("quantizer", "key_quantizer", "value_quantizer", *ASKED)
+        return dict.fromkeys(names, "without a device") if self.device is None else {}
+
+    def run(self, console: Console = SILENT) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """The numbers of the trace, and what of it fits on a device."""
+        from dse.report import present_traffic
+
+        if (self.device is None) != (self.model is None):
+            missing = "device" if self.device is None else "model"
+            raise InputError(f"{missing} is missing: give both --device and --model, or neither")
+        if self.device is None and self.max_tokens is not None:
+            raise InputError(f"max-tokens = {self.max_tokens}: says what a device reserves: give --device and --model")
+        spec = plan = None
+        if self.device is not None and self.model is not None:
+            spec, plan = hardware(self.device), layout(self.model, *self.sides())
+            self.workload.refuse_idle()
+        trace = present_traffic.find(self.trace, console.progress)
+        found = present_traffic.about(trace, several(self.batches or present_traffic.BATCHES))
+        if spec is None or plan is None:
+            return found, None
+        return found, present_traffic.fitting(trace, spec, plan, self.workload, self.max_tokens)
+
+    def text(self, outcome: tuple[dict[str, Any], dict[str, Any] | None]) -> str:
+        """The trace as people read it."""
+        from dse.report import present_traffic
+
+        return present_traffic.text(*outcome)
+
+    def document(self, outcome: tuple[dict[str, Any], dict[str, Any] | None]) -> dict[str, Any]:
+        """The numbers of the trace, and under `fit` those of the device."""
+        found, fit = outcome
+        return {**found, **({"fit": fit} if fit else {})}
+
+
+@operation("ring", "A long context over a ring of devices.")
+class EvaluateRing(AssumesLike, Printed):
+    """Ring attention: longest context, prompt and decode step with a context in blocks on equal devices.
+
+    Every device holds all weights, so a ring takes none of --tp, --pp, --ep, --dp-attention and --dcp; blocks are
+    contiguous, so under a causal mask the last device has most to do. The decode step is that of the last token,
+    packing at its mean over a group.
+    """
+
+    device: Device = device_option(help="Device name or .toml file; all are equal.")
+    model: Model = model_option()
+    quantizer: Quantizer = quantizer_option()
+    n_ring: int = option(8, "Devices in the ring.", WHOLE, name="devices", unit="device")
+    link: str | None = option(
+        None, "Bandwidth to the next device, one direction; default: the device's.", metavar="'300 GB/s'", unit="B/s"
+    )
+    workload: Workload = work(
+        only=("batch", "input_tokens", "output_tokens", "weights_bits", *MEMORY, *DEPLOYMENT, *TIMING),
+        defaults={"input_tokens": 131072},
+        hidden=DEPLOYMENT,
+    )
+    as_json: bool = json_option("Print every result as JSON, in SI base units.")
+
+    def run(self, console: Console = SILENT) -> tuple[dict[str, Any], ModelSpec]:
+        """The results of the ring, and the model that it serves."""
+        from dse.model import ring
+        from dse.specs.quantity import named_quantity
+
+        spec, plan = hardware(self.device), layout(self.model, self.quantizer, self.quantizer)
+        bandwidth = named_quantity("link", self.link, "B/s", 1e6, 1e15) if self.link else None
+        self.workload.refuse_idle()
+        return ring.evaluate(spec, plan, self.workload, self.n_ring, bandwidth), plan.model
+
+    def text(self, outcome: tuple[dict[str, Any], ModelSpec]) -> str:
+        """The ring as people read it."""
+        from dse.report import present
+
+        return present.ring_text(*outcome)
+
+    def document(self, outcome: tuple[dict[str, Any], ModelSpec]) -> dict[str, Any]:
+        """The numbers as they are."""
+        return outcome[0]

@@ -1,0 +1,250 @@
+"""The fields that operations share: device, model, quantizers, where bits come from, and how an answer is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import MISSING
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dse.core.errors import InputError, show
+from dse.operations.declare import FLAG, Console, Operation, operation, option, work
+from dse.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from dse.model.kv_layout import KvPlan
+    from dse.quantizers import QuantizerSpec
+    from dse.questions.common import Design
+    from dse.specs.device_and_model import HardwareSpec, ModelSpec
+    from dse.specs.measurements import Bits
+
+#: a device, a model or a quantizer: its name or file, or what `dse.device`, `dse.model` and `dse.quantizer` return
+Device: TypeAlias = "str | Path | HardwareSpec"
+Model: TypeAlias = "str | Path | ModelSpec"
+Quantizer: TypeAlias = "str | QuantizerSpec"
+
+
+def device_option(default: Any = MISSING, help: str = "Device name or .toml file.") -> Any:
+    """The field of a device."""
+    return option(default, help, metavar="NAME|FILE")
+
+
+def model_option(default: Any = MISSING) -> Any:
+    """The field of a language model."""
+    return option(default, "Model name, .toml file or config.json.", metavar="NAME|FILE")
+
+
+def quantizer_option() -> Any:
+    """The field of a quantizer, which has the engines' names too."""
+    return option(
+        "fp16",
+        "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it, e.g. fp8_e4m3 "
+        "(`dse list quantizers`), or plan:FILE.toml.",
+        also=("--kv-cache-dtype",),
+        metavar="Q",
+        is_said=True,
+    )
+
+
+def json_option(help: str = "Print as JSON, in SI base units.") -> Any:
+    """The switch for JSON, which only the command line has."""
+    return option(False, help, FLAG, name="json", in_python=False)
+
+
+def static_option(help: str = "What draws PNG, SVG and PDF.") -> Any:
+    """The field that says by what figures are drawn."""
+    return option("auto", help, choices=("auto", "kaleido", "matplotlib"), in_python=False)
+
+
+def hardware(device: Device) -> HardwareSpec:
+    """The device. Raises InputError for a name that is not known, SpecError for a bad file."""
+    from dse.specs import catalog
+
+    return catalog.device(str(device)) if isinstance(device, str | Path) else device
+
+
+def language_model(model: Model) -> ModelSpec:
+    """The model. Raises InputError for a name that is not known, SpecError for a bad file."""
+    from dse.specs import catalog
+
+    return catalog.model(str(model)) if isinstance(model, str | Path) else model
+
+
+def quantizer_spec(quantizer: Quantizer, bits: Bits | None = None) -> QuantizerSpec:
+    """The quantizer with its errors; `bits` says where bits and errors come from. Raises InputError."""
+    from dse.specs.measurements import CLOSED
+
+    if isinstance(quantizer, str):
+        return (bits or CLOSED).required(quantizer)
+    if bits is not None:
+        raise InputError("bits and measurements: go with the name of a quantizer, not with what dse.quantizer returned")
+    return quantizer
+
+
+def layout(model: Model, keys: Quantizer, values: Quantizer, bits: Bits | None = None) -> KvPlan:
+    """The model with its keys and values stored by two quantizers; that of shipped names is kept."""
+    from dse.model import kv_layout
+    from dse.specs import catalog
+
+    if (
+        bits is None
+        and isinstance(model, str)
+        and model in catalog.model_files()
+        and _is_fixed(keys)
+        and _is_fixed(values)
+    ):
+        return _shipped_layout(model, str(keys), str(values))
+    return kv_layout.build(language_model(model), quantizer_spec(keys, bits), quantizer_spec(values, bits))
+
+
+def _is_fixed(quantizer: Quantizer) -> bool:
+    """True for a name that no file can change."""
+    from dse.quantizers import layered
+
+    return isinstance(quantizer, str) and not quantizer.strip().lower().startswith(layered.PREFIX)
+
+
+@lru_cache(maxsize=256)
+def _shipped_layout(model: str, keys: str, values: str) -> KvPlan:
+    """A layout of names that always mean the same."""
+    from dse.model import kv_layout
+
+    return kv_layout.build(language_model(model), quantizer_spec(keys), quantizer_spec(values))
+
+
+def several(values: Any) -> list[Any]:
+    """Several values as a list; one as a list of it."""
+    is_one = isinstance(values, str | Path) or not hasattr(values, "__iter__") or hasattr(values, "model_fields")
+    return [values] if is_one else list(values)
+
+
+@operation()
+class AssumesLike(Operation):
+    """How a config.json of an unknown model_type is read."""
+
+    assume_like: str = option(
+        "",
+        "Read a config.json of an unknown model_type as one of this type, such as llama.",
+        metavar="TYPE",
+        in_python=False,
+        shows_default=False,
+    )
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Read configs of unknown types as asked while the operation runs."""
+        if not self.assume_like:
+            return nullcontext()
+        from dse.specs.huggingface import config
+
+        return config.assumed_like(self.assume_like)
+
+
+@operation()
+class OnDevice(AssumesLike):
+    """A device and a language model."""
+
+    device: Device = device_option()
+    model: Model = model_option()
+
+    def hardware(self) -> HardwareSpec:
+        """The device. Raises InputError and SpecError."""
+        return hardware(self.device)
+
+    def language_model(self) -> ModelSpec:
+        """The model. Raises InputError and SpecError."""
+        return language_model(self.model)
+
+
+@operation()
+class Quantized(Operation):
+    """The quantizers of keys and values."""
+
+    quantizer: Quantizer = quantizer_option()
+    key_quantizer: Quantizer | None = option(
+        None, "Quantizer of the keys, if different.", also=("--cache-type-k", "-ctk"), metavar="Q"
+    )
+    value_quantizer: Quantizer | None = option(
+        None, "Quantizer of the values, if different.", also=("--cache-type-v", "-ctv"), metavar="Q"
+    )
+
+    def sides(self) -> tuple[Quantizer, Quantizer]:
+        """The quantizers of keys and of values."""
+        keys, values = self.key_quantizer, self.value_quantizer
+        return (self.quantizer if keys is None else keys), (self.quantizer if values is None else values)
+
+
+@operation()
+class Sourced(Operation):
+    """Where bits and errors come from."""
+
+    bits: str = option(
+        "closed", "Nominal outlier and sink counts, or those that the measured data had.", metavar="closed|measured"
+    )
+    measurements: str | None = option(
+        None,
+        "measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample that ships.",
+        metavar="FILE",
+    )
+
+    def source(self) -> Bits | None:
+        """Bits and errors as asked, None where they are the shipped ones. Raises InputError."""
+        from dse.specs.measurements import bits_from
+
+        return None if (self.bits, self.measurements) == ("closed", None) else bits_from(self.bits, self.measurements)
+
+    def design_of(self, device: Device, model: Model, keys: Quantizer, values: Quantizer | None = None) -> Design:
+        """A device with a model laid out under its quantizers. Raises InputError and SpecError."""
+        from dse.questions.common import Design
+
+        spec = hardware(device)
+        return Design(spec, layout(model, keys, keys if values is None else values, self.source()))
+
+
+@operation()
+class OnDesign(OnDevice, Quantized, Sourced):
+    """One design: a device, a model, its quantizers and a workload."""
+
+    workload: Workload = work()
+
+    def plan(self) -> KvPlan:
+        """The model laid out under its quantizers. Raises InputError and SpecError."""
+        return layout(self.model, *self.sides(), self.source())
+
+    def design(self) -> Design:
+        """The device with that layout. Raises InputError and SpecError."""
+        return self.design_of(self.device, self.model, *self.sides())
+
+
+@operation()
+class Printed(Operation):
+    """A result that can be printed as JSON."""
+
+    as_json: bool = json_option()
+
+
+@operation()
+class Drawn(Printed):
+    """An answer that can be drawn."""
+
+    out: str | None = option(None, "Write figure and table into this directory.", metavar="DIR", in_python=False)
+    static: str = static_option("What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.")
+
+    def written(self, outcome: Any, console: Console) -> list[str]:
+        """Write the figure and its table where a directory is given."""
+        if self.out is None:
+            return []
+        from dse.figures.export import question
+
+        line = f"figure: {question.write(self.out, outcome, console.command, self.static)}"
+        if self.as_json:
+            console.say(line)
+        return [] if self.as_json else [line]
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    """The value, where it is allowed. Raises InputError naming the option."""
+    if value not in allowed:
+        raise InputError(f"{name} = {show(value)}: must be {' or '.join(allowed)}")
+    return value

@@ -1,0 +1,180 @@
+"""Published claims, measured kernels, servers and gains beside predictions: the commands of `dse validate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dse.operations.declare import SILENT, Console, Operation, argument, operation, option
+from dse.operations.shared import Printed, json_option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@operation("validate claims", "Every published claim, ours, and the verdict.")
+class CheckClaims(Printed):
+    """Compute every checkable number that four documents print, and compare.
+
+    Verdicts: reproduced (exact numbers and relations), within (a model inside the row's tolerance), missed, erratum
+    (the printed number does not follow from the document), not attempted.
+    """
+
+    as_json: bool = json_option("Print a list of objects, one a claim.")
+
+    def run(self, console: Console = SILENT) -> Any:
+        """A row a claim."""
+        from dse.validate import verdicts
+
+        return verdicts.claim_rows()
+
+    def text(self, outcome: Any) -> str:
+        """The claims as people read them."""
+        from dse.validate import verdicts
+
+        return verdicts.text(outcome)
+
+    def document(self, outcome: Any) -> Any:
+        """An object a claim."""
+        from dse.validate import verdicts
+
+        return verdicts.to_json(outcome)
+
+
+@operation(function="claims", positional=("prefix",))
+class TabulateClaims(Operation):
+    """Compute what the papers print: claims whose id begins with `prefix`, a row each.
+
+    >>> dse.claims("text-attn-MHA-70b-4k")[["unit", "published", "ours", "verdict"]].values.tolist()
+    [['GiB', '5.0', 10.0, 'erratum']]
+    """
+
+    prefix: str = option("", "The first letters of the claims' ids; default: all claims.")
+
+    def run(self, console: Console = SILENT) -> pd.DataFrame:
+        """A table with a row a claim."""
+        from dse.validate import claims
+
+        return claims.table(self.prefix)
+
+
+@operation("validate silicon", "Errors on measured kernel times by device, stack and size.")
+class CheckSilicon(Printed):
+    """Compare the calibrated kernels and the naive roofline (bytes over bandwidth) with measured times.
+
+    Computed where `aiconfigurator-core` is installed (extra `calibrate`); else as recorded in the device files.
+    """
+
+    device: str | None = option(None, "One device; default: all with calibrated stacks.", metavar="NAME|FILE")
+    stack: str | None = option(None, "One software stack; default: all.", metavar="vllm|sglang|...")
+    as_json: bool = json_option("Print a list of objects, one a row; errors are shares.")
+
+    def run(self, console: Console = SILENT) -> Any:
+        """A row a device, stack and size."""
+        from dse.validate import silicon
+
+        return silicon.run(self.device, self.stack, console.progress)
+
+    def text(self, outcome: Any) -> str:
+        """The errors as people read them."""
+        from dse.validate import silicon
+
+        return silicon.text(outcome)
+
+    def document(self, outcome: Any) -> Any:
+        """An object a row."""
+        from dse.validate import silicon
+
+        return silicon.to_json(outcome)
+
+
+@operation("validate report", "Both as a page with scatter plots.")
+class WriteValidation(Operation):
+    """Write claims, measured kernels and the papers' accuracy tables as one HTML page, with the tables beside it."""
+
+    out: str = option("report", "Directory to write into.", metavar="DIR")
+
+    def run(self, console: Console = SILENT) -> Any:
+        """The page, and a row a claim."""
+        from dse.report import validation
+
+        return validation.write(self.out, console.progress)
+
+    def text(self, outcome: Any) -> str:
+        """The page and the number of claims by verdict."""
+        from dse.validate import verdicts
+
+        index, rows = outcome
+        return f"validation: {index} ({verdicts.summary(rows)})"
+
+
+@operation()
+class ChecksTable(Printed):
+    """A table of measurements beside predictions."""
+
+    table: str = argument()
+    out: str = option(help="Directory to write predictions.csv and errors into.", metavar="DIR")
+    as_json: bool = json_option("Print the errors by group as JSON; errors are shares.")
+
+    def _module(self) -> Any:
+        raise NotImplementedError
+
+    def _contents(self, outcome: Any) -> dict[str, bytes]:
+        return dict(self._module().contents_of(outcome))
+
+    def run(self, console: Console = SILENT) -> tuple[Any, list[str]]:
+        """The rows with their predictions, and the files that were written."""
+        from dse.core import files
+
+        with files.publishing(self.out) as published:
+            found = self._module().run(self.table, console.progress)
+            return found, [str(published.write(*item)) for item in self._contents(found).items()]
+
+    def text(self, outcome: tuple[Any, list[str]]) -> str:
+        """The errors as people read them, and the files."""
+        found, written = outcome
+        return f"{self._module().text(found)}\n\nwritten: {', '.join(written)}"
+
+    def document(self, outcome: tuple[Any, list[str]]) -> Any:
+        """The errors."""
+        return self._module().errors(outcome[0])
+
+
+@operation("validate serving", "Measured servers beside predictions, row by row.")
+class CheckServing(ChecksTable):
+    """Predict every row of a TABLE of measured servers, and say how far off it is.
+
+    TABLE is a CSV file with the columns id, backend, model_path, system, isl, osl and batch_size (the requests at any
+    time), and where known backend_version, precision, tp_size and other splits, silicon_tpot_ms and silicon_ttft_ms.
+    predictions.csv has times in ms with 80 % intervals, marked where the nearest measured release, kernel or format
+    stands in; errors.csv the errors by model, system, stack and devices;
+    servers.html and .svg the figure.
+    """
+
+    def _module(self) -> Any:
+        from dse.validate import serving
+
+        return serving
+
+    def _contents(self, outcome: Any) -> dict[str, bytes]:
+        from dse.figures.charts import servers_measured
+
+        return {**super()._contents(outcome), **servers_measured.files_of(outcome)}
+
+
+@operation("validate gains", "Published gains of quantized KV beside predictions, row by row.")
+class CheckGains(ChecksTable):
+    """Predict every row of a TABLE of printed measurements, and each gain over the base of its group.
+
+    TABLE is a CSV file with the columns id, device, model, kv, stack, quantity, value and unit, and where they apply
+    n_devices, weights, activations, batch, input_tokens, output_tokens, cls, group and is_base
+    (docs/explanation/implementations.md). predictions.csv has values in the unit of each row with 80 % intervals, the
+    gains, and why there is none.
+    """
+
+    out: str = option(help="Directory to write predictions.csv and errors.json into.", metavar="DIR")
+    as_json: bool = json_option("Print the errors by class and stack as JSON; they are shares.")
+
+    def _module(self) -> Any:
+        from dse.validate import gains
+
+        return gains

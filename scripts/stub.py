@@ -1,0 +1,66 @@
+"""Write dse/__init__.pyi, by which editors complete the functions of `import dse`: python scripts/stub.py."""
+
+import ast
+import inspect
+import re
+import subprocess
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dse
+from dse import api
+
+ROOT = Path(__file__).parents[1]
+STUB = ROOT / "dse" / "__init__.pyi"
+#: modules whose imports name the types of the functions
+SOURCES = (ROOT / "dse" / "api.py", *sorted((ROOT / "dse" / "operations").glob("*.py")))
+
+
+def text() -> str:
+    """The stub: every public function with its signature and its text."""
+    functions = [_function(name, getattr(api, name)) for name in api.__all__ if inspect.isfunction(getattr(api, name))]
+    body = "\n".join(functions)
+    head = [f'"""{(dse.__doc__ or "").splitlines()[0]}"""', *_imports(body)]
+    return "\n".join([*head, f"__all__ = {api.__all__!r}", "__version__: str", "results: dict[str, Result]", body])
+
+
+def _function(name: str, function: Callable[..., Any]) -> str:
+    signature, parameters, is_keyword = inspect.signature(function), [], False
+    for one in signature.parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not is_keyword:
+            parameters.append("*")
+        is_keyword = is_keyword or one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)
+        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        default = "" if one.default is one.empty else f" = {one.default!r}"
+        parameters.append(f"{stars}{one.name}: {one.annotation}{default}")
+    doc = textwrap.indent(f'"""{inspect.getdoc(function)}\n"""', "    ")
+    return f"def {name}({', '.join(parameters)}) -> {signature.return_annotation}:\n{doc}\n"
+
+
+def _imports(body: str) -> Iterator[str]:
+    """The imports of the names that the signatures use, as the declarations have them."""
+    used = set(re.findall(r"\w+", re.sub(r'""".*?"""', "", body, flags=re.S)))
+    used |= {"Result", "Workload", "errors", "units"}
+    known = {
+        "Result": "dse.model.results",
+        "LabResult": "dse.operations.dumps",
+        "errors": "dse.core",
+        "units": "dse.core",
+        "Literal": "typing",
+    }
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                known |= {alias.name: node.module for alias in node.names if alias.name[0].isupper()}
+    yield "import pandas as pd"
+    for name, module in sorted(known.items(), key=lambda item: (item[1], item[0])):
+        if name in used:
+            yield f"from {module} import {name}{f' as {name}' if name in ('Workload', 'errors', 'units') else ''}"
+
+
+if __name__ == "__main__":
+    STUB.write_text(text())
+    subprocess.run(["ruff", "check", "--fix-only", "--quiet", str(STUB)], check=True)
+    subprocess.run(["ruff", "format", "--quiet", str(STUB)], check=True)
