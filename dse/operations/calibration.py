@@ -63,10 +63,6 @@ class CalibrateDevice(Printed):
 
         return str(fitters.of_kernel(self.kernel).text(outcome))
 
-    def document(self, outcome: Any) -> Any:
-        """The parameters and errors."""
-        return outcome
-
 
 @operation("predict attention", "Add predicted_us to a table of decode attention.", indent=None)
 class PredictAttention(Printed):
@@ -87,7 +83,3 @@ class PredictAttention(Printed):
     def text(self, outcome: dict[str, Any]) -> str:
         """The file and its rows."""
         return f"predictions: {outcome['out']} ({outcome['rows']:,} rows)"
-
-    def document(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """The file and its rows."""
-        return outcome

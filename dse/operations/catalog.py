@@ -68,10 +68,6 @@ class CheckFile(Operation):
 
         return listing.check(str(self.file))
 
-    def text(self, outcome: str) -> str:
-        """The text itself."""
-        return outcome
-
 
 @operation("list", "Devices, models, quantizers, implementations or token policies.")
 class ListCatalog(Printed):
@@ -113,10 +109,6 @@ class ListCatalog(Printed):
 
         return listing.rows_text(listing.grouped(outcome))
 
-    def document(self, outcome: list[dict[str, Any]]) -> Any:
-        """The rows."""
-        return outcome
-
 
 @operation("show", "One of them with every number and its source.")
 class ShowEntry(Printed):
@@ -137,10 +129,6 @@ class ShowEntry(Printed):
         from dse.report import listing
 
         return outcome if self.as_toml else listing.rows_text(outcome)
-
-    def document(self, outcome: Any) -> Any:
-        """The rows."""
-        return outcome
 
 
 def number_option(name: str, example: str, help: str, without: str = "") -> Any:
@@ -398,7 +386,3 @@ class AddModel(AssumesLike, Printed):
                 f"next: {outcome['next']}",
             ]
         )
-
-    def document(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """The same as an object."""
-        return outcome

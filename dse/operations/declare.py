@@ -214,11 +214,11 @@ class Operation:
 
     def text(self, outcome: Any) -> str:
         """The result as people read it."""
-        return str(outcome.text())
+        return outcome if isinstance(outcome, str) else str(outcome.text())
 
     def document(self, outcome: Any) -> Any:
         """The result as JSON has it."""
-        return outcome.to_json()
+        return outcome.to_json() if hasattr(outcome, "to_json") else outcome
 
     def status(self, outcome: Any) -> int:
         """The exit status of the command."""

@@ -134,10 +134,6 @@ class ProfileThresholds(Printed):
         counts = f"{outcome['n_layers']} layers, {outcome['n_runs']} runs, {outcome['n_elements']:,} elements"
         return f"thresholds: {self.out}\n  {counts}"
 
-    def document(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """The thresholds."""
-        return outcome
-
 
 @operation("measure", "Errors and bits of quantizers on a KV dump.", indent=None)
 class MeasureDump(Printed):
@@ -402,7 +398,13 @@ class LabResult:
         return lab.view(self.held, self.spec, self.how, *self.place)
 
 
-@operation("lab", "One quantizer on a KV dump: bits, errors by head, a head's values.", function="lab", indent=None)
+@operation(
+    "lab",
+    "One quantizer on a KV dump: bits, errors by head, a head's values.",
+    function="lab",
+    positional=("method", "source"),
+    indent=None,
+)
 class InspectQuantizer(Printed):
     """Inspect one quantizer on a KV dump (default: the synthetic sample that ships), as tables for `dse plot`.
 
@@ -411,8 +413,8 @@ class InspectQuantizer(Printed):
     are profiled on the dump itself; of many quantizers, at all context lengths: `dse measure`.
 
     >>> lab = dse.lab("kivi:bits=2")
-    >>> lab.measured.ledger["part"].tolist()[:1], lab.view.before.shape
-    (['packed'], (256, 128))
+    >>> lab.view.before.shape
+    (256, 128)
     """
 
     source: str | None = argument(None)
@@ -546,15 +548,15 @@ class MixLayers(Printed):
 
     def _drawn(self, outcome: Mixed, made_by: str) -> dict[Path, bytes]:
         """The figure's file; of a table also what its figure says beside it."""
+        from dse.figures import source
         from dse.figures.export import image
-        from dse.figures import source as beside
         from dse.figures.plot import answer
 
-        source, path = answer.source_of(outcome), Path(str(self.figure))
+        table, path = answer.source_of(outcome), Path(str(self.figure))
         ending = path.name.rpartition(".")[2].lower()
-        drawn = {path: image.export(answer.chart_of(outcome), ending, made_by, source.table)}
+        drawn = {path: image.export(answer.chart_of(outcome), ending, made_by, table.table)}
         if ending in ("csv", "parquet"):
-            drawn[path.parent / f"{path.stem}{beside.BESIDE}"] = beside.beside(source.about)
+            drawn[path.parent / f"{path.stem}{source.BESIDE}"] = source.beside(table.about)
         return drawn
 
     def text(self, outcome: Mixed) -> str:

@@ -162,7 +162,3 @@ class DrawFigure(Operation):
         from dse.figures.plot import write
 
         return write.listing_text() if self.is_list else "\n".join(outcome)
-
-    def document(self, outcome: Any) -> Any:
-        """The figures."""
-        return outcome

@@ -116,7 +116,7 @@ def _shipped_layout(model: str, keys: str, values: str) -> KvPlan:
 
 def several(values: Any) -> list[Any]:
     """Several values as a list; one as a list of it."""
-    is_one = isinstance(values, str | Path) or not hasattr(values, "__iter__") or hasattr(values, "model_fields")
+    is_one = isinstance(values, str | Path) or not hasattr(values, "__iter__") or hasattr(type(values), "model_fields")
     return [values] if is_one else list(values)
 
 
