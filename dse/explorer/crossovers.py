@@ -3,9 +3,9 @@
 Three figures of the page Formats, each drawn once it is opened: they take seconds.
 """
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -21,6 +21,8 @@ from dse.explorer.fragments import part
 from dse.explorer.request import Request
 from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
+from dse.operations.face import python_of
+from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions
 from dse.questions import best_map, common, crossing, sensitivity
 
 #: what the map compares where the page names no formats
@@ -181,55 +183,23 @@ def cached_lines(asked: Asked) -> crossing.Crossing:
     )
 
 
-def commands(asked: Asked) -> dict[str, str]:
-    """The questions as command lines."""
-    words = shlex.split(request.command(asked.design))[2:]
-    measure = ["--measure", asked.measure]
-    of_all = _without(words, "--quantizer", "--batch", "--input")
-    names = [asked.stored(name).key_quantizer_text for name in asked.quantizers]
+def operations(asked: Asked) -> dict[str, Any]:
+    """The questions as operations, from which their commands and scripts are made. Raises InputError."""
+    names = tuple(asked.stored(name).key_quantizer_text for name in asked.quantizers)
     against = asked.stored(asked.against).key_quantizer_text
+    ask = partial(request.operation, asked.design, measure=asked.measure)
     return {
-        "map": shlex.join(["dse", "ask", "map", *of_all, "--quantizers", ",".join(names), *measure]),
-        "sensitivity": shlex.join(["dse", "ask", "sensitivity", *words, "--against", against, *measure]),
-        "cross": shlex.join(
-            [
-                "dse",
-                "ask",
-                "cross",
-                *_without(words, "--batch", "--input"),
-                "--against",
-                against,
-                *measure,
-                "--batches",
-                ",".join(map(str, BATCHES)),
-                "--inputs",
-                ",".join(map(str, INPUTS)),
-            ]
-        ),
+        "map": ask(MapBest, quantizers=names),
+        "sensitivity": ask(VaryAssumptions, against=against),
+        "cross": ask(FindCrossover, against=against, batches=BATCHES, inputs=INPUTS),
     }
 
 
-def _without(words: list[str], *options: str) -> list[str]:
-    """Words of a command without some options; one that says no has no value behind it."""
-    found, left = [], list(words)
-    while left:
-        n = 1 if left[0].startswith("--no-") else 2
-        found += left[:n] if left[0] not in options else []
-        left = left[n:]
-    return found
+def commands(asked: Asked) -> dict[str, str]:
+    """The questions as command lines."""
+    return {name: request.command_of(one) for name, one in operations(asked).items()}
 
 
 def python(asked: Asked, question: str) -> str:
     """A question in Python, ending with `result`. Raises InputError."""
-    design, measure = asked.design, f"measure={asked.measure!r}"
-    of_all = [repr(design.device_text), repr(design.model_text)]
-    own, against = (repr(one.key_quantizer_text) for one in (design, asked.stored(asked.against)))
-    names = [asked.stored(name).key_quantizer_text for name in asked.quantizers]
-    whole, searched = request.work_arguments(design), request.work_arguments(design, ("batch", "input_tokens"))
-    if question == "map":
-        return request.call("best_map", [*of_all, repr(names), measure, *searched])
-    if question == "sensitivity":
-        return request.call("sensitivity", [*of_all, own, f"against={against}", measure, *whole])
-    return request.call(
-        "crossover", [*of_all, own, f"against={against}", measure, f"batches={BATCHES}", f"inputs={INPUTS}", *searched]
-    )
+    return python_of(operations(asked)[question])

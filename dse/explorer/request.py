@@ -1,8 +1,7 @@
 """One design from the fields of a page: its command line, its Python, and its answer."""
 
 import shlex
-import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,11 +11,14 @@ from dse.explorer import common_fields as shared
 from dse.explorer import uploads
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.operations.declare import Operation, words_of
+from dse.operations.face import SAID, python_of
+from dse.operations.point import EvaluatePoint
 from dse.quantizers import QuantizerSpec, layered
 from dse.report import listing, present
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
-from dse.specs.workload import ASKED, Workload
+from dse.specs.workload import Workload
 from dse.sweep import sweeps as sweep
 
 #: batches of the curve
@@ -143,69 +145,34 @@ def family_defaults(name: str) -> str:
     return next((row["parameters"] for row in listing.list_quantizers() if row["name"] == name), "-")
 
 
-#: fields of a workload that a command and a script say even where they are the default
-_SAID = ("batch", "input_tokens", "output_tokens", "admission", "weights_bits")
-
-
-def _given(request: Request) -> dict[str, Any]:
-    """Fields of the workload, with their values, that a command or a script has to say."""
-    work = replace(request.work, tokens=request.work.token_policy.name)
-    found = {name: getattr(work, name) for name in ASKED}
-    return {name: value for name, value in found.items() if name in _SAID or value != ASKED[name].default}
-
-
-def _words(name: str, value: Any) -> list[str]:
-    """An option of a field of the workload, and its value."""
-    option = ASKED[name].option
-    if isinstance(value, bool):
-        return [f"--{option}" if value else f"--no-{option}"]
-    return [f"--{option}", str(value)]
-
-
-def command(request: Request, without: Collection[str] = ()) -> str:
-    """The command line that prints what the page shows, but for some fields of the workload. Raises InputError."""
-    words = ["dse", "point", "--device", request.device_text, "--model", request.model_text]
+def operation(request: Request, cls: type[Operation] = EvaluatePoint, **more: Any) -> Any:
+    """The operation `cls` on the design, with fields of its own in `more`. Raises InputError."""
     key, value = (spec.name for spec in request.quantizer_specs())
-    words += ["--quantizer", key] if key == value else ["--key-quantizer", key, "--value-quantizer", value]
-    for name, given in _given(request).items():
-        if name not in without:
-            words += _words(name, given)
-    if request.measurements_file:
-        words += ["--measurements", request.measurements_file.name]
-    return shlex.join(words)
+    given = {
+        "device": request.device_text,
+        "model": request.model_text,
+        "quantizer": key,
+        "value_quantizer": None if value == key else value,
+        "measurements": request.measurements_file.name if request.measurements_file else None,
+        "workload": replace(request.work, tokens=request.work.token_policy.name),
+    }
+    known = {field.name for field in fields(cls)}
+    return cls(**{name: value for name, value in given.items() if name in known}, **more)
 
 
-def call(name: str, arguments: Sequence[str]) -> str:
-    """A script that ends with `result`, what a function of the package gives."""
-    text = textwrap.fill(", ".join(arguments), 100, break_long_words=False, break_on_hyphens=False)
-    return f"import dse\n\nresult = dse.{name}(\n{textwrap.indent(text, '    ')},\n)"
+def command_of(asked: Operation, without: Collection[str] = ()) -> str:
+    """The command line of an operation, but for some fields of the workload."""
+    return shlex.join(words_of(asked, SAID, without))
 
 
-def work_arguments(request: Request, without: Collection[str] = ()) -> list[str]:
-    """The workload as arguments of a function of the package, but for some fields."""
-    return [f"{name}={given!r}" for name, given in _given(request).items() if name not in without]
+def command(request: Request) -> str:
+    """The command line that prints what the page shows. Raises InputError."""
+    return command_of(operation(request))
 
 
-def python(request: Request, name: str = "evaluate", more: Sequence[str] = (), without: Collection[str] = ()) -> str:
-    """A script that ends with `result`: what `dse.NAME` gives of the design, in SI base units; `more` are arguments of
-    its own. Raises InputError."""
-    own = request.measurements_file
-
-    def stored(name: str) -> str:
-        return f"dse.quantizer({name!r}, measurements={own.name!r})" if own else repr(name)
-
-    key, value = (spec.name for spec in request.quantizer_specs())
-    return call(
-        name,
-        [
-            repr(request.device_text),
-            repr(request.model_text),
-            stored(key),
-            *([f"value_quantizer={stored(value)}"] if value != key else []),
-            *more,
-            *work_arguments(request, without),
-        ],
-    )
+def python(request: Request) -> str:
+    """A script that ends with `result`: every result of the design, in SI base units. Raises InputError."""
+    return python_of(operation(request))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -119,6 +119,11 @@ class WorkOptions:
     #: options that are refused with a reason, and not shown
     hidden: tuple[str, ...] = ()
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Fields that are parameters in Python: all but those that the operation searches, or those with an option."""
+        return tuple(name for name in ASKED if name not in self.searched) if self.takes_all else self.names
+
     def default(self, name: str) -> Any:
         """The value of a field where the command line does not say it."""
         return self.defaults.get(name, ASKED[name].default)
@@ -174,6 +179,7 @@ class Console:
 SILENT = Console()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Operation:
     """One thing that the tool does. Subclasses say by which words it is started, and what it runs."""
 
@@ -228,7 +234,7 @@ class Operation:
 Declared = TypeVar("Declared", bound=type[Any])
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument, look, work))
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def operation(
     words: str = "", short: str = "", *, function: str = "", positional: tuple[str, ...] = (), indent: int | None = 2
 ) -> Callable[[Declared], Declared]:
@@ -242,10 +248,11 @@ def operation(
 
 
 def fields_of(cls: type[Operation]) -> list[dataclasses.Field[Any]]:
-    """The fields of an operation: arguments, required options, those it has itself, those it shares."""
-    known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    names = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in known]
-    fields = [known[name] for name in dict.fromkeys(names)]
+    """The fields of an operation: arguments, required options, those of its own, those that it shares."""
+    known = {field.name: field for field in dataclasses.fields(cls)}
+    place = {name: at for at, base in enumerate(cls.__mro__) for name in inspect.get_annotations(base)}
+    names = dict.fromkeys(name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in known)
+    fields = [known[name] for name in sorted(names, key=place.__getitem__)]
     return sorted(fields, key=lambda field: (not option_of(field).is_argument, not is_required(field)))
 
 
@@ -275,44 +282,39 @@ def help_of(cls: type[Operation]) -> str:
     return (inspect.getdoc(cls) or "").partition("\n>>>")[0].strip()
 
 
-def words_of(asked: Operation, said: Iterable[str] = ()) -> list[str]:
-    """The command that asks for an operation, as words; the workload's fields in `said` even at their defaults."""
-    words, arguments = ["dse", *asked.words.split()], []
-    said = tuple(said)
+def words_of(asked: Operation, said: Iterable[str] = (), without: Collection[str] = ()) -> list[str]:
+    """The command that asks for an operation, as words.
+
+    It says the fields of the workload in `said` even at their defaults, and none of those in `without`.
+    """
+    start, arguments, options = ["dse", *asked.words.split()], list[str](), list[str]()
     for field in fields_of(type(asked)):
         value, form = getattr(asked, field.name), option_of(field)
         if not form.in_command:
             continue
         if "work" in field.metadata:
-            words += list(_work_words(value, field.metadata["work"], said))
+            for name, each in said_fields(value, field.metadata["work"], said, without):
+                options += _option_words(ASKED[name].option, each, form)
         elif form.is_argument:
             arguments += [] if value is None else [form.kind.write(value)]
-        elif value != field.default or form.is_said:
-            words += list(_option_words(flag_name(field), value, form))
-    return words[: 1 + len(asked.words.split())] + arguments + words[1 + len(asked.words.split()) :]
+        elif form.is_repeated:
+            options += [word for each in value for word in _option_words(flag_name(field), each, form)]
+        elif value is not None and (value != field.default or form.is_said):
+            options += _option_words(flag_name(field), value, form)
+    return [*start, *arguments, *options]
 
 
-def _option_words(name: str, value: Any, form: Option) -> Iterator[str]:
-    if form.kind is FLAG:
-        yield f"--{name}"
-    elif form.is_repeated:
-        for each in value:
-            yield from (f"--{name}", form.kind.write(each))
-    elif value is not None:
-        yield from (f"--{name}", form.kind.write(value))
+def _option_words(name: str, value: Any, form: Option) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", form.kind.write(value)]
 
 
-def _work_words(workload: Workload, options: WorkOptions, said: tuple[str, ...]) -> Iterator[str]:
-    for name, value in _given(workload, options, said):
-        if isinstance(value, bool):
-            yield f"--{ASKED[name].option}" if value else f"--no-{ASKED[name].option}"
-        else:
-            yield from (f"--{ASKED[name].option}", str(value))
-
-
-def _given(workload: Workload, options: WorkOptions, said: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Fields of a workload that have to be said, with their values."""
-    for name in options.names:
-        value = getattr(workload, name)
-        if name not in options.hidden and (name in said or value != options.default(name)):
+def said_fields(
+    workload: Workload, options: WorkOptions, said: Iterable[str], without: Collection[str], in_python: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Fields of a workload that a command or a call has to say, with their values."""
+    for name in options.parameters if in_python else options.names:
+        value, default = getattr(workload, name), ASKED[name].default if in_python else options.default(name)
+        if name not in without and name not in options.hidden and (name in said or value != default):
             yield name, value

@@ -425,7 +425,11 @@ class InspectQuantizer(Printed):
     head: int = option(0, "Head whose values are shown.", WHOLE, is_said=True)
     first: int = option(0, "First token of the map of values.", WHOLE, is_said=True)
     error: str = option(
-        "sqnr_db", "Error of the map of layers and heads.", metavar="sqnr_db|mse|output_error|...", in_python=False
+        "sqnr_db",
+        "Error of the map of layers and heads.",
+        metavar="sqnr_db|mse|output_error|...",
+        is_said=True,
+        in_python=False,
     )
     heads: int | None = heads_option()
     nonfinite: str = nonfinite_option()

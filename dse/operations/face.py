@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.operations.declare import Operation, WorkOptions, fields_of, help_of, is_required, option_of, work_field
+from dse.operations.declare import Operation, fields_of, help_of, is_required, option_of, said_fields, work_field
 from dse.specs.workload import ASKED, Workload
 
 #: fields of a workload that a printed command or script says even at their defaults
@@ -42,12 +42,9 @@ def python_fields(cls: type[Operation]) -> dict[str, dataclasses.Field[Any]]:
 
 
 def work_names(cls: type[Operation]) -> tuple[str, ...]:
-    """Fields of the workload that are parameters in Python: all but those that the operation searches."""
+    """Fields of the workload that are parameters in Python."""
     field = work_field(cls)
-    if field is None:
-        return ()
-    options: WorkOptions = field.metadata["work"]
-    return tuple(name for name in ASKED if name not in options.searched) if options.takes_all else options.names
+    return () if field is None else field.metadata["work"].parameters
 
 
 def signature_of(cls: type[Operation]) -> inspect.Signature:
@@ -128,20 +125,33 @@ def _own_help(name: str, field: dataclasses.Field[Any]) -> str:
     return (option_of(field).metavar or "").replace("|", ", ")
 
 
-def python_of(asked: Operation, said: Iterable[str] = SAID) -> str:
-    """A script with `import dse` alone that ends with `result`, what the operation returns."""
-    return f"import dse\n\nresult = {call_of(asked, said)}"
+class Name(str):
+    """A name that a printed script has given to a value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
-def call_of(asked: Operation, said: Iterable[str] = SAID) -> str:
-    """The call of the function that asks for an operation."""
-    text = textwrap.fill(
-        ", ".join(_arguments(asked, tuple(said))), WIDTH, break_long_words=False, break_on_hyphens=False
-    )
+def script(*lines: str) -> str:
+    """A script that needs `import dse` alone."""
+    return "\n".join(["import dse", "", *lines])
+
+
+def python_of(asked: Operation, said: Iterable[str] = SAID, without: Collection[str] = ()) -> str:
+    """A script that ends with `result`, what the operation returns."""
+    return script(f"result = {call_of(asked, said, without)}")
+
+
+def call_of(asked: Operation, said: Iterable[str] = SAID, without: Collection[str] = ()) -> str:
+    """The call of the function that asks for an operation; `said` and `without` as `words_of` has them."""
+    arguments = ", ".join(_arguments(asked, said, without))
+    text = textwrap.fill(arguments, WIDTH, break_long_words=False, break_on_hyphens=False)
     return f"dse.{asked.function}(\n{textwrap.indent(text, '    ')},\n)"
 
 
-def _arguments(asked: Operation, said: tuple[str, ...]) -> Iterator[str]:
+def _arguments(asked: Operation, said: Iterable[str], without: Collection[str]) -> Iterator[str]:
     cls, by_place = type(asked), True
     for name, field in python_fields(cls).items():
         value = getattr(asked, name)
@@ -152,10 +162,7 @@ def _arguments(asked: Operation, said: tuple[str, ...]) -> Iterator[str]:
             continue
         text = repr(list(value)) if isinstance(value, tuple) else repr(value)
         yield text if by_place and name in cls.positional else f"{name}={text}"
-    field_of_work = work_field(cls)
-    if field_of_work is not None:
-        workload: Workload = getattr(asked, field_of_work.name)
-        for name in work_names(cls):
-            value = getattr(workload, name)
-            if name in said or value != ASKED[name].default:
-                yield f"{name}={value!r}"
+    if field_of_work := work_field(cls):
+        workload, options = getattr(asked, field_of_work.name), field_of_work.metadata["work"]
+        for name, value in said_fields(workload, options, said, without, in_python=True):
+            yield f"{name}={value!r}"

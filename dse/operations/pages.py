@@ -19,7 +19,7 @@ from dse.operations.declare import (
     option,
     work,
 )
-from dse.operations.shared import Sourced, json_option, several, static_option
+from dse.operations.shared import Served, Sourced, json_option, several, static_option
 from dse.specs.look import ASKED as LOOKS
 from dse.specs.look import Look
 from dse.specs.workload import DEPLOYMENT, TIMING, Workload
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @operation()
-class AsksReport(Sourced):
+class AsksReport(Served, Sourced):
     """The systems, models and batches of a report."""
 
     devices: Sequence[str] | None = option(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
-from dse.operations.declare import FLAG, SILENT, Console, Operation, operation, option, work
+from dse.operations.declare import FLAG, SILENT, Console, operation, option
 from dse.operations.shared import (
     Device,
     Model,
     OnDesign,
     Printed,
     Quantizer,
+    Served,
     device_option,
     hardware,
     json_option,
@@ -19,7 +20,6 @@ from dse.operations.shared import (
     model_option,
     several,
 )
-from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ class EvaluatePoint(OnDesign, Printed):
 
 
 @operation(function="operations", positional=("device", "model", "quantizers", "workload"))
-class TabulateOperations(Operation):
+class TabulateOperations(Served):
     """The operations of a decode step under each quantizer, and where the roofline lets them run; a row each.
 
     >>> found = dse.operations("a100-80gb", "llama2-13b", ["fp16", "qserve"], batch=64)
@@ -130,7 +130,6 @@ class TabulateOperations(Operation):
     device: Device = device_option()
     model: Model = model_option()
     quantizers: Sequence[Quantizer] = option(("fp16",), "KV quantizers with parameters.", is_said=True)
-    workload: Workload = work()
 
     def run(self, console: Console = SILENT) -> pd.DataFrame:
         """A table with a row an operation and quantizer."""

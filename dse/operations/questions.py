@@ -19,7 +19,7 @@ from dse.operations.declare import (
     option,
     work,
 )
-from dse.operations.shared import Drawn, OnDesign, OnDevice, Printed, Quantizer, Sourced, several
+from dse.operations.shared import Drawn, OnDesign, OnDevice, Printed, Quantizer, Served, Sourced, several
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ SEARCHED = {"batch": "batches", "input_tokens": "inputs"}
     function="formats",
     positional=("device", "model", "formats", "workload"),
 )
-class CompareFormats(OnDevice, Sourced, Drawn):
+class CompareFormats(OnDevice, Served, Sourced, Drawn):
     """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
 
     A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
@@ -59,7 +59,6 @@ class CompareFormats(OnDevice, Sourced, Drawn):
         NAMES,
         metavar="A,B",
     )
-    workload: Workload = work()
 
     def run(self, console: Console = SILENT) -> Formats:
         """Memory, time, error and energy of each format, with intervals."""
@@ -213,7 +212,7 @@ class VaryAssumptions(OnDesign, Drawn):
     function="best_map",
     positional=("device", "model", "quantizers", "workload"),
 )
-class MapBest(OnDevice, Sourced, Drawn):
+class MapBest(OnDevice, Served, Sourced, Drawn):
     """Map the best of several quantizers over batch and prompt length, and its gain over FP16. Ties name all.
 
     >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "fp8"], batches=[1, 256], inputs=[512, 8192])

@@ -203,10 +203,15 @@ class Sourced(Operation):
 
 
 @operation()
-class OnDesign(OnDevice, Quantized, Sourced):
-    """One design: a device, a model, its quantizers and a workload."""
+class Served(Operation):
+    """The requests, and how the server is run."""
 
     workload: Workload = work()
+
+
+@operation()
+class OnDesign(OnDevice, Quantized, Served, Sourced):
+    """One design: a device, a model, its quantizers and a workload."""
 
     def plan(self) -> KvPlan:
         """The model laid out under its quantizers. Raises InputError and SpecError."""

@@ -25,6 +25,9 @@ from dse.explorer.front.form import (
 )
 from dse.explorer.front.text import limits_of, more_axes, values_of
 from dse.model.results import RESULT_UNITS
+from dse.operations.declare import words_of
+from dse.operations.face import Name, call_of, script
+from dse.operations.sweeps import FindFront, RunSweep
 from dse.quantizers import layered
 from dse.specs.measurements import Bits
 from dse.specs.workload import ASKED
@@ -179,30 +182,26 @@ def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
+def front_of(asked: FrontRequest, designs: str, **more: Any) -> FindFront:
+    """The front of what a page asks for, of `designs`."""
+    return FindFront(
+        designs=designs,
+        by=tuple(asked.by),
+        at_most=tuple(asked.at_most),
+        at_least=tuple(asked.at_least),
+        drop_missing=True,
+        **more,
+    )
+
+
 def commands(asked: FrontRequest) -> list[str]:
     """The command lines that give the same front from the sweep file."""
-    words = ["dse", "pareto", FOLDER]
-    given = {"--maximize": asked.maximize, "--minimize": asked.minimize, "--by": asked.by}
-    words += [word for option, names in given.items() if names for word in (option, ",".join(names))]
-    words += [word for text in asked.at_most for word in ("--at-most", text)]
-    words += [word for text in asked.at_least for word in ("--at-least", text)]
-    return [shlex.join(["dse", "sweep", FILE, "--out", FOLDER]), shlex.join([*words, "--drop-missing"])]
+    front = front_of(asked, FOLDER, maximize=tuple(asked.maximize), minimize=tuple(asked.minimize))
+    return [shlex.join(words_of(one)) for one in (RunSweep(axes=FILE, out=FOLDER), front)]
 
 
 def python(asked: FrontRequest) -> str:
     """Python script that computes the front as `result`. Raises InputError."""
-    limited = bool(asked.limits())
-    more = ", limits=limits" if limited else ""
-    return "\n".join(
-        [
-            "from dse.sweep import sweeps as sweep",
-            "from dse.sweep.pareto import designs as pareto_designs",
-            *(["from dse.sweep.pareto import limits as pareto_limits"] if limited else []),
-            "",
-            f"spec = {asked.document()!r}",
-            "table = sweep.run(spec)",
-            *([f"limits = pareto_limits.parse({list(asked.at_most)!r}, {list(asked.at_least)!r})"] if limited else []),
-            f"result = pareto_designs.of_table(table, {asked.objectives()!r}, {list(asked.by)!r}, "
-            f"drop_missing=True{more})",
-        ]
-    )
+    front = front_of(asked, Name("table"), objectives=asked.objectives())
+    sweep = RunSweep(axes=asked.document())
+    return script(f"table = {call_of(sweep)}", f"result = {call_of(front)}")

@@ -12,6 +12,9 @@ from dse.explorer.lab.form import ERROR, FIRST, HEAD, HEADS, LAYER, PARAMETERS, 
 from dse.figures.export.lab import MAX_TOKENS
 from dse.measure import lab
 from dse.measure.lab import Held, How, Measured, View
+from dse.operations.declare import words_of
+from dse.operations.dumps import InspectQuantizer
+from dse.operations.face import call_of, script
 
 
 @dataclass(frozen=True)
@@ -69,29 +72,27 @@ def cached_view(_held: Held, asked: LabRequest) -> View:
     return lab.view(_held, quantizers.parse(asked.quantizer), *place_of(asked))
 
 
+def operation(held: Held, asked: LabRequest) -> InspectQuantizer:
+    """The inspection as an operation, from which its command and script are made."""
+    return InspectQuantizer(
+        source=None if held.thresholds is not None else held.name,
+        method=asked.quantizer,
+        out="lab",
+        layer=asked.layer,
+        side=asked.side,
+        head=asked.head,
+        first=asked.first,
+        error=asked.error,
+        heads=asked.how.n_heads,
+        nonfinite=asked.how.nonfinite,
+    )
+
+
 def command(held: Held, asked: LabRequest) -> str:
     """The command line that writes the same tables."""
-    words = ["dse", "lab", *([] if held.thresholds is not None else [held.name]), "--method", asked.quantizer]
-    words += ["--layer", str(asked.layer), "--side", asked.side, "--head", str(asked.head)]
-    words += ["--first", str(asked.first), "--error", asked.error]
-    words += ["--heads", str(asked.how.n_heads)] if asked.how.n_heads else []
-    words += ["--nonfinite", asked.how.nonfinite] if asked.how.nonfinite != "raise" else []
-    return shlex.join([*words, "--out", "lab"])
+    return shlex.join(words_of(operation(held, asked)))
 
 
 def python(held: Held, asked: LabRequest, what: str) -> str:
     """Python script that computes the tables or the view as `result`."""
-    place = f"{asked.layer}, {asked.side!r}, {asked.head}, {asked.first}, {MAX_TOKENS}"
-    dump = "measure_view.sample()" if held.thresholds is not None else f"measure_view.hold({held.name!r})"
-    return "\n".join(
-        [
-            "from dse import quantizers\nfrom dse.measure import lab as measure_view",
-            "",
-            f"dump = {dump}",
-            f"spec = quantizers.parse({asked.quantizer!r})",
-            f"how = measure_view.{asked.how!r}",
-            "result = measure_view.measured(dump, spec, how)"
-            if what == "measured"
-            else f"result = measure_view.view(dump, spec, how, {place})",
-        ]
-    )
+    return script(f"result = {call_of(operation(held, asked))}.{what}")

@@ -1,6 +1,5 @@
 """The formats page: memory, time, error and energy of every KV format that device and stack run, against 16 bits."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,8 @@ from dse.explorer.downloads import MadeBy
 from dse.explorer.names import spoken
 from dse.explorer.request import Request
 from dse.figures.plot.answer import chart_of
+from dse.operations.face import python_of
+from dse.operations.questions import CompareFormats
 from dse.questions import formats
 
 PAGE = "formats"
@@ -96,17 +97,17 @@ def cached(asked: Request, names: tuple[str, ...]) -> formats.Formats:
     return formats.formats(asked.device_spec(), asked.model_spec(), asked.work, list(names) or None, asked.bits())
 
 
+def operation(asked: Request, names: tuple[str, ...]) -> CompareFormats:
+    """The question as an operation."""
+    found: CompareFormats = request.operation(asked, CompareFormats, formats=names or None)
+    return found
+
+
 def command(asked: Request, names: tuple[str, ...]) -> str:
     """The question as a command line."""
-    words = shlex.split(request.command(asked))[2:]
-    at = words.index("--quantizer")
-    named = ["--formats", ",".join(names)] if names else []
-    return shlex.join(["dse", "ask", "formats", *words[:at], *words[at + 2 :], *named])
+    return request.command_of(operation(asked, names))
 
 
 def python(asked: Request, names: tuple[str, ...]) -> str:
     """The question in Python, ending with `result`."""
-    named = [repr(list(names))] if names else []
-    return request.call(
-        "formats", [repr(asked.device_text), repr(asked.model_text), *named, *request.work_arguments(asked)]
-    )
+    return python_of(operation(asked, names))

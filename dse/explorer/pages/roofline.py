@@ -13,6 +13,8 @@ from dse.explorer.names import spoken
 from dse.explorer.request import Request
 from dse.figures import FIGURES
 from dse.figures.charts.operations import MARKERS
+from dse.operations.face import python_of
+from dse.operations.point import TabulateOperations
 from dse.questions import operations as tables_operations
 from dse.report import present
 from dse.specs.device_and_model import HardwareSpec
@@ -82,8 +84,7 @@ def cached_table(each: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
 
 def python(asked: Request) -> str:
     """The operations of a design in Python, ending with `result`. Raises InputError."""
-    of_all = [repr(asked.device_text), repr(asked.model_text), repr([asked.key_quantizer_text])]
-    return request.call("operations", [*of_all, *request.work_arguments(asked)])
+    return python_of(request.operation(asked, TabulateOperations, quantizers=(asked.key_quantizer_text,)))
 
 
 def show_ceilings(device: HardwareSpec) -> None:

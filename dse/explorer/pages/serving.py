@@ -3,7 +3,6 @@
 In closed form for requests all alike; below it one by one, simulated, with the lengths of a trace where one is chosen.
 """
 
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,9 @@ from dse.explorer.fields import Field
 from dse.explorer.request import Request
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import TIMES
+from dse.operations.face import python_of
+from dse.operations.questions import PredictLoad
+from dse.operations.serving import SimulateServing
 from dse.questions import load
 from dse.questions.load import Load
 from dse.report import simulation
@@ -250,17 +252,22 @@ def cached_run(
     return result, simulation.waits_table(result, run, name)
 
 
+def simulation_of(asked: Request, trace: str | None, per_s: float, n_requests: int) -> SimulateServing:
+    """The run as an operation. Raises InputError."""
+    found: SimulateServing = request.operation(
+        asked, SimulateServing, trace=trace, rate=per_s or None, n_requests=n_requests or None
+    )
+    return found
+
+
 def simulate_command(asked: Request, trace: str | None, per_s: float, n_requests: int) -> str:
     """The command line that simulates the same. Raises InputError."""
-    words = [*shlex.split(request.command(asked, _unused(asked, trace)))[2:], *(["--trace", trace] if trace else [])]
-    return shlex.join(["dse", "simulate", *words, "--rate", str(per_s), "--requests", str(n_requests)])
+    return request.command_of(simulation_of(asked, trace, per_s, n_requests), _unused(asked, trace))
 
 
 def simulate_python(asked: Request, trace: str | None, per_s: float, n_requests: int) -> str:
     """Python script that ends with `result`. Raises InputError."""
-    given = {"trace": trace, "rate": per_s, "n_requests": n_requests}
-    more = [f"{name}={value!r}" for name, value in given.items() if value]
-    return request.python(asked, "simulate", more, _unused(asked, trace))
+    return python_of(simulation_of(asked, trace, per_s, n_requests), without=_unused(asked, trace))
 
 
 def _unused(asked: Request, trace: str | None) -> tuple[str, ...]:
@@ -271,9 +278,9 @@ def _unused(asked: Request, trace: str | None) -> tuple[str, ...]:
 
 def command(asked: Request) -> str:
     """The command line that prints the same. Raises InputError."""
-    return shlex.join(["dse", "ask", "load", *shlex.split(request.command(asked))[2:]])
+    return request.command_of(request.operation(asked, PredictLoad))
 
 
 def python(asked: Request) -> str:
     """Python script that ends with `result`. Raises InputError."""
-    return request.python(asked, "load")
+    return python_of(request.operation(asked, PredictLoad))
