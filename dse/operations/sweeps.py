@@ -102,6 +102,8 @@ class RunSweep(Printed):
         from dse.sweep import run, sweeps
 
         if self.verify is not None:
+            if self.axes is not None or self.out is not None:
+                raise InputError("verify: takes a directory alone: leave FILE and --out out")
             return self._verified(self.verify, console)
         if self.scheduler is not None and self.threads is not None:
             raise InputError(
