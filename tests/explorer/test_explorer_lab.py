@@ -53,7 +53,7 @@ def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypa
     assert values["after"].tolist() == view.after[:, :MAX_CHANNELS].ravel().tolist()
     own = command(replace(sample, name="own.npz", thresholds=None), replace(chosen, how=How(4, "replace")))
     assert own.startswith("dse lab own.npz --method nqkv")
-    assert "--heads 4 --nonfinite replace --out lab" in own
+    assert own.endswith("--heads 4 --nonfinite replace")
 
 
 def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():

@@ -50,7 +50,7 @@ def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
     assert found["result"] == request.answer(one).result
     assert "--quantizer plan:p.toml" in request.command(one)
     sides = replace(one, value_quantizer="fp16")
-    assert "--key-quantizer plan:p.toml --value-quantizer fp16" in request.command(sides)
+    assert "--quantizer plan:p.toml --value-quantizer fp16" in request.command(sides)
 
 
 def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
