@@ -17,6 +17,7 @@ import pytest
 
 import browser
 import dse
+from cases import each
 from dse.cli import docs as docs_command
 from dse.cli import main as cli
 from dse.core.compiling import FORMULAS
@@ -145,7 +146,7 @@ def test_page_runs(path, tmp_path, monkeypatch):
     run_page(path, tmp_path)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@each("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_stands_where_it_is_run(path):
     """In a block of its kind; what none runs says why, in the page."""
     text = path.read_text()
@@ -177,7 +178,7 @@ def target_exists(path, target):
     return not anchor or anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@each("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path):
     text = BLOCK.sub("", path.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

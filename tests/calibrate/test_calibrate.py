@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from dse.calibrate import fit as calibrate
 from dse.calibrate import solve
 from dse.calibrate import table as calibrate_table
@@ -373,7 +374,7 @@ def test_a_fit_that_cannot_be_trusted_writes_nothing(tmp_path, lines, message):
 GOOD = "H100-SXM5,vllm,1.0,64,32,8,128,4096,bfloat16,500"
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "header", "place", "reason"),
     [
         ([GOOD], HEADER.replace("latency_us", "latency_ms"), ":1:", "column latency_us is missing"),
@@ -497,7 +498,7 @@ def test_what_is_shipped():
     assert set(EVERY) >= {(device, stack) for device in FITTED for stack in ("vllm", "sglang", "trtllm")}
 
 
-@pytest.mark.parametrize(("device", "stack"), sorted({*EVERY} - {*SHIPPED}))
+@each(("device", "stack"), sorted({*EVERY} - {*SHIPPED}))
 def test_stacks_without_attention_have_parts_of_whole_steps_alone(device, stack):
     """A server borrows the rest of the device's other stacks; kernels alone are none of this stack."""
     own = catalog.device(device)
@@ -513,7 +514,7 @@ def test_stacks_without_attention_have_parts_of_whole_steps_alone(device, stack)
         stacks.stack_of(own, Workload(stack=f"{stack}@kernels"))
 
 
-@pytest.mark.parametrize(("device", "stack"), SHIPPED)
+@each(("device", "stack"), SHIPPED)
 def test_shipped_parameters(device, stack):
     spec = catalog.device(device).stacks[stack]
     assert spec.attention is not None

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from cases import each
 from dse.calibrate import evidence
 from dse.core import files
 from dse.core.errors import DseError, InputError
@@ -116,7 +117,7 @@ def test_an_open_batch_is_the_largest_that_fits(tmp_path):
 # what is refused, with file and line
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "message"),
     [
         ([changed(BASE, value=0)], "t.csv:2: value = '0': must be more than 0"),
@@ -148,7 +149,7 @@ def test_a_missing_column_is_named(tmp_path, name):
 # what is not known: a reason, and the other rows go on
 
 
-@pytest.mark.parametrize(
+@each(
     ("cells", "reason"),
     [
         ({"device": "H700"}, "unknown device"),

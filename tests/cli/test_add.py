@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cases import each
 from dse.cli import commands
 from dse.cli import main as cli
 from dse.model import kv_layout
@@ -260,9 +261,9 @@ def test_a_board_power_too_small_for_its_memory_has_no_energy_by_parts(run):
     assert json.loads(out)["idle_joules_per_token"] is None
 
 
-@pytest.mark.parametrize("like", sorted(name for name in catalog.device_files() if name != "2xa100-80gb"))
+@each("like", sorted(name for name in catalog.device_files() if name != "2xa100-80gb"))
 def test_every_shipped_device_can_lend(run, like):
-    code, out, err = run("device", "add", "new", *NUMBERS, "--like", like)
+    code, out, err = run("device", "add", "new", *NUMBERS, "--like", like, "--force")
     assert (code, err) == (0, "")
     assert "borrowed from " + like in out
     found, other = catalog.device("new.toml"), catalog.device(like)
@@ -279,7 +280,7 @@ def test_what_is_given_is_not_borrowed(run):
     assert (found.board_power.si, found.peak_flops_fp8.si) == (1000, 3e15)
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "parts"),
     [
         (["x"], ["memory, bandwidth, flops: not given", '--memory "80 GB"']),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kernels_ref
+from cases import each
 from dse.measure import synthetic as kv_sample
 from dse.specs import measurements
 from factories import assert_one_line
@@ -99,7 +100,7 @@ def test_values_that_are_not_finite_are_counted_or_replaced(run, tmp_path):
     assert run("quantize", path, "--method", "nqkv", "--nonfinite", "replace")[0] == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "parts"),
     [
         (["--method", "oaken"], ["oaken", "--thresholds", "dse thresholds"]),

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from cases import each
 from dse import quantizers
 from dse.cli import main as cli
 from dse.model import evaluate as point
@@ -40,7 +41,7 @@ vocab_size = 32000
 """
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "parts"),
     [
         (["--device", "a100"], ["unknown device 'a100'", "A100-80GB".lower()]),
@@ -144,7 +145,7 @@ def bad_files():
     }
 
 
-@pytest.mark.parametrize("name", bad_files())
+@each("name", bad_files())
 def test_bad_device_file(run, tmp_path, name):
     content, parts = bad_files()[name]
     path = tmp_path / "d.toml"
@@ -333,7 +334,7 @@ def test_too_large_is_a_result(run):
     assert "\nRoom comes from a shorter request (--input, --output), fewer bits for it (--quantizer), fewer" in out
 
 
-@pytest.mark.parametrize("name", [name for name, unit in point.RESULT_UNITS.items() if unit])
+@each("name", [name for name, unit in point.RESULT_UNITS.items() if unit])
 def test_every_number_can_be_explained(run, name):
     code, out, _ = run(*GOOD, "--quantizer", "kivi", "--explain", name)
     assert code == 0

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cases import each
 from dse import quantizers
 from dse.core import files
 from dse.core.errors import InputError, OutputError
@@ -295,7 +296,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@each("case", BAD)
 def test_bad_dumps_are_one_line_and_leave_nothing(run, tmp_path, case):
     content, parts = BAD[case]
     path = tmp_path / "kv.npz"

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from cases import each
 from dse.figures.drawing import layout, to_plotly
 from dse.figures.plot import answer as of_answer
 from dse.questions import best_map, common, crossing, formats, need, sensitivity
@@ -106,7 +107,7 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
     assert len(pd.read_csv(tmp_path / "new" / f"{name}.csv")) > 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "part"),
     [
         ([*CROSS, "--against", "nqkv"], "against = nqkv: is the same"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from cases import each
 from dse.cli import main as cli
 from dse.figures import FIGURES
 from dse.figures.drawing import to_plotly
@@ -158,7 +159,7 @@ def test_one_request_and_longer_than_the_positions():
     assert "positions" not in run(*BASE, "--requests", "1", "--input", "2040", "--output", "8").output
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "message"),
     [
         (("--chunk", "100"), "chunk = 100: has no effect without --batching chunked: leave it out"),
@@ -273,7 +274,7 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
     assert sketch(chart).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "message"),
     [
         (("--rate", "0"), "rate = '0': must be from"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from dse.cli import main as cli
 from dse.core import interrupt
 from dse.sweep import parts as sweep_parts
@@ -109,7 +110,7 @@ def test_limits_and_the_flag_that_lifts_them(run, monkeypatch):
     assert run("sweep", "spec.toml", "--out", "out", "--no-limit")[0] == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "status", "text"),
     [
         (["spec.toml"], 2, "--out is missing"),

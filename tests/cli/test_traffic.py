@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from cases import each
 from dse.cli import main as cli
 
 ROWS = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,100,1\n2023-11-16 18:15:48,200,3\n"
@@ -72,7 +73,7 @@ def test_nothing_fits():
     assert "the longest request of the trace does not fit" in result.output
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "text"),
     [
         (["azure"], "did you mean azure-code, azure-conv"),

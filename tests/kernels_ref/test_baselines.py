@@ -6,6 +6,7 @@ import pytest
 import naive_baselines as naive
 from bits import golden as load
 from bits import same_bits
+from cases import each
 from dse.quantizers import TensorShape, parse
 from kernels_ref.atom import Atom
 from kernels_ref.cache import RowCache
@@ -306,7 +307,7 @@ def test_layouts_refusals_and_empty_tensors(method):
         Packed(method, want.shape, 48, {"codes": want.buffers["codes"]}, want.part_of).dequantize()
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "name"),
     [
         (lambda: Atom(0), "group"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from kernels_ref.conformance import runner
 from kernels_ref.conformance.__main__ import main
 from kernels_ref.conformance.checks import INFORMATIVE, METHODS, method_of
@@ -204,7 +205,7 @@ def flip_bits(values):
     return values
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 def test_every_output_is_compared(name):
     """Change a few bits of every output: each is found out under its own name."""
     entry = next(entry for entry in read_manifest(GOLDEN) if entry.file == name)
@@ -412,7 +413,7 @@ BAD_MANIFESTS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_MANIFESTS)
+@each("case", BAD_MANIFESTS)
 def test_bad_manifest(folder, check, case):
     text = BAD_MANIFESTS[case]
     (folder.path / "manifest.json").write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -421,7 +422,7 @@ def test_bad_manifest(folder, check, case):
     assert "manifest.json" in line
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [
         ("file", "../nf4_ties.npz"),

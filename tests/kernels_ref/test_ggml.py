@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as st_np
 import dse
 import naive_ggml
 from bits import digest, golden, on_threads, same_bits, without_compilation
+from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from kernels_ref import GGML_TYPES
@@ -21,7 +22,7 @@ from row_cases import cases, normal
 
 TYPES = list(GGML_TYPES)
 VARIANTS = [(name, code) for name in TYPES for code in CODES if code != "avx2" or name == "q8_0"]
-every_type = pytest.mark.parametrize("name", TYPES)
+every_type = each("name", TYPES)
 every_variant = pytest.mark.parametrize(("name", "code"), VARIANTS)
 
 

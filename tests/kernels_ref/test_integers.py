@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as st_np
 import naive_rows
 from bits import golden as load
 from bits import same_bits
+from cases import each
 from kernels_ref import half
 from kernels_ref.integers import PerTensorInteger, PerTokenInteger
 from row_cases import cases, normal
@@ -28,8 +29,8 @@ def test_third_party_vectors():
     assert same_bits(packed.dequantize(), golden["dequant"])
 
 
-@pytest.mark.parametrize("channels", [1, 2, 7, 64, 131, 256])
-@pytest.mark.parametrize("bits", [8, 4])
+@each("channels", [1, 2, 7, 64, 131, 256])
+@each("bits", [8, 4])
 def test_twins(channels, bits):
     levels = 2 ** (bits - 1) - 1
     for name, x in cases(channels).items():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import naive_kivi
 from bits import digest, on_threads, same_bits, without_compilation
+from cases import each
 from kernels_ref.kivi import KIVI
 from kivi_cases import KINDS, closed_form, heads, stored, whole_payload
 
@@ -26,8 +27,8 @@ def expected(x, side, method):
     return [np.array(arrays).reshape(*x.shape[:2], *arrays[0].shape) for arrays in zip(*found, strict=True)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@each("kind", KINDS)
+@each(
     ("bits", "group", "residual", "n_tokens", "head_dim"),
     [
         (2, 32, 32, 101, 64),

@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as st_np
 import naive_rows
 from bits import golden as load
 from bits import same_bits
+from cases import each
 from kernels_ref import half
 from kernels_ref.nf4 import CODEBOOK, MIDPOINTS, NF4, decoded, thresholds
 from kernels_ref.packed import Packed
@@ -31,7 +32,7 @@ def test_third_party_vectors(name):
             assert same_bits(packed.dequantize(), golden[f"dequant_b{block}"])
 
 
-@pytest.mark.parametrize(
+@each(
     ("channels", "block"),
     [(256, 256), (256, 64), (130, 64), (131, 64), (97, 128), (33, 1), (33, 7), (1, 256), (20, 3), (64, 5)],
 )

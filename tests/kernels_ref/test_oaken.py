@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import naive_oaken as naive
 from bits import GOLDEN, golden, on_threads, same_bits, without_compilation
+from cases import each
 from dse.quantizers import TensorShape, parse
 from kernels_ref import inputs
 from kernels_ref.cache import RowCache
@@ -106,7 +107,7 @@ def profiled(z):
     return profiler.thresholds()
 
 
-@pytest.mark.parametrize("name", ARTIFACT_FILES)
+@each("name", ARTIFACT_FILES)
 def test_golden_thresholds(name):
     z = golden(name.removesuffix(".npz"))
     found = profiled(z)
@@ -114,8 +115,8 @@ def test_golden_thresholds(name):
         assert np.array(getattr(found, side)).tobytes() == z[side].tobytes(), side
 
 
-@pytest.mark.parametrize("which", ["key", "value"])
-@pytest.mark.parametrize("name", ARTIFACT_FILES)
+@each("which", ["key", "value"])
+@each("name", ARTIFACT_FILES)
 def test_golden_artifact(name, which):
     z = golden(name.removesuffix(".npz"))
     thresholds = profiled(z)
@@ -160,13 +161,13 @@ def test_golden_paper(name):
 # slow twins -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS, ids=name_of)
+@each("method", METHODS, ids=name_of)
 def test_twin(method):
     check_against_twin(method, rows(70))
 
 
-@pytest.mark.parametrize("d", [1, 2, 63, 64, 65, 129])
-@pytest.mark.parametrize("method", [DEFAULT, METHODS[2], METHODS[-6]], ids=name_of)
+@each("d", [1, 2, 63, 64, 65, 129])
+@each("method", [DEFAULT, METHODS[2], METHODS[-6]], ids=name_of)
 def test_twin_ragged(method, d):
     check_against_twin(method, rows(d, d))
 
@@ -178,7 +179,7 @@ def test_all_finite_inputs(method):
     check_against_twin(method, np.random.default_rng(1).permutation(x).reshape(-1, 496))
 
 
-@pytest.mark.parametrize("method", [DEFAULT, SATURATING, METHODS[0], METHODS[2], *METHODS[-10:]], ids=name_of)
+@each("method", [DEFAULT, SATURATING, METHODS[0], METHODS[2], *METHODS[-10:]], ids=name_of)
 def test_all_codes_of_all_entries_decode_as_the_twin_does(method):
     rng = np.random.default_rng(2)
     n, d, n_rows = method.n_groups, 200, 12
@@ -205,9 +206,9 @@ def test_all_codes_of_all_entries_decode_as_the_twin_does(method):
     assert same_bits(method.dequantize(Packed(method, (n_rows, d), n_rows * d, buffers, parts)), y)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("options", [{}, {"group_shift": False}, {"quantize_outlier": False}], ids=str)
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@each("device", ["cpu", "cuda"])
+@each("options", [{}, {"group_shift": False}, {"quantize_outlier": False}], ids=str)
+@each("n", [2, 3, 4, 5])
 def test_artifact_twin(n, options, device):
     lower, upper = THRESHOLDS[n][0]
     method = Oaken(lower, upper, mode="artifact", device_semantics=device, **options)
@@ -331,8 +332,8 @@ TABLE_3 = [
 ]
 
 
-@pytest.mark.parametrize("d", [1, 7, 64, 130])
-@pytest.mark.parametrize(("text", "n", "dense", "outlier_bits", "entry_bits"), TABLE_3)
+@each("d", [1, 7, 64, 130])
+@each(("text", "n", "dense", "outlier_bits", "entry_bits"), TABLE_3)
 def test_ledger_is_the_closed_form(text, n, dense, outlier_bits, entry_bits, d):
     x = rows(d)
     packed = Oaken(*THRESHOLDS[n][0], dense, outlier_bits).quantize(x)
@@ -423,7 +424,7 @@ def test_codes_are_kept(first, second):
 # what is refused ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         (((-1.0, -0.1), (1.0,)), "upper has 1"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import naive_oaken as naive
+from cases import each
 from kernels_ref import inputs
 from kernels_ref.oaken import Profiler, Thresholds
 from kernels_ref.oaken import profile as profiling
@@ -161,7 +162,7 @@ def test_nothing_is_left_of_a_failed_save(thresholds, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["t.toml"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "words"),
     [
         ('format = "oaken-thresholds-1"', "", "format = None"),

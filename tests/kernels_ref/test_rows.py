@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bits import on_threads, same_bits, without_compilation
+from cases import each
 from dse.quantizers import TensorShape, parse
 from kernels_ref.cache import RowCache
 from kernels_ref.integers import PerTokenInteger
@@ -15,7 +16,8 @@ from kernels_ref.nf4 import NF4
 from kernels_ref.packed import Packed
 from row_cases import METHODS, NAMES, normal, stored
 
-every_method = pytest.mark.parametrize(("method", "name"), METHODS, ids=NAMES)
+every_method = each(("method", "name"), METHODS)
+method_by_method = pytest.mark.parametrize(("method", "name"), METHODS, ids=NAMES)
 
 
 @every_method
@@ -59,7 +61,7 @@ def test_permuting_tokens_permutes_bytes(method, name):
         assert same_bits(buffer[order], other.buffers[key])
 
 
-@every_method
+@method_by_method
 @settings(max_examples=8)
 @given(pieces=st.lists(st.integers(0, 5), min_size=1, max_size=6), four_axes=st.booleans(), seed=st.integers(0, 99))
 def test_appending_never_changes_old_bytes(method, name, pieces, four_axes, seed):

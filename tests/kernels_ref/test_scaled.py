@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as st_np
 
 import naive_scaled
 from bits import digest, golden, on_threads, same_bits, without_compilation
+from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from kernels_ref import SCALED_TYPES, mx, nvfp4
@@ -22,8 +23,8 @@ from row_cases import cases, normal
 
 WRITERS = CODES[:-1]  # vllmref is for values, not for a cache
 MX_RULES = [(name, rule) for name, rules in RULES_OF.items() for rule in rules]
-every_writer = pytest.mark.parametrize("code", WRITERS)
-every_rule = pytest.mark.parametrize(("name", "rule"), MX_RULES)
+every_writer = each("code", WRITERS)
+every_rule = each(("name", "rule"), MX_RULES)
 every_type = pytest.mark.parametrize("name", SCALED_TYPES)
 
 
@@ -69,7 +70,7 @@ def test_a_block_of_mxfp8_by_hand():
     assert MX("mxfp8", "sglang").quantize(block(32, 900)).buffers["scales"][0, 0] == 129
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "amax", "byte"),
     [  # e - 127 by hand for E2M1
         ("floor", 7.9, 127),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import naive_kivi
 from bits import GOLDEN, digest, same_bits
+from cases import each
 from kernels_ref.kivi import KIVI
 from kernels_ref.sinkq import SinkQ, key_norms
 from kivi_cases import KINDS, closed_form, heads, whole_payload
@@ -87,8 +88,8 @@ def falling(n_tokens):
     return (steps / steps[0]).astype(np.float16)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES)
+@each("kind", KINDS)
+@each("case", CASES)
 def test_twin(case, kind):
     bits, group, residual, sinks, window, n_tokens, key_dim, value_dim = case
     method = SinkQ(bits, group, residual, sinks, window)

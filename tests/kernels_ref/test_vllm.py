@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as st_np
 
 import naive_vllm
 from bits import digest, golden, on_threads, same_bits, without_compilation
+from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from kernels_ref import latent, per_head, turboquant
@@ -23,9 +24,9 @@ from row_cases import cases, normal
 
 FORMATS = per_head.FORMATS
 SIDES = ("key", "value")
-every_format = pytest.mark.parametrize("fmt", FORMATS)
-every_side = pytest.mark.parametrize(("preset", "side"), list(itertools.product(PRESETS, SIDES)))
-every_latent = pytest.mark.parametrize("fmt", latent.FORMATS)
+every_format = each("fmt", FORMATS)
+every_side = each(("preset", "side"), list(itertools.product(PRESETS, SIDES)))
+every_latent = each("fmt", latent.FORMATS)
 
 
 def a_head(*values, d=8):

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from dse.core.errors import DseError, InputError, LimitError
 from dse.measure.dumps import Limits, npy, npz, open_dump
 
@@ -138,8 +139,8 @@ def test_npz(write, save):
     same(found["layer0.value"], V)
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-@pytest.mark.parametrize(
+@each("version", [(1, 0), (2, 0), (3, 0)])
+@each(
     "array",
     [
         K,
@@ -355,7 +356,7 @@ BAD_NPY = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_NPY)
+@each("case", BAD_NPY)
 def test_bad_npy(write, case):
     content, reason = BAD_NPY[case]
     kind = LimitError if case == "two to the 40" else InputError
@@ -433,7 +434,7 @@ BAD_NPZ = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_NPZ)
+@each("case", BAD_NPZ)
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_bad_npz(write, case):
     make, reason = BAD_NPZ[case]
@@ -570,7 +571,7 @@ BAD_SAFE = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_SAFE)
+@each("case", BAD_SAFE)
 def test_bad_safetensors(write, case):
     content, reason = BAD_SAFE[case]
     assert reason in complaint(write(content, "k.safetensors"))

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from dse import quantizers
 from dse.cli.main import cli
 from dse.core.errors import DseError, InputError
@@ -129,7 +130,7 @@ def test_sweeps_take_plans_by_point_and_by_kernel(tmp_path):
     assert same != other
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "says"),
     [
         ('[[layers]]\nlayer = 0\nkey = "kiwi"\nvalue = "oaken"\n', "plan.toml:3: unknown quantizer 'kiwi': did you"),
@@ -287,7 +288,7 @@ def test_least_bits_and_mse(tmp_path):
     assert errors.stored_bits(mixed_plan.budget_bits(errors, 4.5)) == 4.5
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "says"),
     [
         ("--budget-bits 3", "budget = 3 bits an element: is below the smallest plan: 4 bits an element, 200 bytes"),
@@ -319,7 +320,7 @@ def test_missing_layers_are_named(tmp_path):
         mixed_plan.load(str(tmp_path / "b"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "value", "says"),
     [
         ("layer", "0", "row 0: layer = '0': must be a number"),

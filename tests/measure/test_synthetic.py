@@ -7,6 +7,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from cases import each
 from dse.core.errors import InputError
 from dse.measure import kernels as measure
 from dse.measure import synthetic as kv_sample
@@ -94,7 +95,7 @@ def test_queries_draw_attention_to_sinks():
         assert 0.7 * kv_sample.SPREAD < centred.std() < 2.5 * kv_sample.SPREAD
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "text"),
     [
         (["--layers", "0"], "layers = 0: must be 1 to"),

@@ -5,6 +5,7 @@ import math
 import pytest
 
 import factories
+from cases import each
 from dse.model import evaluate, uncertainty
 from dse.model.compare import Case, Comparison
 from dse.questions.common import with_number
@@ -17,8 +18,8 @@ def case(quantizer, device="a100-80gb", **work):
     return Case(own, factories.build("llama2-13b", quantizer), Workload(**{"batch": 16, "admission": "paged", **work}))
 
 
-@pytest.mark.parametrize("column", ["throughput_tokens_per_s", "decode_step_s", "joules_per_token"])
-@pytest.mark.parametrize("other", [case("kivi"), case("fp16"), case("oaken", "oaken-hbm"), case("qserve", batch=8)])
+@each("column", ["throughput_tokens_per_s", "decode_step_s", "joules_per_token"])
+@each("other", [case("kivi"), case("fp16"), case("oaken", "oaken-hbm"), case("qserve", batch=8)])
 def test_the_other_way_round_is_the_reciprocal(column, other):
     compared, one = Comparison(column), case("qserve")
     there, back = compared.gain(one, other), compared.gain(other, one)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.model import deployed, evaluate, explain, kv_layout, many
@@ -45,7 +46,7 @@ def gpt_oss_120b(tmp_path):
 
 
 # bytes of a token: layers * (key + value) * heads * head dimension * 2 bytes; 70B: 80 * 2 * 8 * 128 * 2 = 327,680
-@pytest.mark.parametrize(
+@each(
     ("model", "asked", "token_bytes"),
     [
         ("llama3.1-70b", {}, 327_680),
@@ -170,11 +171,11 @@ SHAPES = ["llama3.1-8b", "llama3.1-70b", "mixtral-8x7b", *map(config, ("deepseek
 
 def splits(name):
     """Every way to split the model that `check` lets pass."""
-    fields = ("tp", "pp", "pp_batches", "dp_attention", "dcp", "ep")
+    model, fields = catalog.model(name), ("tp", "pp", "pp_batches", "dp_attention", "dcp", "ep")
     for values in itertools.product((1, 2, 4, 8, 16), (1, 2, 4), (None, 1), (False, True), (1, 2, 4), (1, 2, 4)):
         asked = dict(zip(fields, values, strict=True))
         try:
-            deployment.check(catalog.model(name), Workload(**asked))
+            deployment.check(model, Workload(**asked))
         except InputError:
             continue
         yield name, asked
@@ -266,7 +267,7 @@ def test_compiled_servers_are_what_the_interpreter_finds(served, quantizer, aske
             assert all(op["compute_utilisation"] <= 1 + 1e-9 for op in own)
 
 
-@pytest.mark.parametrize(("device", "model", "work"), SERVED)
+@each(("device", "model", "work"), SERVED)
 def test_what_is_explained_of_a_server_adds_up(device, model, work):
     found = point(model, device, "fp16", batch=16, tp=8, rounds=3, **work)
     results, steps = explain.explained(found)
@@ -337,7 +338,7 @@ def test_one_device_is_as_ever(model, quantizer, asked):
     assert said.results == {**plain.results, "pp_batches": 1}
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "device", "asked", "message"),
     [
         (

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases import each
 from dse.model import many
 from dse.model.energy import joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.evaluate import Point
@@ -54,9 +55,9 @@ def test_the_limit_stretches_a_step_at_peak_rates_to_its_power():
     assert results["joules_per_token_by_parts"] <= results["joules_per_token"] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["ideal", "calibrated"])
-@pytest.mark.parametrize("quantizer", ["fp16", "fp8"])
-@pytest.mark.parametrize("device", ["b200", "gb200", "h200"])
+@each("kind", ["ideal", "calibrated"])
+@each("quantizer", ["fp16", "fp8"])
+@each("device", ["b200", "gb200", "h200"])
 def test_compiled_results_are_the_interpreted_ones(kind, quantizer, device):
     own = point(quantizer, catalog.device(device), model_kind=kind)
     compiled = many.results_of(own)

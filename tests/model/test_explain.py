@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from cases import each
 from dse.core.errors import InputError
 from dse.model import evaluate, kv_bytes
 from dse.model.explain import explained
@@ -54,7 +55,7 @@ def differs(terms, value):
     return not math.isclose(terms, value or 0, rel_tol=1e-9)
 
 
-@pytest.mark.parametrize("name", MIXED)
+@each("name", MIXED)
 def test_terms_of_layers_make_the_stated_bytes(name):
     for work in ({"batch": 8}, {"batch": 8, "input_tokens": 32768, "admission": "paged"}):
         for kv in of_all(name):
@@ -106,7 +107,7 @@ def test_layers_of_one_kind_are_told_apart_by_their_heads():
     assert summed(step) == step.value == (4 * 2 + 2 * 1) * 24 * 2 * 2
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_parts_of_the_bits_make_the_whole(name):
     for kv in of_all(name):
         for n_in in (300, 8192):

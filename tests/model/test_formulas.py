@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
+from cases import each
 from dse.core.compiling import FORMULAS, array, jit
 from dse.model import formulas
 from dse.model.formulas import capacity as capacity_formulas
@@ -20,7 +21,7 @@ for _, module, _ in pkgutil.iter_modules(formulas.__path__):
     importlib.import_module(f"{formulas.__name__}.{module}")
 
 
-@pytest.mark.parametrize("name", sorted(FORMULAS))
+@each("name", sorted(FORMULAS))
 def test_formula_is_documented(name):
     function = FORMULAS[name]
     assert function.unit
@@ -52,7 +53,8 @@ def bits_of(value):
     return struct.pack("<d", float(value))
 
 
-@pytest.mark.parametrize("name", sorted(FORMULAS))
+@pytest.mark.slow
+@each("name", sorted(FORMULAS))
 def test_plain_array_and_numba_agree_bit_for_bit(name):
     function = FORMULAS[name]
     rng = np.random.default_rng(7)

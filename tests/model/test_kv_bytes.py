@@ -2,11 +2,11 @@
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
+from cases import each
 from dse import quantizers
 from dse.model import kv_bytes
 from dse.model import kv_layout as plan
@@ -81,7 +81,7 @@ def test_pieces_cover_every_step_exactly(kv, n_in, n_out, path):
     assert n == n_in + n_out
 
 
-@pytest.mark.parametrize("name", QUANTIZERS)
+@each("name", QUANTIZERS)
 def test_sixty_bit_sizes_stay_exact_integers(name):
     quantizer = quantizers.parse(name)
     kv = plan.build(model(layer(n_layers=100, n_kv_heads=64, dim=128)), quantizer, quantizer)
@@ -100,7 +100,7 @@ def llama2_7b_bits(name, which="key", n_heads=32, head_dim=128):
     return quantizers.parse(name).layout(quantizers.TensorShape(which, n_heads, head_dim)).effective_bits
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "which", "bits"),
     [  # by hand, d = 4096 in 32 heads of 128
         ("fp16", "key", 16),

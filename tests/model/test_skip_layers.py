@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dse
+from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.measure import kernels
@@ -51,7 +52,7 @@ def plan_of(text, n_layers=32, head_dim=128):
     return build(model(layer(n_layers, dim=head_dim)), spec, spec)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "bits"),
     [
         ("turboquant_k8v4", Fraction(49, 8)),  # 6 + 16 / 128
@@ -60,7 +61,7 @@ def plan_of(text, n_layers=32, head_dim=128):
         ("turboquant_3bit_nc", Fraction(51, 16)),
     ],
 )
-@pytest.mark.parametrize("n_layers", [4, 5, 32, 80])
+@each("n_layers", [4, 5, 32, 80])
 def test_turboquant_keeps_the_first_two_and_last_two_layers(text, bits, n_layers):
     plan = plan_of(text, n_layers)
     mean = ((n_layers - 4) * bits + 64) / n_layers

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from dse import data, quantizers
 from dse.core.errors import InputError
 from dse.measure import kernels
@@ -33,7 +34,7 @@ def of_both(name, **shape):
     return sum(side.effective_bits for side in sides) / 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "bits"),
     [  # by hand, 32 heads of 128; after ;, what a paper prints
         ("rotated", Fraction("4.25")),  # QuaRot and SpinQuant: 4 + (16 + 16) / 128

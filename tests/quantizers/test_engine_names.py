@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.quantizers import FAMILIES, engine_names
@@ -37,7 +38,7 @@ def test_a_name_stands_for_the_same_in_every_engine():
         assert meant.setdefault(one.name, (one.text, one.missing)) == (one.text, one.missing), one.name
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "canonical"),
     [
         ("auto", "fp16"),

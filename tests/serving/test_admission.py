@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.model import kv_layout as plan
@@ -64,10 +65,8 @@ def by_loops(device, kv, work, pairs, longest):
     return memory, sums, used
 
 
-@pytest.mark.parametrize("quantizer", ["fp16", "oaken", "kivi:bits=4", "sinkq:group=16,residual=32", "nqkv"])
-@pytest.mark.parametrize(
-    ("device", "model"), [("a100-80gb", "opt-125m"), ("a100-80gb", "mistral-7b"), ("oaken-lpddr", "mistral-7b")]
-)
+@each("quantizer", ["fp16", "oaken", "kivi:bits=4", "sinkq:group=16,residual=32", "nqkv"])
+@each(("device", "model"), [("a100-80gb", "opt-125m"), ("a100-80gb", "mistral-7b"), ("oaken-lpddr", "mistral-7b")])
 def test_fits_equal_loops(device, model, quantizer):
     device = catalog.device(device)
     pairs = [(3, 5), (40, 1), (17, 30), (17, 2), (100, 20)]

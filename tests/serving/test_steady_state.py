@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cases import each
 from dse.core.errors import InputError
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
@@ -74,8 +75,8 @@ def test_more_memory_or_bandwidth_never_lowers_throughput(batching, admission):
         assert found == sorted(found), field
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 64, 400])
-@pytest.mark.parametrize("chunk", [1, 16, 512, 4096])
+@each("n", [1, 2, 8, 64, 400])
+@each("chunk", [1, 16, 512, 4096])
 def test_chunks_give_a_rate_at_any_size(n, chunk):
     spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
     work = Workload(batch=n, admission="paged", model_kind="ideal")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from dse.core.errors import InputError, LimitError
 from dse.serving import trace_files as traffic_file
 from dse.serving import trace_scan as traffic_scan
@@ -147,7 +148,7 @@ BAD = {
 
 
 @EACH_WAY
-@pytest.mark.parametrize("name", BAD)
+@each("name", BAD)
 def test_bad_trace_is_one_line_with_its_place(write, name, compile_bytes):
     content, expected = BAD[name]
     path = write(content)

@@ -5,12 +5,13 @@ import tomllib
 import numpy as np
 import pytest
 
+from cases import each
 from dse.core.errors import InputError, LimitError
 from dse.serving import trace_tables as traffic_tables
 from dse.serving.requests import Lengths, Moments, Requests
 
 TRACES = ("azure-conv", "azure-code")
-by_trace = pytest.mark.parametrize("name", TRACES)
+by_trace = each("name", TRACES)
 #: of the published files, by pandas and numpy alone: E[largest of 16, 32, 64, 128 outputs] / E[output]
 GAINS = {"azure-conv": (2.400, 2.663, 2.975, 3.322), "azure-code": (5.666, 8.287, 11.806, 16.363)}
 #: the same of prompts

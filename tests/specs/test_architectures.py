@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from dse import quantizers
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
@@ -126,7 +127,7 @@ def plan_of(model):
 
 
 @needs_package
-@pytest.mark.parametrize("path", FILES, ids=[path.name.removesuffix("_config.json") for path in FILES])
+@each("path", FILES)
 def test_every_configuration_is_read(path):
     model = catalog.model(str(path))
     assert model.parameters > 0
@@ -140,7 +141,7 @@ def test_there_are_as_many_as_were_counted():
 
 
 @needs_package
-@pytest.mark.parametrize("name", BYTES)
+@each("name", BYTES)
 def test_bytes_by_hand(name):
     grows, windows, index, states = BYTES[name]
     model = read(name)
@@ -157,7 +158,7 @@ def test_bytes_by_hand(name):
 
 
 @needs_package
-@pytest.mark.parametrize("name", PUBLISHED)
+@each("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name):
     assert read(name).parameters == pytest.approx(PUBLISHED[name] * 1e9, rel=0.02)
 
@@ -271,7 +272,7 @@ def test_what_is_wrong_is_named(name, change, message):
 
 
 @needs_package
-@pytest.mark.parametrize("name", SHIPPED)
+@each("name", SHIPPED)
 def test_shipped_files_are_what_the_reader_finds(name):
     shipped, found = catalog.model(name), read(SHIPPED[name])
     for field in ("layers", "parameters", "attention_parameters", "expert_parameters", "n_q_heads", "hidden_size"):
@@ -291,7 +292,7 @@ EXPERTS_ALONE = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("config", "more", "weights"),
     [
         ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, {}, "mxfp4-experts"),

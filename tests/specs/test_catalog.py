@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 import hwspecs
+from cases import each
 from dse.calibrate import blocks
 from dse.core import specfile, toml, units
 from dse.core.errors import InputError, SpecError
@@ -209,7 +210,7 @@ def test_oaken_table_1(name, capacity, bandwidth, flops):
 
 
 # data sheets: capacity in GB, bandwidth in TB/s, dense FP16 in TFLOP/s, W, streaming multiprocessors
-@pytest.mark.parametrize(
+@each(
     ("name", "capacity", "bandwidth", "flops", "power", "cores"),
     [
         ("A100-40GB", 40, 1.555, 312, 400, 108),
@@ -249,7 +250,7 @@ def test_dense_fp4(name, of_fp16):
 
 
 # boost clocks in MHz: white papers, and nvidia-smi's maximum where no data sheet prints one
-@pytest.mark.parametrize(
+@each(
     ("name", "mhz"),
     [
         ("A100-80GB", 1410),
@@ -328,7 +329,7 @@ def test_power_of_oaken_is_44_percent_below_the_a100():
     assert catalog.device("Tender-A100").board_power is None
 
 
-@pytest.mark.parametrize("name", GPUS)
+@each("name", GPUS)
 def test_gpus(name):
     device = catalog.device(name)
     # docs/explanation/calibration.md: 13.73 elements a cycle and core; peak FLOP/s over FLOP a cycle and core gives the
@@ -355,7 +356,7 @@ def test_accelerators(name):
     assert device.kernel_launch.si == 0
 
 
-@pytest.mark.parametrize("name", [*GPUS, *ACCELERATORS])
+@each("name", [*GPUS, *ACCELERATORS])
 def test_whole_memory_is_counted_and_the_file_says_so(name):
     spec = DEVICES[name.lower()]
     assert {"usable_frac", "runtime_overhead"} <= spec.model_fields_set
@@ -363,7 +364,7 @@ def test_whole_memory_is_counted_and_the_file_says_so(name):
     assert spec.runtime_overhead.si == 0
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@each("name", BY_HAND)
 def test_parameters_are_the_published_ones(name):
     model = catalog.model(name)
     assert model.published_parameters == BY_HAND[name].parameters
@@ -373,7 +374,7 @@ def test_parameters_are_the_published_ones(name):
         assert model.parameters == model.published_parameters
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@each("name", BY_HAND)
 def test_kv_bytes_per_token(name):
     n_bytes = sum(
         layer.n_layers * layer.n_kv_heads * (layer.key_dim + layer.value_dim) * 2
@@ -382,7 +383,7 @@ def test_kv_bytes_per_token(name):
     assert n_bytes == BY_HAND[name].kv_bytes
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@each("name", BY_HAND)
 def test_windows_and_families(name):
     spec = MODELS[name]
     assert (spec.window.count if spec.window else None) == BY_HAND[name].window

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from cases import each
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.specs import catalog, hub
@@ -284,7 +285,7 @@ def test_slow_answers_end(server, seconds_a_byte):
     server.seconds_a_byte = 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "part"),
     [
         (b"<!doctype html><p>Log in", "gave a web page, no JSON"),
@@ -426,7 +427,7 @@ def test_a_folder_of_the_repositorys_name_goes_first_where_it_has_a_config(tmp_p
     assert fetch(server).source == "config.json of the local directory tiny"
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "",
@@ -457,7 +458,7 @@ def test_names_that_no_repository_has(server, name):
     assert not server.asked
 
 
-@pytest.mark.parametrize("revision", ["../x", "a/../b", "/x", "a//b", "a/", "a b", "x" * 65, "a?b", "-x", "a%2fb"])
+@each("revision", ["../x", "a/../b", "/x", "a//b", "a/", "a b", "x" * 65, "a?b", "-x", "a%2fb"])
 def test_revisions_that_lead_elsewhere(server, revision):
     assert "must be a branch, a tag or a commit hash" in refused(server, revision=revision)
     assert not server.asked

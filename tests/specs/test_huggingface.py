@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
 from dse.specs.device_and_model import ModelSpec
@@ -263,7 +264,7 @@ def test_every_file_has_expected_values():
     assert set(PARAMETERS) | {"gemma-3n-e4b", "llava-1.5-7b"} == names
 
 
-@pytest.mark.parametrize("name", KV_BYTES)
+@each("name", KV_BYTES)
 def test_kv_bytes_per_token(name):
     model = load(name)
     stored = [group for group in model.layers if group.stored]
@@ -288,7 +289,7 @@ def test_kv_heads_of_falcon_before_and_after_it_had_a_model_type(tmp_path, model
     assert (group.n_layers, group.n_kv_heads, group.key_dim) == (60, kv_heads, 64)
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@each("name", PARAMETERS)
 def test_parameters_within_half_a_percent(name):
     """Or within 2 % where only a rounded size is published."""
     assert load(name).parameters == pytest.approx(PARAMETERS[name], rel=0.02 if name in ROUNDED else 0.005)
@@ -307,7 +308,7 @@ def test_of_three_layers_the_second_has_experts_where_every_second_has(tmp_path)
     assert parse(data, tmp_path).expert_parameters == 1 * 128 * 3 * 5120 * 8192
 
 
-@pytest.mark.parametrize("name", WINDOWS)
+@each("name", WINDOWS)
 def test_windows_by_layer(name):
     each = [g.window for g in load(name).layers for _ in range(g.n_layers)]
     assert each == [window for n, window in WINDOWS[name] for _ in range(n)]
@@ -582,23 +583,21 @@ def edited(name: str, key: str, value: object) -> dict:
     return data
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "value", "message"), BAD, ids=lambda v: "missing" if v is DELETE else str(v)[:24]
-)
+@each(("name", "key", "value", "message"), BAD, ids=lambda v: "missing" if v is DELETE else str(v)[:24])
 def test_bad_input_is_one_line_naming_file_and_key(tmp_path, name, key, value, message):
     with pytest.raises(SpecError, match=message) as caught:
         parse(edited(name, key, value), tmp_path)
     assert all(line.startswith(str(tmp_path / "config.json")) for line in caught.value.lines())
 
 
-@pytest.mark.parametrize("key", UNREAD)
+@each("key", UNREAD)
 def test_key_that_changes_the_cache_is_refused_by_name(tmp_path, key):
     match = rf"config.json:\d+: {key} = .*: must be absent or null: it changes .* and is not understood"
     with pytest.raises(SpecError, match=match):
         parse(raw(L) | {key: UNREAD[key]}, tmp_path)
 
 
-@pytest.mark.parametrize("key", HARMLESS)
+@each("key", HARMLESS)
 def test_harmless_keys_change_nothing(tmp_path, key):
     model = parse(raw(L) | {key: HARMLESS[key]}, tmp_path)
     assert model.layers == load(L).layers

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile, units
@@ -51,7 +52,7 @@ def named(name, method):
     return catalog.implementations_of(method)[name]
 
 
-@pytest.mark.parametrize("one", ALL, ids=IDS)
+@each("one", ALL, ids=IDS)
 def test_shipped_files_name_what_is_known_and_say_where_numbers_come_from(one):
     assert set(one.methods) <= FAMILIES.keys()
     assert one.source
@@ -93,7 +94,7 @@ def test_ends_by_hand():
     assert slow.launch.si == pytest.approx(9.89e-6)
 
 
-@pytest.mark.parametrize("one", ALL, ids=IDS)
+@each("one", ALL, ids=IDS)
 def test_every_number_is_at_one_of_its_ends(one):
     for end in ENDS:
         for name, number in one.at(end).numbers().items():
@@ -104,7 +105,7 @@ def test_every_number_is_at_one_of_its_ends(one):
 # which one runs
 
 
-@pytest.mark.parametrize(
+@each(
     ("device", "method", "stack", "name"),
     [
         ("h100", "fp8", "vllm", "vllm"),
@@ -164,7 +165,7 @@ def test_the_generic_one_runs_anything_where_asked():
 # bad names and numbers: one line
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "message"),
     [
         ("kivi-released", "implementation = 'kivi-released': kivi-released runs kivi; qserve has omniserve, turbomind"),
@@ -274,7 +275,7 @@ def test_a_file_as_it_should_be(tmp_path):
     assert found.rate_text() == "elements_per_cycle 8 element/cycle (4 to 16, measured)"
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "message"),
     [
         ("value = 8.0", "value = 0.0", "mine.toml:10: elements_per_cycle = 0.0 element/cycle: value = 0: must lie"),

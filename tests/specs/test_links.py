@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from cases import each
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
 from dse.model.formulas.collectives import collective_s, direct_all_reduce_s, library_collective_s, split_all_reduce_s
@@ -132,9 +133,9 @@ def test_an_unknown_collective_is_refused():
         terms(device(), "allreduce", 2)
 
 
-@pytest.mark.parametrize("name", MEASURED)
-@pytest.mark.parametrize("kind", COLLECTIVES)
-@pytest.mark.parametrize("n_devices", [2, 4, 8, 16])
+@each("name", MEASURED)
+@each("kind", COLLECTIVES)
+@each("n_devices", [2, 4, 8, 16])
 def test_shipped_times_rise_with_the_message_and_stay_below_the_link(name, kind, n_devices):
     spec = catalog.device(name)
     found = terms(spec, kind, n_devices, "vllm")

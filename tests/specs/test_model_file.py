@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from cases import each
 from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile
@@ -136,7 +137,7 @@ def test_these_are_all_that_ship():
     assert found == set(BY_HAND) | set(SHIPPED)
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@each("name", BY_HAND)
 def test_bytes_of_a_token(name):
     model = catalog.model(name)
     assert kv_layout.build(model, FP16, FP16).bits(1) + model.index_bits == 8 * BY_HAND[name].kv_bytes
@@ -153,7 +154,7 @@ def on_one_of(model: ModelSpec, devices: int) -> int:
     return sum(group.n_layers * max(group.n_kv_heads // devices, 1) * 4 * group.key_dim for group in model.layers)
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@each("name", BY_HAND)
 def test_parameters_are_the_published_ones(name):
     model, hand = catalog.model(name), BY_HAND[name]
     assert model.published_parameters == pytest.approx(1e9 * hand.parameters, rel=1e-3)
@@ -259,7 +260,7 @@ def packaged(repository: str) -> Path:
     return folder / f"{repository.replace('/', '--')}_config.json"
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@each("name", BY_HAND)
 def test_file_is_what_the_reader_finds(name):
     model = catalog.model(name)
     in_package = re.match(r"config.json of (\S+) \(as in aiconfigurator", model.source)
@@ -267,7 +268,7 @@ def test_file_is_what_the_reader_finds(name):
     assert facts(catalog.model(str(config))) == facts(model)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "repository"),
     [
         ("deepseek-v3", "deepseek-ai/DeepSeek-R1"),
@@ -314,7 +315,7 @@ def test_a_shipped_shape_can_be_exported(tmp_path):
     assert facts(catalog.model(str(out))) == facts(catalog.model("llama2-70b"))
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@each("name", BY_HAND)
 def test_numbers_have_unit_and_source(name):
     model = catalog.model(name)
     assert {"hidden_size", "dense_parameters", "published_parameters"} <= model.numbers.keys()
@@ -341,7 +342,7 @@ score_dim = 8
 """
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         (("hidden_size = 8", "hidden_size = 0"), "m.toml:3: hidden_size = 0: "),

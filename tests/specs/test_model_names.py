@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases import each
 from dse.core.errors import InputError
 from dse.report import listing
 from dse.specs import catalog, model_names
@@ -153,12 +154,12 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize("name", MEANS)
+@each("name", MEANS)
 def test_name_means(name):
     assert catalog.model(name).name == MEANS[name]
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@each("name", UNKNOWN)
 def test_no_size_is_guessed(name):
     with pytest.raises(InputError) as caught:
         catalog.model(name)
@@ -185,7 +186,7 @@ def mistypings(name: str):
         yield name[:place] + name[place + 1 : place + 2] + letter + name[place + 2 :]
 
 
-@pytest.mark.parametrize("name", catalog.model_files())
+@each("name", catalog.model_files())
 def test_a_name_mistyped_by_one_letter_is_found(name):
     """It means the model all the same, or another one that ships, or the message names it."""
     for typed in {*mistypings(name)} - {name}:
@@ -196,7 +197,7 @@ def test_a_name_mistyped_by_one_letter_is_found(name):
         assert name in str(caught.value), typed
 
 
-@pytest.mark.parametrize("name", catalog.model_files())
+@each("name", catalog.model_files())
 def test_names_as_on_hugging_face(name):
     for typed in (f"org/{name.title()}-Instruct", f"org/{name.upper()}", f"{name}-it", f"org/{name}-Chat-AWQ"):
         assert catalog.model(typed).name == name

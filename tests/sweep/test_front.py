@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.figures.export import front as report_front
@@ -303,7 +304,7 @@ def test_points_without_one_objective_or_the_other_are_left_out_and_counted(
     assert pq.read_table(tmp_path / "out" / "front.parquet")["point"].to_pylist() == list(range(n_missing, 4))
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "text"),
     [
         ({}, "objectives: none given"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile
@@ -32,7 +33,7 @@ def values(name, raw):
     return list(sweep_axes.build(name, raw).values)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "raw", "expected"),
     [
         ("batch", 7, [7]),
@@ -236,7 +237,7 @@ def test_a_condition_says_nothing_about_points_without_its_axis():
     assert sweep_points.evaluate_chunk(both, 0, both.n_points)["batch"].tolist() == [2, 2]
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "__import__('os').system('true')",
@@ -481,7 +482,7 @@ AXIS_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "raw", "text"), AXIS_ERRORS)
+@each(("name", "raw", "text"), AXIS_ERRORS)
 def test_axes_that_are_refused(name, raw, text):
     with pytest.raises(AxisError, match=re.escape(text)):
         sweep_axes.build(name, raw)

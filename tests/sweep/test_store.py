@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from cases import each
 from dse.core import files
 from dse.core.errors import BusyError, InputError, LimitError, OutputError
 from dse.sweep import points as sweep_points
@@ -420,8 +421,8 @@ class _Usage:
     free, total = 120_000_000, 10**12  # of which 100 MB may be taken
 
 
-@pytest.mark.parametrize("keep", [["bound"], ["effective_bits"], None, "all"])
-@pytest.mark.parametrize("batches", [[1], [1, 2], {"from": 1, "to": 40, "step": 1}])
+@each("keep", [["bound"], ["effective_bits"], None, "all"])
+@each("batches", [[1], [1, 2], {"from": 1, "to": 40, "step": 1}])
 def test_files_take_no_more_than_was_said(tmp_path, keep, batches):
     """Of a few points nearly all bytes are heads, footers and names."""
     axes = {"device": ["h100", "oaken-hbm"], "model": "llama2-7b", "quantizer": ["fp16", "kivi"], "batch": batches}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from cases import each
 from dse.cli.main import cli
 from dse.core.errors import InputError
 from dse.validate import claims
@@ -34,7 +35,7 @@ NO_NUMBER = {f"oaken-t2-bits-tender-llama2-{size}" for size in ("7b", "13b", "70
 #: rows of a table that does not follow as a whole (its 70B row), though this row does
 COINCIDE = {f"oaken-t2-bits-{name}-llama2-{size}" for name in ("atom", "tender") for size in ("7b", "13b")}
 
-by_id = pytest.mark.parametrize("row", CHECKED, ids=lambda row: row.id)
+by_id = each("row", CHECKED, ids=lambda row: row.id)
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +77,12 @@ def wrong(value):
     return value * 0.5 - 1
 
 
-@pytest.mark.parametrize("row", [row for row in CHECKED if row.id not in NO_NUMBER], ids=lambda row: row.id)
+@each("row", [row for row in CHECKED if row.id not in NO_NUMBER], ids=lambda row: row.id)
 def test_claim_can_be_missed(row, ours):
     assert claims.check(row, wrong(ours[row.id])).verdict == "missed"
 
 
-@pytest.mark.parametrize("row", ERRATA, ids=lambda row: row.id)
+@each("row", ERRATA, ids=lambda row: row.id)
 def test_erratum_shows_published_ours_and_the_reason(row, ours):
     result = claims.check(row, ours[row.id])
     assert len(result.reason) > 10
@@ -134,7 +135,7 @@ def test_unknown_claim():
         claims.evaluate("no-such-claim")
 
 
-@pytest.mark.parametrize("claim_id", textbook.KV_TABLE)
+@each("claim_id", textbook.KV_TABLE)
 def test_point_command_prints_the_18_sizes(claim_id):
     model, n_tokens, batch = textbook.KV_TABLE[claim_id]
     words = ["--device", "h200", "--model", model, "--batch", str(batch), "--input", str(n_tokens - 1), "--output", "1"]
@@ -178,7 +179,7 @@ def test_printed_rounding_is_one_unit_of_the_last_digit(printed, inside, outside
     assert not any(core.within_last_digit(value, printed) for value in outside)
 
 
-@pytest.mark.parametrize(
+@each(
     ("row", "value", "verdict"),
     [
         (row_of(published="80", expected="80"), 80.0, "reproduced"),

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from cases import each
 from dse.calibrate import fit as calibrate
 from dse.calibrate.table import PACKAGE, Table
 from dse.cli.main import cli
@@ -86,7 +87,7 @@ def claim(**fields):
     return Claim(**{**empty, "kind": "model", "published": "2.0", "expected": "2.0", "tolerance": "10%", **fields})
 
 
-@pytest.mark.parametrize(
+@each(
     ("published", "ours", "expected"),
     [
         ("2.0", 2.2, 0.1),
