@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from dse.calibrate import blocks
+from dse.calibrate.fit import Outcome, check_units, choose, fit, percent
 from dse.calibrate.formulas import ATTENTION_SPACE, MICROSECOND, arguments, predict_s
 from dse.calibrate.table import PACKAGE, TIME, Table, from_package, read
 from dse.core import files, units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.fit import Outcome, check_units, choose, fit, percent
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import KvCode, StackSpec
