@@ -25,7 +25,7 @@ _RESULTS = {"paged_total_s": "total_s", "steady_request_s": "request_s", "steady
 
 
 @dataclass(frozen=True)
-class Step:
+class Explanation:
     """One evaluated formula: result, unit, equation, the values that went in, and the source."""
 
     name: str
@@ -43,10 +43,10 @@ def _plain(name: str, number: Any) -> Any:
     return int(number) if name in _COUNTS and number == int(number) else number
 
 
-def recorded(run: Callable[[], T]) -> tuple[T, dict[str, Step]]:
+def recorded(run: Callable[[], T]) -> tuple[T, dict[str, Explanation]]:
     """Run a function: what it returns, and the first call of each formula in it, by name."""
     formulas: dict[CodeType, Formula] = {f.__code__: f for f in FORMULAS.values()}  # type: ignore[attr-defined]
-    steps: dict[str, Step] = {}
+    steps: dict[str, Explanation] = {}
     arguments: dict[FrameType, dict[str, Any]] = {}
 
     def watch(frame: FrameType, event: str, value: Any) -> None:
@@ -58,7 +58,7 @@ def recorded(run: Callable[[], T]) -> tuple[T, dict[str, Step]]:
         elif event == "return" and frame in arguments:
             terms = {name: _plain(name, number) for name, number in arguments.pop(frame).items()}
             name = _RESULTS.get(formula.__name__, formula.__name__)
-            steps[name] = Step(name, _plain(name, value), formula.unit, formula.equation, formula.source, terms)
+            steps[name] = Explanation(name, _plain(name, value), formula.unit, formula.equation, formula.source, terms)
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -68,7 +68,7 @@ def recorded(run: Callable[[], T]) -> tuple[T, dict[str, Step]]:
         sys.setprofile(before)
 
 
-def explained(point: Point) -> tuple[dict[str, Any], dict[str, Step]]:
+def explained(point: Point) -> tuple[dict[str, Any], dict[str, Explanation]]:
     """The results of a point and, by name, how they came about."""
     results, steps = recorded(lambda: Point(point.device, replace(point.plan), point.work).results)  # nothing kept
     facts = Facts(point, results, frozenset(steps))
@@ -76,10 +76,10 @@ def explained(point: Point) -> tuple[dict[str, Any], dict[str, Step]]:
     return results, steps | {step.name: step for step in declared if step}
 
 
-def _declared(entry: Result, facts: Facts) -> Step | None:
+def _declared(entry: Result, facts: Facts) -> Explanation | None:
     """The explanation that a result declares for a design; None where its formula explains it."""
     how = entry.explain(facts)
     if how is None:
         return None
     value = how.value if how.has_value else facts.results[entry.name]
-    return Step(entry.name, value, entry.unit, how.equation, how.source, how.terms)
+    return Explanation(entry.name, value, entry.unit, how.equation, how.source, how.terms)

@@ -28,7 +28,7 @@ from dse.model.measured import how_measured
 from dse.model.operations import DECODE, PREFILL, Operation, decode_operations, prompt_operations, total_of
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
 from dse.model.records import MATERIALISED, Design, Tensor
-from dse.model.results.declare import How, how
+from dse.model.results.declare import Derivation, how
 from dse.model.steady import Pass, last_pass
 from dse.model.step import (
     Experts,
@@ -90,7 +90,7 @@ class Facts:
 
     @cached_property
     def terms(self) -> Terms:
-        """What the times of all numbers of sequences share."""
+        """Terms that the times of all numbers of sequences share."""
         return self.point.terms
 
     @cached_property
@@ -154,7 +154,7 @@ class Facts:
         model = self.plan.model
         return model.activation_elements if model.layer_elements is None else model.layer_elements
 
-    def measured(self, name: str) -> How:
+    def measured(self, name: str) -> Derivation:
         """Where a measured number of the quantizers comes from."""
         rule, source, numbers = how_measured(self.plan, self.results[name])
         return how(rule, source, **numbers)
@@ -175,7 +175,7 @@ class Facts:
         return bits if dense != experts else {"weights_bits": bits["weights_bits"]}
 
     def split(self) -> dict[str, int]:
-        """How the model lies on several devices; {} for one."""
+        """Deployment of the model on several devices; {} on one."""
         split = self.design.deployment
         return {} if split.n_devices == 1 else split._asdict()
 
@@ -301,17 +301,17 @@ class Facts:
 
     @property
     def dense_read_bytes(self) -> float:
-        """The same without experts whose products were measured apart."""
+        """Bytes read by a step, without experts whose products were measured apart."""
         return self.weight_read_bytes - (self._read_bytes(0, 0) if self.design.stack.has_experts else 0)
 
     @property
     def dense_read_s(self) -> float:
-        """Seconds in which a step reads them."""
+        """Seconds in which a step reads these weights."""
         return float(self.run.linear_read_s - self.experts.read_s)
 
     @property
     def prompt_dense_read_s(self) -> float:
-        """Seconds in which the prompts read them."""
+        """Seconds in which the prompts read these weights."""
         return float(self.run.prompt_read_s - self.prompt_experts.read_s)
 
     @property
@@ -376,7 +376,7 @@ class Facts:
         return {name: seconds} if seconds else {}
 
     def scheduled(self) -> dict[str, Any]:
-        """How work of engines overlaps on token cores; {} without them."""
+        """Overlap of the engines' work on token cores; {} without them."""
         if not self.design.device.token_cores:
             return {}
         share = hideable_share(self.design, self.run.n)

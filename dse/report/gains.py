@@ -38,7 +38,7 @@ class Gains:
     """The formats of every model on every device of a report."""
 
     cases: tuple[Formats, ...]
-    #: model on device -> why it is not told
+    #: model on device -> why it is left out
     left_out: dict[str, str]
 
     @property
@@ -80,7 +80,7 @@ class Gains:
         return said + self._others(name)
 
     def _others(self, best: str) -> list[str]:
-        """What the other formats do, a sentence each."""
+        """Verdicts on the other formats, a sentence each."""
         said = []
         for name in dict.fromkeys(one.name for case in self.cases for one in case.formats[1:] if one.name != best):
             own = [(case, one) for case in self.cases for one in case.formats if one.name == name and one.gain]
@@ -120,7 +120,7 @@ class Gains:
         return [*cells, "-" if error is None else f"{100 * error:.1f} %", one.kernels]
 
     def limits(self) -> list[str]:
-        """What the answer rests on, and what it leaves out."""
+        """Assumptions and omissions of the answer."""
         results = [one.result for case in self.cases for one in case.formats]
         found = [
             "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that 16 bits are "

@@ -1,4 +1,4 @@
-"""Devices, models and quantizers as rows: what `dse list`, `dse show` and `dse check` print, as text or as JSON."""
+"""Devices, models and quantizers as rows, which `dse list`, `dse show` and `dse check` print as text or as JSON."""
 
 import math
 import re
@@ -86,7 +86,7 @@ def _cell(column: str, value: Any) -> str:
 
 
 def kernels_of(device: HardwareSpec) -> str:
-    """Whose kernels a device runs: measured on it, borrowed from another by name, or none, at its peak rates."""
+    """Origin of a device's kernel times: measured on it, borrowed from another by name, or peak rates."""
     if device.stacks_of:
         return f"of {device.stacks_of}"
     return "measured" if device.stacks else "peak rates"
@@ -174,7 +174,7 @@ def _kv_bytes_per_token(model: ModelSpec) -> int:
 
 
 def kv_bytes_beyond_windows(model: ModelSpec) -> int:
-    """The same of the layers without a window: what a token adds once all windows are full."""
+    """Bytes that a token adds once all windows are full: those of the layers without one."""
     fp16 = parse("fp16")
     groups = plan.build(model, fp16, fp16).groups
     grows = sum(g.n_stored_layers * g.full_bits for g in groups if g.window_tokens == NO_LIMIT)
@@ -182,7 +182,7 @@ def kv_bytes_beyond_windows(model: ModelSpec) -> int:
 
 
 def _layers_in_short(model: ModelSpec) -> str:
-    """What a row of numbers leaves out: how many layers have the window, latent attention, tokens read."""
+    """Remarks on layers beside a row's numbers: windows, constant states, latent attention, tokens read."""
     said = []
     n_windows = sum(layer.n_layers for layer in model.layers if layer.window and not layer.joined)
     n_states = sum(layer.n_layers for layer in model.layers if layer.state_flops)
@@ -219,7 +219,7 @@ def list_quantizers() -> Rows:
 
 
 def list_implementations() -> Rows:
-    """What runs the quantizers: name, methods, GPUs, what its code does, what it reaches."""
+    """One row per implementation: name, methods, GPUs, granularity and products of its code, rate."""
     return [
         {
             "name": one.name,
@@ -235,7 +235,7 @@ def list_implementations() -> Rows:
 
 
 def _implementation_rows(name: str) -> Rows:
-    """All that is known of the implementations of that name."""
+    """Rows of the implementations of that name."""
     rows: Rows = []
     for one in catalog.implementations():
         if one.name != name:
@@ -256,19 +256,9 @@ def _implementation_rows(name: str) -> Rows:
             "starts": _starts_text(one.starts),
             "source": one.source,
         }
+        rows += [_row(key, value, one.title) for key, value in facts.items() if value]
         rows += [
-            {"name": key, "value": value, "unit": "", "kind": "", "source": one.title}
-            for key, value in facts.items()
-            if value
-        ]
-        rows += [
-            {
-                "name": key,
-                "value": f"{number.value:g} ({number.low:g} to {number.high:g})",
-                "unit": number.unit,
-                "kind": number.kind,
-                "source": number.source,
-            }
+            _row(key, f"{number.value:g} ({number.low:g} to {number.high:g})", number.source, number.kind, number.unit)
             for key, number in one.numbers().items()
         ]
     return rows
@@ -280,7 +270,7 @@ def _starts_text(starts: Starts) -> str:
 
 
 def _engines(family: str) -> str:
-    """What engines call a family where they do not use its own name; `show` says which engines."""
+    """Names of a family in engines that do not use its own; `show` says which engines."""
     found = engine_names.of_family(family, FAMILIES)
     return ", ".join(dict.fromkeys(one.name for one in found if one.name != family))
 
@@ -296,15 +286,19 @@ def list_tokens() -> Rows:
     return rows
 
 
+def _row(name: str, value: Any, source: str, kind: str = "", unit: str = "") -> dict[str, Any]:
+    """A number, or a fact, of a device, model or quantizer."""
+    return {"name": name, "value": value, "unit": unit, "kind": kind, "source": source}
+
+
 def _parameter_rows(params: Sequence[Param], values: dict[str, Any]) -> Rows:
     return [
-        {
-            "name": param.name,
-            "value": _default(values[param.name]) or "-",
-            "unit": "",
-            "kind": "parameter",
-            "source": param.help + ("" if param.allowed() == param.help else f"; {param.allowed()}"),
-        }
+        _row(
+            param.name,
+            _default(values[param.name]) or "-",
+            param.help + ("" if param.allowed() == param.help else f"; {param.allowed()}"),
+            "parameter",
+        )
         for param in params
     ]
 
@@ -321,7 +315,7 @@ def _bits(quantizer: QuantizerSpec) -> float:
 
 
 def _beside_rows(quantizer: QuantizerSpec) -> Rows:
-    """What a quantizer takes beside the bits of one layer, keys and values together; nothing for most."""
+    """Costs of a quantizer beside the bits of one layer, keys and values together; none for most."""
     family, values = quantizer.family, dict(quantizer.values)
     if family.latent:  # nothing beside it, and no such shapes
         return []
@@ -333,25 +327,16 @@ def _beside_rows(quantizer: QuantizerSpec) -> Rows:
             found[one.name] = replace(one, value=before + one.value)
     source = f"keys and values of a cached token, made anew where it is read; counted with attention; {_OF_SHAPES}"
     rows: Rows = [
-        {
-            "name": one.name,
-            "value": one.value,
-            "unit": one.unit,
-            "kind": "derived",
-            "source": f"{one.source}, not counted there; {_OF_SHAPES}",
-        }
+        _row(one.name, one.value, f"{one.source}, not counted there; {_OF_SHAPES}", "derived", one.unit)
         for one in found.values()
     ]
     if flops:
-        rows.append({"name": "read_flops", "value": flops, "unit": "FLOP", "kind": "derived", "source": source})
+        rows.append(_row("read_flops", flops, source, "derived", "FLOP"))
     return rows
 
 
 def _quantity_rows(numbers: dict[str, Quantity]) -> Rows:
-    return [
-        {"name": name, "value": q.value, "unit": q.unit, "kind": q.kind, "source": q.source}
-        for name, q in numbers.items()
-    ]
+    return [_row(name, q.value, q.source, q.kind, q.unit) for name, q in numbers.items()]
 
 
 def show(name: str) -> Rows:
@@ -360,21 +345,15 @@ def show(name: str) -> Rows:
     family = FAMILIES.get(name.partition(":")[0].lower())
     if family:
         rows = _parameter_rows(family.params, dict(parse(name).values))
-        bits = {
-            "name": "effective_bits",
-            "value": _bits(parse(name)),
-            "unit": "bit",
-            "kind": "derived",
-            "source": f"{family.source}; " + ("a latent head of 576" if family.latent else _OF_SHAPES),
-        }
+        bits = _row(
+            "effective_bits",
+            _bits(parse(name)),
+            f"{family.source}; " + ("a latent head of 576" if family.latent else _OF_SHAPES),
+            "derived",
+            "bit",
+        )
         engines = [
-            {
-                "name": f"{one.engine} {one.name}",
-                "value": one.text,
-                "unit": "",
-                "kind": "engine",
-                "source": f"{engine_names.OPTIONS[one.engine]}: {one.source}",
-            }
+            _row(f"{one.engine} {one.name}", one.text, f"{engine_names.OPTIONS[one.engine]}: {one.source}", "engine")
             for one in engine_names.of_family(family.name, FAMILIES)
         ]
         return [*rows, bits, *engines, *_beside_rows(parse(name))]
@@ -384,10 +363,7 @@ def show(name: str) -> Rows:
         policy = token_policies.parse(name)
         about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}
         rows = _parameter_rows(policy.family.params, dict(policy.values))
-        return rows + [
-            {"name": key, "value": policy.family.title, "unit": "", "kind": "", "source": text}
-            for key, text in about.items()
-        ]
+        return rows + [_row(key, policy.family.title, text) for key, text in about.items()]
     known = {**catalog.device_files(), **catalog.model_files()}
     if name.lower() in catalog.device_files():
         return _device_rows(catalog.device(name))
@@ -408,26 +384,23 @@ def _device_rows(device: HardwareSpec) -> Rows:
     named = {*device.dequant_path, *GPU_PATHS, "oaken"} - {"default"}
     for family in (name for name in FAMILIES if name not in ("fp16", "bf16")):
         if one := catalog.implementation(device, family, None, ""):
-            rows.append(
-                {"name": f"implementation.{family}", "value": one.name, "unit": "", "kind": "", "source": one.title}
-            )
+            rows.append(_row(f"implementation.{family}", one.name, one.title))
     for family in ("default", *sorted(named)):
         given = family in device.dequant_path or "default" in device.dequant_path
         source = "device file" if given else "default for a device that does not say"
         rows.append(
-            {
-                "name": f"dequant_path.{family}",
-                "value": device.path_of(family),
-                "unit": "",
-                "kind": "assumed",
-                "source": f"{source}; see docs/explanation/model.md, Dequantisation",
-            }
+            _row(
+                f"dequant_path.{family}",
+                device.path_of(family),
+                f"{source}; see docs/explanation/model.md, Dequantisation",
+                "assumed",
+            )
         )
     return rows + _area_rows(device) + _stack_rows(device) + _link_rows(device) + _server_rows(device)
 
 
 def _server_rows(device: HardwareSpec) -> Rows:
-    """What the driver reports, and what servers of the device's stacks keep of it."""
+    """Memory that the driver reports, and the parts that servers of the device's stacks keep."""
     if device.reported_memory is None:
         return []
     rows = _quantity_rows({"reported_memory": device.reported_memory})
@@ -452,13 +425,12 @@ def _stack_rows(device: HardwareSpec) -> Rows:
     """Calibrated parameters with what they were fitted on, and the error of each fit; of another device its name."""
     if device.stacks_of:
         return [
-            {
-                "name": "stacks_of",
-                "value": device.stacks_of,
-                "unit": "",
-                "kind": "assumed",
-                "source": f"its kernels reach the shares of the peak rates fitted there: `dse show {device.stacks_of}`",
-            }
+            _row(
+                "stacks_of",
+                device.stacks_of,
+                f"its kernels reach the shares of the peak rates fitted there: `dse show {device.stacks_of}`",
+                "assumed",
+            )
         ]
     rows: Rows = []
     for stack, spec in device.stacks.items():
@@ -469,7 +441,7 @@ def _stack_rows(device: HardwareSpec) -> Rows:
 
 
 def _link_rows(device: HardwareSpec) -> Rows:
-    """How devices and nodes are joined, and the parameters of collectives with the error of each fit."""
+    """Links of devices and nodes, and the parameters of collectives with the error of each fit."""
     if device.links is None:
         return []
     rows = [{**row, "name": f"links.{row['name']}"} for row in _quantity_rows(device.links.quantities())]
@@ -483,15 +455,15 @@ def _fit_rows(place: str, fit: Fit, shares: Mapping[str, float | None]) -> Rows:
     """Parameters of a fit, how many rows it saw, and its errors."""
     kind = next(iter(fit.quantities().values())).kind
     rows: Rows = [{**row, "name": f"{place}.{row['name']}"} for row in _quantity_rows(fit.quantities())]
-    rows.append({"name": f"{place}.n_points", "value": fit.n_points, "unit": "", "kind": kind, "source": fit.fitted_on})
+    rows.append(_row(f"{place}.n_points", fit.n_points, fit.fitted_on, kind))
     rows += [
-        {
-            "name": f"{place}.{name}",
-            "value": round(100 * share, 2),
-            "unit": "%",
-            "kind": kind,
-            "source": "mean error of rows held out of the fit; see docs/explanation/calibration.md",
-        }
+        _row(
+            f"{place}.{name}",
+            round(100 * share, 2),
+            "mean error of rows held out of the fit; see docs/explanation/calibration.md",
+            kind,
+            "%",
+        )
         for name, share in shares.items()
         if share is not None
     ]
@@ -502,32 +474,14 @@ def _model_rows(model: ModelSpec) -> Rows:
     rows = _quantity_rows(model.numbers)
     derived = {"parameters": model.parameters, "active_parameters": float(model.active_parameters)}
     rows += [
-        {
-            "name": key,
-            "value": value,
-            "unit": "parameter",
-            "kind": "derived",
-            "source": f"counted from the shape ({model.source})",
-        }
+        _row(key, value, f"counted from the shape ({model.source})", "derived", "parameter")
         for key, value in derived.items()
     ]
-    rows.append(
-        {
-            "name": "kv_bytes_per_token",
-            "value": _kv_bytes_per_token(model),
-            "unit": "B",
-            "kind": "derived",
-            "source": "FP16, all layers",
-        }
-    )
+    rows.append(_row("kv_bytes_per_token", _kv_bytes_per_token(model), "FP16, all layers", "derived", "B"))
     in_order = [_layers_text(group) for group in model.layers]
     for index, words in enumerate(in_order if len(in_order) <= MAX_RUNS else layers_by_kind(model)):
-        rows.append(
-            {"name": f"kv_layers.{index}", "value": words, "unit": "", "kind": "derived", "source": model.source}
-        )
-    rows += [
-        {"name": "note", "value": note, "unit": "", "kind": "derived", "source": model.source} for note in model.notes
-    ]
+        rows.append(_row(f"kv_layers.{index}", words, model.source, "derived"))
+    rows += [_row("note", note, model.source, "derived") for note in model.notes]
     return rows
 
 
@@ -576,7 +530,7 @@ def shipped_text(name: str) -> str:
 
 
 def check(name: str) -> str:
-    """What `dse check` says of a good device file, model file or plan by layer. Raises SpecError with all problems."""
+    """Summarize a good device file, model file or plan by layer. Raises SpecError with all problems of a bad one."""
     device = catalog.device_files().get(name.lower())
     document = catalog.shipped_device(device) if device else specfile.read(catalog.shipped_model_file(name) or name)
     if catalog.looks_like_device(document.data):
@@ -587,17 +541,17 @@ def check(name: str) -> str:
 
 
 def device_summary(device: HardwareSpec) -> str:
-    """What `dse check` says of a good device file."""
+    """Summary of a device file without problems."""
     warnings = "".join(f"\nWarning: {warning}" for warning in device.warnings())
     return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}{warnings}"
 
 
 def plan_summary(spec: QuantizerSpec) -> str:
-    """What `dse check` says of a good plan by layer."""
+    """Summary of a plan by layer without problems."""
     rows = [{"layer": i, "keys": key.name, "values": value.name} for i, (key, value) in enumerate(spec.layers)]
     return f"plan of {len(rows)} layers: no problem found\n{rows_text(rows)}"
 
 
 def model_summary(model: ModelSpec) -> str:
-    """What `dse check` says of a good model file."""
+    """Summary of a model file without problems."""
     return f"model {model.name}: no problem found\n{rows_text(_model_rows(model))}"

@@ -1,4 +1,4 @@
-"""What the report's page shows (templates/report.html): one page that needs no network."""
+"""Content of the report's page (templates/report.html), which needs no network."""
 
 from dataclasses import astuple
 from typing import Any
@@ -124,7 +124,7 @@ def _cell(row: Any, column: str, size: float) -> str:
 
 
 def _results(shown: pd.DataFrame) -> list[tuple[str, list[list[str]], str]]:
-    """Of each model its name, its rows as cells, and why some do not fit."""
+    """Group the rows by model: its name, its rows as cells, and why some do not fit."""
     found = []
     for model in dict.fromkeys(shown["model"]):
         lines, reasons = [], dict[str, str]()

@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 
 def change(value: float, base: float) -> str:
-    """How a number differs from another: in percent, or as a factor from twice on; empty where that is 0."""
+    """Difference of a number from another: in percent, or as a factor from twice on; empty where that is 0."""
     if not base:
         return ""
     ratio = value / base
@@ -146,7 +146,7 @@ def point_text(
 
 
 def _room_comes_from(result: dict[str, Any]) -> str:
-    """What to change where not even one request fits."""
+    """Advice where not even one request fits."""
     weights = "fewer bits for weights (--weights)"
     if result["free_bytes"] < 0:
         return f"{weights} or more devices (--tp)"
@@ -154,8 +154,8 @@ def _room_comes_from(result: dict[str, Any]) -> str:
 
 
 def kernels(point: Point) -> list[dict[str, Any]]:
-    """What runs the quantizers of a point: name, title, what it reaches, and the decode step (s) and throughput
-    (token/s) at both ends of that."""
+    """Kernels that run the quantizers of a point: name, title, rates, and the decode step (s) and throughput (token/s)
+    at both ends of their range."""
     own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
     ends = point.at_ends()
     at = {
@@ -175,7 +175,7 @@ def kernels(point: Point) -> list[dict[str, Any]]:
 
 
 def kernels_text(found: list[dict[str, Any]]) -> list[str]:
-    """The lines about kernels of keys and values."""
+    """Section about the kernels of keys and values."""
     if not found:
         return []
     lines = ["", "Kernels of keys and values (`dse list implementations`)"]
@@ -193,7 +193,7 @@ _AT_ENDS = ("decode_step_s", "throughput_tokens_per_s")
 
 
 def how_sure(result: dict[str, Any]) -> list[str]:
-    """The lines that say between which values 8 of 10 measurements should lie."""
+    """Section of the intervals in which 8 of 10 measurements should lie."""
     found = uncertainty.of_results(result, None)
     lines = []
     for each, one in section(INTERVALS, result):
@@ -206,7 +206,7 @@ def how_sure(result: dict[str, Any]) -> list[str]:
 
 
 def made_for_positions(model: ModelSpec, n_tokens: int | None) -> str:
-    """What to add to a context longer than the model's positions; nothing otherwise."""
+    """Remark on a context longer than the model's positions; "" otherwise."""
     most = model.max_position_tokens
     return f"model: {most:,} positions" if most and (n_tokens or 0) > most else ""
 
@@ -293,7 +293,7 @@ DEPLOYMENT = ("n_devices", "tp", "pp", "pp_batches", "ep", "dcp", "dp_attention"
 
 
 def deployment_text(result: dict[str, Any]) -> str:
-    """How the model lies on several devices; memory and bytes are those of one."""
+    """Deployment on several devices; memory and bytes are those of one."""
     ways = [f"{name} {result[name]}" for name in ("tp", "pp", "ep", "dcp") if result[name] > 1]
     ways += [f"pp-batches {result['pp_batches']}"] if result["pp_batches"] else []
     ways += ["attention data parallel"] if result["dp_attention"] else []
@@ -301,7 +301,7 @@ def deployment_text(result: dict[str, Any]) -> str:
 
 
 def _cut_groups(result: dict[str, Any], plan: KvPlan) -> list[str]:
-    """What a split by heads makes of groups that span all heads of a token."""
+    """Note on groups that span all heads of a token, where a split by heads cuts them."""
     bits = float((plan.whole or plan).effective_bits)
     if result["effective_bits"] == bits:
         return []

@@ -1,4 +1,4 @@
-"""What a trace is made of and what of it fits on a device: the numbers and the text of `dse traffic`."""
+"""Requests of a trace, and how many of them fit on a device: numbers and text of `dse traffic`."""
 
 import os
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ BATCHES = (16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceSummary:
     """A trace by name or from a file: exact moments, and its lengths (of a shipped one as its tables have them).
 
     `quantiles` are prompt and answer at SHARES.
@@ -45,23 +45,23 @@ class Trace:
     source: str = ""
 
 
-def find(name: str, progress: Progress | None = None) -> Trace:
+def find(name: str, progress: Progress | None = None) -> TraceSummary:
     """A shipped trace by name (any case), or one in a file. Raises InputError."""
     known = traffic_tables.files()
     if name.strip().lower() in known:
         tables = traffic_tables.load(name.strip().lower())
         source = f"{tables.source}; {tables.licence}; {tables.attribution}"
         lengths, quantiles = tables.lengths(), tables.quantiles(SHARES)
-        return Trace(tables.name, tables.title, tables.moments, lengths, quantiles, source=source)
+        return TraceSummary(tables.name, tables.title, tables.moments, lengths, quantiles, source=source)
     if not (name.lower().endswith(".csv") or os.sep in name or (name and "\0" not in name and os.path.exists(name))):
         raise InputError(f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv file")
     found = traffic_file.summary(name, progress)
     lengths = found.lengths
     own = tuple(traffic.quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
-    return Trace(name, f"{found.schema} schema", lengths.moments, lengths, (own[0], own[1]), found.n_failed)
+    return TraceSummary(name, f"{found.schema} schema", lengths.moments, lengths, (own[0], own[1]), found.n_failed)
 
 
-def batching(trace: Trace, batches: Sequence[int] = BATCHES) -> list[dict[str, float]]:
+def batching(trace: TraceSummary, batches: Sequence[int] = BATCHES) -> list[dict[str, float]]:
     """For each batch the expected largest answer and longest prompt, and what they cost. Raises InputError."""
     rows = []
     for batch in batches:
@@ -80,8 +80,8 @@ def batching(trace: Trace, batches: Sequence[int] = BATCHES) -> list[dict[str, f
     return rows
 
 
-def about(trace: Trace, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
-    """Everything known of a trace alone, in SI units."""
+def about(trace: TraceSummary, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
+    """Numbers of a trace alone, in SI units."""
     moments = trace.moments
     return {
         "trace": trace.name,
@@ -100,9 +100,9 @@ def about(trace: Trace, batches: Sequence[int] = BATCHES) -> dict[str, Any]:
 
 
 def fitting(
-    trace: Trace, device: HardwareSpec, plan: KvPlan, work: Workload, max_tokens: int | None = None
+    trace: TraceSummary, device: HardwareSpec, plan: KvPlan, work: Workload, max_tokens: int | None = None
 ) -> dict[str, Any]:
-    """What of the trace fits on a device under each rule, and the tokens per second of so many in steady state."""
+    """Requests of the trace that fit on a device under each memory rule, and their throughput in steady state."""
     rows, sure = [], Point(device, plan, work).lowered.results
     for fit in admission.fits(device, plan, work, trace.lengths, max_tokens):
         rate = requests_per_s = None
@@ -140,7 +140,7 @@ def fitting(
     }
 
 
-def _n_beyond(trace: Trace, plan: KvPlan) -> int:
+def _n_beyond(trace: TraceSummary, plan: KvPlan) -> int:
     """Requests that need more positions than the model was trained for (of a shipped trace by its quantiles)."""
     most, counts = plan.model.max_position_tokens, trace.lengths.final_counts
     share = float(counts[most + 1 :].sum() / counts.sum()) if most else 0.0
@@ -158,13 +158,13 @@ def per_second(rate: float) -> str:
 
 
 def beyond_positions(n: int, most: int) -> str:
-    """What to say of `n` requests that are longer than a model was made for."""
+    """Sentence about `n` requests that are longer than a model was made for."""
     are = "is" if n == 1 else "are"
     return f"{plural(n, 'request')} {are} longer than the {most:,} positions the model was trained for"
 
 
 def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
-    """The numbers of `about` and `fitting` as a person would read them."""
+    """Format the numbers of `about` and `fitting`."""
     rate = found["rate_per_s"]
     lines = [f"{found['trace']}  {found['title']}", ""]
     lines += aligned(

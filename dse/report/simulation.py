@@ -1,4 +1,4 @@
-"""What `dse simulate` tells of a run: the numbers, their text, tables and figure."""
+"""Results of a simulated run: numbers, text, tables and figure of `dse simulate`."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -153,7 +153,7 @@ def serve(
 
 
 def lowered_of(device: HardwareSpec, plan: KvPlan, work: Workload) -> Mapping[str, Any]:
-    """What a point says of this design whatever its batch and lengths."""
+    """Results of a design that its batch and lengths do not change."""
     return Point(device, plan, work).lowered.results
 
 
@@ -187,7 +187,7 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def _gaps(run: Simulation) -> dict[str, float | None]:
-    """The same of the times between two tokens of an answer; shares up to one percent more."""
+    """Spread of the times between two tokens of an answer; shares up to one percent more."""
     shares = {name: run.gap_s(share) for name, share in SHARES.items()}
     return {"mean": run.mean_gap_s, **shares, "max": run.longest_gap_s if run.mean_gap_s is not None else None}
 
@@ -223,7 +223,7 @@ def _how_batched(r: dict[str, Any]) -> str:
 
 
 def _limit(r: dict[str, Any]) -> str:
-    """What keeps more from running at once in steady state."""
+    """Limit on the requests that run at once in steady state."""
     s = r["steady"]
     if s["limited_by"] == "chunk":
         return f"the chunk, not memory ({s['fitting_sequences']:,} fit), limits how many run: raise --chunk"
@@ -273,7 +273,7 @@ def _how_sure(r: dict[str, Any]) -> list[str]:
 
 
 def text(result: dict[str, Any]) -> str:
-    """The run as a person reads it."""
+    """Format the run."""
     r, s = result, result["steady"]
     offered = r["offered_requests_per_s"]
     arrivals = (
@@ -345,7 +345,7 @@ def text(result: dict[str, Any]) -> str:
 
 
 def samples_table(result: dict[str, Any], run: Simulation) -> pd.DataFrame:
-    """What ran over time: a row per sample, with tokens per second since the one before."""
+    """Running requests over time: a row per sample, with tokens per second since the one before."""
     table = pd.DataFrame(run.samples)
     gap = table["time_s"].diff()
     table["tokens_per_s"] = (table["tokens"].diff() / gap.where(gap > 0)).fillna(0.0)

@@ -1,4 +1,4 @@
-"""What the report says first: the best system of each model, against FP16 on the first GPU."""
+"""Summary of the report: the best system of each model, against FP16 on the first GPU."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from dse.specs.device_and_model import HardwareSpec
 
 
 @dataclass(frozen=True)
-class Answer:
+class SummaryRow:
     """A line of the summary, as text."""
 
     model: str
@@ -27,13 +27,13 @@ class Answer:
 
 
 def baseline(request: Request) -> System | None:
-    """What speedups compare with: FP16 on an A100, else the first FP16 system; None where FP16 was not asked for."""
+    """Baseline of the speedups: FP16 on an A100, else the first FP16 system; None where FP16 was not asked for."""
     plain = [s for s in request.systems if quantizers.parse(s.quantizer).name == "fp16"]
     a100 = [s for s in plain if s.device.strip().lower() == "a100-80gb"]
     return next(iter(a100 or plain), None)
 
 
-def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
+def answers(request: Request, results: pd.DataFrame) -> list[SummaryRow]:
     """The best system of every model at the largest batch."""
     base = baseline(request)
     largest = results[results["batch"] == max(request.batches)]
@@ -41,7 +41,7 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
     for model in request.models:
         own = largest[(largest["model"] == model.name) & largest["feasible"]]
         if own.empty:
-            found.append(Answer(model.name, "none fits", "-", "-", "-", "-", "-", "out of memory on every system"))
+            found.append(SummaryRow(model.name, "none fits", "-", "-", "-", "-", "-", "out of memory on every system"))
             continue
         best = own.loc[own["throughput_tokens_per_s"].idxmax()]
         reference = own[own["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
@@ -66,7 +66,7 @@ def answers(request: Request, results: pd.DataFrame) -> list[Answer]:
             remark += f"; whole batch: {first['system']}, {first['throughput_tokens_per_s']:,.0f} token/s"
         bits = f"{best['effective_bits']:.3g}"
         found.append(
-            Answer(
+            SummaryRow(
                 model.name,
                 str(best["system"]),
                 str(best["device"]),

@@ -144,7 +144,7 @@ def _start(text: str) -> str:
 
 
 def _silicon(found: Silicon) -> list[tuple[str, str, list[list[str]], dict[str, Chart]]]:
-    """Of each device its name, its best error, its rows as cells, and its scatter plots."""
+    """Group rows by device: its name, its best error, its rows as cells, and its scatter plots."""
     points, shown = points_of(found.scatters), []
     for device in dict.fromkeys(row.device for row in found.rows):
         own, drawn = [row for row in found.rows if row.device == device], points[points["device"] == device]

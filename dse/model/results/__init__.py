@@ -2,7 +2,7 @@
 
 from dse.core import units
 from dse.model.results import bits, identity, memory, sure, throughput, times
-from dse.model.results.declare import FLAG, WHOLE, Line, Result, Results
+from dse.model.results.declare import FLAG, WHOLE, Result, Results, TextLine
 
 _TOPICS = tuple(each.topic for each in (identity, bits, memory, times, throughput, sure))
 #: every result by name, in the order of tables
@@ -52,7 +52,7 @@ def with_interval(*kinds: str) -> tuple[str, ...]:
     return tuple(name for name, result in RESULTS.items() if result.interval in kinds)
 
 
-def section(name: str, results: Results) -> list[tuple[Line, Result]]:
+def section(name: str, results: Results) -> list[tuple[TextLine, Result]]:
     """Lines of a section of a point's text that a design shows, in their order."""
     found = [
         (line, result)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dse.model.formulas import tokens
-from dse.model.results.declare import MEASURED, NAME, NUMBER, How, Line, Topic, how
+from dse.model.results.declare import MEASURED, NAME, NUMBER, Derivation, TextLine, Topic, how
 
 if TYPE_CHECKING:
     from dse.model.facts import Facts
@@ -13,7 +13,7 @@ _BITS, _KV, _SECTION = "docs/explanation/model.md, Bits", "docs/explanation/mode
 topic = Topic()
 
 
-def _tokens(at: "Facts", equation: str) -> How:
+def _tokens(at: "Facts", equation: str) -> Derivation:
     return how(
         f"mean over layers of {equation} at the final length",
         at.work.token_policy.family.source,
@@ -25,17 +25,17 @@ def _tokens(at: "Facts", equation: str) -> How:
 
 
 @topic.result("token", NUMBER, "stored tokens")
-def stored_tokens(at: "Facts") -> How:
+def stored_tokens(at: "Facts") -> Derivation:
     return _tokens(at, tokens.stored_tokens.equation)
 
 
 @topic.result("token", NUMBER, "tokens read")
-def read_tokens(at: "Facts") -> How:
+def read_tokens(at: "Facts") -> Derivation:
     return _tokens(at, tokens.read_tokens.equation)
 
 
-@topic.result("bit", NUMBER, "effective bits", Line(_SECTION, 1, "effective (as the paper counts)"))
-def effective_bits(at: "Facts") -> How:
+@topic.result("bit", NUMBER, "effective bits", TextLine(_SECTION, 1, "effective (as the paper counts)"))
+def effective_bits(at: "Facts") -> Derivation:
     return how(
         "element-weighted mean of what the methods' papers count",
         at.quantizers["key"].family.source,
@@ -43,11 +43,11 @@ def effective_bits(at: "Facts") -> How:
     )
 
 
-topic.add("stored_bits", "bit", NUMBER, "stored bits", Line(_SECTION, 2, "stored"), reads=("kv_page",))
+topic.add("stored_bits", "bit", NUMBER, "stored bits", TextLine(_SECTION, 2, "stored"), reads=("kv_page",))
 
 
 @topic.result("bit", NUMBER, "bits left unused in pages", reads=("kv_page",))
-def page_tail_bits(at: "Facts") -> How:
+def page_tail_bits(at: "Facts") -> Derivation:
     return how(
         "unused bits of last pages at the final length / elements; counted in stored_bits as padding",
         _KV,
@@ -59,7 +59,7 @@ def page_tail_bits(at: "Facts") -> How:
 
 
 @topic.result("1", NUMBER, "written over packed", reads=("kv_burst",))
-def write_amplification(at: "Facts") -> How:
+def write_amplification(at: "Facts") -> Derivation:
     return how(
         "bytes the memory takes for one new token / bytes packed, slices of a head rounded up to bursts; none "
         "without an engine or a burst",
@@ -70,22 +70,22 @@ def write_amplification(at: "Facts") -> How:
 
 
 @topic.result("", NAME, "bits from")
-def bits_kind(at: "Facts") -> How:
+def bits_kind(at: "Facts") -> Derivation:
     return how("closed: nominal shares; measured: shares that data realised", _BITS)
 
 
-@topic.result("bit", NUMBER, "measured bits", Line(MEASURED, 1, "stored, at the data's lengths"))
-def measured_bits(at: "Facts") -> How:
+@topic.result("bit", NUMBER, "measured bits", TextLine(MEASURED, 1, "stored, at the data's lengths"))
+def measured_bits(at: "Facts") -> Derivation:
     return at.measured("measured_bits")
 
 
-@topic.result("1", NUMBER, "mean squared error", Line(MEASURED, 2, "mean squared error, packed elements"))
-def mse(at: "Facts") -> How:
+@topic.result("1", NUMBER, "mean squared error", TextLine(MEASURED, 2, "mean squared error, packed elements"))
+def mse(at: "Facts") -> Derivation:
     return at.measured("mse")
 
 
-@topic.result("dB", NUMBER, "signal to noise", Line(MEASURED, 3, "signal to quantization noise"))
-def sqnr_db(at: "Facts") -> How:
+@topic.result("dB", NUMBER, "signal to noise", TextLine(MEASURED, 3, "signal to quantization noise"))
+def sqnr_db(at: "Facts") -> Derivation:
     return at.measured("sqnr_db")
 
 
@@ -93,20 +93,20 @@ def sqnr_db(at: "Facts") -> How:
     "1",
     NUMBER,
     "error of the attention output",
-    Line(MEASURED, 4, "relative error of the attention output", lambda found: found["measured_error"] is not None),
+    TextLine(MEASURED, 4, "relative error of the attention output", lambda found: found["measured_error"] is not None),
     figure_unit="%",
 )
-def measured_error(at: "Facts") -> How:
+def measured_error(at: "Facts") -> Derivation:
     return at.measured("measured_error")
 
 
 @topic.result("", NAME, "measured on")
-def measured_on(at: "Facts") -> How:
+def measured_on(at: "Facts") -> Derivation:
     return at.measured("measured_on")
 
 
 @topic.step("bit")
-def bit_ledger(at: "Facts") -> How:
+def bit_ledger(at: "Facts") -> Derivation:
     parts = {part: float(bits / at.made.n_elements) for part, bits in at.ledger.items() if bits}
     equation = "payload + scales + ... + padding, at the final length"
     return how(equation, _BITS, **parts).giving(at.results["stored_bits"])

@@ -1,4 +1,4 @@
-"""How a result is declared: a function of its name that explains it, under what texts and tables say of it."""
+"""Records by which a result is declared: a function of its name explains it, its decorator says how it is shown."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from dse.core.compiling import Formula
 if TYPE_CHECKING:
     from dse.model.facts import Facts
 
-    Explain = Callable[[Facts], "How | None"]
+    Explain = Callable[[Facts], "Derivation | None"]
 
 #: the results of a point by name
 Results = Mapping[str, Any]
@@ -41,7 +41,7 @@ def of_host(results: Results) -> bool:
     return bool(results["host_s"])
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A line of a point's text: section, place there, words ("": the title), and the designs that show it."""
 
     section: str
@@ -51,8 +51,8 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class How:
-    """How a number comes about: equation, source, and the numbers that went in; of a step its value, too."""
+class Derivation:
+    """Derivation of a number: equation, source, and the numbers that went in; of a step its value, too."""
 
     equation: str
     source: str
@@ -60,19 +60,19 @@ class How:
     value: Any = None
     has_value: bool = False
 
-    def giving(self, value: Any) -> "How":
-        """The same of a number that is not the result of its name."""
+    def giving(self, value: Any) -> "Derivation":
+        """Derive a number that is not the result of its name."""
         return replace(self, value=value, has_value=True)
 
 
-def how(equation: str, source: str, /, **terms: Any) -> How:
+def how(equation: str, source: str, /, **terms: Any) -> Derivation:
     """Explain a number by an equation."""
-    return How(equation, source, terms)
+    return Derivation(equation, source, terms)
 
 
-def by(formula: Formula, /, **terms: Any) -> How:
+def by(formula: Formula, /, **terms: Any) -> Derivation:
     """Explain a number by the equation and source of a formula."""
-    return How(formula.equation, formula.source, terms)
+    return Derivation(formula.equation, formula.source, terms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Result:
     #: the words on an axis or above a column; no two are the same
     title: str = ""
     #: the lines of a point's text that show it
-    lines: tuple[Line, ...] = ()
+    lines: tuple[TextLine, ...] = ()
     #: numbers of a device that its formulas read; none: it depends on the model and the workload alone
     reads: tuple[str, ...] = ()
     #: the interval of its value over what is predicted
@@ -108,12 +108,12 @@ class Topic:
     results: list[Result] = field(default_factory=list)
     steps: list[Result] = field(default_factory=list)
 
-    def add(self, name: str, unit: str, dtype: str, title: str, *lines: Line, **more: Any) -> None:
+    def add(self, name: str, unit: str, dtype: str, title: str, *lines: TextLine, **more: Any) -> None:
         """Declare a result that its formula explains, or that is given."""
         self.results.append(Result(name=name, unit=unit, dtype=dtype, title=title, lines=lines, **more))
 
     def result(
-        self, unit: str, dtype: str, title: str, *lines: Line, reads: tuple[str, ...] = (), **more: str
+        self, unit: str, dtype: str, title: str, *lines: TextLine, reads: tuple[str, ...] = (), **more: str
     ) -> "Callable[[Explain], None]":
         """Declare the result of the function's name, which the function explains."""
         return lambda explain: self.add(

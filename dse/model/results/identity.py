@@ -1,8 +1,8 @@
-"""What a design is: device, model, quantizers, the fields of its workload, and the paths that were chosen."""
+"""Names of a design: device, model, quantizers, the fields of its workload, and the paths chosen."""
 
 from typing import TYPE_CHECKING
 
-from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, How, Topic, how
+from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, Topic, how
 from dse.specs import workload
 
 if TYPE_CHECKING:
@@ -48,17 +48,17 @@ for name in (*_FIRST, *(name for name, asked in workload.ASKED.items() if asked.
 topic.add("n_devices", "device", WHOLE, "devices")
 
 
-def _path(at: "Facts", side: str) -> How:
+def _path(at: "Facts", side: str) -> Derivation:
     family = at.quantizers[side].family.name
     rule = f"--dequant-path, else the rule of {at.device.name} for {family}; none where nothing is packed"
     return how(rule, "docs/explanation/model.md, Dequantisation")
 
 
 @topic.result("", NAME, "unpacking of keys")
-def key_dequant_path(at: "Facts") -> How:
+def key_dequant_path(at: "Facts") -> Derivation:
     return _path(at, "key")
 
 
 @topic.result("", NAME, "unpacking of values")
-def value_dequant_path(at: "Facts") -> How:
+def value_dequant_path(at: "Facts") -> Derivation:
     return _path(at, "value")

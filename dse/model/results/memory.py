@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dse.model.formulas import activations, capacity
-from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, How, Line, Topic, by, how, of_server
+from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, TextLine, Topic, by, how, of_server
 from dse.model.results.reads import MEMORY, POOL, UNUSED
 
 if TYPE_CHECKING:
@@ -15,9 +15,13 @@ topic = Topic()
 
 
 @topic.result(
-    "B/token", NUMBER, "KV cache of a token", Line("Memory", 8, "KV cache per token of one request"), reads=("kv_page",)
+    "B/token",
+    NUMBER,
+    "KV cache of a token",
+    TextLine("Memory", 8, "KV cache per token of one request"),
+    reads=("kv_page",),
 )
-def kv_bytes_per_token(at: "Facts") -> How:
+def kv_bytes_per_token(at: "Facts") -> Derivation:
     return how(
         "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding included",
         _KV,
@@ -30,7 +34,7 @@ def kv_bytes_per_token(at: "Facts") -> How:
     "B/token",
     NUMBER,
     "KV cache of a token beyond windows",
-    Line(
+    TextLine(
         "Memory",
         9,
         "  beyond windows",
@@ -38,7 +42,7 @@ def kv_bytes_per_token(at: "Facts") -> How:
     ),
     reads=("kv_page",),
 )
-def kv_bytes_per_token_beyond_windows(at: "Facts") -> How:
+def kv_bytes_per_token_beyond_windows(at: "Facts") -> Derivation:
     return how(
         "kv_bytes_per_token of the layers without a window, which alone grow once all windows are full",
         _KV,
@@ -51,17 +55,21 @@ def kv_bytes_per_token_beyond_windows(at: "Facts") -> How:
     "B",
     NUMBER,
     "constant states of a request",
-    Line("Memory", 10, "constant states of one request", lambda found: found["state_bytes"] is not None),
+    TextLine("Memory", 10, "constant states of one request", lambda found: found["state_bytes"] is not None),
 )
-def state_bytes(at: "Facts") -> How:
+def state_bytes(at: "Facts") -> Derivation:
     share = " / n_stages" if at.design.deployment.n_stages > 1 else ""
     return how(f"sum over layers of what they keep of a request of any length{share}", _KV, **at.states())
 
 
 @topic.result(
-    "B", WHOLE, "KV cache of the batch", Line("Memory", 7, "KV cache, whole batch at final length"), reads=("kv_page",)
+    "B",
+    WHOLE,
+    "KV cache of the batch",
+    TextLine("Memory", 7, "KV cache, whole batch at final length"),
+    reads=("kv_page",),
 )
-def kv_bytes(at: "Facts") -> How:
+def kv_bytes(at: "Facts") -> Derivation:
     den = at.plan.den
     return how(
         "(shared_bits + batch * (bits_per_sequence - shared_bits)) / 8, bits summed over layers, keys and values",
@@ -76,7 +84,7 @@ def kv_bytes(at: "Facts") -> How:
 
 
 @topic.result("B", WHOLE, "peak KV cache of a sequence", reads=("kv_page",))
-def peak_kv_bytes_per_sequence(at: "Facts") -> How:
+def peak_kv_bytes_per_sequence(at: "Facts") -> Derivation:
     return how(
         "largest KV size between prompt and last token, page padding included: just before a group is packed",
         _CAPACITY,
@@ -85,14 +93,14 @@ def peak_kv_bytes_per_sequence(at: "Facts") -> How:
     )
 
 
-@topic.result("B", WHOLE, "weights", Line("Memory", 1, "weights"))
-def weight_bytes(at: "Facts") -> How:
+@topic.result("B", WHOLE, "weights", TextLine("Memory", 1, "weights"))
+def weight_bytes(at: "Facts") -> Derivation:
     sizes = {"n_parameters": at.plan.model.parameters, **at.weight_bits(), **at.split()}
     return how("ceil(sum of parameters * bits / 8)", _CAPACITY, **sizes)
 
 
-@topic.result("B", WHOLE, "activations", Line("Memory", 2, "activations of the prompt budget", of_server))
-def activation_bytes(at: "Facts") -> How:
+@topic.result("B", WHOLE, "activations", TextLine("Memory", 2, "activations of the prompt budget", of_server))
+def activation_bytes(at: "Facts") -> Derivation:
     if at.is_server:
         return how(
             activations.prompt_bytes.equation,
@@ -115,7 +123,7 @@ def activation_bytes(at: "Facts") -> How:
 
 
 @topic.result("B", WHOLE, "workspace")
-def workspace_bytes(at: "Facts") -> How:
+def workspace_bytes(at: "Facts") -> Derivation:
     return how(
         "batch * 2 bytes * materialised elements of one layer and sequence, padded to tiles of tokens where the "
         "method's code pads them",
@@ -130,10 +138,10 @@ def workspace_bytes(at: "Facts") -> How:
     "B",
     WHOLE,
     "graphs and buffers",
-    Line("Memory", 3, "graphs, context and buffers", of_server),
+    TextLine("Memory", 3, "graphs, context and buffers", of_server),
     reads=("runtime_overhead", "server_memory"),
 )
-def runtime_bytes(at: "Facts") -> How:
+def runtime_bytes(at: "Facts") -> Derivation:
     return how(
         "runtime_overhead + graphs + context, workspaces and buffers",
         at.server_source("graphs", "buffers", "communication", named=True) if at.is_server else _CAPACITY,
@@ -147,11 +155,11 @@ def runtime_bytes(at: "Facts") -> How:
     "B",
     WHOLE,
     "device memory",
-    Line("Memory", 11, "device memory, as the driver reports it", of_server),
-    Line("Memory", 11, "device memory, by the data sheet", lambda found: not of_server(found)),
+    TextLine("Memory", 11, "device memory, as the driver reports it", of_server),
+    TextLine("Memory", 11, "device memory, by the data sheet", lambda found: not of_server(found)),
     reads=("memory_capacity", "reported_memory"),
 )
-def capacity_bytes(at: "Facts") -> How:
+def capacity_bytes(at: "Facts") -> Derivation:
     if not at.is_server:
         return how("given", at.device.memory_capacity.source)
     reported = at.device.reported_memory or at.device.memory_capacity
@@ -159,9 +167,9 @@ def capacity_bytes(at: "Facts") -> How:
 
 
 @topic.result(
-    "B", WHOLE, "room for keys and values", Line("Memory", 4, "pool of keys and values", of_server), reads=POOL
+    "B", WHOLE, "room for keys and values", TextLine("Memory", 4, "pool of keys and values", of_server), reads=POOL
 )
-def free_bytes(at: "Facts") -> How:
+def free_bytes(at: "Facts") -> Derivation:
     usable, memory = at.device.usable_frac.si, at.design.memory
     if at.is_server:
         return by(
@@ -184,13 +192,15 @@ def free_bytes(at: "Facts") -> How:
     )
 
 
-@topic.result("token", WHOLE, "KV tokens of the pool", Line("Memory", 5, "  in tokens", of_server), reads=POOL)
-def kv_pool_tokens(at: "Facts") -> How:
+@topic.result("token", WHOLE, "KV tokens of the pool", TextLine("Memory", 5, "  in tokens", of_server), reads=POOL)
+def kv_pool_tokens(at: "Facts") -> Derivation:
     return by(capacity.pool_tokens, free_bytes=at.point.free_bytes, block_tokens=at.design.memory.block_tokens)
 
 
-@topic.result("B", WHOLE, "memory kept from use", Line("Memory", 6, "kept from the server", of_server), reads=UNUSED)
-def unused_bytes(at: "Facts") -> How:
+@topic.result(
+    "B", WHOLE, "memory kept from use", TextLine("Memory", 6, "kept from the server", of_server), reads=UNUSED
+)
+def unused_bytes(at: "Facts") -> Derivation:
     return how(
         "device memory - weights - activations of prompts - graphs and buffers - room for sequences",
         capacity.pool_bytes.source,
@@ -203,10 +213,10 @@ def unused_bytes(at: "Facts") -> How:
     "B",
     WHOLE,
     "smallest memory for the batch",
-    Line("Memory", 12, "smallest memory to run the whole batch"),
+    TextLine("Memory", 12, "smallest memory to run the whole batch"),
     reads=("server_memory", "usable_frac", "runtime_overhead", "kv_page"),
 )
-def min_capacity_bytes(at: "Facts") -> How:
+def min_capacity_bytes(at: "Facts") -> Derivation:
     equation = "(weights + overhead + shared + batch * bytes_per_sequence) / usable_frac"
     return how(
         f"{capacity.min_reported_bytes.equation if at.is_server else equation}; a request counts {at.counted.rule}",
@@ -221,12 +231,12 @@ def min_capacity_bytes(at: "Facts") -> How:
 
 
 @topic.result("", FLAG, "one request fits", reads=MEMORY)
-def feasible(at: "Facts") -> How:
+def feasible(at: "Facts") -> Derivation:
     return how("max_batch >= 1: at least one request fits", _CAPACITY, max_batch=at.point.max_batch)
 
 
 @topic.result("", NAME, "why none fits", reads=MEMORY)
-def infeasible_reason(at: "Facts") -> How:
+def infeasible_reason(at: "Facts") -> Derivation:
     return how(
         "what is missing for one request; none where one fits",
         _CAPACITY,
@@ -236,13 +246,13 @@ def infeasible_reason(at: "Facts") -> How:
 
 
 @topic.result("", FLAG, "whole batch fits", reads=MEMORY)
-def fits_whole_batch(at: "Facts") -> How:
+def fits_whole_batch(at: "Facts") -> Derivation:
     source = capacity.max_batch.source
     return how("max_batch >= batch", source, max_batch=at.point.max_batch, batch=at.work.batch)
 
 
-@topic.result("sequence", WHOLE, "largest batch", Line("Memory", 13, "largest batch"), reads=MEMORY)
-def max_batch(at: "Facts") -> How:
+@topic.result("sequence", WHOLE, "largest batch", TextLine("Memory", 13, "largest batch"), reads=MEMORY)
+def max_batch(at: "Facts") -> Derivation:
     most = {} if at.work.max_num_seqs is None else {"max_num_seqs": at.work.max_num_seqs}
     return how(
         f"{capacity.max_batch.equation}{', at most max_num_seqs' if most else ''}; a request counts {at.counted.rule}",
@@ -258,9 +268,9 @@ def max_batch(at: "Facts") -> How:
 
 
 @topic.result(
-    "token", WHOLE, "longest context", Line("Memory", 14, "longest context, all requests at once"), reads=MEMORY
+    "token", WHOLE, "longest context", TextLine("Memory", 14, "longest context, all requests at once"), reads=MEMORY
 )
-def max_context_tokens(at: "Facts") -> How:
+def max_context_tokens(at: "Facts") -> Derivation:
     return how(
         "largest s such that the whole batch fits with all requests at s' tokens at once, for every s' <= s; "
         "where a token policy follows the prompt, s less the output is the prompt",

@@ -1,8 +1,8 @@
-"""How sure a design's results are: measured over predicted, and the assumed numbers behind them."""
+"""Certainty of a design's results: measured over predicted, and the assumed numbers behind them."""
 
 from typing import TYPE_CHECKING
 
-from dse.model.results.declare import NAMES, NUMBER, How, Topic, how
+from dse.model.results.declare import NAMES, NUMBER, Derivation, Topic, how
 from dse.model.results.reads import KERNELS, STACK
 
 if TYPE_CHECKING:
@@ -13,19 +13,19 @@ _HOW_SURE = "docs/explanation/model.md, How sure"
 topic = Topic()
 
 
-def _of_energy(at: "Facts") -> How:
+def _of_energy(at: "Facts") -> Derivation:
     return how("the range of the device's file over its value", _HOW_SURE)
 
 
-def _of_tokens(at: "Facts") -> How:
+def _of_tokens(at: "Facts") -> Derivation:
     return how(f"measured over predicted: {at.sure.tokens.why}", _HOW_SURE)
 
 
-def _of_prompts(at: "Facts") -> How:
+def _of_prompts(at: "Facts") -> Derivation:
     return how(f"measured over predicted: {at.sure.first.why}", _HOW_SURE)
 
 
-def _of_kernels(at: "Facts") -> How:
+def _of_kernels(at: "Facts") -> Derivation:
     rule = "the end of the range over the rate itself; of several kernels the widest"
     return how(rule, at.implementations or "docs/explanation/implementations.md")
 
@@ -42,6 +42,6 @@ for name, title, reads, explain in (
 
 
 @topic.result("", NAMES, "assumed numbers")
-def assumptions(at: "Facts") -> How:
+def assumptions(at: "Facts") -> Derivation:
     rule = "numbers of kind `assumed` among those behind this result"
     return how(rule, f"dse show {at.device.name}", **at.reasons())

@@ -4,7 +4,19 @@ from typing import TYPE_CHECKING
 
 from dse.model.formulas.utilisation import utilisation
 from dse.model.results import reads
-from dse.model.results.declare import ENERGY, INTERVALS, NAME, NUMBER, PER_TOKEN, RATES, How, Line, Topic, by, how
+from dse.model.results.declare import (
+    ENERGY,
+    INTERVALS,
+    NAME,
+    NUMBER,
+    PER_TOKEN,
+    RATES,
+    Derivation,
+    TextLine,
+    Topic,
+    by,
+    how,
+)
 
 if TYPE_CHECKING:
     from dse.model.facts import Facts
@@ -18,15 +30,15 @@ topic.add(
     "token/s",
     NUMBER,
     "throughput",
-    Line("Throughput", 1, "throughput"),
-    Line(INTERVALS, 5),
+    TextLine("Throughput", 1, "throughput"),
+    TextLine(INTERVALS, 5),
     reads=reads.ALL,
     interval=RATES,
 )
 
 
 @topic.result("", NAME, "bound by", reads=reads.ALL)
-def bound(at: "Facts") -> How:
+def bound(at: "Facts") -> Derivation:
     return how(
         "capacity if running_batch < batch, else the largest of these times per decode step, prompt included",
         _TIMES,
@@ -40,18 +52,18 @@ _LARGEST = "the largest of reading (bandwidth), multiplying (compute) and launch
 
 
 @topic.result("", NAME, "linear layers bound by", reads=reads.LINEAR)
-def linear_bound(at: "Facts") -> How:
+def linear_bound(at: "Facts") -> Derivation:
     waits = (at.run.linear_read_s, at.run.linear_compute_s, at.run.linear_latency_s)
     return how(_LARGEST, _TIMES, bandwidth_s=waits[0], compute_s=waits[1], latency_s=waits[2])
 
 
 @topic.result("", NAME, "attention bound by", reads=reads.ATTENTION)
-def attention_bound(at: "Facts") -> How:
+def attention_bound(at: "Facts") -> Derivation:
     waits = (at.run.attention_read_s, at.run.attention_compute_s, at.run.attention_latency_s)
     return how(_LARGEST, _TIMES, bandwidth_s=waits[0], compute_s=waits[1], latency_s=waits[2])
 
 
-def _share(at: "Facts", name: str) -> How | None:
+def _share(at: "Facts", name: str) -> Derivation | None:
     """Explain the share of a peak rate that a decode step, or the prompts, reach."""
     if at.results[name] is None:
         return None
@@ -61,22 +73,22 @@ def _share(at: "Facts", name: str) -> How | None:
 
 
 @topic.result("1", NUMBER, "share of peak FLOP/s", reads=reads.ALL, figure_unit="%")
-def compute_utilisation(at: "Facts") -> How | None:
+def compute_utilisation(at: "Facts") -> Derivation | None:
     return _share(at, "compute_utilisation")
 
 
 @topic.result("1", NUMBER, "share of peak bandwidth", reads=reads.ALL, figure_unit="%")
-def bandwidth_utilisation(at: "Facts") -> How | None:
+def bandwidth_utilisation(at: "Facts") -> Derivation | None:
     return _share(at, "bandwidth_utilisation")
 
 
 @topic.result("1", NUMBER, "share of peak FLOP/s, prompt", reads=reads.PROMPT, figure_unit="%")
-def prefill_compute_utilisation(at: "Facts") -> How | None:
+def prefill_compute_utilisation(at: "Facts") -> Derivation | None:
     return _share(at, "prefill_compute_utilisation")
 
 
 @topic.result("1", NUMBER, "share of peak bandwidth, prompt", reads=reads.PROMPT, figure_unit="%")
-def prefill_bandwidth_utilisation(at: "Facts") -> How | None:
+def prefill_bandwidth_utilisation(at: "Facts") -> Derivation | None:
     return _share(at, "prefill_bandwidth_utilisation")
 
 
@@ -102,7 +114,7 @@ for name, title, place, words, read_by, interval in (
     ),
     ("idle_joules_per_token", "energy of idling", 6, "  idling", (*reads.ALL, "idle_power"), ENERGY),
 ):
-    lines = Line("Throughput", place, words), Line(INTERVALS, place + 4, words if words.startswith(" ") else "")
+    lines = TextLine("Throughput", place, words), TextLine(INTERVALS, place + 4, words if words.startswith(" ") else "")
     topic.add(name, "J/token", NUMBER, title, *lines, reads=read_by, interval=interval)
 
 for place, (name, unit, title, words) in enumerate(
@@ -112,7 +124,7 @@ for place, (name, unit, title, words) in enumerate(
     ),
     7,
 ):
-    line = Line("Throughput", place, words)
+    line = TextLine("Throughput", place, words)
     topic.add(name, unit, NUMBER, title, line, reads=(*reads.ALL, "usd_per_hour"), interval=PER_TOKEN)
 
 topic.add(
@@ -120,7 +132,7 @@ topic.add(
     "B/s",
     NUMBER,
     "effective bandwidth",
-    Line("Throughput", 9, "effective bandwidth"),
+    TextLine("Throughput", 9, "effective bandwidth"),
     reads=("memory_bandwidth",),
 )
 topic.add(
@@ -128,6 +140,6 @@ topic.add(
     "B",
     NUMBER,
     "effective capacity",
-    Line("Throughput", 10, "effective capacity, by the data sheet"),
+    TextLine("Throughput", 10, "effective capacity, by the data sheet"),
     reads=("memory_capacity",),
 )

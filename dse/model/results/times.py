@@ -4,7 +4,19 @@ from typing import TYPE_CHECKING
 
 from dse.model.formulas import collectives, host, linear, prefill, scheduling, steady, weights
 from dse.model.results import reads
-from dse.model.results.declare import INTERVALS, NUMBER, PER_TOKEN, PROMPTS, WHOLE, How, Line, Topic, by, how, of_host
+from dse.model.results.declare import (
+    INTERVALS,
+    NUMBER,
+    PER_TOKEN,
+    PROMPTS,
+    WHOLE,
+    Derivation,
+    TextLine,
+    Topic,
+    by,
+    how,
+    of_host,
+)
 
 if TYPE_CHECKING:
     from dse.model.facts import Facts
@@ -17,22 +29,24 @@ _NO_CACHE = "docs/explanation/model.md, No KV cache"
 topic = Topic(of_times=True)
 
 
-@topic.result("sequence", WHOLE, "running at once", Line("Time", 1, "running batch"), reads=reads.MEMORY)
-def running_batch(at: "Facts") -> How | None:
+@topic.result("sequence", WHOLE, "running at once", TextLine("Time", 1, "running batch"), reads=reads.MEMORY)
+def running_batch(at: "Facts") -> Derivation | None:
     if at.work.admission != "paged":
         return None
     rule = "min(batch, max_batch): finished requests are replaced at once"
     return how(rule, _CAPACITY, batch=at.work.batch, max_batch=at.point.max_batch)
 
 
-@topic.result("1", WHOLE, "waves", Line("Time", 2, "waves"), reads=reads.MEMORY)
-def n_waves(at: "Facts") -> How | None:
+@topic.result("1", WHOLE, "waves", TextLine("Time", 2, "waves"), reads=reads.MEMORY)
+def n_waves(at: "Facts") -> Derivation | None:
     if at.work.admission != "paged":
         return None
     return how("paged admission has no waves", _CAPACITY).giving(None)
 
 
-def _products(at: "Facts", n_tokens: float, compute_s: float, read_s: float, peak: float, experts_s: float) -> How:
+def _products(
+    at: "Facts", n_tokens: float, compute_s: float, read_s: float, peak: float, experts_s: float
+) -> Derivation:
     """Explain all products with the weights of a pass over `n_tokens` tokens."""
     if at.terms.has_gemm:
         form, has_experts = linear.linear_calibrated_s, at.design.stack.has_experts
@@ -55,8 +69,8 @@ def _products(at: "Facts", n_tokens: float, compute_s: float, read_s: float, pea
     )
 
 
-@topic.result("s", NUMBER, "linear layers", Line("Time", 3, "linear layers"), reads=reads.LINEAR)
-def linear_s(at: "Facts") -> How:
+@topic.result("s", NUMBER, "linear layers", TextLine("Time", 3, "linear layers"), reads=reads.LINEAR)
+def linear_s(at: "Facts") -> Derivation:
     if at.cached:
         times = at.wave.linear_compute_s, at.dense_read_s
         return _products(at, float(at.run.n), *times, at.step_peak, at.experts_s)
@@ -74,7 +88,7 @@ def linear_s(at: "Facts") -> How:
 
 
 @topic.step("s")
-def prefill_matrix_s(at: "Facts") -> How | None:
+def prefill_matrix_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return None
     times = at.wave.prompt_products_s, at.prompt_dense_read_s
@@ -83,7 +97,7 @@ def prefill_matrix_s(at: "Facts") -> How | None:
 
 
 @topic.step("B")
-def weight_read_bytes(at: "Facts") -> How | None:
+def weight_read_bytes(at: "Facts") -> Derivation | None:
     if not at.cached:
         return None
     return by(
@@ -96,7 +110,7 @@ def weight_read_bytes(at: "Facts") -> How | None:
 
 
 @topic.step("s")
-def memory_s(at: "Facts") -> How | None:
+def memory_s(at: "Facts") -> Derivation | None:
     if not at.cached or not at.terms.has_gemm:
         return None
     return how(
@@ -109,7 +123,7 @@ def memory_s(at: "Facts") -> How | None:
 
 
 @topic.step("s")
-def compute_s(at: "Facts") -> How | None:
+def compute_s(at: "Facts") -> Derivation | None:
     if not at.cached or not at.terms.has_gemm:
         return None
     return how(
@@ -122,7 +136,7 @@ def compute_s(at: "Facts") -> How | None:
     ).giving(at.wave.linear_compute_s)
 
 
-def _experts(at: "Facts", n_tokens: float, share_touched: float, compute_s: float, read_s: float) -> How | None:
+def _experts(at: "Facts", n_tokens: float, share_touched: float, compute_s: float, read_s: float) -> Derivation | None:
     """Explain the products of experts that were measured apart."""
     if not at.cached or not at.terms.has_gemm or not at.design.stack.has_experts:
         return None
@@ -143,7 +157,7 @@ def _experts(at: "Facts", n_tokens: float, share_touched: float, compute_s: floa
 
 
 @topic.step("s")
-def experts_s(at: "Facts") -> How | None:
+def experts_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return None
     found = _experts(at, at.run.n, at.run.share_touched, at.experts.compute_s, at.experts.read_s)
@@ -151,7 +165,7 @@ def experts_s(at: "Facts") -> How | None:
 
 
 @topic.step("s")
-def prefill_experts_s(at: "Facts") -> How | None:
+def prefill_experts_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return None
     experts = at.prompt_experts
@@ -159,8 +173,8 @@ def prefill_experts_s(at: "Facts") -> How | None:
     return found and found.giving(at.prompt_experts_s)
 
 
-@topic.result("s", NUMBER, "attention", Line("Time", 4, "attention"), reads=reads.ATTENTION)
-def attention_s(at: "Facts") -> How:
+@topic.result("s", NUMBER, "attention", TextLine("Time", 4, "attention"), reads=reads.ATTENTION)
+def attention_s(at: "Facts") -> Derivation:
     if at.uncached:
         return how(
             "mean over steps t of causal attention over s = I + t tokens: FLOP / (flops_frac * F)",
@@ -187,13 +201,15 @@ def attention_s(at: "Facts") -> How:
     )
 
 
-def _uncached(at: "Facts", rule: str = "nothing is stored") -> How | None:
+def _uncached(at: "Facts", rule: str = "nothing is stored") -> Derivation | None:
     """Explain a time that is 0 without a KV cache."""
     return how(rule, _NO_CACHE) if at.uncached else None
 
 
-@topic.result("s", NUMBER, "packing, exposed", Line("Time", 5, "quantize, exposed"), reads=(*reads.WRITING, "kv_burst"))
-def quantize_s(at: "Facts") -> How | None:
+@topic.result(
+    "s", NUMBER, "packing, exposed", TextLine("Time", 5, "quantize, exposed"), reads=(*reads.WRITING, "kv_burst")
+)
+def quantize_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return _uncached(at)
     return how(
@@ -216,10 +232,10 @@ def quantize_s(at: "Facts") -> How | None:
     "s",
     NUMBER,
     "unpacking, exposed",
-    Line("Time", 6, "dequantize, exposed"),
+    TextLine("Time", 6, "dequantize, exposed"),
     reads=(*reads.PACKING, "core_clock", "peak_flops"),
 )
-def dequantize_s(at: "Facts") -> How | None:
+def dequantize_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return _uncached(at)
     hides = "the kernel's ceilings" if at.design.stack.has_attention else "max(FLOP / F, KV bytes / BW)"
@@ -241,10 +257,10 @@ def dequantize_s(at: "Facts") -> How | None:
     "s",
     NUMBER,
     "exchange between devices",
-    Line("Time", 7, "exchange between devices", lambda found: bool(found["n_devices"] > 1)),
+    TextLine("Time", 7, "exchange between devices", lambda found: bool(found["n_devices"] > 1)),
     reads=reads.LINKS,
 )
-def collective_s(at: "Facts") -> How:
+def collective_s(at: "Facts") -> Derivation:
     form = collectives.collective_s
     rule = f"sum over exchanges of their number * {form.equation}" if at.exchanges else "one device: none"
     return how(rule, form.source, **at.split(), **at.exchanges)
@@ -254,10 +270,10 @@ def collective_s(at: "Facts") -> How:
     "s",
     NUMBER,
     "host and small kernels",
-    Line("Time", 8, "host and small kernels", of_host),
+    TextLine("Time", 8, "host and small kernels", of_host),
     reads=(*reads.MEMORY, "stacks_of", *reads.HOST),
 )
-def host_s(at: "Facts") -> How:
+def host_s(at: "Facts") -> Derivation:
     return how(
         host.host_s.equation if at.has_host else "kernels alone: no server was measured, or none was asked for",
         host.host_s.source,
@@ -273,10 +289,10 @@ def host_s(at: "Facts") -> How:
     "s",
     NUMBER,
     "added by the board's power limit",
-    Line("Time", 9, "board's power limit", lambda found: bool(found["power_s"])),
+    TextLine("Time", 9, "board's power limit", lambda found: bool(found["power_s"])),
     reads=reads.MEMORY,
 )
-def power_s(at: "Facts") -> How | None:
+def power_s(at: "Facts") -> Derivation | None:
     if "power_s" in at.recorded:
         return None
     is_within = at.design.device.power_limit_w
@@ -284,7 +300,7 @@ def power_s(at: "Facts") -> How | None:
     return how(f"none: {why}", "docs/explanation/model.md, Energy and cost").giving(0.0)
 
 
-def _busy(at: "Facts", what: str, rates: str) -> How | None:
+def _busy(at: "Facts", what: str, rates: str) -> Derivation | None:
     """Explain the time that units are busy with packing or unpacking."""
     if not at.cached:
         return _uncached(at)
@@ -299,17 +315,17 @@ def _busy(at: "Facts", what: str, rates: str) -> How | None:
 
 
 @topic.result("s", NUMBER, "packing", reads=(*reads.BUSY, "kv_burst"))
-def quantize_busy_s(at: "Facts") -> How | None:
+def quantize_busy_s(at: "Facts") -> Derivation | None:
     return _busy(at, "elements packed / rate, traffic / BW", at.rates)
 
 
 @topic.result("s", NUMBER, "unpacking", reads=(*reads.BUSY, "core_clock"))
-def dequantize_busy_s(at: "Facts") -> How | None:
+def dequantize_busy_s(at: "Facts") -> Derivation | None:
     return _busy(at, "elements unpacked / rate, materialised traffic / BW", at.unpack_rates)
 
 
 @topic.result("1", WHOLE, "busy cores", reads=(*reads.PLAIN, "token_cores"))
-def busy_cores(at: "Facts") -> How | None:
+def busy_cores(at: "Facts") -> Derivation | None:
     if not at.cached:
         return _uncached(at, "every step is a prompt, on all cores")
     cores, form = at.design.device.token_cores, scheduling.busy_cores
@@ -323,8 +339,8 @@ topic.add(
     "s",
     NUMBER,
     "decode step",
-    Line("Time", 10, "decode step (mean): time per token"),
-    Line(INTERVALS, 1),
+    TextLine("Time", 10, "decode step (mean): time per token"),
+    TextLine(INTERVALS, 1),
     reads=reads.ALL,
     interval=PER_TOKEN,
 )
@@ -334,12 +350,12 @@ topic.add(
     "s",
     NUMBER,
     "prompt of a running batch",
-    Line("Time", 11, "prefill"),
-    Line(INTERVALS, 4),
+    TextLine("Time", 11, "prefill"),
+    TextLine(INTERVALS, 4),
     reads=reads.PROMPT,
     interval=PROMPTS,
 )
-def prefill_s(at: "Facts") -> How | None:
+def prefill_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return _uncached(at, "no step of its own: every step runs the prompt")
     rule = "prefill_compute_s + quantising the prompt's keys and values + exchange"
@@ -355,7 +371,7 @@ def prefill_s(at: "Facts") -> How | None:
 
 
 @topic.step("s")
-def one_prompt_s(at: "Facts") -> How:
+def one_prompt_s(at: "Facts") -> Derivation:
     rule = "prefill_s of one request alone, whose shared prefix is cached"
     tokens = {"input_tokens": at.work.input_tokens, "prefix_tokens": at.made.prefix_tokens}
     return how(rule, _LATENCY, **tokens).giving(at.one_prompt_s)
@@ -365,12 +381,12 @@ def one_prompt_s(at: "Facts") -> How:
     "s",
     NUMBER,
     "total time",
-    Line("Time", 12, "total, all waves"),
+    TextLine("Time", 12, "total, all waves"),
     reads=reads.ALL,
     interval=PER_TOKEN,
     figure_unit="s",
 )
-def total_s(at: "Facts") -> How | None:
+def total_s(at: "Facts") -> Derivation | None:
     if at.work.admission == "paged":
         return None
     waves = at.point.waves
@@ -389,14 +405,14 @@ topic.add(
     "s",
     NUMBER,
     "time to first token",
-    Line("Time", 13, "time to first token, no queue"),
+    TextLine("Time", 13, "time to first token, no queue"),
     reads=reads.ALL,
     interval=PROMPTS,
 )
 
 
 @topic.result("s", NUMBER, "time per output token", reads=reads.ALL, interval=PER_TOKEN)
-def tpot_s(at: "Facts") -> How:
+def tpot_s(at: "Facts") -> Derivation:
     rule = "decode_step_s: every step gives each running request a token"
     return how(rule, _LATENCY, decode_step_s=at.wave.decode_step_s)
 
@@ -405,12 +421,12 @@ def tpot_s(at: "Facts") -> How:
     "s",
     NUMBER,
     "time to first token, steady server",
-    Line("Time", 14, "steady server: time to first token", of_host),
-    Line(INTERVALS, 3, shown=of_host),
+    TextLine("Time", 14, "steady server: time to first token", of_host),
+    TextLine(INTERVALS, 3, shown=of_host),
     reads=reads.ALL,
     interval=PROMPTS,
 )
-def steady_ttft_s(at: "Facts") -> How:
+def steady_ttft_s(at: "Facts") -> Derivation:
     return how(
         "own prompt + prompts of others before it + wait for a place",
         steady.shared_token_s.source,
@@ -424,7 +440,7 @@ def steady_ttft_s(at: "Facts") -> How:
 
 
 @topic.step("s")
-def burst_wait_s(at: "Facts") -> How:
+def burst_wait_s(at: "Facts") -> Derivation:
     return by(
         steady.burst_wait_s,
         n_requests=at.steady.n_places / at.design.deployment.n_groups,
@@ -435,7 +451,7 @@ def burst_wait_s(at: "Facts") -> How:
 
 
 @topic.step("s")
-def place_wait_s(at: "Facts") -> How:
+def place_wait_s(at: "Facts") -> Derivation:
     request_s = at.steady.prompt_s + at.steady.burst_wait_s + at.steady.decode_s
     places = {"n_requests": at.work.batch, "n_places": int(at.steady.n_places)}
     return by(steady.place_wait_s, **places, request_s=request_s).giving(at.steady.place_wait_s)
@@ -445,12 +461,12 @@ def place_wait_s(at: "Facts") -> How:
     "s",
     NUMBER,
     "time per output token, steady server",
-    Line("Time", 15, "steady server: time per output token", of_host),
-    Line(INTERVALS, 2, shown=of_host),
+    TextLine("Time", 15, "steady server: time per output token", of_host),
+    TextLine(INTERVALS, 2, shown=of_host),
     reads=reads.ALL,
     interval=PER_TOKEN,
 )
-def steady_tpot_s(at: "Facts") -> How:
+def steady_tpot_s(at: "Facts") -> Derivation:
     return by(
         steady.shared_token_s,
         decoding_on_a_device=int(at.steady.n),
@@ -461,7 +477,7 @@ def steady_tpot_s(at: "Facts") -> How:
 
 
 @topic.result("sequence", NUMBER, "requests that decode", reads=reads.ALL)
-def decoding_requests(at: "Facts") -> How:
+def decoding_requests(at: "Facts") -> Derivation:
     return by(
         steady.decoding_requests,
         n_places=int(at.steady.n_places),
