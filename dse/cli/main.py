@@ -8,7 +8,7 @@ import click
 from dse.cli.commands import command_of
 from dse.cli.docs import docs
 from dse.core import interrupt
-from dse.core.errors import DseError, OutputError, clean, did_you_mean, show
+from dse.core.errors import DseError, LimitError, OutputError, clean, did_you_mean, show
 from dse.core.version import VERSION
 from dse.operations import calibration, catalog, dumps, pages, point, questions, serving, sweeps, validation
 from dse.operations.declare import Operation
@@ -166,6 +166,8 @@ def main(argv: list[str] | None = None) -> None:
     args = [arg for arg in args if arg != "--debug"]
     interrupt.begin()
     try:
+        if sys.stdout is None:
+            raise OutputError("standard output is closed: nothing can be printed: leave out >&-, or use >/dev/null")
         status = cli.main(args=args, prog_name="dse", standalone_mode=False, obj=args)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has gone (`dse ... | head`)
@@ -191,6 +193,11 @@ def _lines_and_status(error: Exception) -> tuple[list[str], int]:
         return error.lines(), error.exit_status
     if isinstance(error, click.ClickException):
         return [clean(_usage_line(error), 300)], 2
+    if isinstance(error, MemoryError):
+        told = f" ({error})" if str(error) else ""
+        return [
+            clean(f"out of memory{told}: ask for fewer designs, tokens or layers at once", 300)
+        ], LimitError.exit_status
     if isinstance(error, OSError):
         return [clean(str(error), 300)], OutputError.exit_status
     return [clean(f"unexpected {type(error).__name__}: {error}: please report it; --debug shows where", 300)], 1

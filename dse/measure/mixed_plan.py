@@ -198,7 +198,9 @@ def load(
             for name, row in zip(names, own, strict=True):
                 if row is None and (name != EXACT or EXACT in measured):
                     raise InputError(f"{path}: {show(name)}: {side} of layer {layer}: is missing: measure a whole dump")
-            one = next(found[key] for key in found if key[:2] == (layer, side))
+            one = next((found[key] for key in found if key[:2] == (layer, side)), None)
+            if one is None:  # FP16 alone needs no measurement, but its elements have to be counted
+                raise InputError(f"{path}: {side} of layer {layer}: is missing: measure a whole dump")
             n, (error, signal) = int(one.n_elements), SUMS[kind]
             elements.append(n)
             bits.append(np.array([units.FP16_BITS * n if r is None else round(r.stored_bits * n) for r in own], float))

@@ -82,6 +82,10 @@ class Target:
         return f"{'at least' if self.measure.sense == 'max' else 'at most'} {self.measure.text(self.value)}"
 
 
+#: smallest target, far below what any device reaches; the chance of meeting a smaller one is beyond a float
+LEAST_TARGET = 1e-9
+
+
 def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> Target:
     """The target behind `--throughput` or `--step-ms`. Raises InputError unless exactly one is given, above 0."""
     given = [("throughput", tokens_per_s, 1.0), ("step-ms", step_ms, units.to_base(1, "ms"))]
@@ -89,8 +93,8 @@ def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> T
     if len(chosen) != 1:
         raise InputError("target: give one of --throughput (token/s) and --step-ms")
     name, value, size = chosen[0]
-    if not 0 < value < 1e15:
-        raise InputError(f"{name} = {show(value)}: must be above 0 and below 1e15")
+    if not LEAST_TARGET <= value < 1e15:
+        raise InputError(f"{name} = {show(value)}: must be from {LEAST_TARGET:g} to below 1e15")
     return Target(MEASURES["throughput" if name == "throughput" else "step"], value * size)
 
 
