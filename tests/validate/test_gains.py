@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from dse.calibrate.evidence import Row
+from dse.calibrate.evidence import EvidenceRow
 from dse.cli import main as cli
 from dse.core import files
 from dse.core.errors import InputError
@@ -108,7 +108,7 @@ def test_predictions_have_these_columns(tmp_path):
     assert json.loads(told.output) == errors
 
 
-ROW = Row("r", 2, "g", False, "c", "output throughput", 100.0, "token/s", {"stack": "s"})
+ROW = EvidenceRow("r", 2, "g", False, "c", "output throughput", 100.0, "token/s", {"stack": "s"})
 
 
 def test_errors_by_hand():

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from calibration import server_errors
-from dse.calibrate import host
+from calibration import host, server_errors
 from dse.cli.main import cli
 from dse.core.errors import InputError, OutputError
 from dse.figures import FIGURES
